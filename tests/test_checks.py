@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,24 +51,17 @@ def test_ints_are_returned_as_python_ints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "limits", "error", "message"),
+    ("value", "limits", "error"),
     [
-        (True, (1,), TypeError, "n=True; expected an int of at least 1."),
-        (np.True_, (1,), TypeError, "n=np.True_; expected an int of at least 1."),
-        (1.0, (0, 1024), TypeError, "n=1.0; expected an int, 0 to 1,024."),
-        (None, (), TypeError, "n=None; expected an int."),
-        (0, (1,), ValueError, "n=0; expected an int of at least 1."),
-        (np.int8(-1), (0,), ValueError, "n=np.int8(-1); expected an int of at least 0."),
-        (5, (1, 4), ValueError, "n=5; expected an int, 1 to 4."),
-        (HUGE, (1, 4), ValueError, "n=<an integer of 16610 bits>; expected an int, 1 to 4."),
-        (-HUGE, (1,), ValueError, "n=<an integer of 16610 bits>; expected an int of at least 1."),
+        *((value, (1,), TypeError) for value in (True, np.True_, 1.0, None)),
+        *((value, limits, ValueError) for value, limits in ((0, (1,)), (np.int8(-1), (0,)), (5, (1, 4)))),
+        *((value, (1, 4), ValueError) for value in (HUGE, -HUGE)),
     ],
     ids=brief,
 )
-def test_refused_ints(value: Any, limits: tuple[int, ...], error: type[Exception], message: str) -> None:
-    with pytest.raises(error) as caught:
+def test_refused_ints(value: Any, limits: tuple[int, ...], error: type[Exception]) -> None:
+    with pytest.raises(error, match=rf"^n={re.escape(brief(value))}; expected an int"):
         check_int("n", value, *limits)
-    assert str(caught.value) == message
 
 
 def test_any_value_can_be_shown() -> None:
@@ -99,26 +93,19 @@ def test_the_cpu_under_all_its_names() -> None:
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [BertConfig, BertTokenizer, BertModel])
-@pytest.mark.parametrize("files", ["x", None, Path("x"), {}])
-def test_from_files_names_the_expected_type(kind: Any, files: Any) -> None:
-    with pytest.raises(TypeError, match=r"files is a \w+; expected ModelFiles\. .* call from_pretrained"):
-        kind.from_files(files)
-    if kind is BertModel:
-        with pytest.raises(TypeError, match="expected ModelFiles"):
-            kind.from_files(files, config=BertConfig())
-
-
-@pytest.mark.parametrize("fields", [None, [], ["vocab_size"], "x", 3])
-def test_a_config_is_made_from_a_mapping(fields: Any) -> None:
-    with pytest.raises(TypeError, match=r"fields is .*; expected a mapping"):
-        BertConfig.from_dict(fields)
-
-
-@pytest.mark.parametrize("config", [None, [], "x"])
-def test_a_configuration_for_chroma_is_a_mapping(config: Any) -> None:
-    with pytest.raises(ValueError, match="names no model"):
-        ChromaEmbeddingFunction.validate_config(config)
+@pytest.mark.parametrize(
+    ("call", "error", "name"),
+    [
+        *((kind.from_files, TypeError, "ModelFiles") for kind in (BertConfig, BertTokenizer, BertModel)),
+        (lambda value: BertModel.from_files(value, config=BertConfig()), TypeError, "ModelFiles"),
+        (BertConfig.from_dict, TypeError, "fields"),
+        (ChromaEmbeddingFunction.validate_config, ValueError, "model"),
+    ],
+)
+def test_values_of_another_type_are_refused(call: Any, error: type[Exception], name: str) -> None:
+    for value in ("x", None, [], ["vocab_size"], 3):
+        with pytest.raises(error, match=name):
+            call(value)
 
 
 @pytest.mark.parametrize(
@@ -136,26 +123,17 @@ def test_messages_of_the_model_show_any_value(small_folder: Path, name: str, val
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
+    "name",
     [
-        ({"batch_size": -HUGE}, "batch_size"),
-        ({"truncate_dim": -HUGE}, "truncate_dim"),
-        ({"layers": HUGE}, "layers"),
-        ({"layers": [1, -HUGE]}, "layers"),
-        ({"pooling": HUGE}, "pooling"),
-        ({"special_tokens": HUGE}, "special_tokens"),
-        ({"truncation": HUGE}, "truncation"),
-        ({"truncation": "split", "stride": -HUGE}, "stride"),
-        ({"device": HUGE}, "device"),
-        ({"precision": HUGE}, "precision"),
-        ({"output_value": HUGE}, "output_value"),
-        ({"prompt_name": HUGE}, "prompt_name"),
+        *("batch_size", "truncate_dim", "layers", "pooling", "special_tokens", "truncation", "stride", "device"),
+        *("precision", "output_value", "prompt_name"),
     ],
-    ids=brief,
 )
-def test_integers_of_5000_digits_are_named(sentences: SentenceTransformer, arguments: Any, name: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b.*<an integer of 16610 bits>"):
-        sentences.encode("a cat", **arguments)
+def test_integers_of_5000_digits_are_named(sentences: SentenceTransformer, name: str) -> None:
+    more = {"truncation": "split"} if name == "stride" else {}
+    for value in (-HUGE, [1, HUGE]) if name == "layers" else (-HUGE,):
+        with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b.*<an integer of 16610 bits>"):
+            sentences.encode("a cat", **{name: value, **more})
 
 
 def test_one_text_is_not_several(sentences: SentenceTransformer) -> None:
@@ -176,7 +154,7 @@ def test_prompts_are_checked_when_they_are_set(own: SentenceTransformer) -> None
     np.testing.assert_array_equal(own.encode_document("sat"), own.encode("sat", prompt="a cat "))
     np.testing.assert_array_equal(own.encode_query("sat"), own.encode("sat"))
     for wrong in (None, [], ["query"], "query: ", {"query": 3}, {3: "a"}):
-        with pytest.raises(TypeError, match="prompts must hold prompts as a mapping of names to texts"):
+        with pytest.raises(TypeError, match="prompts"):
             own.prompts = wrong
     own.prompts["query"] = 3
     with pytest.raises(TypeError, match=r"prompts\['query'\] is a int; expected a str"):
@@ -198,10 +176,9 @@ def test_rows_of_out_must_not_overlap(sentences: SentenceTransformer, strides: t
     space = np.zeros(100, np.float32)
     out = np.lib.stride_tricks.as_strided(space[50:], (3, 5), strides)
     texts = ["a cat", "the dog", "on the mat"]
-    with pytest.raises(ValueError, match="overlap in memory"):
-        sentences.encode(texts, truncate_dim=5, out=out)
-    with pytest.raises(ValueError, match="overlap in memory"):
-        list(sentences.encode_iter(texts, truncate_dim=5, out=out))
+    for call in (sentences.encode, lambda *a, **k: list(sentences.encode_iter(*a, **k))):
+        with pytest.raises(ValueError, match="overlap"):
+            call(texts, truncate_dim=5, out=out)
     assert not space.any()
 
 
@@ -242,12 +219,11 @@ def test_sums_beyond_float32_are_infinite() -> None:
 
 @pytest.mark.parametrize("bins", [0, 10_001, 2**63, HUGE, True, 5.0, "5", None], ids=brief)
 def test_bins_must_be_a_number_that_can_be_plotted(bins: Any) -> None:
-    error = ValueError if type(bins) is int else TypeError
-    with pytest.raises(error, match=r"bins=.*; expected an int, 1 to 10,000"):
+    with pytest.raises(ValueError if type(bins) is int else TypeError, match="bins="):
         plot_hidden_values(np.arange(9, dtype=np.float32), bins=bins)
 
 
 def test_layers_that_no_message_could_show() -> None:
     for wrong in (nested(3000), [nested(3000)]):
-        with pytest.raises(TypeError, match=r"layers=\[\[\["):
+        with pytest.raises(TypeError, match="layers="):
             resolve_layers(wrong, 2)

@@ -68,10 +68,10 @@ def test_a_long_row_of_several_lines_ends_the_table(tmp_path: Path, monkeypatch:
     path.write_text('text,more\n"' + "x\n" * 40 + '","' + "y\n" * 5 + '"\n"' + "x\n" * 40 + '","' + "y\n" * 10 + '"\n')
     source = read_input_lines(Source(str(path), "csv", "text", None, path.name))
     assert str(next(source).text) == "x\n" * 40
-    with pytest.raises(ValueError, match=r"a\.csv, line 48: it has more than 100 characters\. The row runs over"):
+    with pytest.raises(ValueError, match=r"a\.csv, line 48: .*100 characters"):
         next(source)
     path.write_text("text" * 100 + "\nx\n")
-    with pytest.raises(ValueError, match="the header is broken: it has more than 100 characters"):
+    with pytest.raises(ValueError, match=r"header.*100 characters"):
         next(read_input_lines(Source(str(path), "csv", "text", None, path.name)))
 
 
@@ -182,22 +182,14 @@ def start(short_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc, limits the address space")
+@pytest.mark.slow
 @pytest.mark.parametrize("truncation", ["warn", "silent", "split"])
 def test_a_file_with_long_lines_is_embedded_within_bounded_memory(
     short_folder: Path, start: dict[str, int], tmp_path: Path, truncation: str
 ) -> None:
     """A line of 16 MB (6 MB with "split") is embedded; a line of 20 MB is left out."""
-    options = [
-        "embed",
-        "-m",
-        str(short_folder),
-        "--truncation",
-        truncation,
-        "--on-error",
-        "skip",
-        "-o",
-        str(tmp_path / "o.npy"),
-    ]
+    how = ["--truncation", truncation, "--on-error", "skip"]
+    options = ["embed", "-m", str(short_folder), *how, "-o", str(tmp_path / "o.npy")]
     megabytes = 16 if truncation != "split" else 6
     line = "cat dog, " * (megabytes * 2**20 // 9 - 1)
     (tmp_path / "long.txt").write_text(f"a cat\n{line}\n{'cat dog, ' * (20 * 2**20 // 9)}\na dog\n")
@@ -216,24 +208,17 @@ def test_a_file_with_long_lines_is_embedded_within_bounded_memory(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
-@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.csv.gz"])
+@pytest.mark.parametrize(
+    "name", ["a.txt.gz", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a.jsonl.gz", "a.csv.gz"))]
+)
 def test_a_line_of_gzip_that_does_not_end_is_not_held(short_folder: Path, tmp_path: Path, name: str) -> None:
     with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
         file.write(b'{"text": "a cat"}\n' if "jsonl" in name else b"text\n")
         for _ in range(400):
             file.write(bytes(2**20))
         file.write(b'\n{"text": "a dog"}\n' if "jsonl" in name else b"\na dog\n")
-    options = [
-        "embed",
-        "-m",
-        str(short_folder),
-        "--on-error",
-        "skip",
-        "-i",
-        str(tmp_path / name),
-        "-o",
-        str(tmp_path / "o.npy"),
-    ]
+    files = ["-i", str(tmp_path / name), "-o", str(tmp_path / "o.npy")]
+    options = ["embed", "-m", str(short_folder), "--on-error", "skip", *files]
     status, peak, err = run_within(0, options)
     assert status == 0, err
     assert "line 2: " in err
@@ -250,7 +235,7 @@ def test_a_long_row_that_ends_within_quotes_hides_where_the_next_one_begins(
     path.write_text('text\nok one\n"' + "a" * 40 + '\nsecond line of the same row\nthird"\nok two\n', newline="")
     input_lines = read_input_lines(Source(str(path), "csv"))
     assert next(input_lines).text == "ok one"
-    with pytest.raises(ValueError, match=r"line 3: .*more than 30 characters.*is unknown where the next row begins"):
+    with pytest.raises(ValueError, match=r"line 3: .*30 characters"):
         next(input_lines)
     path.write_text('text\nok one\n"' + "a" * 40 + '"\nok two\n', newline="")
     texts = [input_line.text for input_line in read_input_lines(Source(str(path), "csv"))]

@@ -68,12 +68,9 @@ def test_the_arrays_are_made_once_and_then_mapped(folder: Path) -> None:
     assert make.calls == 1
     assert the_file(folder).stat().st_ino == inode
     assert not any(array.flags.writeable for array in second.values())
+    assert re.fullmatch(r"[0-9a-f]{32}\.weights", the_file(folder).name)  # it does not show its key
     assert [path.suffix for path in folder.iterdir()] == [".weights"]  # without a lock, without parts
-
-
-def test_each_key_has_a_file_of_its_own(folder: Path) -> None:
-    make = Maker()
-    for key in ("one", "other", "one"):
+    for key in ("a key with a / and a \N{SNOWMAN}", "key"):
         check(shared_arrays(folder, key, make))
     assert make.calls == 2
     assert len(list(folder.glob("*.weights"))) == 2
@@ -134,46 +131,24 @@ def test_the_checksum_covers_every_byte(folder: Path) -> None:
 
 
 @needs_owners
-@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
-def test_a_file_that_others_can_write_to_is_written_again(mode: int, folder: Path) -> None:
+def test_a_file_is_the_owners_alone_and_a_file_or_folder_of_others_is_not_used(folder: Path, tmp_path: Path) -> None:
     make = Maker()
-    shared_arrays(folder, "key", make)
-    the_file(folder).chmod(mode)
     check(shared_arrays(folder, "key", make))
-    assert make.calls == 2
-    assert the_file(folder).stat().st_mode & 0o777 == 0o400
-
-
-@needs_owners
-def test_only_the_owner_can_read_a_file_and_nobody_can_write_to_it(folder: Path) -> None:
-    shared_arrays(folder, "key", Maker())
-    assert the_file(folder).stat().st_mode & 0o777 == 0o400
-    if os.geteuid() != 0:  # root can
-        with pytest.raises(PermissionError):
-            os.truncate(the_file(folder), 10)
-
-
-@needs_owners
-def test_a_folder_that_others_can_write_to_is_not_used(folder: Path) -> None:
-    make = Maker()
-    shared_arrays(folder, "key", make)
-    before = the_file(folder).read_bytes()
-    folder.chmod(0o777)
-    with pytest.raises(PermissionError, match="others can write to it"):
-        shared_arrays(folder, "key", make)
-    assert (make.calls, the_file(folder).read_bytes()) == (1, before)
-
-
-@needs_owners
-def test_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
-    make = Maker()
-    shared_arrays(folder, "key", make)
     path = the_file(folder)
+    assert path.stat().st_mode & 0o777 == 0o400
+    for mode in (0o666, 0o664, 0o646):
+        path.chmod(mode)
+        check(shared_arrays(folder, "key", make))
+        assert path.stat().st_mode & 0o777 == 0o400
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     check(shared_arrays(folder, "key", make))
-    assert make.calls == 2
-    assert not path.is_symlink()
+    assert (make.calls, path.is_symlink()) == (5, False)
+    before = path.read_bytes()
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="others can write to it"):
+        shared_arrays(folder, "key", make)
+    assert (make.calls, path.read_bytes()) == (5, before)
 
 
 def test_many_threads_make_the_arrays_once(folder: Path) -> None:
@@ -245,15 +220,11 @@ def test_what_was_not_used_for_a_month_is_deleted_when_another_file_is_written(f
 def test_files_are_listed_with_title_and_size(folder: Path) -> None:
     assert list_files(folder) == []
     shared_arrays(folder, "key", Maker(), title="a model")
+    path = the_file(folder)
     (folder / f"{'0' * 32}.weights").write_bytes(b"damaged")
     (one,) = list_files(folder)
-    path = the_file_of_title(folder)
     assert (one.path, one.title, one.bytes) == (str(path), "a model", path.stat().st_size)
     assert abs(one.used - time.time()) < 3600
-
-
-def the_file_of_title(folder: Path) -> Path:
-    return max(folder.glob("*.weights"), key=lambda path: path.stat().st_size)
 
 
 @needs_owners
@@ -265,11 +236,6 @@ def test_arrays_stay_when_their_file_is_deleted_or_replaced(folder: Path) -> Non
     check(arrays)
     check(again)
     assert make.calls == 2
-
-
-def test_the_name_of_a_file_does_not_show_its_key(folder: Path) -> None:
-    shared_arrays(folder, "a key with a / and a \N{SNOWMAN}", Maker())
-    assert re.fullmatch(r"[0-9a-f]{32}\.weights", the_file(folder).name)
 
 
 def test_a_writer_that_is_killed_is_followed_by_another(folder: Path) -> None:

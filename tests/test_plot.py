@@ -166,29 +166,28 @@ def test_sentences_by_layer(points: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("draw", "error", "message"),
+    ("draw", "error", "match"),
     [
-        (lambda x: plot_hidden_values(x.tolist()), TypeError, "vectors is a list; expected a float array"),
-        (lambda x: plot_hidden_values(x.astype(int)), TypeError, "expected a float array"),
-        (lambda x: plot_hidden_values(x[None]), ValueError, r"shape \(1, 20, 4, 16\); expected 1 or 2 or 3"),
-        (lambda x: plot_hidden_values(x[:0]), ValueError, "none of them empty"),
-        (lambda x: plot_hidden_values(x * np.nan), ValueError, "holds NaN"),
-        (lambda x: plot_hidden_values(x, bins=0), ValueError, "bins=0"),
-        (lambda x: plot_hidden_values(x, [1, 2]), ValueError, "2 layers for 4 panels"),
-        (lambda x: plot_layers_pca(x[0]), ValueError, "expected 3 dimensions"),
-        (lambda x: plot_layers_pca(x[:1]), ValueError, "at least 2 sentences"),
-        (lambda x: plot_layers_pca(x, labels=["a"]), ValueError, "1 labels for 20 sentences"),
-        (lambda x: plot_word_similarities(x), TypeError, "expected WordOccurrences"),
+        *((lambda x, of=of: plot_hidden_values(of(x)), TypeError, "vectors") for of in (np.ndarray.tolist, np.int64)),
+        *(
+            (lambda x, of=of: plot_hidden_values(of(x)), ValueError, "shape|empty|NaN")
+            for of in (lambda x: x[None], lambda x: x[:0], lambda x: x * np.nan)
+        ),
+        (lambda x: plot_hidden_values(x, [1, 2]), ValueError, "2 layers"),
+        (lambda x: plot_layers_pca(x[0]), ValueError, "3 dimensions"),
+        (lambda x: plot_layers_pca(x[:1]), ValueError, "2 sentences"),
+        (lambda x: plot_layers_pca(x, labels=["a"]), ValueError, "1 labels"),
+        (plot_word_similarities, TypeError, "WordOccurrences"),
     ],
 )
-def test_bad_input(points: np.ndarray, draw: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_input(points: np.ndarray, draw: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
         draw(points)
 
 
 def test_a_word_that_occurs_once(model: BertModel, tokenizer: BertTokenizer) -> None:
     found = word_occurrences("cat", embed_tokens(model, tokenizer, TEXTS), tokenizer)
-    with pytest.raises(ValueError, match="'cat' occurs once; comparing takes at least two"):
+    with pytest.raises(ValueError, match="'cat' occurs once"):
         plot_word_similarities(found)
 
 

@@ -31,6 +31,13 @@ def expect_ok(title: str, results: dict[str, tuple[str, str]]) -> None:
     assert not failed
 
 
+def run_ok(title: str, program: str, model: Path, **variables: str) -> None:
+    """Run one program, report what it prints, and expect ok."""
+    result = outcomes.run(program, model, **variables)
+    REPORT.append(result[1].strip())
+    expect_ok(title, {"": result})
+
+
 # --- threads ---------------------------------------------------------------------------------------------------------
 
 MANY_CALLERS = """
@@ -50,8 +57,8 @@ def many_callers(callers: int, count: int, num_threads: int = 2) -> str:
 
 
 def test_sixteen_threads_share_one_model(model: Path) -> None:
-    results = {str(n): outcomes.run(many_callers(16, 25, n), model) for n in (1, 3)}
-    expect_ok("16 threads x 25 batches, teams of 1 and 3", results)
+    results = {str(n): outcomes.run(many_callers(16, 10, n), model) for n in (1, 3)}
+    expect_ok("16 threads x 10 batches, teams of 1 and 3", results)
 
 
 LAYERS = {
@@ -130,11 +137,11 @@ PROCESS_MODES = {
         """,
     "fork inside a thread while others compute": """
         model = load(); check(model)
-        end = time.monotonic() + 5
+        end = time.monotonic() + FORKS / 2
         def compute():
             while time.monotonic() < end: check(model, [3])
         def fork_often():
-            for _ in range(10): join(fork(lambda: check(model)))
+            for _ in range(FORKS): join(fork(lambda: check(model)))
         others = [threading.Thread(target=compute) for _ in range(2)] + [threading.Thread(target=fork_often)]
         for other in others: other.start()
         for other in others: other.join()
@@ -187,7 +194,7 @@ NEEDS_COMPILER = "fork while another thread compiles"
 @needs_fork
 @pytest.mark.parametrize("mode", ["preload, then fork workers that fork", "fork inside a thread while others compute"])
 def test_processes(mode: str, model: Path) -> None:
-    expect_ok(mode, {mode: outcomes.run(JOIN + outcomes.textwrap.dedent(PROCESS_MODES[mode]), model)})
+    expect_ok(mode, {mode: outcomes.run(f"FORKS = 2\n{JOIN}{outcomes.textwrap.dedent(PROCESS_MODES[mode])}", model)})
 
 
 @needs_fork
@@ -195,15 +202,14 @@ def test_processes(mode: str, model: Path) -> None:
 @pytest.mark.parametrize("seconds", [0.5, 2.0, 4.0])
 def test_fork_while_another_thread_compiles(seconds: float, model: Path, tmp_path: Path) -> None:
     program = JOIN + f"TIME_TO_FORK = {seconds}\n" + outcomes.textwrap.dedent(PROCESS_MODES[NEEDS_COMPILER])
-    result = outcomes.run(program, model, NUMBA_CACHE_DIR=str(tmp_path))
-    expect_ok(f"{NEEDS_COMPILER}, {seconds} s after it began", {"": result})
+    run_ok(f"{NEEDS_COMPILER}, {seconds} s after it began", program, model, NUMBA_CACHE_DIR=str(tmp_path))
 
 
 @needs_fork
 @pytest.mark.slow
 def test_processes_again_and_again(model: Path) -> None:
     results = {
-        f"{mode} {turn}": outcomes.run(JOIN + outcomes.textwrap.dedent(program), model)
+        f"{mode} {turn}": outcomes.run(f"FORKS = 10\n{JOIN}{outcomes.textwrap.dedent(program)}", model)
         for mode, program in PROCESS_MODES.items()
         if mode != NEEDS_COMPILER
         for turn in range(3)
@@ -251,15 +257,14 @@ if helpers.state[40] or helpers.state[32]: print("WRONG NUMBER: a thread is stil
 
 
 @pytest.mark.parametrize(
-    ("seed", "count"), [(0, 30), *(pytest.param(seed, 100, marks=pytest.mark.slow) for seed in (1, 2))]
+    ("seed", "count"), [(0, 10), *(pytest.param(seed, 100, marks=pytest.mark.slow) for seed in (1, 2))]
 )
 def test_interrupts(seed: int, count: int, model: Path) -> None:
-    result = outcomes.run(f"SEED, COUNT = {seed}, {count}\n{INTERRUPTS}", model)
-    REPORT.append(result[1].strip())
-    expect_ok(f"{count} x Ctrl-C in the middle of a forward", {"": result})
+    run_ok(f"{count} x Ctrl-C in the middle of a forward", f"SEED, COUNT = {seed}, {count}\n{INTERRUPTS}", model)
 
 
-def test_a_signal_handler_may_compute_in_the_middle_of_a_forward(model: Path) -> None:
+@pytest.mark.parametrize("seconds", [0.5, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_signal_handler_may_compute_in_the_middle_of_a_forward(seconds: float, model: Path) -> None:
     program = """
         model = load(); check(model)
         calls, depth = [], 0
@@ -273,14 +278,12 @@ def test_a_signal_handler_may_compute_in_the_middle_of_a_forward(model: Path) ->
             signal.setitimer(signal.ITIMER_REAL, 0.002)
         signal.signal(signal.SIGALRM, handler)
         signal.setitimer(signal.ITIMER_REAL, 0.002)
-        end = time.monotonic() + 3
+        end = time.monotonic() + SECONDS
         while time.monotonic() < end: check(model, [random.randrange(64)])
         signal.setitimer(signal.ITIMER_REAL, 0)
         print(len(calls), "forwards in a signal handler")
         """
-    result = outcomes.run(program, model)
-    REPORT.append(result[1].strip())
-    expect_ok("forwards within forwards", {"": result})
+    run_ok("forwards within forwards", f"SECONDS = {seconds}\n{outcomes.textwrap.dedent(program)}", model)
 
 
 EVERYWHERE = """
@@ -323,11 +326,9 @@ if stopped < INTERRUPTS: print("WRONG NUMBER: some interrupts were lost")
 """
 
 
-@pytest.mark.parametrize("interrupts", [120, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("interrupts", [60, pytest.param(600, marks=pytest.mark.slow)])
 def test_forwards_and_interrupts_between_any_two_lines_of_an_op(interrupts: int, model: Path) -> None:
-    result = outcomes.run(f"INTERRUPTS = {interrupts}\n{EVERYWHERE}", model)
-    REPORT.append(result[1].strip())
-    expect_ok("forwards and interrupts between any two lines", {"": result})
+    run_ok("forwards and interrupts between any two lines", f"INTERRUPTS = {interrupts}\n{EVERYWHERE}", model)
 
 
 # --- memory, threads and files ---------------------------------------------------------------------------------------
@@ -347,9 +348,7 @@ if resident() - before > 5: print("WRONG NUMBER: memory grows")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory from /proc/self/statm")
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow(count: int, model: Path) -> None:
-    result = outcomes.run(f"COUNT = {count}\n{DRIFT}", model)
-    REPORT.append(result[1].strip())
-    expect_ok("memory", {"": result})
+    run_ok("memory", f"COUNT = {count}\n{DRIFT}", model)
 
 
 BOUND = """
@@ -378,17 +377,17 @@ if taken < 0.5 * bound: print("WRONG NUMBER: the formula is far too large")
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc/self/status")
-def test_memory_of_a_forward_is_bounded_by_the_formula(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("texts", "tokens", "kept"),
+    [(32, 128, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 512, 1), (64, 64, 3), (8, 512, 2)))],
+)
+def test_memory_of_a_forward_is_bounded_by_the_formula(texts: int, tokens: int, kept: int, tmp_path: Path) -> None:
     """The formula is in `BertModel.forward_packed`."""
     wide = random_checkpoint(
         tmp_path, hidden_size=768, num_hidden_layers=2, num_attention_heads=12, intermediate_size=3072
     )
-    results = {}
-    for texts, tokens, kept in ((1, 512, 1), (32, 128, 1), (64, 64, 3), (8, 512, 2)):
-        program = f"TEXTS, TOKENS, KEPT = {texts}, {tokens}, {kept}\n{BOUND}"
-        results[f"{texts} x {tokens}"] = result = outcomes.run(program, wide, MALLOC_MMAP_THRESHOLD_="65536")
-        REPORT.append(result[1].strip())
-    expect_ok("memory of a forward", results)
+    program = f"TEXTS, TOKENS, KEPT = {texts}, {tokens}, {kept}\n{BOUND}"
+    run_ok("memory of a forward", program, wide, MALLOC_MMAP_THRESHOLD_="65536")
 
 
 def test_a_result_too_large_for_the_memory_is_refused_at_once(model: Path) -> None:
@@ -408,12 +407,13 @@ def test_a_result_too_large_for_the_memory_is_refused_at_once(model: Path) -> No
         check(model)
         """
     outcome, printed = outcomes.run(program, model)
-    assert "MemoryError: 4 hidden states and 0 attentions of 1,000,000 tokens take 1.4 GiB; this process" in printed
+    assert "MemoryError: 4 hidden states" in printed
     expect_ok("an absurd batch", {"": (outcome, printed)})
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads open files from /proc/self/fd")
-def test_dropped_models_leave_no_threads_and_no_files(model: Path) -> None:
+@pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_dropped_models_leave_no_threads_and_no_files(count: int, model: Path) -> None:
     program = """
         import gc
         def count():
@@ -421,14 +421,12 @@ def test_dropped_models_leave_no_threads_and_no_files(model: Path) -> None:
             return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
         digest(load(), 0)
         before = count()
-        for number in range(50): digest(load(num_threads=3), number)
+        for number in range(COUNT): digest(load(num_threads=3), number)
         after = count()
-        print("50 models: threads and files", before, "->", after)
+        print(COUNT, "models: threads and files", before, "->", after)
         if after != before: print("WRONG NUMBER: threads or files are left")
         """
-    result = outcomes.run(program, model)
-    REPORT.append(result[1].strip())
-    expect_ok("dropped models", {"": result})
+    run_ok("dropped models", f"COUNT = {count}\n{outcomes.textwrap.dedent(program)}", model)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory from /proc/self/statm")

@@ -80,6 +80,7 @@ def test_integers_are_computed_as_floats() -> None:
         (None, B, TypeError),
         ([[1.0], [1.0, 2.0]], B, ValueError),
         (A.astype(object), B, TypeError),
+        (np.ma.masked_greater(A, 1), A, TypeError),
     ],
 )
 def test_wrong_vectors(name: str, a: Any, b: Any, error: type[Exception]) -> None:
@@ -96,6 +97,9 @@ def test_normalize_and_truncate() -> None:
     for wrong, error in ((0, ValueError), (-1, ValueError), (2.0, TypeError), (True, TypeError), ("3", TypeError)):
         with pytest.raises(error, match="truncate_dim="):
             truncate_embeddings(A, wrong)
+    for single in (True, 3, np.float32(2), np.array(1.0)):
+        with pytest.raises(ValueError, match="embeddings"):
+            truncate_embeddings(single, 2)
 
 
 # --- quantization ----------------------------------------------------------------------------------------------------
@@ -117,40 +121,40 @@ def test_quantized_as_theirs(precision: str) -> None:
             )
 
 
-def test_float16_is_rounded_once() -> None:
-    np.testing.assert_array_equal(quantize_embeddings(MANY, "float16"), MANY.astype(np.float16))
-    assert quantize_embeddings(MANY[0], "float16").dtype == np.float16
-    with pytest.raises(ValueError, match=r"holds 70000; the greatest number of float16 is 65504"):
-        quantize_embeddings(MANY * 0 + 70000, "float16")
+@pytest.mark.parametrize(
+    ("embeddings", "precision", "options", "error", "match"),
+    [
+        *((np.where(MANY > 2, np.nan, MANY), name, {}, ValueError, name) for name in similarity.PRECISIONS[1:]),
+        (MANY, "int8", {"ranges": [MANY.max(0), MANY.min(0)]}, ValueError, "least values"),
+        (MANY, "int8", {"ranges": "wide"}, TypeError, "ranges"),
+        (MANY, "int8", {"ranges": MANY[:3]}, ValueError, "ranges"),
+        *((MANY, "int8", {"ranges": [[-bad] * 43, [bad] * 43]}, ValueError, "ranges") for bad in (np.nan, np.inf)),
+        (MANY, "int8", {"calibration_embeddings": MANY * np.nan}, ValueError, "calibration_embeddings"),
+        (MANY, "int8", {"calibration_embeddings": MANY[:, :3]}, ValueError, "calibration_embeddings"),
+        ([[1.0, 2.0], [3.0]], "int8", {}, ValueError, "embeddings"),
+        (MANY[0], "int8", {}, ValueError, "single vector"),
+        (MANY[:1], "uint8", {}, ValueError, "single vector"),
+        (MANY, "int4", {}, ValueError, "precision='int4'"),
+        (MANY.astype(np.int8), "int8", {}, TypeError, "int8"),
+        (MANY * 0 + 70000, "float16", {}, ValueError, "70000"),
+        (np.array([1.0, -1e300, np.inf]), "float32", {}, ValueError, r"1e\+300"),
+    ],
+)
+def test_values_that_cannot_be_quantized(
+    embeddings: Any, precision: str, options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        quantize_embeddings(embeddings, precision, **options)
 
 
-def test_values_that_cannot_be_quantized() -> None:
-    for precision in similarity.PRECISIONS[1:]:
-        with pytest.raises(ValueError, match=f"NaN or infinity, which {precision}"):
-            quantize_embeddings(np.where(MANY > 2, np.nan, MANY), precision)
-    with pytest.raises(ValueError, match="least values"):
-        quantize_embeddings(MANY, "int8", ranges=[MANY.max(0), MANY.min(0)])
-    with pytest.raises(TypeError, match="ranges holds"):
-        quantize_embeddings(MANY, "int8", ranges="wide")
-    with pytest.raises(ValueError, match="calibration_embeddings holds NaN"):
-        quantize_embeddings(MANY, "int8", calibration_embeddings=MANY * np.nan)
-    with pytest.raises(ValueError, match="embeddings is not an array of vectors"):
-        quantize_embeddings([[1.0, 2.0], [3.0]], "int8")
-    with pytest.raises(ValueError, match="single vector"):
-        quantize_embeddings(MANY[0], "int8")
-    with pytest.raises(ValueError, match="single vector"):
-        quantize_embeddings(MANY[:1], "uint8")
-    with pytest.raises(ValueError, match="precision='int4'"):
-        quantize_embeddings(MANY, "int4")
-    with pytest.raises(TypeError, match="int8"):
-        quantize_embeddings(MANY.astype(np.int8), "int8")
-    with pytest.raises(ValueError, match="ranges has shape"):
-        quantize_embeddings(MANY, "int8", ranges=MANY[:3])
-    with pytest.raises(ValueError, match="calibration_embeddings has shape"):
-        quantize_embeddings(MANY, "int8", calibration_embeddings=MANY[:, :3])
-    with pytest.warns(UserWarning, match="come from 5 vectors only"):
+def test_quantized_ends_of_ranges() -> None:
+    with pytest.warns(UserWarning, match="5 vectors"):
         quantize_embeddings(MANY[:5], "int8")
     np.testing.assert_array_equal(quantize_embeddings(np.ones((200, 3), np.float32), "uint8"), 0)  # the range is empty
+    np.testing.assert_array_equal(quantize_embeddings(MANY, "float16"), MANY.astype(np.float16))
+    assert quantize_embeddings(MANY[0], "float16").dtype == np.float16
+    found = quantize_embeddings(np.array([1.0, np.inf, np.nan]), "float32")
+    np.testing.assert_array_equal(found, np.array([1, np.inf, np.nan], np.float32))
 
 
 # --- search ----------------------------------------------------------------------------------------------------------
@@ -264,31 +268,33 @@ class _Encodes:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("name", "arguments", "options", "error", "match"),
     [
-        (lambda: search.semantic_search(A, B[:, :3]), ValueError, "must come from one model"),
-        (lambda: search.semantic_search(A, B, top_k=0), ValueError, "top_k=0"),
-        (lambda: search.semantic_search(A, B, top_k=2.5), TypeError, "top_k=2.5"),
-        (lambda: search.semantic_search(A, B, query_chunk_size=0), ValueError, "query_chunk_size=0"),
-        (lambda: search.semantic_search(A, ["text"]), TypeError, "corpus_embeddings"),
-        (lambda: search.semantic_search(A[None], B), ValueError, "query_embeddings has shape"),
-        (lambda: search.semantic_search(A, B, score_function=lambda a, b: a), ValueError, "score_function gave"),
-        (lambda: search.semantic_search(A * np.nan, B), ValueError, "NaN"),
-        (lambda: search.paraphrase_mining_embeddings(A, max_pairs=0), ValueError, "max_pairs=0"),
-        (lambda: search.paraphrase_mining_embeddings([[1.0], [1.0, 2.0]]), ValueError, "one length"),
-        (lambda: search.community_detection(A, min_community_size=0), ValueError, "min_community_size=0"),
-        (lambda: search.community_detection(A, batch_size=True), TypeError, "batch_size=True"),
-        (lambda: search.community_detection(A, threshold="high"), TypeError, "threshold='high'"),
-        (lambda: search.community_detection(A, threshold=np.nan), TypeError, "threshold=nan"),
-        (lambda: search.community_detection(A * np.nan), ValueError, "NaN"),
-        (lambda: search.semantic_search(A, B, score_function="cos"), TypeError, "score_function='cos'"),
-        (lambda: search.paraphrase_mining("all-MiniLM-L6-v2", ["a", "b"]), TypeError, "model is a str"),
-        (lambda: search.paraphrase_mining(_Encodes(), "abc"), TypeError, "sentences is one str"),
+        ("semantic_search", (A, B[:, :3]), {}, ValueError, "one model"),
+        ("semantic_search", (A, B), {"top_k": 0}, ValueError, "top_k"),
+        ("semantic_search", (A, B), {"top_k": 2.5}, TypeError, "top_k"),
+        ("semantic_search", (A, B), {"query_chunk_size": 0}, ValueError, "query_chunk_size"),
+        ("semantic_search", (A, ["text"]), {}, TypeError, "corpus_embeddings"),
+        ("semantic_search", (A[None], B), {}, ValueError, "query_embeddings"),
+        ("semantic_search", (A, B), {"score_function": lambda a, b: a}, ValueError, "score_function"),
+        ("semantic_search", (A, B), {"score_function": "cos"}, TypeError, "score_function"),
+        ("semantic_search", (A * np.nan, B), {}, ValueError, "NaN"),
+        ("paraphrase_mining_embeddings", (A,), {"max_pairs": 0}, ValueError, "max_pairs"),
+        ("paraphrase_mining_embeddings", ([[1.0], [1.0, 2.0]],), {}, ValueError, "one length"),
+        ("community_detection", (A,), {"min_community_size": 0}, ValueError, "min_community_size"),
+        ("community_detection", (A,), {"batch_size": True}, TypeError, "batch_size"),
+        ("community_detection", (A,), {"threshold": "high"}, TypeError, "threshold"),
+        ("community_detection", (A,), {"threshold": np.nan}, TypeError, "threshold"),
+        ("community_detection", (A * np.nan,), {}, ValueError, "NaN"),
+        ("paraphrase_mining", ("all-MiniLM-L6-v2", ["a", "b"]), {}, TypeError, "model"),
+        ("paraphrase_mining", (_Encodes(), "abc"), {}, TypeError, "sentences"),
     ],
 )
-def test_bad_searches(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+def test_bad_searches(
+    name: str, arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        getattr(search, name)(*arguments, **options)
 
 
 # --- numbers near the ends of their range ----------------------------------------------------------------------------
@@ -393,28 +399,6 @@ def test_ranges_of_one_value_or_beyond_float32() -> None:
     assert quantize_embeddings(values, "uint8", ranges=wide).tolist() == expected
     narrow = np.array([[1.0], [1.0 + 1e-12], [1.0 + 5e-13]])  # one value in float32
     assert quantize_embeddings(np.repeat(narrow, 40, 0), "uint8")[::40].ravel().tolist() == [0, 254, 127]
-    for bad in (np.nan, np.inf):
-        with pytest.raises(ValueError, match="ranges holds NaN or infinity"):
-            quantize_embeddings(MANY, "int8", ranges=[[-bad] * 43, [bad] * 43])
-
-
-def test_no_finite_number_is_rounded_to_infinity() -> None:
-    with pytest.raises(ValueError, match=r"holds 1e\+300; the greatest number of float32 is 3\.40282e\+38"):
-        quantize_embeddings(np.array([1.0, -1e300, np.inf]), "float32")
-    found = quantize_embeddings(np.array([1.0, np.inf, np.nan]), "float32")
-    np.testing.assert_array_equal(found, np.array([1, np.inf, np.nan], np.float32))
-
-
-@pytest.mark.parametrize("name", [*ALL, *(f"pairwise_{name}" for name in ALL)])
-def test_masked_arrays_are_refused(name: str) -> None:
-    with pytest.raises(TypeError, match="a is a masked array"):
-        getattr(similarity, name)(np.ma.masked_greater(A, 1), A)
-
-
-def test_single_numbers_are_not_vectors() -> None:
-    for single in (True, 3, np.float32(2), np.array(1.0)):
-        with pytest.raises(ValueError, match="embeddings is a single number"):
-            truncate_embeddings(single, 2)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8])

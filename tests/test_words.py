@@ -121,18 +121,23 @@ def test_a_word_is_found_as_a_whole_word_only() -> None:
 # --- tokens and words beside transformers -----------------------------------------------------------------------------
 
 
-def real_texts() -> list[str]:
+def real_texts(every: int = 1) -> list[str]:
     if not os.environ.get(VARIABLE):
         return TEXTS
     short = [line for line in udhr_lines() if len(line) < 150]
-    return [*TEXTS, *short[::12], *(line for line in naughty_lines()[::9] if len(line) < 150)]
+    naughty = [line for line in naughty_lines()[::9] if len(line) < 150]
+    return [*TEXTS, *short[:: 12 * every], *naughty[::every]]
 
 
+all_or_some = pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+
+
+@all_or_some
 def test_tokens_and_words_equal_transformers(
-    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any
+    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any, every: int
 ) -> None:
     """Tokens, ids, offsets and words are equal; vectors of tokens and words differ by no more than two forwards do."""
-    texts = real_texts()
+    texts = real_texts(every)
     layers = [0, 3, -1]
     ours = embed_tokens(minilm, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation="silent")
     apart, num_words, num_tokens = 0.0, 0, 0
@@ -170,10 +175,11 @@ def test_several_hundred_texts_were_compared() -> None:
     assert len(real_texts()) > 300
 
 
+@all_or_some
 def test_words_given_split(
-    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any
+    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any, every: int
 ) -> None:
-    texts = [text.split() for text in real_texts()[:: 1 if not os.environ.get(VARIABLE) else 3]]
+    texts = [text.split() for text in real_texts(every)]
     ours = embed_tokens(minilm, tokenizer, texts, is_split_into_words=True, truncation="silent")
     apart = 0.0
     options = {"is_split_into_words": True, "return_offsets_mapping": True}
@@ -212,8 +218,9 @@ def test_a_given_word_without_tokens_has_no_vector_and_keeps_its_row(
     np.testing.assert_array_equal(text.span(6, 10), text.vectors[2])
 
 
-def test_each_text_has_the_bits_it_has_alone(minilm: BertModel, tokenizer: BertTokenizer) -> None:
-    texts = real_texts()[:: 1 if not os.environ.get(VARIABLE) else 4]
+@all_or_some
+def test_each_text_has_the_bits_it_has_alone(minilm: BertModel, tokenizer: BertTokenizer, every: int) -> None:
+    texts = real_texts(every)
     options: dict[str, Any] = {"layers": [-2, 1], "layer_pooling": "sum", "truncation": "silent"}
     together = embed_tokens(minilm, tokenizer, texts, **options)
     for text, embedded in zip(texts, together, strict=True):
@@ -283,11 +290,9 @@ def test_spans_hold_the_tokens_of_their_characters(
 
 def test_truncation_is_never_silent_unless_asked(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     texts = ["short", "embeddings " * 200]
-    with pytest.warns(
-        UserWarning, match=r"1 of 2 texts have more than 512 tokens and were cut \(the first is at index"
-    ):
+    with pytest.warns(UserWarning, match="1 of 2 texts"):
         embedded = embed_tokens(minilm, tokenizer, texts)
-    with pytest.raises(ValueError, match="text 1 has 802 tokens, the model takes 512"):
+    with pytest.raises(ValueError, match=r"text 1 .*802"):
         embed_tokens(minilm, tokenizer, texts, truncation="error")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -299,10 +304,9 @@ def test_truncation_is_never_silent_unless_asked(minilm: BertModel, tokenizer: B
     assert min(cut.cut_words) == 127
     last = 11 * 126
     np.testing.assert_array_equal(cut.span(last, last + 10), cut.words().vectors[126])
-    with pytest.raises(ValueError, match="reaches beyond characters 0 to 1402"):
-        cut.span(0, 1403)
-    with pytest.raises(ValueError, match="reaches beyond"):
-        cut.span(2000, 2010)
+    for start, end in ((0, 1403), (2000, 2010)):
+        with pytest.raises(ValueError, match="1402"):
+            cut.span(start, end)
     assert len(word_occurrences("embeddings", cut, tokenizer)) == 127
 
 
@@ -374,15 +378,8 @@ def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer
     text = embed_tokens(minilm, tokenizer, hostile)
     inputs = tokenizer([hostile, "a"], padding=True, return_tensors="np")
     long = embed_tokens(minilm, tokenizer, "a " * 500)
-    for shown in (
-        text,
-        text.words(),
-        word_occurrences("script", text, tokenizer),
-        inputs,
-        inputs.encodings[0],
-        minilm(**inputs),
-        long,
-    ):
+    found = word_occurrences("script", text, tokenizer)
+    for shown in (text, text.words(), found, inputs, inputs.encodings[0], minilm(**inputs), long):
         table = shown._repr_html_()
         assert not re.findall(r"<(?!/?(div|p|code|table|thead|tbody|tr|th|td)\b)", table), "only a table is allowed"
         assert table.count("<td>") == table.count("</td>") > 0
@@ -398,44 +395,28 @@ def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("name", "values", "error"),
     [
-        ({"layers": 7}, ValueError, "layers=7; this model has 7 hidden states: 0 to 6, or -7 to -1"),
-        ({"layers": [-8]}, ValueError, "or -7 to -1"),
-        ({"layers": []}, ValueError, "names none"),
-        ({"layers": [6, -1]}, ValueError, "hidden state 6 twice"),
-        ({"layers": "-1"}, TypeError, "expected an int or several"),
-        ({"layers": 1.0}, TypeError, "expected an int or several"),
-        ({"layers": True}, TypeError, "expected an int or several"),
-        ({"layers": [0, None]}, TypeError, "expected an int or several"),
-        ({"layer_pooling": "median"}, ValueError, "layer_pooling='median'; expected one of 'concat', 'sum'"),
-        ({"layer_pooling": "stack"}, ValueError, "layer_pooling='stack'"),
-        ({"layer_pooling": None}, ValueError, "layer_pooling=None"),
-        ({"truncation": "split"}, ValueError, "truncation='split'; expected one of 'warn', 'error', 'silent'"),
-        ({"truncation": True}, ValueError, "truncation=True"),
-        ({"max_length": 1}, ValueError, "max_length=1; expected an int, 2 to 512: the special tokens"),
-        ({"max_length": 513}, ValueError, "max_length=513"),
-        ({"max_length": "9"}, TypeError, "max_length='9'"),
-        ({"texts": 5}, TypeError, "texts is a int; expected a str, or a list"),
-        ({"texts": None}, TypeError, "texts is a NoneType"),
-        ({"texts": ["a", None]}, TypeError, "text 1 is NoneType"),
-        ({"texts": ["a", ["b"]]}, TypeError, "text 1 is list"),
-        ({"texts": b"a"}, TypeError, "texts is a bytes"),
-        ({"texts": ["a", "b\ud800"]}, ValueError, "lone surrogate"),
-        (
-            {"texts": ["a", "b"], "is_split_into_words": True},
-            TypeError,
-            r"expected a list of lists of words: \[words\]",
-        ),
-        ({"texts": "a b", "is_split_into_words": True}, TypeError, r"expected a list of lists of words: \[words\]"),
-        ({"texts": [["a", 5]], "is_split_into_words": True}, TypeError, "int 5 for word 1"),
+        ("layers", (7, [-8], [], [6, -1]), ValueError),
+        ("layers", ("-1", 1.0, True, [0, None]), TypeError),
+        ("layer_pooling", ("median", "stack", None), ValueError),
+        ("truncation", ("split", True), ValueError),
+        ("max_length", (1, 513), ValueError),
+        ("max_length", ("9",), TypeError),
+        ("text", (5, None, b"a", ["a", None], ["a", ["b"]]), TypeError),
+        ("text", (["a", "b\ud800"],), ValueError),
+        ("word", (["a", "b"], "a b", [["a", 5]]), TypeError),
     ],
 )
 def test_bad_arguments(
-    minilm: BertModel, tokenizer: BertTokenizer, options: dict[str, Any], error: type[Exception], message: str
+    minilm: BertModel, tokenizer: BertTokenizer, name: str, values: tuple[Any, ...], error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match=message):
-        embed_tokens(minilm, tokenizer, **{"texts": "a text", **options})
+    for value in values:
+        options = {"texts": "a text", name: value}
+        if name in ("text", "word"):
+            options = {"texts": value, "is_split_into_words": name == "word"}
+        with pytest.raises(error, match=name):
+            embed_tokens(minilm, tokenizer, **options)
 
 
 @pytest.fixture(scope="module")
@@ -444,39 +425,31 @@ def text(minilm: BertModel, tokenizer: BertTokenizer) -> TokenVectors:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "error", "message"),
+    ("start", "end", "error", "match"),
     [
-        (0, 11, ValueError, "does not lie in the text, which has 10 characters"),
-        (-1, 3, ValueError, "does not lie in the text"),
-        (3, 3, ValueError, "expected 0 <= start < end <= 10"),
-        (5, 2, ValueError, "does not lie in the text"),
-        (3, 4, ValueError, "no token holds any of the characters 3 to 4: ' '"),
-        (0.0, 3, TypeError, "start=0.0; expected an int"),
-        (0, None, TypeError, "end=None; expected an int"),
-        (False, 3, TypeError, "start=False; expected an int"),
+        *((start, end, ValueError, "10 characters|<= 10") for start, end in ((0, 11), (-1, 3), (3, 3), (5, 2))),
+        (3, 4, ValueError, "' '"),
+        *((start, 3, TypeError, "start=") for start in (0.0, False)),
+        (0, None, TypeError, "end="),
     ],
 )
-def test_bad_spans(text: TokenVectors, start: Any, end: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_bad_spans(text: TokenVectors, start: Any, end: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
         text.span(start, end)
 
 
 def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, minilm: BertModel) -> None:
+    other = embed_tokens(minilm, tokenizer, "one", layers=0)
     cases: list[tuple[Any, Any, type[Exception], str]] = [
-        ("money", text, ValueError, "'money' occurs nowhere in the 1 text as"),
-        ("one", [], ValueError, "'one' occurs nowhere in the 0 texts"),
-        ("[CLS]", text, ValueError, "occurs nowhere"),
-        ("", text, ValueError, "the word '' has no token"),
-        (" ", text, ValueError, "the word ' ' has no token"),
-        ("🐈", text, ValueError, "not in the vocabulary"),
-        (5, text, TypeError, "given int 5"),
-        ("one", "one bank", TypeError, "texts is str 'one bank'"),
-        ("one", 3, TypeError, "texts is int 3"),
-        ("one", ["one bank"], TypeError, r"texts\[0\] is str 'one bank'; expected TokenVectors"),
-        ("one", [text, embed_tokens(minilm, tokenizer, "one", layers=0)], ValueError, "not embedded as the first"),
+        *((word, text, ValueError, re.escape(repr(word))) for word in ("money", "[CLS]", "", " ")),
+        ("one", [], ValueError, "'one'"),
+        ("🐈", text, ValueError, "vocabulary"),
+        (5, text, TypeError, "int 5"),
+        *(("one", wrong, TypeError, "texts") for wrong in ("one bank", 3, ["one bank"])),
+        ("one", [text, other], ValueError, "first"),
     ]
-    for word, texts, error, message in cases:
-        with pytest.raises(error, match=message):
+    for word, texts, error, match in cases:
+        with pytest.raises(error, match=match):
             word_occurrences(word, texts, tokenizer)
     with pytest.raises(TypeError, match="BertTokenizer"):
         word_occurrences("one", text, minilm)  # type: ignore[arg-type]
@@ -485,39 +458,30 @@ def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, minilm: BertMod
         lambda how: text.span(0, 3, how),
         lambda how: word_occurrences("one", text, tokenizer, subwords=how),
     ):
-        with pytest.raises(ValueError, match="subwords='median'; expected one of 'mean', 'first'"):
+        with pytest.raises(ValueError, match="subwords='median'"):
             call("median")
-    with pytest.raises(ValueError, match="no tokens to join"):
+    with pytest.raises(ValueError, match="tokens"):
         join_subwords(np.zeros((0, 4), dtype=np.float32))
 
 
 def test_bad_hidden_states(minilm: BertModel, tokenizer: BertTokenizer, states: list[np.ndarray]) -> None:
     kept = minilm(**tokenizer("a text", return_tensors="np"), output_hidden_states=[1]).hidden_states
-    cases: list[tuple[Any, str, type[Exception], str]] = [
-        (states, "median", ValueError, "how='median'; expected one of 'concat'"),
-        ([], "sum", ValueError, "hidden_states is empty"),
-        (3, "sum", TypeError, "hidden_states is a int"),
-        (kept, "sum", ValueError, r"hidden_states\[0\] is None: it was not kept"),
-        ([[1.0]], "sum", TypeError, r"hidden_states\[0\] is a list"),
-        ([states[0][0]], "sum", TypeError, r"float32 array of shape \(8,\)"),
-        (
-            [states[0], states[1][:2]],
-            "sum",
-            ValueError,
-            r"hidden_states\[1\] has shape \(2, 8\), the first has \(5, 8\)",
-        ),
-    ]
-    for hidden_states, how, error, message in cases:
-        with pytest.raises(error, match=message):
-            combine_layers(hidden_states, how)
+    with pytest.raises(ValueError, match="how='median'"):
+        combine_layers(states, "median")
+    for wrong in ([], kept, [states[0], states[1][:2]]):
+        with pytest.raises(ValueError, match="hidden_states"):
+            combine_layers(wrong, "sum")
+    for wrong in (3, [[1.0]], [states[0][0]]):
+        with pytest.raises(TypeError, match=r"hidden_states|shape"):
+            combine_layers(wrong, "sum")  # type: ignore[arg-type]
 
 
 def test_a_tokenizer_of_another_model_is_refused(minilm: BertModel, tokenizer: BertTokenizer, tmp_path: Path) -> None:
     """Kernels do not check ids, so an id beyond the table must not reach them."""
     small = BertModel.from_pretrained(random_checkpoint(tmp_path))
-    with pytest.raises(ValueError, match=r"token_ids of sequence 1 at 1 is .* Use the tokenizer that belongs to"):
+    with pytest.raises(ValueError, match="tokenizer"):
         embed_tokens(small, tokenizer, ["", "bank"], max_length=9)
-    with pytest.raises(TypeError, match="given BertTokenizer and BertModel; expected a BertModel, then"):
+    with pytest.raises(TypeError, match="BertTokenizer"):
         embed_tokens(tokenizer, minilm, "swapped")  # type: ignore[call-overload]
     assert embed_tokens(minilm, tokenizer, []) == []
     assert embed_tokens(minilm, tokenizer, np.array(["a", "b"]))[1].text == "b"

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from tests.support.machine_code import (
     report,
     unusable_places,
 )
-from tests.support.report import REPORT
 
 
 def flip(path: Path, place: float) -> None:
@@ -42,13 +40,8 @@ def become_a_dead_link(path: Path) -> None:
     path.symlink_to(path.parent / "nowhere")
 
 
-def become_that_of_other_sources(path: Path) -> None:
-    content = path.read_bytes()[32:].replace(b'"key": "', b'"key": "other ', 1)
-    path.write_bytes(hashlib.sha256(content).digest() + content)
-
-
-def become_another_format(path: Path) -> None:
-    content = path.read_bytes()[32:].replace(b'"format": 1', b'"format": 2', 1)
+def replace_in_header(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()[32:].replace(old, new, 1)
     path.write_bytes(hashlib.sha256(content).digest() + content)
 
 
@@ -61,8 +54,8 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a flipped bit in the checksum": lambda path: flip(path, 0.0),
     "a flipped bit in the middle": lambda path: flip(path, 0.5),
     "a flipped bit at the end": lambda path: flip(path, 1.0),
-    "the code of other sources": become_that_of_other_sources,
-    "a file of another format": become_another_format,
+    "the code of other sources": lambda path: replace_in_header(path, b'"key": "', b'"key": "other '),
+    "a file of another format": lambda path: replace_in_header(path, b'"format": 1', b'"format": 2'),
     "a folder in its place": become_a_folder,
     "a broken link in its place": become_a_dead_link,
 }
@@ -90,15 +83,11 @@ def test_a_damaged_file_is_compiled_again(damage: str, cache: Path, model: Path)
 @pytest.mark.slow
 def test_one_flipped_bit_anywhere(cache: Path, model: Path) -> None:
     """Numba itself would execute the damaged file."""
-    counts: Counter[str] = Counter()
     path = machine_code(cache)
     for step in range(12):
         flip(path, step / 11)
         outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-        assert compiled(printed) == ONCE
-        counts[outcome] += 1
-    REPORT.append(outcomes.line("cache, a flipped bit at 12 places", counts))
-    assert counts == {"ok": 12}
+        assert (outcome, compiled(printed)) == ("ok", ONCE)
 
 
 @pytest.mark.parametrize(
@@ -145,23 +134,20 @@ def test_a_read_only_package_that_was_compiled_ahead(model: Path, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
-def test_machine_code_that_others_could_have_put_there_is_not_touched(cache: Path, model: Path) -> None:
-    """The file has a correct checksum, but is in a folder that everybody can write to."""
+@pytest.mark.parametrize("whose", ["everybody", "another user"])
+def test_machine_code_that_others_could_have_put_there_is_not_touched(whose: str, cache: Path, model: Path) -> None:
+    """The file has a correct checksum, but others can write to it or to its folder."""
     path = machine_code(cache)
     used = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
     assert (used[0], compiled(used[1])) == ("ok", NEVER), "the file must be used here, else this test proves nothing"
-    path.parent.chmod(0o777)
+    if whose == "everybody":
+        path.parent.chmod(0o777)
+    elif os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    else:
+        for place in [*cache.iterdir(), path]:
+            os.chown(place, 65534, 65534)
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
     assert (outcome, compiled(printed)) == ("ok", ONCE), printed
-    assert printed.count("others can write to it") == 1
-    report("a folder open to everybody", outcome)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
-def test_machine_code_of_another_owner_is_not_touched(cache: Path, model: Path) -> None:
-    for path in [*cache.iterdir(), machine_code(cache)]:
-        os.chown(path, 65534, 65534)
-    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-    assert (outcome, compiled(printed)) == ("ok", ONCE), printed
-    report("a folder of somebody else", outcome)
+    assert whose != "everybody" or printed.count("others can write to it") == 1
+    report(f"a folder of {whose}", outcome)

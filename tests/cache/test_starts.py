@@ -18,12 +18,14 @@ from tests.support.machine_code import NEVER, ONCE, PACKAGE, PROGRAM, compiled, 
 from tests.support.outcomes import PATIENCE
 
 
-def test_a_warm_start_compiles_nothing(cache: Path, model: Path) -> None:
-    state = machine_code(cache).stat()
+def test_a_warm_start_compiles_nothing_and_says_that_the_folder_is_in_use(cache: Path, model: Path) -> None:
+    state, folder = machine_code(cache).stat(), machine_code(cache).parent
+    os.utime(folder, (0, 0))
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
     assert (outcome, compiled(printed)) == ("ok", NEVER)
     after = machine_code(cache).stat()
     assert (after.st_mtime_ns, after.st_ino) == (state.st_mtime_ns, state.st_ino)
+    assert time.time() - folder.stat().st_mtime < 300
     report("warm", outcome)
 
 
@@ -65,16 +67,15 @@ def test_processes_that_start_cold_at_once(count: int, cache: Path, model: Path)
     assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == NEVER
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_while_compiling(kills: int, cache: Path, model: Path) -> None:
     for kill in range(kills):
         shutil.rmtree(cache, ignore_errors=True)
         program = model / "killed.py"
         program.write_text(outcomes._PRELUDE + "print('go', flush=True)\n" + PROGRAM, encoding="utf-8")
         variables = {"PYTHONPATH": str(PACKAGE.parent), "OUTCOMES_MODEL": str(model), "NUMBA_CACHE_DIR": str(cache)}
-        process = subprocess.Popen(
-            [sys.executable, str(program)], env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, str(program)]
+        process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(0.5 + 2.0 * kill / kills)
@@ -160,14 +161,6 @@ def test_machine_code_of_other_sources_is_deleted_after_a_month(cache: Path, mod
     report("folders of other sources", outcome)
 
 
-def test_a_start_says_that_the_folder_is_in_use(cache: Path, model: Path) -> None:
-    folder = machine_code(cache).parent
-    os.utime(folder, (0, 0))
-    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-    assert (outcome, compiled(printed)) == ("ok", NEVER)
-    assert time.time() - folder.stat().st_mtime < 300
-
-
 def test_sources_in_an_archive_are_never_cached(model: Path, tmp_path: Path) -> None:
     """In an archive old machine code cannot be distinguished from new."""
     archive = shutil.make_archive(str(tmp_path / "package"), "zip", copy_package(tmp_path / "package"))
@@ -180,34 +173,33 @@ def test_sources_in_an_archive_are_never_cached(model: Path, tmp_path: Path) -> 
     assert (outcome, printed.split()) == ("ok", ["[]", "True"])
 
 
-def test_a_numba_without_its_compiler_counts_as_missing(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variable", ["NUMBA_DISABLE_JIT=1", "NUMBA_CPU_FEATURES=+avx2,zzz"])
+def test_a_numba_that_cannot_compile_counts_as_missing(variable: str, model: Path, tmp_path: Path) -> None:
+    """With such features LLVM would end the process."""
     program = """
-        import warnings
-        warnings.simplefilter("ignore")
-        output = load()(**batch(0)).last_hidden_state
-        same = load(backend="numpy")(**batch(0)).last_hidden_state
-        print(np.array_equal(output, same))
         try:
             load(backend="numba")
         except ValueError as error:
             print(error)
+        output = load()(**batch(0)).last_hidden_state
+        print(np.array_equal(output, load(backend="numpy")(**batch(0)).last_hidden_state))
         """
-    outcome, printed = outcomes.run(program, model, NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path / "cold"))
-    assert outcome == "ok"
-    assert printed.startswith("True\nbackend='numba', but numba cannot be imported (NUMBA_DISABLE_JIT is set")
+    name, _, value = variable.partition("=")
+    outcome, printed = outcomes.run(program, model, **{name: value, "NUMBA_CACHE_DIR": str(tmp_path / "cold")})
+    assert outcome == "ok", printed
+    assert printed.startswith(f"backend='numba', but numba cannot be imported ({name}")
+    assert "RuntimeWarning: numba cannot be imported" in printed
+    assert "\nTrue\n" in printed
 
 
-@pytest.mark.parametrize("features", ["", ",", "+avx2", "+avx2,-avx512f", "+avx2,,-avx"])
-def test_features_that_llvm_can_read(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
-    assert processor.target.__wrapped__().features == features
-
-
-@pytest.mark.parametrize("features", ["zzz", "avx2,fma", "+avx2,zzz", "+avx2, +fma", " +avx2"])
-def test_features_without_a_sign_are_refused(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
-    with pytest.raises(ImportError, match=r"begins with neither \+ nor -; expected names with such a sign"):
-        processor.target.__wrapped__()
+def test_features_are_those_that_llvm_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for features in ("", ",", "+avx2", "+avx2,-avx512f", "+avx2,,-avx"):
+        monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
+        assert processor.target.__wrapped__().features == features
+    for features in ("zzz", "avx2,fma", "+avx2,zzz", "+avx2, +fma", " +avx2"):
+        monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
+        with pytest.raises(ImportError, match="NUMBA_CPU_FEATURES"):
+            processor.target.__wrapped__()
 
 
 def test_machine_code_on_disk_needs_no_numba(cache: Path, model: Path) -> None:
@@ -223,7 +215,18 @@ def test_machine_code_on_disk_needs_no_numba(cache: Path, model: Path) -> None:
     assert (outcome, printed) == ("ok", "")
 
 
-def test_the_processor_is_the_one_that_numba_compiles_for(model: Path) -> None:
+SETTINGS: list[dict[str, str]] = [
+    {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"},
+    {"NUMBA_CPU_NAME": "generic"},
+    {"NUMBA_ENABLE_AVX": "0"},
+    {"NUMBA_CPU_NAME": "sandybridge"},
+]
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, SETTINGS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in SETTINGS[1:])]
+)
+def test_the_processor_is_the_one_that_numba_compiles_for(variables: dict[str, str], model: Path) -> None:
     """Each setting of Numba that names a processor changes both in the same way."""
     program = """
         from numba.core.registry import cpu_target
@@ -231,32 +234,11 @@ def test_the_processor_is_the_one_that_numba_compiles_for(model: Path) -> None:
         expected = cpu_target.target_context.codegen().magic_tuple()[1:3]
         print(tuple(target()) == expected or (target(), expected))
         """
-    for variables in (
-        {},
-        {"NUMBA_CPU_NAME": "generic"},
-        {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"},
-        {"NUMBA_ENABLE_AVX": "0"},
-        {"NUMBA_CPU_NAME": "sandybridge"},
-    ):
-        outcome, printed = outcomes.run(program, model, **variables)
-        assert (outcome, printed.strip()) == ("ok", "True"), variables
+    outcome, printed = outcomes.run(program, model, **variables)
+    assert (outcome, printed.strip()) == ("ok", "True")
 
 
-def test_features_that_would_end_the_process_count_as_a_missing_numba(model: Path) -> None:
-    program = """
-        try:
-            load(backend="numba")
-        except ValueError as error:
-            print(error)
-        load()
-        """
-    outcome, printed = outcomes.run(program, model, NUMBA_CPU_FEATURES="+avx2,zzz")
-    reason = "numba cannot be imported (NUMBA_CPU_FEATURES='+avx2,zzz', where 'zzz' begins with neither + nor -;"
-    assert outcome == "ok", printed
-    assert printed.startswith(f"backend='numba', but {reason}")
-    assert f"RuntimeWarning: {reason}" in printed
-
-
+@pytest.mark.slow
 def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path, tmp_path: Path) -> None:
     program = """
         class Interrupt:
@@ -275,8 +257,8 @@ def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path
     assert outcome == "typed error", printed
     assert printed.startswith("interrupted\n")
     last = printed.splitlines()[-1]
-    assert last.startswith("ValueError: numba cannot be imported, or cannot compile the kernels (")
-    assert last.endswith("An earlier import of it may have been interrupted: restart Python.")
+    assert last.startswith("ValueError: numba cannot be imported")
+    assert "restart Python" in last
 
 
 # --- the first compilation: its message, and compiling ahead ----------------------------------------------------------

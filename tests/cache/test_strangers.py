@@ -73,41 +73,37 @@ def become_a_link(path: Path) -> None:
     path.symlink_to(target)
 
 
-def become_a_sticky_folder_of_another_user(path: Path) -> None:
+def give_sticky_away(path: Path) -> None:
     path.chmod(0o1777)
     give_away(path)
 
 
-def nothing(path: Path) -> None:
-    pass
+def mode(number: int) -> Callable[[Path], object]:
+    return lambda path: path.chmod(number)
 
 
 # name: (the file, the folder or the folder above NUMBA_CACHE_DIR, its change, the message about the folder)
 PRIVATE: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "an ordinary folder": ("file", nothing),
-    "a file for the user alone": ("file", lambda path: path.chmod(0o600)),
-    "a folder for the user alone": ("folder", lambda path: path.chmod(0o700)),
+    "an ordinary folder": ("file", lambda path: None),
+    "a file for the user alone": ("file", mode(0o600)),
+    "a folder for the user alone": ("folder", mode(0o700)),
     "a link to a folder of one's own": ("folder", become_a_link),
     "a link above": ("above", become_a_link),
-    "a sticky folder above": ("above", lambda path: path.chmod(0o1777)),
+    "a sticky folder above": ("above", mode(0o1777)),
 }
 
 OPEN: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
-    "a file open to all": ("file", lambda path: path.chmod(0o666), None),
-    "a file open to a group": ("file", lambda path: path.chmod(0o664), None),
+    "a file open to all": ("file", mode(0o666), None),
+    "a file open to a group": ("file", mode(0o664), None),
     "a file of another user": ("file", give_away, None),
     "a link to a file": ("file", become_a_link, None),
-    "a folder open to all": ("folder", lambda path: path.chmod(0o777), "others can write to it"),
-    "a folder open to a group": ("folder", lambda path: path.chmod(0o775), "others can write to it"),
-    "a sticky folder": ("folder", lambda path: path.chmod(0o1777), "others can write to it"),
+    "a folder open to all": ("folder", mode(0o777), "others can write to it"),
+    "a folder open to a group": ("folder", mode(0o775), "others can write to it"),
+    "a sticky folder": ("folder", mode(0o1777), "others can write to it"),
     "a folder of another user": ("folder", give_away, "it belongs to another user"),
-    "a folder above open to all": ("above", lambda path: path.chmod(0o777), "others can write to {above}"),
+    "a folder above open to all": ("above", mode(0o777), "others can write to {above}"),
     "a folder above of another user": ("above", give_away, "{above} belongs to another user"),
-    "a sticky one of another user": (
-        "above",
-        become_a_sticky_folder_of_another_user,
-        "{above} belongs to another user",
-    ),
+    "a sticky one of another user": ("above", give_sticky_away, "{above} belongs to another user"),
 }
 
 
@@ -229,11 +225,8 @@ def test_missing_folders_are_made_for_the_user_alone_to_write_to(trap: Trap) -> 
         write_trusted(trap.folder, "a.bin", [b"machine code"])
     finally:
         os.umask(before)
-    assert [path.stat().st_mode & 0o777 for path in (trap.base, trap.folder, trap.folder / "a.bin")] == [
-        0o755,
-        0o755,
-        0o644,
-    ]
+    places = (trap.base, trap.folder, trap.folder / "a.bin")
+    assert [path.stat().st_mode & 0o777 for path in places] == [0o755, 0o755, 0o644]
     shutil.rmtree(trap.base)
     trap.above.chmod(0o777)
     with pytest.raises(PermissionError, match="others can write to"):

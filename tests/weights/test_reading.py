@@ -117,19 +117,25 @@ def test_every_weight_is_where_it_belongs_under_its_own_path(folder: Path, array
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_shards_through_the_index(
-    folder: Path, tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, count: int
+    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, count: int
 ) -> None:
     path = write_shards(write, tensors, count)
     assert len(list(path.glob("*.safetensors"))) == count
     assert_same_bits(BertModel.from_pretrained(path)(**INPUTS), expected)
 
 
-@pytest.mark.parametrize("prefix", ["bert.", "model.bert.", "0.auto_model.", "any thing."])
-def test_any_one_prefix(
-    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, prefix: str
+@pytest.mark.parametrize("prefix", ["", "bert.", "model.bert.", "0.auto_model.", "any thing."])
+@pytest.mark.parametrize("rename", [str, old_name], ids=["new names", "gamma and beta"])
+def test_any_one_prefix_and_old_names_of_layer_norms(
+    tensors: dict[str, Tensor],
+    write: Callable[..., Path],
+    expected: BertModelOutput,
+    prefix: str,
+    rename: Callable[[str], str],
 ) -> None:
-    path = write({prefix + name: tensor for name, tensor in tensors.items()})
-    assert_same_bits(BertModel.from_pretrained(path)(**INPUTS), expected)
+    renamed = {prefix + rename(name): tensor for name, tensor in tensors.items()}
+    assert sum("gamma" in name for name in renamed) == (5 if rename is old_name else 0)
+    assert_same_bits(BertModel.from_pretrained(write(renamed))(**INPUTS), expected)
 
 
 def test_the_prefix_of_a_checkpoint_made_by_transformers(tmp_path: Path, expected: BertModelOutput) -> None:
@@ -142,15 +148,6 @@ def test_the_prefix_of_a_checkpoint_made_by_transformers(tmp_path: Path, expecte
     with torch.no_grad():
         other = theirs.bert(**{name: torch.from_numpy(value) for name, value in INPUTS.items()})
     np.testing.assert_allclose(model(**INPUTS).pooler_output, other.pooler_output.numpy(), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("prefix", ["", "bert."])
-def test_gamma_and_beta_are_the_old_names_of_a_layer_norm(
-    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, prefix: str
-) -> None:
-    old = {prefix + old_name(name): tensor for name, tensor in tensors.items()}
-    assert sum("gamma" in name for name in old) == 5
-    assert_same_bits(BertModel.from_pretrained(write(old))(**INPUTS), expected)
 
 
 def test_a_layer_norm_under_both_names_is_refused(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
@@ -192,51 +189,44 @@ def test_tensors_outside_the_prefix_are_not_the_model(
         assert model.weights.ignored == (name,)
 
 
-def test_a_pooler_outside_the_prefix_is_ignored(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
-    path = write({n if n.startswith("pooler") else f"bert.{n}": tensor for n, tensor in tensors.items()})
-    assert BertModel.from_pretrained(path)(**INPUTS).pooler_output is None
-
-
-def test_a_checkpoint_without_pooler_has_no_pooler_output_never_a_random_one(
+def test_a_model_without_pooler_has_no_pooler_output_never_a_random_one(
     tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput
 ) -> None:
-    model = BertModel.from_pretrained(write({n: t for n, t in tensors.items() if not n.startswith("pooler.")}))
-    assert model.weights.pooler is None
-    output = model(**INPUTS)
-    assert output.pooler_output is None
-    np.testing.assert_array_equal(output.last_hidden_state, expected.last_hidden_state)
-
-
-def test_add_pooling_layer_false_leaves_the_pooler_out(
-    folder: Path, tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput
-) -> None:
-    model = BertModel.from_pretrained(folder, add_pooling_layer=False)
-    assert model.weights.pooler is None
-    np.testing.assert_array_equal(model(**INPUTS).last_hidden_state, expected.last_hidden_state)
+    """The checkpoint has none, or has it outside of the prefix, or the caller leaves it out, even if it is broken."""
     broken = {**tensors, "pooler.dense.weight": stored(np.full((3, 3), np.nan))}
-    assert BertModel.from_pretrained(write(broken), add_pooling_layer=False)(**INPUTS).pooler_output is None
+    for changed, options in (
+        ({n: t for n, t in tensors.items() if not n.startswith("pooler.")}, {}),
+        ({n if n.startswith("pooler") else f"bert.{n}": tensor for n, tensor in tensors.items()}, {}),
+        (tensors, {"add_pooling_layer": False}),
+        (broken, {"add_pooling_layer": False}),
+    ):
+        model = BertModel.from_pretrained(write(changed), **options)
+        assert model.weights.pooler is None
+        output = model(**INPUTS)
+        assert output.pooler_output is None
+        np.testing.assert_array_equal(output.last_hidden_state, expected.last_hidden_state)
 
 
 # --- after loading ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["truncated", "overwritten in place", "replaced", "deleted"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: os.truncate(file, 100),
+        lambda file: file.write_bytes(file.stat().st_size * b"\xff"),  # in place: the same inode
+        lambda file: file.with_name("other").replace(file),
+        lambda file: file.unlink(),
+    ],
+    ids=["truncated", "overwritten in place", "replaced", "deleted"],
+)
 def test_changes_of_the_file_after_loading_change_nothing(
-    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, damage: str
+    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, damage: Callable[[Path], object]
 ) -> None:
     path = write(tensors)
-    file = path / "model.safetensors"
+    (path / "other").write_bytes(b"another model")
     model = BertModel.from_pretrained(path)
-    if damage == "truncated":
-        os.truncate(file, 100)
-    elif damage == "overwritten in place":
-        with file.open("r+b") as content:
-            content.write(file.stat().st_size * b"\xff")
-    elif damage == "replaced":
-        (path / "other").write_bytes(b"another model")
-        (path / "other").replace(file)
-    else:
-        file.unlink()
+    damage(path / "model.safetensors")
     assert_same_bits(model(**INPUTS), expected)
     assert_refused(path, str(path))
 
