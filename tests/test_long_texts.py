@@ -110,7 +110,7 @@ def test_windows_are_bounded_by_weight() -> None:
     assert list(in_chunks("abcde", 2, len, 1)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
 
 
-@pytest.mark.parametrize("on_error", ["skip", "null"])
+@pytest.mark.parametrize("on_error", ["null", pytest.param("skip", marks=pytest.mark.slow)])
 def test_shards_of_long_lines_are_resumed(
     short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:

@@ -326,7 +326,7 @@ if stopped < INTERRUPTS: print("WRONG NUMBER: some interrupts were lost")
 """
 
 
-@pytest.mark.parametrize("interrupts", [60, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("interrupts", [30, pytest.param(600, marks=pytest.mark.slow)])
 def test_forwards_and_interrupts_between_any_two_lines_of_an_op(interrupts: int, model: Path) -> None:
     run_ok("forwards and interrupts between any two lines", f"INTERRUPTS = {interrupts}\n{EVERYWHERE}", model)
 
@@ -346,7 +346,7 @@ if resident() - before > 5: print("WRONG NUMBER: memory grows")
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory from /proc/self/statm")
-@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [250, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow(count: int, model: Path) -> None:
     run_ok("memory", f"COUNT = {count}\n{DRIFT}", model)
 

@@ -193,12 +193,10 @@ def test_of_equal_scores_the_lower_id_comes_first() -> None:
 
 
 def test_searching_an_empty_array() -> None:
-    assert search.semantic_search([], MANY) == []
-    assert search.semantic_search(MANY[:2], np.zeros((0, 43))) == [[], []]
-    assert search.semantic_search(MANY[:2], []) == [[], []]
-    assert search.paraphrase_mining_embeddings([]) == []
-    assert search.paraphrase_mining_embeddings(MANY[:1]) == []
-    assert search.community_detection([]) == []
+    assert search.semantic_search([], MANY) == search.paraphrase_mining_embeddings([]) == []
+    assert search.paraphrase_mining_embeddings(MANY[:1]) == search.community_detection([]) == []
+    for corpus in (np.zeros((0, 43)), []):
+        assert search.semantic_search(MANY[:2], corpus) == [[], []]
 
 
 def test_semantic_search_in_bounded_memory() -> None:

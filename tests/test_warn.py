@@ -64,26 +64,15 @@ CALLS: dict[str, tuple[str, Callable[[SentenceTransformer], object]]] = {
     "encode, dicts": (CUT, lambda model: model.encode(LONG, output_value=None)),
     "encode, int8": ("ranges come from 2 vectors", lambda model: model.encode(FEW, precision="int8")),
     "encode_query": (CUT, lambda model: model.encode_query(LONG)),
-    "encode_document": (CUT, lambda model: model.encode_document(LONG)),
     "encode_query, no prompt": ("before each query", lambda model: model.encode_query(FEW)),
     "encode_document, no prompt": ("before each passage", lambda model: model.encode_document(FEW)),
     "encode_iter": (CUT, lambda model: list(model.encode_iter(LONG))),
     "LangChain, documents": (CUT, lambda model: LangChainEmbeddings(model).embed_documents(LONG)),
     "LangChain, query": (CUT, lambda model: LangChainEmbeddings(model).embed_query(LONG[1])),
-    "tokenizer": ("max_length=3 has no effect", lambda model: model.tokenizer(FEW, max_length=3, padding=True)),
-    "encodings": (
-        "max_length=3 has no effect",
-        lambda model: model.tokenizer.encodings(FEW, max_length=3, truncation=False),
-    ),
-    "tokenizer.encode": (
-        "max_length=3 has no effect",
-        lambda model: model.tokenizer.encode("the cat", max_length=3, truncation=False),
-    ),
+    "tokenizer": ("max_length=3", lambda model: model.tokenizer(FEW, max_length=3, padding=True)),
+    "tokenizer.encode": ("max_length=3", lambda model: model.tokenizer.encode("cat", max_length=3, truncation=False)),
     "embed_tokens": (CUT, lambda model: embed_tokens(model.model, model.tokenizer, LONG, max_length=5)),
-    "quantize_embeddings": (
-        "ranges come from 2 vectors",
-        lambda model: quantize_embeddings(np.eye(2, dtype=np.float32), "uint8"),
-    ),
+    "quantize_embeddings": ("from 2 vectors", lambda model: quantize_embeddings(np.eye(2, dtype=np.float32), "uint8")),
 }
 
 

@@ -48,7 +48,10 @@ INPUTS = {
     "attention_mask": np.array([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]]),
 }
 
+Arrays = dict[str, np.ndarray]
 Tensor = tuple[str, np.ndarray]  # the dtype's name in the file, and the numbers as they are stored
+Tensors = dict[str, Tensor]
+Write = Callable[..., Path]  # writes tensors, and a configuration with changes, into a folder
 
 
 def to_bfloat16(array: np.ndarray) -> np.ndarray:

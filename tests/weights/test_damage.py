@@ -25,7 +25,9 @@ from tests.support.report import REPORT
 from tests.support.safetensors_files import (
     INPUTS,
     ROOT,
-    Tensor,
+    Arrays,
+    Tensors,
+    Write,
     all_arrays,
     assert_refused,
     old_name,
@@ -130,7 +132,7 @@ def rewrite_the_header(content: bytes, i: int, chance: Chance) -> tuple[str, byt
     return what, with_header(CHANGES_OF_TEXT[what](header, chance), data)
 
 
-def originals(arrays: dict[str, np.ndarray]) -> list[bytes]:
+def originals(arrays: Arrays) -> list[bytes]:
     """Make a plain file, and one of the old kind: bfloat16, prefix, gamma and beta, a head, a buffer, metadata."""
     plain = {name: stored(array) for name, array in arrays.items()}
     old = {f"bert.{old_name(name)}": stored(array, "BF16") for name, array in arrays.items()}
@@ -159,7 +161,7 @@ def outcome_of(folder: Path, content: bytes, expected: BertModelOutput) -> str:
     [(0, (100, 150, 80)), *(pytest.param(seed, (300, 800, 500), marks=pytest.mark.slow) for seed in (1, 2, 3))],
 )
 def test_a_damaged_file_is_refused_or_loads_the_same_numbers(
-    folder: Path, tmp_path: Path, arrays: dict[str, np.ndarray], seed: int, counts: tuple[int, int, int]
+    folder: Path, tmp_path: Path, arrays: Arrays, seed: int, counts: tuple[int, int, int]
 ) -> None:
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     contents = originals(arrays)
@@ -185,14 +187,14 @@ def test_a_damaged_file_is_refused_or_loads_the_same_numbers(
     assert outcomes["ok"], "some changes are harmless, such as one in the metadata"
 
 
-def test_a_file_with_bytes_after_its_tensors_is_refused(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+def test_a_file_with_bytes_after_its_tensors_is_refused(tensors: Tensors, write: Write) -> None:
     path = write(tensors)
     with (path / "model.safetensors").open("ab") as file:
         file.write(b"\0")
     assert_refused(path, str(path / "model.safetensors"))
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_refused(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+def test_a_file_that_is_cut_while_it_is_read_is_refused(tensors: Tensors, write: Write) -> None:
     path = write(tensors)
     files, config = locate(path), BertConfig.from_pretrained(path)
 
@@ -207,7 +209,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_refused(tensors: dict[str, Tenso
 @pytest.mark.parametrize("call", [1, 2, 3])
 @pytest.mark.parametrize("size", [0, 5, 300, 3000])
 def test_a_file_that_is_cut_between_any_two_reads_is_refused(
-    tensors: dict[str, Tensor], write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, call: int, size: int
+    tensors: Tensors, write: Write, monkeypatch: pytest.MonkeyPatch, call: int, size: int
 ) -> None:
     path = write(tensors)
     read, calls = tensors_module._read_exactly, []
@@ -239,9 +241,7 @@ print(refused)
 """
 
 
-def test_a_file_that_another_process_cuts_does_not_end_this_one(
-    tensors: dict[str, Tensor], write: Callable[..., Path]
-) -> None:
+def test_a_file_that_another_process_cuts_does_not_end_this_one(tensors: Tensors, write: Write) -> None:
     """Reading a mapped file that was truncated ends the process with SIGBUS; a long header makes that likely."""
     path = write(tensors)
     file = path / "model.safetensors"
@@ -262,7 +262,7 @@ def test_a_file_that_another_process_cuts_does_not_end_this_one(
 
 @pytest.mark.parametrize("damage", [flip_a_header_byte, rewrite_the_header])
 def test_accepted_headers_are_read_as_by_the_safetensors_library(
-    tmp_path: Path, arrays: dict[str, np.ndarray], damage: Callable[[bytes, int, Chance], tuple[str, bytes]]
+    tmp_path: Path, arrays: Arrays, damage: Callable[[bytes, int, Chance], tuple[str, bytes]]
 ) -> None:
     """minibert parses the header itself; the result must equal the library's."""
     chance, path, accepted = random.Random(7), tmp_path / "model.safetensors", 0

@@ -6,7 +6,7 @@ import json
 import os
 import time
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,10 @@ from tests.support.safetensors_files import (
     INPUTS,
     NAMES,
     SIZES,
+    Arrays,
     Tensor,
+    Tensors,
+    Write,
     assert_refused,
     parts_of,
     stored,
@@ -31,9 +34,7 @@ from tests.support.safetensors_files import (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_fault_of_a_tensor_is_named(
-    arrays: dict[str, np.ndarray], tensors: dict[str, Tensor], write: Callable[..., Path], name: str
-) -> None:
+def test_each_fault_of_a_tensor_is_named(arrays: Arrays, tensors: Tensors, write: Write, name: str) -> None:
     """It is missing, transposed, reshaped or of another dtype; a transposed square map is another valid model."""
     path = write({n: tensor for n, tensor in tensors.items() if n != name})
     assert_refused(path, *((str(path), name) if name == NAMES[0] else (str(path), f"{name} is missing")))
@@ -50,7 +51,7 @@ def test_each_fault_of_a_tensor_is_named(
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_weight_that_is_not_finite_is_named_with_its_place(
-    arrays: dict[str, np.ndarray], tensors: dict[str, Tensor], write: Callable[..., Path], dtype: str, value: float
+    arrays: Arrays, tensors: Tensors, write: Write, dtype: str, value: float
 ) -> None:
     generator = np.random.default_rng(0)
     for name, array in arrays.items():
@@ -61,9 +62,7 @@ def test_a_weight_that_is_not_finite_is_named_with_its_place(
         assert_refused(path, "model.safetensors", f"tensor {name} holds {value} at {list(place)}")
 
 
-def test_the_first_weight_that_is_not_finite_is_found_beyond_the_first_buffer(
-    tensors: dict[str, Tensor], write: Callable[..., Path]
-) -> None:
+def test_the_first_weight_that_is_not_finite_is_found_beyond_the_first_buffer(tensors: Tensors, write: Write) -> None:
     words = np.zeros((200_000, 8), dtype=np.float32)  # 6.4 MB, read in two parts
     words[150_001, 3] = np.nan
     path = write({**tensors, NAMES[0]: stored(words)}, vocab_size=len(words))
@@ -72,9 +71,7 @@ def test_the_first_weight_that_is_not_finite_is_found_beyond_the_first_buffer(
 
 @pytest.mark.parametrize("change", [1, -1])
 @pytest.mark.parametrize("size", [size for size in SIZES if size != "num_attention_heads"])
-def test_each_size_is_compared_with_the_file(
-    tensors: dict[str, Tensor], write: Callable[..., Path], size: str, change: int
-) -> None:
+def test_each_size_is_compared_with_the_file(tensors: Tensors, write: Write, size: str, change: int) -> None:
     value = SIZES[size] + change
     path = write(tensors, **{size: value})
     if size == "num_hidden_layers":
@@ -94,7 +91,7 @@ def test_each_size_is_compared_with_the_file(
     ids=lambda changes: ", ".join(changes),
 )
 def test_absurd_sizes_fail_at_once_and_allocate_nothing(
-    tensors: dict[str, Tensor], write: Callable[..., Path], changes: dict[str, int]
+    tensors: Tensors, write: Write, changes: dict[str, int]
 ) -> None:
     path = write(tensors, **changes)
     seconds, peak = refuse_and_measure(path, next(iter(changes)))
@@ -115,7 +112,7 @@ def refuse_and_measure(path: Path, match: str) -> tuple[float, int]:
         tracemalloc.stop()
 
 
-def test_sizes_in_the_file_are_not_trusted_either(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+def test_sizes_in_the_file_are_not_trusted_either(tensors: Tensors, write: Write) -> None:
     """A header of a few bytes announces terabytes, and config.json has the same sizes."""
     path = write(tensors, vocab_size=2**30)
     header, data = parts_of((path / "model.safetensors").read_bytes())
@@ -131,7 +128,7 @@ def rename(tensors: Mapping[str, Tensor], old: str, new: str) -> dict[str, Tenso
     return {name.replace(old, new): tensor for name, tensor in tensors.items()}
 
 
-def test_a_layer_too_many_too_few_or_missing_in_between(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+def test_a_layer_too_many_too_few_or_missing_in_between(tensors: Tensors, write: Write) -> None:
     extra = {**tensors, **rename({n: t for n, t in tensors.items() if ".layer.1." in n}, ".1.", ".2.")}
     assert_refused(write(extra), "num_hidden_layers=2", "holds 3 layers (0 to 2)", "num_layers=")
     fewer = {n: t for n, t in tensors.items() if ".layer.1." not in n}
@@ -156,14 +153,12 @@ def test_a_layer_too_many_too_few_or_missing_in_between(tensors: dict[str, Tenso
         "encoder.layer.0.output.dense.weight_g",
     ],
 )
-def test_an_unexpected_tensor_inside_bert_is_named(
-    tensors: dict[str, Tensor], write: Callable[..., Path], name: str
-) -> None:
+def test_an_unexpected_tensor_inside_bert_is_named(tensors: Tensors, write: Write, name: str) -> None:
     """Such a tensor would change the numbers in a way that minibert does not implement."""
     assert_refused(write({**tensors, name: stored(np.zeros(3))}), f"{name} is unexpected")
 
 
-def test_all_faults_are_listed_together(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+def test_all_faults_are_listed_together(tensors: Tensors, write: Write) -> None:
     some = {n: t for n, t in tensors.items() if n not in ("pooler.dense.bias", "encoder.layer.1.output.dense.bias")}
     some["encoder.layer.0.intermediate.dense.bias"] = stored(np.zeros(12))
     some["encoder.layer.0.x.weight"] = stored(np.zeros(12))
@@ -176,15 +171,16 @@ def test_all_faults_are_listed_together(tensors: dict[str, Tensor], write: Calla
     )
 
 
-def test_two_models_in_a_file_are_refused(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+def test_files_of_another_kind_are_refused_with_their_names(tensors: Tensors, write: Write) -> None:
     both = {f"{side}.{name}": tensor for side in ("query_model", "answer_model") for name, tensor in tensors.items()}
-    assert_refused(write(both), "holds 2 BERT models ('answer_model.', 'query_model.')")
-
-
-@pytest.mark.parametrize("names", [(), ("transformer.wte.weight", "lm_head.weight")])
-def test_a_file_without_bert_is_refused_with_its_names(write: Callable[..., Path], names: tuple[str, ...]) -> None:
-    path = write({name: stored(np.zeros((2, 2))) for name in names})
-    assert_refused(path, "not a BERT checkpoint", names[0] if names else "nothing")
+    twice = {**tensors, "embeddings.LayerNorm.gamma": tensors["embeddings.LayerNorm.weight"]}
+    for changed, *found in (
+        (both, "'answer_model.', 'query_model.'"),
+        (twice, "embeddings.LayerNorm.weight twice", "gamma"),
+        ({name: stored(np.zeros((2, 2))) for name in ("transformer.wte.weight", "x")}, "transformer.wte.weight"),
+        ({}, "not a BERT checkpoint"),
+    ):
+        assert_refused(write(changed), *found)
 
 
 # --- shards that do not match -----------------------------------------------------------------------------------------
@@ -209,7 +205,7 @@ FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safete
     ],
 )
 def test_an_index_that_does_not_fit_its_shards_is_refused(
-    tensors: dict[str, Tensor], write: Callable[..., Path], name: str, shard: object, match: str
+    tensors: Tensors, write: Write, name: str, shard: object, match: str
 ) -> None:
     path = write_shards(write, tensors, 2)
     file = path / "model.safetensors.index.json"
@@ -224,15 +220,13 @@ def test_an_index_that_does_not_fit_its_shards_is_refused(
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"weight_map": []}', b'{"weight_map": {}}', b'{"weight_map":']
 )
-def test_a_damaged_index_is_refused(tensors: dict[str, Tensor], write: Callable[..., Path], content: bytes) -> None:
+def test_a_damaged_index_is_refused(tensors: Tensors, write: Write, content: bytes) -> None:
     path = write_shards(write, tensors, 2)
     (path / "model.safetensors.index.json").write_bytes(content)
     assert_refused(path, str(path / "model.safetensors.index.json"))
 
 
-def test_a_missing_or_cut_shard_or_a_tensor_in_two_is_named(
-    tensors: dict[str, Tensor], write: Callable[..., Path]
-) -> None:
+def test_a_missing_or_cut_shard_or_a_tensor_in_two_is_named(tensors: Tensors, write: Write) -> None:
     path, first = write_shards(write, tensors, 2), next(iter(tensors))
     write({name: tensors[name] for name in [*list(tensors)[1::2], first]}, SECOND)
     assert_refused(path, f"{first} is in two files", FIRST, SECOND)

@@ -30,7 +30,10 @@ from tests.support.safetensors_files import (
     ROOT,
     SIZES,
     STORED,
+    Arrays,
     Tensor,
+    Tensors,
+    Write,
     assert_refused,
     assert_same_bits,
     old_name,
@@ -42,7 +45,7 @@ from tests.support.safetensors_files import (
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_names_is_that_of_transformers(arrays: dict[str, np.ndarray]) -> None:
+def test_the_table_of_names_is_that_of_transformers(arrays: Arrays) -> None:
     assert sorted(arrays) == sorted(NAMES)
 
 
@@ -63,7 +66,7 @@ def test_every_dtype_equals_transformers_in_float32(tmp_path: Path, dtype: str) 
     ("dtype", "torch_dtype", "infinity"), [("F16", torch.float16, 0x7C00), ("BF16", torch.bfloat16, 0x7F80)]
 )
 def test_every_finite_half_is_widened_exactly(
-    tensors: dict[str, Tensor], write: Callable[..., Path], dtype: str, torch_dtype: torch.dtype, infinity: int
+    tensors: Tensors, write: Write, dtype: str, torch_dtype: torch.dtype, infinity: int
 ) -> None:
     patterns = np.arange(2**16, dtype=np.uint16)
     patterns = patterns[(patterns & 0x7FFF) < infinity].reshape(-1, 8)
@@ -81,7 +84,7 @@ def test_every_finite_half_is_widened_exactly(
     np.testing.assert_array_equal(table.view(np.uint32), expected.view(np.uint32))
 
 
-def test_dtypes_may_be_mixed_in_one_file(arrays: dict[str, np.ndarray], write: Callable[..., Path]) -> None:
+def test_dtypes_may_be_mixed_in_one_file(arrays: Arrays, write: Write) -> None:
     dtypes = ("F32", "F16", "BF16")
     mixed = {name: stored(array, dtypes[i % 3]) for i, (name, array) in enumerate(arrays.items())}
     weights = BertModel.from_pretrained(write(mixed)).weights
@@ -94,7 +97,7 @@ def test_dtypes_may_be_mixed_in_one_file(arrays: dict[str, np.ndarray], write: C
     np.testing.assert_array_equal(weights.layers[1].query_key_value.weight, np.concatenate(as_float32))
 
 
-def test_every_weight_is_where_it_belongs_under_its_own_path(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_every_weight_is_where_it_belongs_under_its_own_path(folder: Path, arrays: Arrays) -> None:
     weights = BertModel.from_pretrained(folder, backend="numpy").weights
     np.testing.assert_array_equal(weights.word_embeddings, arrays["embeddings.word_embeddings.weight"])
     np.testing.assert_array_equal(weights.position_embeddings, arrays["embeddings.position_embeddings.weight"])
@@ -116,9 +119,7 @@ def test_every_weight_is_where_it_belongs_under_its_own_path(folder: Path, array
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_shards_through_the_index(
-    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, count: int
-) -> None:
+def test_shards_through_the_index(tensors: Tensors, write: Write, expected: BertModelOutput, count: int) -> None:
     path = write_shards(write, tensors, count)
     assert len(list(path.glob("*.safetensors"))) == count
     assert_same_bits(BertModel.from_pretrained(path)(**INPUTS), expected)
@@ -127,8 +128,8 @@ def test_shards_through_the_index(
 @pytest.mark.parametrize("prefix", ["", "bert.", "model.bert.", "0.auto_model.", "any thing."])
 @pytest.mark.parametrize("rename", [str, old_name], ids=["new names", "gamma and beta"])
 def test_any_one_prefix_and_old_names_of_layer_norms(
-    tensors: dict[str, Tensor],
-    write: Callable[..., Path],
+    tensors: Tensors,
+    write: Write,
     expected: BertModelOutput,
     prefix: str,
     rename: Callable[[str], str],
@@ -150,14 +151,9 @@ def test_the_prefix_of_a_checkpoint_made_by_transformers(tmp_path: Path, expecte
     np.testing.assert_allclose(model(**INPUTS).pooler_output, other.pooler_output.numpy(), rtol=0, atol=1e-6)
 
 
-def test_a_layer_norm_under_both_names_is_refused(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
-    both = {**tensors, "embeddings.LayerNorm.gamma": tensors["embeddings.LayerNorm.weight"]}
-    assert_refused(write(both), "embeddings.LayerNorm.weight twice", "gamma")
-
-
 @pytest.mark.parametrize("prefix", ["", "bert."])
 def test_heads_and_old_buffers_are_ignored_whatever_their_content(
-    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, prefix: str
+    tensors: Tensors, write: Write, expected: BertModelOutput, prefix: str
 ) -> None:
     beside: dict[str, Tensor] = {
         f"{prefix}embeddings.position_ids": stored(np.arange(10)[None], "I64"),
@@ -178,7 +174,7 @@ def test_heads_and_old_buffers_are_ignored_whatever_their_content(
     "name", ["pooler.dense.weight", "encoder.layer.0.output.dense.bias", "encoder.layer.7.x.weight"]
 )
 def test_tensors_outside_the_prefix_are_not_the_model(
-    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, name: str
+    tensors: Tensors, write: Write, expected: BertModelOutput, name: str
 ) -> None:
     """The names in a task head may equal BERT's; its tensors must neither replace nor complete BERT's."""
     beside = {name: stored(np.full((8, 8), 7.0))}
@@ -190,7 +186,7 @@ def test_tensors_outside_the_prefix_are_not_the_model(
 
 
 def test_a_model_without_pooler_has_no_pooler_output_never_a_random_one(
-    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput
+    tensors: Tensors, write: Write, expected: BertModelOutput
 ) -> None:
     """The checkpoint has none, or has it outside of the prefix, or the caller leaves it out, even if it is broken."""
     broken = {**tensors, "pooler.dense.weight": stored(np.full((3, 3), np.nan))}
@@ -221,7 +217,7 @@ def test_a_model_without_pooler_has_no_pooler_output_never_a_random_one(
     ids=["truncated", "overwritten in place", "replaced", "deleted"],
 )
 def test_changes_of_the_file_after_loading_change_nothing(
-    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, damage: Callable[[Path], object]
+    tensors: Tensors, write: Write, expected: BertModelOutput, damage: Callable[[Path], object]
 ) -> None:
     path = write(tensors)
     (path / "other").write_bytes(b"another model")
@@ -232,9 +228,7 @@ def test_changes_of_the_file_after_loading_change_nothing(
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_a_tensor_is_read_through_a_small_buffer(
-    tensors: dict[str, Tensor], write: Callable[..., Path], dtype: str
-) -> None:
+def test_a_tensor_is_read_through_a_small_buffer(tensors: Tensors, write: Write, dtype: str) -> None:
     words = np.ones((1_000_000, 8), dtype=np.float32)
     path = write({**tensors, NAMES[0]: stored(words, dtype)}, vocab_size=len(words))
     files, config = locate(path), BertConfig.from_pretrained(path)
