@@ -80,18 +80,22 @@ class Ids:
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
+        """The characters of tokens are not known."""
         return [(0, 0)] * len(self.ids)
 
     @property
     def tokens(self) -> list[str]:
+        """The texts of tokens are not known."""
         return [""] * len(self.ids)
 
     @property
     def word_ids(self) -> list[int | None]:
+        """The words of tokens are not known."""
         return [None] * len(self.ids)
 
     @property
     def sequence_ids(self) -> list[int | None]:
+        """None for special tokens, else 0."""
         return [None if special else 0 for special in self.special_tokens_mask]
 
     def __len__(self) -> int:
