@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import BertModel
+from minibert import BertModel, ModelFormatError, SentenceTransformer
 from minibert.bert.ops import LayerNorm
 from minibert.bert.packed import PackedBatch
 from tests.support import outcomes
 from tests.support.checkpoints import VOCABULARY, random_checkpoint
 from tests.support.report import REPORT
+from tests.support.tokenizer_files import tokenizer_json
 
 V, TYPES, P = len(VOCABULARY), 2, 512
 
@@ -73,37 +74,39 @@ def test_the_message_names_the_sequence_and_the_token(model: BertModel) -> None:
         model.forward_packed(batch, hidden_states=[2])
 
 
+VECTORS = np.zeros((3, 24), np.float32)
+TOGETHER = "cu_seqlens and mask do not belong together"
+
+
 @pytest.mark.parametrize(
-    ("changes", "error", "match"),
+    ("name", "error", "more", "value"),
     [
-        ({"token_ids": [5, 6, 2**40]}, ValueError, "token_ids holds 1099511627776, which does not fit into int32"),
-        ({"token_ids": [5, 6, 2**32]}, ValueError, "token_ids holds 4294967296"),
-        ({"positions": np.array([0, 1, 2**64 - 1], np.uint64)}, ValueError, "positions holds 18446744073709551615"),
-        ({"token_types": [0.0, 1.0, 1.0]}, TypeError, "token_types holds float64 values; expected integers"),
-        ({"token_ids": [True, True, True]}, TypeError, "token_ids holds bool"),
-        ({"token_ids": [[5, 6, 7]]}, ValueError, r"token_ids has shape \(1, 3\); expected one dimension"),
-        ({"token_ids": 5}, ValueError, r"token_ids has shape \(\)"),
-        ({"token_types": [0, 1]}, ValueError, "There are 3 token_ids, 2 token_types and 3 positions"),
-        ({"positions": [0, 1, 2, 3]}, ValueError, "There are 3 token_ids, 3 token_types and 4 positions"),
-        ({"cu_seqlens": [0, 10**6]}, ValueError, "cu_seqlens and mask do not belong together"),
-        ({"cu_seqlens": [0, 2]}, ValueError, "cu_seqlens and mask do not belong together"),
-        ({"cu_seqlens": [1, 3]}, ValueError, "cu_seqlens and mask do not belong together"),
-        ({"cu_seqlens": [0, 5, 3], "mask": np.ones((2, 3), bool)}, ValueError, "cu_seqlens and mask do not belong"),
-        ({"cu_seqlens": np.zeros(0, int)}, ValueError, "cu_seqlens and mask do not belong together"),
-        ({"cu_seqlens": [0, 2], "mask": [[True, True]]}, ValueError, "ends with 2; expected the number of tokens, 3"),
-        ({"mask": [[1, 1, 1]]}, ValueError, r"mask is int64 of shape \(1, 3\); expected a bool array of shape"),
-        ({"mask": [True]}, ValueError, r"mask is bool of shape \(1,\)"),
-        ({"inputs_embeds": np.zeros((2, 24), np.float32)}, ValueError, "There are 2 inputs_embeds; expected one row"),
-        ({"inputs_embeds": np.zeros((3, 24), np.float32)}, ValueError, "token_ids 0, 1, ..., T - 1"),
-        ({"inputs_embeds": np.zeros((3, 24))}, ValueError, r"inputs_embeds is float64 of shape \(3, 24\)"),
-        ({"inputs_embeds": np.zeros(3, np.float32)}, ValueError, r"inputs_embeds is float32 of shape \(3,\)"),
+        (name, error, more, value)
+        for name, error, more, values in (
+            ("token_ids", ValueError, "does not fit into int32", ([5, 6, 2**40], [5, 6, 2**32])),
+            ("positions", ValueError, "18446744073709551615", (np.array([0, 1, 2**64 - 1], np.uint64),)),
+            ("token_types", TypeError, "expected integers", ([0.0, 1.0, 1.0],)),
+            ("token_ids", TypeError, "bool", ([True, True, True],)),
+            ("token_ids", ValueError, "expected one dimension", ([[5, 6, 7]], 5)),
+            ("token_types", ValueError, "2 token_types and 3 positions", ([0, 1],)),
+            ("positions", ValueError, "3 token_types and 4 positions", ([0, 1, 2, 3],)),
+            ("cu_seqlens", ValueError, TOGETHER, ([0, 10**6], [0, 2], [1, 3], [0, 5, 3], np.zeros(0, int))),
+            ("mask", ValueError, "expected a bool array", ([[1, 1, 1]], [True])),
+            ("inputs_embeds", ValueError, "", (VECTORS[:2], VECTORS.astype(float), VECTORS[:, 0])),
+            ("token_ids", ValueError, "token_ids 0, 1", ({"inputs_embeds": VECTORS},)),
+            ("cu_seqlens", ValueError, TOGETHER, ({"cu_seqlens": [0, 5, 3], "mask": np.ones((2, 3), bool)},)),
+            ("cu_seqlens", ValueError, "number of tokens, 3", ({"cu_seqlens": [0, 2], "mask": [[True, True]]},)),
+        )
+        for value in values
     ],
 )
 def test_arrays_that_do_not_belong_together_are_refused(
-    changes: dict[str, Any], error: type[Exception], match: str
+    name: str, error: type[Exception], more: str, value: Any
 ) -> None:
-    with pytest.raises(error, match=match):
-        packed(**changes)
+    with pytest.raises(error) as caught:
+        packed(**(value if isinstance(value, dict) else {name: value}))
+    assert name in str(caught.value)
+    assert more in str(caught.value)
 
 
 def test_word_vectors_of_another_width_are_refused(model: BertModel) -> None:
@@ -172,38 +175,28 @@ def test_the_limits_of_ids_cannot_be_changed(model: BertModel) -> None:
         with pytest.raises(AttributeError):
             setattr(model, name, getattr(model, name))
     weights = model.weights
+    norm = LayerNorm("norm", np.ones(9, np.float32), np.ones(9, np.float32), 1e-12)
     for changes, message in (
-        (
-            {"config": dataclasses.replace(model.config, vocab_size=40_000)},
-            r"word_embeddings has shape \(\d+, 24\); .*40000",
-        ),
+        ({"config": dataclasses.replace(model.config, vocab_size=40_000)}, r"word_embeddings has .*40000"),
         ({"word_embeddings": weights.word_embeddings[:10]}, r"word_embeddings has shape \(10, 24\)"),
         ({"position_embeddings": weights.position_embeddings[:16]}, r"position_embeddings has shape \(16, 24\)"),
         ({"layers": weights.layers[:1]}, "There are 1 layers; the config says 2"),
-        (
-            {"embeddings_norm": LayerNorm("norm", np.ones(9, np.float32), np.ones(9, np.float32), 1e-12)},
-            r"norm has shape",
-        ),
-        ({"pooler": weights.layers[0].intermediate}, r"pooler has shape \(40, 24\); the config says \(24, 24\)"),
+        ({"embeddings_norm": norm}, "norm has shape"),
+        ({"pooler": weights.layers[0].intermediate}, r"pooler has shape \(40, 24\)"),
     ):
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(weights, **changes)
 
 
 @pytest.mark.parametrize(
-    ("layers", "error", "match"),
+    ("layers", "error"),
     [
-        ([99], ValueError, "an index of layers=99; expected an int, 0 to 2"),
-        ([-1], ValueError, "an index of layers=-1"),
-        ([-1, 2], ValueError, "an index of layers=-1"),
-        (["a"], TypeError, "an index of layers='a'"),
-        ([True], TypeError, "an index of layers=True"),
-        ([1.0], TypeError, r"an index of layers=1\.0"),
-        ([], ValueError, "layers is empty; expected at least one"),
+        *(([99], ValueError), ([-1], ValueError), ([-1, 2], ValueError), ([], ValueError)),
+        *((["a"], TypeError), ([True], TypeError), ([1.0], TypeError)),
     ],
 )
-def test_layers_that_do_not_exist(model: BertModel, layers: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
+def test_layers_that_do_not_exist(model: BertModel, layers: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="layers"):
         next(model.states(packed(), layers))
     if layers:
         with pytest.raises(error, match="an index of hidden_states="):
@@ -216,91 +209,51 @@ def test_each_sequence_has_as_many_types_as_ids() -> None:
         PackedBatch.from_sequences(ids, ids[::-1])
 
 
-# --- all other ways, in processes -------------------------------------------------------------------------------------
-
-TEMPLATE = {
-    "type": "TemplateProcessing",
-    "single": [
-        {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
-        {"Sequence": {"id": "A", "type_id": 0}},
-        {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
-    ],
-    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-    "special_tokens": {
-        name: {"id": name, "ids": [VOCABULARY.index(name)], "tokens": [name]} for name in ("[CLS]", "[SEP]")
-    },
-}
+# --- a template -------------------------------------------------------------------------------------------------------
 
 
-def tokenizer_json(folder: Path, type_id: int) -> None:
-    """Write a tokenizer.json whose template gives every token this token type."""
-    template = json.loads(json.dumps(TEMPLATE))
-    for piece in template["single"]:
-        next(iter(piece.values()))["type_id"] = type_id
-    (folder / "vocab.txt").unlink()
-    (folder / "tokenizer.json").write_text(
-        json.dumps(
-            {
-                "version": "1.0",
-                "added_tokens": [],
-                "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
-                | {"strip_accents": None, "lowercase": True},
-                "pre_tokenizer": {"type": "BertPreTokenizer"},
-                "post_processor": template,
-                "decoder": None,
-                "model": {
-                    "type": "WordPiece",
-                    "unk_token": "[UNK]",
-                    "continuing_subword_prefix": "##",
-                    "max_input_chars_per_word": 100,
-                    "vocab": {word: number for number, word in enumerate(VOCABULARY)},
-                },
-            }
-        )
-    )
-
-
+@pytest.mark.filterwarnings("ignore:.*has no modules.json")
 @pytest.mark.parametrize("type_id", [2, 7, 1000, 2**31, 2**32 - 1])
 def test_a_template_with_a_type_that_the_model_does_not_have_is_refused_at_load(tmp_path: Path, type_id: int) -> None:
     folder = random_checkpoint(tmp_path / "model")
-    tokenizer_json(folder, type_id)
-    program = """
-        from minibert import SentenceTransformer
-        print(SentenceTransformer(HOME).encode("a")[:2])
-        """
-    outcome, printed = outcomes.run(program, folder)
-    assert outcome == "typed error", printed
-    assert "ModelFormatError" in printed
-    assert "type_vocab_size" in printed
+    fields = tokenizer_json(VOCABULARY)
+    for piece in fields["post_processor"]["single"]:
+        next(iter(piece.values()))["type_id"] = type_id
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text(json.dumps(fields), encoding="utf-8")
+    with pytest.raises(ModelFormatError, match="type_vocab_size"):
+        SentenceTransformer(folder)
 
+
+# --- all other ways, in processes -------------------------------------------------------------------------------------
 
 SWAPPED = """
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.bert.packed import PackedBatch
 st = SentenceTransformer(HOME)
 print(st.encode(["a", "the cat sat"]).shape)
+big = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
 """
 WAYS = {
     "a tokenizer of more words": """
-        st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        st.tokenizer = big
         st.encode("embeddings")
         """,
     "tokens by a tokenizer of more words": """
-        st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        st.tokenizer = big
         st.encode("embeddings", output_value="token_embeddings")
         """,
     "embed_tokens by a tokenizer of more words": """
-        embed_tokens(st.model, BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2"), "embeddings")
+        embed_tokens(st.model, big, "embeddings")
         """,
     "google features by a tokenizer of more words": """
         from minibert.corpus.extract import google_lines
-        big = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         list(google_lines(st.model, big, [(0, "embeddings")], layers=[-1]))
         """,
     "a corpus by a tokenizer of more words": """
         from minibert.corpus.embed import embed_corpus
         from minibert.corpus.sources import Source
-        st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        st.tokenizer = big
         (HOME / "a.txt").write_text("embeddings")
         embed_corpus(st, [Source(str(HOME / "a.txt"), "text")], HOME / "out.npy")
         """,
