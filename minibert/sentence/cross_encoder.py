@@ -158,8 +158,8 @@ class CrossEncoder(SentenceModel):
         for labels in asked:
             if labels != self.num_labels:
                 raise ValueError(
-                    f"num_labels={labels}, but the head of {found.files.source} has {self.num_labels}. Leave it out: "
-                    "minibert never makes random weights."
+                    f"num_labels={brief(labels)}, but the head of {found.files.source} has {self.num_labels}. Leave it "
+                    "out: minibert never makes random weights."
                 )
         if max_length is not None:
             self.max_seq_length = max_length

@@ -364,11 +364,12 @@ class Trace(Mapping[str, FloatArray]):
         OSError
             The file cannot be read.
         """
-        name, suffix = printable(os.fspath(path)), Path(path).suffix.lower()
+        path = Path(path)
+        name, suffix = printable(str(path)), path.suffix.lower()
         if suffix not in _SUFFIXES:
             raise ValueError(f"{name} must end in {' or '.join(_SUFFIXES)}, which is the format of a trace.")
         try:
-            content = Path(path).read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             raise OSError(f"{name} cannot be read: {os_reason(error)}.") from error
         with _refused(name):

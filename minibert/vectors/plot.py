@@ -197,7 +197,7 @@ def _titles(layers: Sequence[int] | None, count: int) -> list[str]:
         return [""] * count if count == 1 else [f"state {number}" for number in range(count)]
     if len(layers) != count:
         raise ValueError(f"{len(layers)} layers for {count} panels; expected one index for each.")
-    return [f"state {index}" for index in layers]
+    return [f"state {check_int('an index of layers', index)}" for index in layers]
 
 
 def _columns(count: int) -> int:
