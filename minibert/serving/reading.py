@@ -132,9 +132,13 @@ class Readers:
 
 
 def in_turns(parts: Iterable[_Part]) -> Iterator[_Part]:
-    """Yield parts of the work of a request; after each one, others that are read have their turn."""
+    """Yield parts of the work of a request; after each one, others that are read have their turn.
+
+    After the last part of a list it goes on at once, so that requests do not all hold what they have read at a time.
+    """
     reading: Reading | None = getattr(_current, "reading", None)
-    for part in parts:
+    last = len(parts) if isinstance(parts, list) else 0
+    for number, part in enumerate(parts, 1):
         yield part
-        if reading is not None:
+        if reading is not None and number != last:
             reading.pause()

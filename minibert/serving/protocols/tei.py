@@ -246,7 +246,8 @@ def _tokenize(engine: Engine, body: bytes, accept: str) -> base.Work:
                 for token_id, token, special, (start, stop) in columns
             ]
         )
-    return base.Work(lambda _: base.dump(rows), ignored=ignored)
+    content = base.dump(rows)  # in its turn, because the rows take many times the memory
+    return base.Work(lambda _: content, ignored=ignored)
 
 
 def _decode(engine: Engine, body: bytes, accept: str) -> base.Work:
