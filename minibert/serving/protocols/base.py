@@ -388,4 +388,7 @@ def array_file(vectors: FloatArray) -> bytes:
 
 def joined(start: bytes, parts: Iterator[bytes], end: bytes) -> bytes:
     """Return bytes with commas between them."""
-    return b"".join([start, b",".join(parts), end])
+    whole = [*parts] or [b""]
+    whole[0] = start + whole[0]
+    whole[-1] += end
+    return b",".join(whole)

@@ -23,6 +23,7 @@ from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.settings import ServiceError
+from minibert.tokenizer.encodings import Encoding
 from minibert.vectors.similarity import pairwise_cos_sim
 
 
@@ -151,6 +152,7 @@ ERRORS = base.Errors(
 
 
 _MOST_CHARACTERS = 2**17  # of a request for tokens: each token takes some hundred bytes of JSON
+_PART = 2**12  # tokens that are written at a time
 
 
 def _embed(engine: Engine, body: bytes, accept: str) -> base.Work:
@@ -225,29 +227,36 @@ def _tokenize(engine: Engine, body: bytes, accept: str) -> base.Work:
         prompt = served.model.prompts[served.check_prompt(request.prompt_name)]
     whole = [prompt + text for text in texts]
     encode = functools.partial(served.model.tokenizer.encodings, add_special_tokens=request.add_special_tokens)
-    rows = []
-    for text, encoding in ((text, encode([text])[0]) for text in in_turns(whole)):
+    rows = (_tokens(text, encode([text])[0]) for text in in_turns(whole))
+    content = base.joined(b"[", rows, b"]")  # in its turn, because what it is made of takes many times the memory
+    return base.Work(lambda _: content, ignored=ignored)
+
+
+def _tokens(text: str, encoding: Encoding) -> bytes:
+    """Return the JSON of a text's tokens. It is made in parts: as Python objects, all of them take much memory."""
+
+    def part(first: int) -> bytes:
+        chosen = slice(first, first + _PART)
         columns = zip(
-            encoding.ids.tolist(),
-            encoding.tokens,
-            encoding.special_tokens_mask.tolist(),
-            encoding.offsets.tolist(),
+            encoding.ids[chosen].tolist(),
+            encoding.tokens[chosen],
+            encoding.special_tokens_mask[chosen].tolist(),
+            encoding.offsets[chosen].tolist(),
             strict=True,
         )
-        rows.append(
-            [
-                {
-                    "id": token_id,
-                    "text": token if special else text[start:stop],
-                    "special": bool(special),
-                    "start": None if special else start,
-                    "stop": None if special else stop,
-                }
-                for token_id, token, special, (start, stop) in columns
-            ]
-        )
-    content = base.dump(rows)  # in its turn, because the rows take many times the memory
-    return base.Work(lambda _: content, ignored=ignored)
+        rows = [
+            {
+                "id": token_id,
+                "text": token if special else text[start:stop],
+                "special": bool(special),
+                "start": None if special else start,
+                "stop": None if special else stop,
+            }
+            for token_id, token, special, (start, stop) in columns
+        ]
+        return base.dump(rows)[1:-1]
+
+    return base.joined(b"[", map(part, range(0, len(encoding.ids), _PART)), b"]")
 
 
 def _decode(engine: Engine, body: bytes, accept: str) -> base.Work:
