@@ -643,7 +643,7 @@ def test_verbs_take_a_compute_type(small_folder: Path, capsys: pytest.CaptureFix
         vectors[name] = np.load(tmp_path / f"{name}.npy")
         assert main(["info", "-m", str(small_folder), "--compute-type", name, "--json"]) == 0
         printed = capsys.readouterr().out
-        assert json.loads(printed[printed.index("{") :])["facts"]["compute type"]["value"] == name
+        assert json.loads(printed[printed.index("{") :])["facts"]["compute type"] == name
     errors = [np.abs(vectors[name] - vectors["float32"]).max() for name in ("float32", "int16", "int8")]
     assert 0 == errors[0] < errors[1] < errors[2]
     assert len({vector.tobytes() for vector in vectors.values()}) == len(COMPUTE_TYPES)
