@@ -221,14 +221,13 @@ class Trace(Mapping[str, FloatArray]):
         They have the shapes (S, width), (A, S, S), or (width,). A sequence whose first token is masked does not have
         the values of [CLS].
         """
-        batch = self._batch
-        index = check_int("index", index, -batch.num_sequences, batch.num_sequences - 1) % batch.num_sequences
         found = {name: self.value_of(name, index) for name in self._values}
         return {name: value for name, value in found.items() if value is not None}
 
     def value_of(self, name: str, index: int) -> FloatArray | None:
         """Return one recorded value of the table for sequence `index`, read-only; None for [CLS] if it is masked."""
         value, batch = self._values[name], self._batch
+        index = check_int("index", index, -batch.num_sequences, batch.num_sequences - 1) % batch.num_sequences
         if isinstance(value, list):
             part = value[index].view()
         elif self._names.specs[name].kind == "pooled":
