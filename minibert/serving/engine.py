@@ -160,7 +160,7 @@ class Engine:
         unknown = low or size > INTERACTIVE_TOKENS or self._has_prompts
         with self._changed:
             try:
-                self._scheduler.check_room(size > LONG_BODY, None if unknown else False)
+                self._scheduler.check_room(size, size > LONG_BODY, None if unknown else False)
             except ServiceError:
                 self._refused_jobs += 1
                 raise

@@ -10,6 +10,7 @@ each may have `QUANTUM` tokens computed in its turn, so that a client with many 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
@@ -64,6 +65,8 @@ class Job:
     Attributes
     ----------
     tokens : int
+    queued_tokens : int
+        Of the units that are not taken yet.
     bulk : bool
     future : Future
         Gets the answer, or the error. Cancelling it drops the units that are still queued.
@@ -80,7 +83,7 @@ class Job:
     def __post_init__(self) -> None:
         if len(self.units) != len(self.costs) or any(cost < 1 for cost in self.costs):
             raise ValueError("a job needs one cost of at least 1 for each of its units.")
-        self.tokens = sum(self.costs)
+        self.tokens = self.queued_tokens = sum(self.costs)
         self.bulk = self.low or self.tokens > INTERACTIVE_TOKENS
         self.future: Future[Any] = Future()
         self.results: list[Any] = [None] * len(self.units)
@@ -89,11 +92,6 @@ class Job:
         self.started = False
         # of the scheduler: the first unit that is not taken, tokens left of this turn, whether it has its turn
         self.next, self.deficit, self.in_turn = 0, 0, False
-
-    @property
-    def queued_tokens(self) -> int:
-        """Tokens of the units that are not taken yet."""
-        return sum(self.costs[self.next :])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,7 +145,8 @@ class Scheduler:
         self._rates: dict[Hashable, _Rate] = {}
         self._last_was_bulk = True
         self._running = 0.0  # estimated seconds of the step that is computed now
-        self._unread = {False: 0, True: 0}  # long or not -> bytes of the requests that wait to be tokenized
+        # long or not -> bytes of a request that waits to be tokenized -> number of such requests
+        self._unread: dict[bool, Counter[int]] = {False: Counter(), True: Counter()}
         self._read_rate = _Rate(_FIRST_READ_RATE)
 
     # -- what is queued
@@ -177,12 +176,18 @@ class Scheduler:
         """
         return self._reading(bulk) + self._computing(bulk)
 
-    def _reading(self, long: bool) -> float:
-        return self._unread[long] / self._read_rate.value
+    def _reading(self, long: bool, most: float = math.inf) -> float:
+        """Return the seconds to tokenize what waits, and at most so many bytes of each request."""
+        sizes = self._unread[long].items()
+        return sum(min(size, most) * number for size, number in sizes) / self._read_rate.value
 
-    def _computing(self, bulk: bool) -> float:
-        own, other = self._seconds(bulk), self._seconds(not bulk)
-        return self._running + own + min(other, own + self._step_seconds)
+    def _computing(self, bulk: bool, most: float = math.inf) -> float:
+        """Return the seconds to compute what is queued, and at most so many tokens of each request of the class."""
+        if most == math.inf:
+            own = self._seconds(bulk)
+        else:
+            own = sum(min(job.queued_tokens, most) / self.rate(job.kind.rate_key) for job in self._queues[bulk])
+        return self._running + own + min(self._seconds(not bulk), own + self._step_seconds)
 
     def _seconds(self, bulk: bool) -> float:
         return sum(tokens / self.rate(key) for key, tokens in self._tokens[bulk].items())
@@ -195,32 +200,39 @@ class Scheduler:
         Raises
         ------
         ServiceError
-            The estimated wait is longer than the limit.
+            Its estimated wait is longer than the limit. Of another request it waits for as many tokens as it has, and
+            for a turn, because both take turns.
         """
-        self._refuse(self._computing(job.bulk))
+        if self._computing(job.bulk) > self._max_wait:  # this sum is the fast one
+            self._refuse(self._computing(job.bulk, job.tokens + QUANTUM))
         self._queues[job.bulk].append(job)
         self._tokens[job.bulk][job.kind.rate_key] += job.queued_tokens
 
-    def check_room(self, long: bool, bulk: bool | None) -> None:
+    def check_room(self, size: int, long: bool, bulk: bool | None) -> None:
         """Refuse a request that is not tokenized yet.
 
         Parameters
         ----------
+        size : int
+            Bytes, and the most tokens that it may have.
         long : bool
             It is tokenized with the long ones.
         bulk : bool, optional
             The class that it will be in; None: not known, so it is refused only if both are full.
         """
-        waits = [self._computing(one) for one in ((False, True) if bulk is None else (bulk,))]
-        self._refuse(self._reading(long) + min(waits))
+        classes = (False, True) if bulk is None else (bulk,)
+        if self._reading(long) + min(map(self._computing, classes)) > self._max_wait:
+            self._refuse(self._reading(long, size) + min(self._computing(one, size + QUANTUM) for one in classes))
 
     def waits(self, size: int, long: bool) -> None:
         """Note that a request of so many bytes waits to be tokenized."""
-        self._unread[long] += size
+        self._unread[long][size] += 1
 
     def was_read(self, size: int, long: bool, seconds: float | None) -> None:
         """Note that a request does not wait any more, and how long it took; None: it was dropped."""
-        self._unread[long] -= size
+        self._unread[long][size] -= 1
+        if not self._unread[long][size]:
+            del self._unread[long][size]
         if seconds is not None:
             self._read_rate.add(size, seconds)
 
@@ -260,6 +272,7 @@ class Scheduler:
                 members.append((job, job.next))
                 tokens += cost
                 job.deficit -= cost
+                job.queued_tokens -= cost
                 job.next += 1
             if job.next == len(job.units):
                 continue
@@ -288,7 +301,7 @@ class Scheduler:
             return 0
         dropped = len(job.units) - job.next
         self._subtract(job.bulk, job.kind.rate_key, job.queued_tokens)
-        job.next = len(job.units)
+        job.next, job.queued_tokens = len(job.units), 0
         return dropped
 
     def clear(self) -> list[Job]:

@@ -163,12 +163,13 @@ def test_what_waits_to_be_tokenized_is_in_the_estimated_wait() -> None:
     scheduler.waits(12 * 10**6, True)
     assert scheduler.estimated_wait(True) == pytest.approx(12)
     assert scheduler.estimated_wait(False) == 0
-    scheduler.check_room(False, None)
+    scheduler.check_room(12 * 10**6, False, None)
+    scheduler.check_room(10**5, True, None)  # it waits for as many bytes of the other one as it has
     with pytest.raises(ServiceError, match="12 seconds") as caught:
-        scheduler.check_room(True, None)
+        scheduler.check_room(12 * 10**6, True, None)
     assert caught.value.kind == "overloaded"
     scheduler.was_read(12 * 10**6, True, None)
-    scheduler.check_room(True, None)
+    scheduler.check_room(12 * 10**6, True, None)
 
 
 def test_a_request_that_is_read_for_too_long_is_503(model: SentenceTransformer) -> None:

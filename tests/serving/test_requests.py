@@ -123,7 +123,7 @@ def test_a_request_that_would_wait_too_long_is_refused_before_it_is_read(folder:
         waiting = [engine.submit(job([100] * 5)) for _ in range(3)]
         with pytest.raises(ServiceError, match="estimated wait"):
             engine.submit(job([100] * 5))
-        for body in (b"{", b'{"inputs": "a"}'):
+        for body in (b"{" + b" " * 500, b'{"inputs": "%s"}' % (b"a " * 200)):
             refused = client.post("/embed", content=body)
             assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
             assert 1 <= int(refused.headers["retry-after"]) <= 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 
@@ -171,6 +172,20 @@ def test_a_request_into_an_empty_queue_is_always_admitted() -> None:
         scheduled.admit(job([500] * 10))
 
 
+def test_a_shorter_request_waits_only_for_turns_of_longer_ones() -> None:
+    scheduled = scheduler(max_wait=10.0)
+    scheduled.admit(job([100] * 4000))  # 100 s
+    with pytest.raises(ServiceError, match="estimated wait"):
+        scheduled.admit(job([100] * 4000))
+    short = 0
+    with contextlib.suppress(ServiceError):
+        while short < 1000:
+            scheduled.check_room(1000, False, True)
+            scheduled.admit(job([100] * 10))
+            short += 1
+    assert 25 < short <= 40  # 40 of them are computed in 10 s
+
+
 def test_the_wait_counts_the_other_class_and_the_step_that_runs() -> None:
     scheduled = scheduler()
     scheduled.admit(job([100] * 400))  # 10 s
@@ -231,7 +246,7 @@ def test_counts_agree_with_the_queue_whatever_happens(seed: int) -> None:
             assert step.members
             if chance.random() < 0.9:
                 scheduled.finished(step, step.tokens / RATE)
-        assert scheduled.queued_tokens == sum(one.queued_tokens for one in alive)
+        assert scheduled.queued_tokens == sum(sum(one.costs[one.next :]) for one in alive)
         assert scheduled.queued_jobs == sum(one.next < len(one.units) for one in alive)
 
 
