@@ -369,11 +369,12 @@ def test_a_wait_that_is_too_long_is_429(model: SentenceTransformer) -> None:
         engine.submit(job([1], gate))
         assert gate.entered.wait(PATIENCE_SECONDS)
         bulk = engine.submit(job([1000] * 50))
-        refused = post(client, "/v1/embeddings", {"input": ["a"] * 500, "priority": "low"})
+        texts = ["a " * number for number in range(1, 50)]
+        refused = post(client, "/v1/embeddings", {"input": texts, "priority": "low"})
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "overloaded"
         assert 1 <= int(refused.headers["retry-after"]) <= 60
-        assert post(client, "/embed", {"inputs": ["a"] * 500, "priority": "low"}).json()["error_type"] == "Overloaded"
+        assert post(client, "/embed", {"inputs": texts, "priority": "low"}).json()["error_type"] == "Overloaded"
         gate.opened.set()
         assert len(bulk.result(PATIENCE_SECONDS)) == 50
         assert numbers(client)["minibert_shed_total"] == 2
