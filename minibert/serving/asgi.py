@@ -252,7 +252,7 @@ class PostRoute:
             body = await self._body(given, receive, held)
             deadline = time.monotonic() + service.engine.settings.request_timeout
             if post.computes:  # a token has a byte at least; what the body says may make it bulk
-                service.engine.check_room(len(body), low=b"priority" in body)
+                service.engine.check_room(len(body), low=b"priority" in body[:_INLINE_BODY])
             accept = given.get(b"accept", b"").decode("latin-1")
             before = time.monotonic()
             if len(body) <= _INLINE_BODY:

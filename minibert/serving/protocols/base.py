@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -231,6 +232,8 @@ _MOST_IGNORED = 100  # names that are reported
 _MOST_BYTES = 2**16  # of a body whose values are not counted
 _MOST_VALUES = {b"[": 2**16, b"{": 2**16, b":": 2**16, b",": 2**21}
 _MOST_STRINGS = 2**20
+_SLICE = 2**18  # bytes that are looked at at a time
+_REST_OF_ESCAPES = re.compile(rb"\\*[\s\S]?")
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -251,15 +254,21 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
 
 def _check_values(body: bytes) -> None:
     """Refuse JSON of very many small values: while the decoder makes them, no other thread can work."""
-    quotes = body.count(b'"')
-    if len(body) <= _MOST_BYTES or (
-        quotes <= 2 * _MOST_STRINGS and all(body.count(mark) <= most for mark, most in _MOST_VALUES.items())
-    ):
+    if len(body) <= _MOST_BYTES:
         return
-    parts = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 2 * _MOST_STRINGS)
-    outside = b"".join(parts[::2])  # of strings
-    if len(parts) > 2 * _MOST_STRINGS or any(outside.count(mark) > most for mark, most in _MOST_VALUES.items()):
-        raise ServiceError("too_large", "the body has too many values; send fewer texts, or ids, in each request.")
+    found, within, first = Counter[bytes](), False, 0
+    while first < len(body):  # in slices, because other threads wait for each of these calls
+        last = first + _SLICE
+        if body[last - 1 : last] == b"\\" and (rest := _REST_OF_ESCAPES.match(body, last)):
+            last = rest.end()
+        parts = body[first:last].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
+        outside = b"".join(parts[within::2])  # of strings
+        found.update({mark: outside.count(mark) for mark in _MOST_VALUES})
+        found[b'"'] += len(parts) - 1
+        if found[b'"'] > 2 * _MOST_STRINGS or any(found[mark] > most for mark, most in _MOST_VALUES.items()):
+            raise ServiceError("too_large", "the body has too many values; send fewer texts, or ids, in each request.")
+        within ^= len(parts) % 2 == 0
+        first = last
 
 
 @functools.cache
