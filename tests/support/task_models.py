@@ -115,7 +115,7 @@ def real_texts(count: int = 45) -> list[str]:
         "The cat sat on the mat, and Ann saw Bob in New-York.",
         "Ünïcode, naïve!",
     ]
-    return [made[i % 3] * (1 + i % 4) for i in range(count)]
+    return [" ".join([made[i % 3]] * (2 + i % 4)) for i in range(count)]
 
 
 def difference(ours: Any, theirs: Any, path: str = "answer") -> str | None:
