@@ -6,6 +6,7 @@ module.name``, for which Python would drop the message of an AttributeError.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection
 from functools import partial
@@ -131,8 +132,17 @@ def missing_names(module: str, own: Collection[str]) -> Callable[[str], NoReturn
     return refuse
 
 
+# Classes of other architectures in transformers, such as GPT2Tokenizer or DPRContextEncoder.
+_ARCHITECTURE = re.compile(r"[A-Z]\w*?(Tokenizer|TokenizerFast|Config|Model|Encoder|For[A-Z]\w+)")
+_HOMES = ("minibert.util", "minibert.cross_encoder", "minibert.sparse_encoder", "minibert.sentence_transformer")
+_ELSEWHERE = {f"minibert.{name}" for name in ("backend", "model_card", "SentencesDataset", "training_args", "trainer")}
+
+
 def _message(module: str, name: str) -> str | None:
     instead = _INSTEAD.get(module, {}).get(name)
+    if instead is None and module == "minibert" and (found := _ARCHITECTURE.fullmatch(name)):
+        kind = found[1] if found[1] not in ("Encoder", "Model") else "Model"
+        instead = f"it has BERT only; for a BERT checkpoint use Bert{kind}"
     return instead and f"{module} has no {name}: {instead}."
 
 
@@ -143,11 +153,13 @@ class Finder:
     def find_spec(fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Return the spec of an alias; this finder is the last one that is asked."""
         if fullname in ALIASES:
-            return ModuleSpec(fullname, Finder)  # type: ignore[arg-type]  # a loader by its methods
+            return ModuleSpec(fullname, Finder, is_package=True)  # type: ignore[arg-type]  # a loader by its methods
         module, _, name = fullname.rpartition(".")
         message = _message(module, name)
         if module in _INSTEAD and name in getattr(sys.modules[module], "__all__", ()):
             message = f"{fullname} is not a module. Write: from {module} import {name}"
+        if not message and (module in _HOMES or fullname in _ELSEWHERE) and not name.startswith("_"):
+            message = f"{fullname} is a module of sentence-transformers; minibert has its functions in minibert.util"
         if message:
             raise ImportError(message, name=module)
         return None

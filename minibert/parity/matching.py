@@ -126,7 +126,7 @@ def _match_behind_prefix(matched: Matched, dump: Dump, subject: Subject) -> None
     behind: dict[str, dict[str, str]] = {}
     for given in matched.unknown:
         for end in [i for i, character in enumerate(given[:_LONGEST]) if character in "./" and i][:4]:
-            found = subject.names.find(given[end:] if given[end] == "/" else given[end + 1 :])
+            found = subject.names.find(given[end:]) or subject.names.find(given[end + 1 :])
             if found is not None:
                 behind.setdefault(given[:end], {})[given] = found[0]
                 break

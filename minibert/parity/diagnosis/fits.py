@@ -213,7 +213,9 @@ def fit_dropout(wanted: FloatArray, given: FloatArray) -> float | None:
     factors = (given[live] / wanted[live])[~zeros]
     factor = float(np.median(factors))
     steady = np.abs(factors / factor - 1) < 1e-3
-    return 1 - 1 / factor if factor > 1 and steady.mean() > 0.9 and abs(1 - 1 / factor - rate) < 0.1 else None
+    chance = 3 * np.sqrt(rate * (1 - rate) / live.sum())  # a share of zeros differs from the rate by chance
+    fits = abs(1 - 1 / factor - rate) < 0.2 * rate + chance
+    return 1 - 1 / factor if factor > 1.003 and steady.mean() > 0.9 and fits else None
 
 
 def fit_rows(table: FloatArray, given: FloatArray) -> Int64Array:
