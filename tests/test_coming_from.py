@@ -156,3 +156,9 @@ def test_a_client_gives_the_vectors_of_all_tokens(names: dict[str, Any]) -> None
     assert vectors.shape == (2, len(tokens[0]), 384)
     close(vectors[1, :5], states(names, TEXTS[1])[-2])
     assert not vectors[1, 5:].any()
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "GPT2Model", "T5ForConditionalGeneration"])
+def test_classes_of_other_architectures_say_what_to_use(name: str) -> None:
+    with pytest.raises(ImportError, match="for a BERT checkpoint use Bert"):
+        exec(f"from minibert import {name}")

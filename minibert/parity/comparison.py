@@ -242,18 +242,24 @@ class _Comparison:
     def _near_states(self, rows: list[Row], verdict: str, budget: str | float) -> Iterator[str]:
         """Warn of hidden states that are nearer to each other than the errors that the verdict allows."""
         in_units = isinstance(budget, int | float) and verdict != "bits"
-        if verdict not in HALF_PRECISIONS and not in_units:
+        if verdict not in (*HALF_PRECISIONS, "float32") and not in_units:
             return
         states = [state_name(i) for i in range(self._subject.config.num_hidden_layers + 1)]
-        true = true_values(self._subject, self._inputs, self._batch, states)
+        if verdict == "float32" and not in_units:
+            true = self._worst(rows)  # as near to the true values as float32 is
+        else:
+            true = true_values(self._subject, self._inputs, self._batch, states)
         near = []
         for row in rows:
             if row.name not in states:
                 continue
-            allowed = row.unit * float(budget) if in_units else RMS * row.rms / (row.half.get(verdict) or np.inf)
+            if in_units:
+                allowed = row.unit * float(budget)
+            else:
+                allowed = RMS * (row.unit if verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf))
             i = states.index(row.name)
             for other in states[max(i - 1, 0) : i + 2]:
-                if other != row.name and self._errors.rms(true[row.name], true[other]) <= allowed:
+                if other in true and other != row.name and self._errors.rms(true[row.name], true[other]) <= allowed:
                     near.append((row.given, other))
         if near:
             more = f" The same is true of {counted(len(near) - 1, 'other pair')}." if len(near) > 1 else ""

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from benchmarks.hashes import random_model
 from minibert import BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.diagnosis.simulation import simulate
@@ -416,6 +418,30 @@ def test_transposed_weights_are_a_layout(case: Case) -> None:
     report = parity.check(model, {**states(trace), "encoder.layer.0.intermediate.dense.weight": weight}, inputs)
     assert report.verdict == "bits"
     assert "transposed" in str(report)
+
+
+def test_every_name_behind_one_prefix_is_compared(case: Case) -> None:
+    model, inputs, trace = case
+    dump = {f"/m/{name}": np.array(trace[name]) for name in trace.names}
+    assert parity.check(model, dump, inputs).verdict == "bits"
+    dump["/m/encoder.layer.1.attention.self.query"] *= 2
+    assert parity.check(model, dump, inputs).verdict == "wrong"
+
+
+def test_layers_that_change_nothing_cannot_be_told_apart(tmp_path: Path) -> None:
+    folder = random_model(tmp_path / "model", (24, 3, 3, 40, "gelu"), 97, 32)
+    weights = load_file(folder / "model.safetensors")
+    for name, array in weights.items():
+        if "LayerNorm" in name:
+            weights[name] = np.full_like(array, float(name.endswith("weight")))
+        elif "output.dense" in name:
+            weights[name] = np.zeros_like(array)
+    save_file(weights, folder / "model.safetensors")
+    model, inputs = BertModel.from_pretrained(folder), {"input_ids": np.arange(20).reshape(2, 10)}
+    found = model(**inputs).hidden_states
+    report = parity.check(model, {f"hidden_states.{3 - i}": state for i, state in enumerate(found)}, inputs)
+    assert report.verdict == "float32"
+    assert "cannot tell" in report.warnings[0]
 
 
 # --- units ------------------------------------------------------------------------------------------------------------
