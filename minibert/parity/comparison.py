@@ -245,9 +245,8 @@ class _Comparison:
         if verdict not in (*HALF_PRECISIONS, "float32") and not in_units:
             return
         states = [state_name(i) for i in range(self._subject.config.num_hidden_layers + 1)]
-        if verdict == "float32" and not in_units:
-            true = self._worst(rows)  # as near to the true values as float32 is
-        else:
+        true: Mapping[str, FloatArray] = self._worst(rows)  # as near to the true values as float32 is
+        if verdict != "float32" or in_units:
             true = true_values(self._subject, self._inputs, self._batch, states)
         near = []
         for row in rows:
