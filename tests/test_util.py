@@ -49,6 +49,7 @@ def test_submodules_are_here_or_say_where_they_are() -> None:
         "from minibert import quantization; quantization.semantic_search_faiss",
     ):
         exec(line, {})
+    assert "quantize_embeddings" in dir(minibert.util.quantization)
     for line, remedy in (
         ("from minibert.SentenceTransformer import SentenceTransformer", "from minibert import SentenceTransformer"),
         ("from minibert.evaluation import X", "sentence-transformers has it"),

@@ -171,4 +171,5 @@ class Finder:
     @staticmethod
     def exec_module(module: ModuleType) -> None:
         """Give a module the names of the one that it stands for."""
-        module.__dict__["__getattr__"] = partial(getattr, import_module(ALIASES[module.__name__]))
+        home = import_module(ALIASES[module.__name__])
+        module.__dict__.update(__getattr__=partial(getattr, home), __dir__=partial(dir, home))
