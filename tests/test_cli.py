@@ -20,7 +20,7 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli import embed, extract, states
+from minibert.cli import corpus, embed, states
 from tests.support.checkpoints import random_checkpoint
 from tests.support.command_line import run, standard_input
 from tests.support.marks import unix
@@ -229,7 +229,7 @@ def test_the_name_of_a_file_to_write_is_checked_before_a_model_is_loaded(
     def load(*_: object, **__: object) -> None:
         raise AssertionError("a model is loaded")
 
-    for module in (embed, extract, states):
+    for module in (corpus, embed, states):
         for loader in ("load_bert", "load_tokenizer", "load_encoder"):
             monkeypatch.setattr(module, loader, load, raising=False)
     monkeypatch.chdir(tmp_path)

@@ -15,9 +15,10 @@ from minibert import SentenceTransformer
 from minibert.bert.config import ACTIVATIONS
 from minibert.bert.low_precision import FORMATS_OF
 from minibert.cli import main
+from minibert.cli.corpus import add_verbs as add_extract
 from minibert.cli.embed import add_verbs as add_embed
-from minibert.cli.extract import add_verbs as add_extract
 from minibert.cli.options import Parser
+from minibert.cli.search import add_verbs as add_search
 from minibert.cli.states import add_verbs as add_states
 from minibert.corpus.extract import EXTRACT_FORMATS
 from minibert.corpus.sources import INPUT_FORMATS, ON_ERROR
@@ -58,7 +59,7 @@ def test_options_hold_layers_that_can_be_read_again() -> None:
 
 def _actions() -> dict[tuple[str, str], argparse.Action]:
     verbs = Parser().add_subparsers()
-    for add in (add_embed, add_extract, add_states):
+    for add in (add_embed, add_search, add_extract, add_states):
         add(verbs)
     return {(verb, action.dest): action for verb, parser in verbs.choices.items() for action in parser._actions}
 

@@ -23,7 +23,7 @@ from minibert._utils.validation import FloatArray, counted
 from minibert.bert import low_precision, reference
 from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear, Ops
-from minibert.cli.options import add_compute_type, option
+from minibert.cli.options import add_compute_type, add_options, add_verb
 from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
 from minibert.models.shared_weights import shared_folder
 
@@ -46,29 +46,18 @@ class Check:
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs to the command line."""
-    doctor = verbs.add_parser(
-        "doctor",
-        help="describe this machine, and check every op",
-        description="Print versions, processor, threads, cache and BLAS, and compare every op with float64.",
-        epilog="Exit code 1 if a check fails.",
-    )
-    option(doctor, "--json", "print one JSON object")
+    text = "Print versions, processor, threads, cache and BLAS, and compare every op with float64."
+    doctor = add_verb(verbs, "doctor", _doctor, "describe this machine, and check every op", text)
+    doctor.epilog = "Exit code 1 if a check fails."
+    add_options(doctor, "--json: print one JSON object")
     add_compute_type(doctor)
-    doctor.set_defaults(run=_doctor)
 
-    warmup = verbs.add_parser(
-        "warmup",
-        help="compile the kernels in advance",
-        description="Compile every kernel now, so that later starts are fast. Use it for example in a container image.",
-    )
-    option(
-        warmup,
-        "--clear",
-        "delete the compiled kernels and the shared weights of all models instead, and print what was deleted; "
-        "both are made again when they are needed",
-    )
+    text = "Compile every kernel now, so that later starts are fast. Use it for example in a container image."
+    warmup = add_verb(verbs, "warmup", _warmup, "compile the kernels in advance", text)
+    text = """--clear: delete the compiled kernels and the shared weights of all models instead, and print what was
+        deleted; both are made again when they are needed"""
+    add_options(warmup, text)
     add_compute_type(warmup)
-    warmup.set_defaults(run=_warmup)
 
 
 def _doctor(arguments: argparse.Namespace) -> None:

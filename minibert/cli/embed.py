@@ -1,27 +1,36 @@
-"""``minibert embed``, ``similarity`` and ``search``: sentence vectors and their similarities."""
+"""``minibert embed`` and ``sparse``: texts, or files of texts, to vectors."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import json
 from typing import TYPE_CHECKING, Any
 
+from minibert.cli.corpus import add_inputs, has_files, run_over_files
 from minibert.cli.options import (
-    add_batch_size,
-    add_layer_pooling,
-    add_layers,
+    BATCH_SIZE,
+    LAYER_POOLING,
+    LAYERS,
+    STRIDE,
     add_model_options,
+    add_options,
     add_prompt,
-    add_stride,
     add_texts,
+    add_verb,
     load_encoder,
-    option,
-    positive,
+    loading,
+    natural,
 )
-from minibert.cli.output import check_file, read_lines, read_texts, report_problem, report_written, write_file
-from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, sources_of
+from minibert.cli.output import (
+    bar,
+    check_file,
+    one_line,
+    print_json,
+    read_texts,
+    report_problem,
+    report_written,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from minibert.corpus.embed import Workers
@@ -29,98 +38,106 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the three verbs to the command line."""
-    embed = verbs.add_parser(
+    """Add the two verbs to the command line."""
+    embed = add_verb(
+        verbs,
         "embed",
-        help="turn texts into sentence vectors",
-        description="Print one JSON object per text, with its vector, or save all vectors as an array. With --input "
-        "a corpus is read from files, in bounded memory. Its manifest <output>.manifest.json is written beside the "
-        "output, and --resume continues an interrupted run. With -o FOLDER/ the output is a folder of Parquet files, "
-        "which can be read while the run goes on.",
+        _embed,
+        "turn texts into sentence vectors",
+        "Print one JSON object per text, with its vector, or save all vectors as an array. With --input a corpus is "
+        "read from files, in bounded memory. Its manifest <output>.manifest.json is written beside the output, and "
+        "--resume continues an interrupted run. With -o FOLDER/ the output is a folder of Parquet files, which can be "
+        "read while the run goes on.",
     )
     add_texts(embed, optional=True)
-    option(
-        embed,
-        "-o --output FILE|FOLDER/",
-        "save an array (texts, dimension), an .npy file, instead of printing; with --input the suffix is the "
-        "format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in / or an existing "
-        "folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty",
-    )
-    add_inputs(embed, shard_size=SHARD_SIZE)
-    option(embed, "--dtype", "type of the numbers, with --input", choices=("float32", "float16"), default="float32")
-    option(
-        embed,
-        "--on ray[:ADDRESS]",
-        "compute with the machines of a Ray cluster, with --input: the address of its head, such as "
-        "ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's cluster. "
-        "--threads is that of each worker",
-    )
-    option(embed, "--actors N", "workers, with --on (default: as many as the cluster has room for)", type=positive)
+    text = """-o, --output FILE|FOLDER/: save an array (texts, dimension), an .npy file, instead of printing;
+        with --input the suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name
+        that ends in / or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty"""
+    add_options(embed, text)
+    add_inputs(embed)
+    text = """
+        --dtype float32|float16 = float32: type of the numbers, with --input
+        --on ENGINE: compute with the machines of a Ray cluster, with --input: the address of its head, such as
+            ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's
+            cluster. --threads is that of each worker
+        --actors N: workers, with --on (default: as many as the cluster has room for)
+        """
+    add_options(embed, text, on={"metavar": "ray[:ADDRESS]"})
     add_prompt(embed, "each text")
-    option(
-        embed, "--normalize", "scale each vector to length 1, even if the model does not", dest="normalize_embeddings"
-    )
-    option(
-        embed,
-        "--precision",
-        "precision of the numbers, without --input",
-        choices=("float32", "float16", "int8", "uint8", "binary", "ubinary"),
-        default="float32",
-    )
-    _add_vector_options(embed)
-    embed.set_defaults(run=_embed)
+    text = """
+        --normalize: scale each vector to length 1, even if the model does not
+        --precision float32|float16|int8|uint8|binary|ubinary = float32: precision of the numbers, without --input
+        """
+    add_options(embed, text, normalize={"dest": "normalize_embeddings"})
+    add_vector_options(embed)
 
-    similarity = verbs.add_parser(
-        "similarity",
-        help="score texts against each other",
-        description="Print the similarity of each two texts, as the model defines it; usually the cosine.",
+    sparse = add_verb(
+        verbs,
+        "sparse",
+        _sparse,
+        "turn texts into sparse vectors: a weight for each word that a SPLADE model finds",
+        "Print the words of each text with their weights. With --input the vectors of all texts of files are written, "
+        "in bounded memory; --resume continues an interrupted run.",
     )
-    add_texts(similarity)
-    option(similarity, "--json", 'one JSON object: {"texts": [...], "scores": [[...]]}')
-    _add_vector_options(similarity)
-    similarity.set_defaults(run=_similarity)
-
-    search = verbs.add_parser(
-        "search",
-        help="find the lines of a file that are nearest to a query",
-        description="Print the lines of a file that are most similar to the query, best first. The model's prompts for "
-        "queries and documents are used. Empty lines are ignored.",
-    )
-    search.add_argument("query", metavar="QUERY", help="the text to look for")
-    search.add_argument("file", metavar="FILE", help='one text per line; "-" is the standard input')
-    option(search, "-k --top-k K", "lines to print", type=positive, default=5)
-    option(search, "--json", 'JSON lines: {"score": ..., "line": ..., "text": ...}')
-    _add_vector_options(search)
-    search.set_defaults(run=_search)
+    add_texts(sparse, optional=True)
+    text = f"""
+        -k, --top-k K = 10: words to print
+        --json: JSON lines with all words: {{"text": ..., "tokens": [...], "indices": [...], "values": [...]}}
+        --max-active-dims N: keep only the N largest weights of each text
+        {STRIDE}
+        """
+    add_options(sparse, text, stride={"type": natural})
+    add_lines_options(sparse, "warn|error|split|silent")
 
 
-def _add_vector_options(parser: argparse.ArgumentParser) -> None:
+def add_vector_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a text becomes a vector."""
-    option(
-        parser,
-        "--pooling MODE",
-        "replaces the model's pooling: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens, first_last, "
-        "pooler, or several separated by commas, whose vectors are concatenated",
-        type=lambda text: text.split(","),
-    )
-    add_layers(parser, "default: -1")
-    add_layer_pooling(parser, "concat")
-    option(
-        parser,
-        "--truncation",
-        "if a text is too long: cut it and warn, refuse it, average its windows, or cut it silently "
-        "(default: %(default)s)",
-        choices=("warn", "error", "split", "silent"),
-        default="warn",
-    )
-    add_stride(parser)
-    option(parser, "--truncate-dim N", "keep only the first N features", type=positive)
-    add_batch_size(parser)
-    option(parser, "--builtin-prompts", "use the prompts of the model's card, if its files do not store any")
+    text = f"""
+        --pooling MODE: replaces the model's pooling: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens,
+            first_last, pooler, or several separated by commas, whose vectors are concatenated
+        {LAYERS}; default: -1
+        {LAYER_POOLING} = concat: how several layers are combined
+        --truncation warn|error|split|silent = warn: if a text is too long: cut it and warn, refuse it, average its
+            windows, or cut it silently
+        {STRIDE}
+        --truncate-dim N: keep only the first N features
+        {BATCH_SIZE}
+        --builtin-prompts: use the prompts of the model's card, if its files do not store any
+        """
+    add_options(parser, text, pooling={"type": lambda text: text.split(",")}, stride={"type": natural})
     add_model_options(parser)
 
 
-def _load(arguments: argparse.Namespace) -> SentenceTransformer:
+def add_lines_options(parser: argparse.ArgumentParser, truncation: str) -> None:
+    """Add the files, and the options of the verbs whose output is JSON lines."""
+    add_inputs(parser)
+    add_options(parser, "-o, --output FILE: with --input: the .jsonl file to write")
+    add_prompt(parser, "each text, or before the query")
+    add_options(parser, f"--truncation {truncation} = warn: if a text is too long\n{BATCH_SIZE}")
+    add_model_options(parser, needs_head=True)
+
+
+def has_files_for_lines(arguments: argparse.Namespace) -> bool:
+    """Return whether files are given; ValueError for options that do not fit together, or for a wrong output."""
+    from minibert._utils.files import check_output
+
+    if not has_files(arguments, "output"):
+        return False
+    if arguments.json:
+        raise ValueError("--json is for texts; the output of --input is JSON lines always.")
+    if arguments.truncation == "error":
+        raise ValueError("--truncation error does not work with --input; the report says how many texts were cut.")
+    check_output(arguments.output, (".jsonl",))
+    return True
+
+
+def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return some of the options that encoders have."""
+    return {name: getattr(arguments, name) for name in ("truncation", "prompt_name", "prompt", "batch_size", *names)}
+
+
+def load_sentences(arguments: argparse.Namespace) -> SentenceTransformer:
+    """Load the model of the verbs about sentence vectors."""
     return load_encoder("SentenceTransformer", arguments, prompts=_prompts(arguments))
 
 
@@ -128,46 +145,34 @@ def _prompts(arguments: argparse.Namespace) -> str | None:
     return "builtin" if arguments.builtin_prompts else None
 
 
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+def encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `encode` that the verb has."""
     from minibert.sentence.options import EncodeOptions
 
-    if arguments.pooling == ["none"] or arguments.pooling == ["NONE"]:
+    if arguments.pooling in (["none"], ["NONE"]):
         raise ValueError("--pooling none does not give sentence vectors; minibert hidden saves the vectors of tokens.")
-    names = [field.name for field in dataclasses.fields(EncodeOptions)]
-    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+    return {name: value for name, value in vars(arguments).items() if name in EncodeOptions.__dataclass_fields__}
 
 
 def _embed(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    of_files = {
-        "--dtype": arguments.dtype != "float32",
-        "--on": arguments.on is not None,
-        "--actors": arguments.actors is not None,
-    }
-    if has_files(arguments, of_files):
-        _embed_corpus(arguments)
+    if has_files(arguments, "dtype", "on", "actors"):
+        _embed_files(arguments)
         return
     if arguments.output is not None:
         check_file(arguments.output, ".npy")
     texts = read_texts(arguments.texts)
-    vectors = _load(arguments).encode(
-        texts,
-        precision=arguments.precision,
-        **_options(arguments),
-    )
+    vectors = load_sentences(arguments).encode(texts, precision=arguments.precision, **encode_options(arguments))
     if arguments.output is not None:
         write_file(arguments.output, lambda file: np.save(file, vectors))
         report_written(arguments.output, f"vectors {vectors.shape}")
         return
     for text, vector in zip(texts, vectors, strict=True):
-        # str() of a float32 has the fewest digits that restore it; the equal float64 would print eight more.
-        numbers = [float(str(x)) for x in vector] if vector.dtype.kind == "f" else vector.tolist()
-        print(json.dumps({"text": text, "embedding": numbers}, ensure_ascii=False))
+        print_json(text=text, embedding=vector)
 
 
-def _embed_corpus(arguments: argparse.Namespace) -> None:
+def _embed_files(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
     from minibert.corpus.writers import output_suffix
 
@@ -175,19 +180,17 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
     output_suffix(arguments.output)  # raises before a model is loaded
     workers = _workers(arguments)
-    model, sources = _load(arguments), sources_of(arguments)  # before a cluster is asked for, which takes longer
-    with resumable(arguments.output), workers as entered:
-        summary = embed_corpus(
+    model = load_sentences(arguments)  # before a cluster is asked for, which takes longer
+    with workers as entered:
+        run_over_files(
+            arguments,
+            embed_corpus,
             model,
-            sources,
-            arguments.output,
+            what=f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}",
             dtype=arguments.dtype,
             workers=entered,
-            **run_options(arguments),
-            **_options(arguments),
+            **encode_options(arguments),
         )
-    shape = "" if summary is None else f"vectors ({summary.n_texts}, {summary.width}) {arguments.dtype}"
-    report_run(arguments.output, shape, summary)
 
 
 def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[Workers | None]:
@@ -201,51 +204,34 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
         raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
     from minibert.integrations.ray import RayWorkers
 
-    options = {
-        name: getattr(arguments, name)
-        for name in ("num_threads", "revision", "backend", "compute_type", "shared_weights")
-    }
     return RayWorkers(
         arguments.model,
         address=address or None,
         actors=arguments.actors,
         report=report_problem,
         prompts=_prompts(arguments),
-        **options,
+        **loading(arguments),
     )
 
 
-def _similarity(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.texts)
-    if len(texts) < 2:
-        raise ValueError("similarity compares texts with each other; give at least two.")
-    model = _load(arguments)
-    vectors = model.encode(texts, **_options(arguments))
-    scores = model.similarity(vectors, vectors)
-    if arguments.json:
-        table = [[float(str(score)) for score in row] for row in scores]
-        print(json.dumps({"texts": texts, "scores": table}, ensure_ascii=False))
+def _sparse(arguments: argparse.Namespace) -> None:
+    options = chosen(arguments, "stride", "max_active_dims")
+    if has_files_for_lines(arguments):
+        from minibert.corpus.score import sparse_corpus
+
+        model = load_encoder("SparseEncoder", arguments)
+        run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **options)
         return
-    width = max(8, len(str(len(texts))) + 2, *(len(f"{score:.3f}") + 2 for score in (scores.min(), scores.max())))
-    print(" " * 4 + "".join(f"{number:{width}}" for number in range(len(texts))))
-    for number, (text, row) in enumerate(zip(texts, scores, strict=True)):
-        print(f"{number:4}" + "".join(f"{score:{width}.3f}" for score in row) + f"   {' '.join(text.split())}")
-
-
-def _search(arguments: argparse.Namespace) -> None:
-    from minibert.vectors.search import semantic_search
-    from minibert.vectors.similarity import SIMILARITY_FUNCTIONS
-
-    lines = [(number, line) for number, line in enumerate(read_lines(arguments.file), 1) if line.strip()]
-    if not lines:
-        raise ValueError(f"{arguments.file} does not hold a text to search in; give a file with one text per line.")
-    model = _load(arguments)
-    corpus = model.encode_document([line for _, line in lines], **_options(arguments))
-    query = model.encode_query(arguments.query, **_options(arguments))
-    score_function = SIMILARITY_FUNCTIONS[model.similarity_fn_name][0]
-    for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
-        number, line = lines[int(hit["corpus_id"])]
+    texts = read_texts(arguments.texts)
+    model = load_encoder("SparseEncoder", arguments)
+    for text, vector in zip(texts, model.encode(texts, **options), strict=True):
         if arguments.json:
-            print(json.dumps({"score": round(hit["score"], 6), "line": number, "text": line}, ensure_ascii=False))
-        else:
-            print(f"{hit['score']:8.3f}  {number:>6}  {line}")
+            indices = vector.indices.tolist()
+            tokens = model.tokenizer.convert_ids_to_tokens(indices)
+            print_json(text=text, tokens=tokens, indices=indices, values=vector.data)
+            continue
+        print(f"{one_line(text)}   ({vector.nnz} of {vector.shape[0]} words)")
+        words = model.decode(vector, top_k=arguments.top_k)
+        most = max((weight for _, weight in words), default=1.0)
+        for word, weight in words:
+            print(f"{weight:8.3f}  {bar(weight / most)}  {one_line(word)}".rstrip())

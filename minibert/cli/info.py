@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from minibert.cli.options import add_compute_type, add_model_options, locate_model, option
+from minibert.cli.options import add_compute_type, add_model_options, add_options, add_verb, locate_model
 
 if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles
@@ -17,15 +17,16 @@ Part = TypeVar("Part")
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    info = verbs.add_parser(
+    info = add_verb(
+        verbs,
         "info",
-        help="describe a model: sizes, pooling, prompts, limits",
-        description="Print the facts about a model, and what minibert does not support.",
+        _info,
+        "describe a model: sizes, pooling, prompts, limits",
+        "Print the facts about a model, and what minibert does not support.",
     )
-    option(info, "--json", 'one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}')
+    add_options(info, '--json: one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}')
     add_model_options(info, backend=False)
     add_compute_type(info)
-    info.set_defaults(run=_info)
 
 
 def _info(arguments: argparse.Namespace) -> None:

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import minibert
 from minibert._utils.validation import counted
-from minibert.cli.options import (
-    add_model_options,
-    load_encoder,
-    loading,
-    locate_model,
-    option,
-    positive,
-    several_ints,
-)
+from minibert.cli.options import add_model_options, add_options, add_verb, load_encoder, loading, locate_model
 from minibert.cli.output import check_file, report_problem, report_written, write_file
 
 if TYPE_CHECKING:
@@ -33,39 +25,39 @@ _TITLE = 60
 
 def add_verbs(verbs: Any) -> None:
     """Add the two verbs to the command line."""
-    inspect = verbs.add_parser(
+    inspect = add_verb(
+        verbs,
         "inspect",
-        help="write a page that shows what the model does with a text",
-        description="Run the model on a text, and write one HTML file that shows it: all heads, their attention, each "
-        "layer step by step. The file needs no network.",
+        _inspect,
+        "write a page that shows what the model does with a text",
+        "Run the model on a text, and write one HTML file that shows it: all heads, their attention, each layer step "
+        "by step. The file needs no network.",
     )
     inspect.add_argument("text", metavar="TEXT", help="the text")
-    option(inspect, "--pair TEXT", "a second text, and how the cosine of the two comes about")
-    option(inspect, "-o --output FILE.html", "the file to write", required=True)
-    option(inspect, "--layers LAYERS", "layers of the page, with commas between (default: all)", type=several_ints)
-    option(inspect, "--heads HEADS", "attention heads of the page (default: all)", type=several_ints)
-    option(inspect, "--max-bytes N", "refuse to write a larger page", type=positive, default=5_000_000)
+    text = """
+        --pair TEXT: a second text, and how the cosine of the two comes about
+        -o, --output FILE.html: the file to write
+        --layers LAYERS: layers of the page, with commas between (default: all)
+        --heads HEADS: attention heads of the page (default: all)
+        --max-bytes N = 5000000: refuse to write a larger page
+        """
+    add_options(inspect, text, output={"required": True})
     add_model_options(inspect)
-    inspect.set_defaults(run=_inspect)
 
-    explain = verbs.add_parser(
+    explain = add_verb(
+        verbs,
         "explain",
-        help="print the forward pass step by step, with numbers to compute again",
-        description="Run the model on a text, and print each step for one token: the formula, the shape, the line of "
-        "code, what goes in and what comes out. Each printed result can be computed again from the printed numbers.",
+        _explain,
+        "print the forward pass step by step, with numbers to compute again",
+        "Run the model on a text, and print each step for one token: the formula, the shape, the line of code, what "
+        "goes in and what comes out. Each printed result can be computed again from the printed numbers.",
     )
     explain.add_argument("text", metavar="TEXT", help="the text")
-    option(
-        explain,
-        "--token I",
-        "the token, counted from 0, or the first that is this word (default: the first of the text)",
-        type=_token,
-    )
+    text = "--token I: the token, counted from 0, or the first that is this word (default: the first of the text)"
+    add_options(explain, text, token={"type": _token})
     which = explain.add_mutually_exclusive_group()
-    option(which, "--layer L", "the layer (default: 0)", dest="layers", type=_index)
-    option(which, "--all", "all layers")
+    add_options(which, "--layer L: the layer (default: 0)\n--all: all layers", layer={"dest": "layers", "type": _index})
     add_model_options(explain)
-    explain.set_defaults(run=_explain)
 
 
 def _index(text: str) -> int:

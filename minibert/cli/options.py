@@ -1,4 +1,4 @@
-"""The options that verbs share, and the model that they name."""
+"""The options that verbs share, how options are written down, and the model that they name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import re
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import minibert
@@ -50,22 +51,54 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-def option(parser: argparse.ArgumentParser | argparse._ActionsContainer, flags: str, text: str, **rest: Any) -> None:
-    """Add an option.
+LAYERS = """--layers LAYERS: hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the
+    first layer, -1 that of the last"""
+LAYER_POOLING = "--layer-pooling concat|sum|mean"
+TRUNCATION = """--truncation warn|error|silent = warn: if a text is too long: cut it and warn, refuse it, or cut it
+    silently"""
+STRIDE = "--stride N = 0: tokens that a window repeats from the one before, with --truncation split"
+BATCH_SIZE = "--batch-size N = 32: limits memory; the result does not depend on it"
 
-    `flags` are its names, then the name of its value, such as ``-k --top-k K``. Without a value it is true if it is
-    given. `text` is its help, to which the default is added; `rest` goes to argparse.
+_OPTION = re.compile(
+    r"(?P<flags>-[\w-]+(?:, -[\w-]+)*)(?: (?P<value>[^ :]+)(?: = (?P<default>[^ :]+))?)?: (?P<help>.*)"
+)
+
+
+def add_verb(verbs: Any, name: str, run: Callable[..., object], text: str, description: str) -> argparse.ArgumentParser:
+    """Add a verb, which calls `run`; `text` is its line in the list of verbs."""
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=description)
+    parser.set_defaults(run=run, parser=parser)
+    return parser
+
+
+def add_options(
+    parser: argparse.ArgumentParser | argparse._ActionsContainer, text: str, **rest: Mapping[str, Any]
+) -> None:
+    """Add options, of which each is written as ``-k, --top-k N = 5: its help``; a new line begins with its flags.
+
+    An option without a value is true if it is given. The value ``N`` is a number of at least 1, ``LAYERS`` several
+    numbers, and ``one|other`` are choices. The default is added to the help.
+
+    Parameters
+    ----------
+    **rest : mapping
+        Further arguments of argparse for the option of this name, which is that of its first long flag.
     """
-    *names, last = flags.split()
-    if last.startswith("-"):
-        names.append(last)
-        if not rest.keys() & {"choices", "type", "action", "nargs"}:
-            rest["action"] = "store_true"
-    else:
-        rest["metavar"] = last
-    if rest.get("default") is not None and "default" not in text:
-        text += " (default: %(default)s)"
-    parser.add_argument(*names, help=text, **rest)
+    for line in re.split(r"\n\s*(?=-)", text.strip()):
+        found = _OPTION.fullmatch(" ".join(line.split()))
+        assert found is not None, line
+        flags, value, shown = found["flags"].split(", "), found["value"], found["help"].replace("%", "%%")
+        options: dict[str, Any] = {"help": shown}
+        if value is None:
+            options |= {"action": "store_true"}
+        elif value.islower():
+            options |= {"choices": value.split("|"), "default": found["default"]}
+        else:
+            options |= {"metavar": value, "type": _TYPES.get(value, str), "default": found["default"]}
+        if found["default"] and "default" not in shown:
+            options["help"] += " (default: %(default)s)"
+        long = next(flag for flag in flags if flag.startswith("--"))
+        parser.add_argument(*flags, **{**options, **rest.get(long[2:].replace("-", "_"), {})})
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, needs_head: bool = False) -> None:
@@ -73,49 +106,31 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
 
     With `needs_head` --model must be given, because the default model does not have a head.
     """
-    if needs_head:
-        option(parser, "-m --model MODEL", "hub id or folder", required=True)
-    else:
-        option(parser, "-m --model MODEL", "hub id or folder", default=DEFAULT_MODEL)
-    option(parser, "--revision REVISION", "branch, tag or commit of the hub repository (default: main)")
+    default = "" if needs_head else f" = {DEFAULT_MODEL}"
+    add_options(parser, f"-m, --model MODEL{default}: hub id or folder", model={"required": needs_head})
+    add_options(parser, "--revision REVISION: branch, tag or commit of the hub repository (default: main)")
     if backend:
-        option(
-            parser,
-            "--backend",
-            "the code that computes (default: MINIBERT_BACKEND, else numba if it can be imported, else numpy)",
-            choices=BACKENDS,
-        )
-        option(
-            parser,
-            "--threads N",
-            "default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
-            dest="num_threads",
-            type=positive,
-        )
+        text = f"""
+        --backend {"|".join(BACKENDS)}: the code that computes (default: MINIBERT_BACKEND, else numba if it can be
+            imported, else numpy)
+        --threads N: default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS
+        """
+        add_options(parser, text, threads={"dest": "num_threads"})
         add_compute_type(parser)
         add_shared_weights(parser)
 
 
 def add_compute_type(parser: argparse.ArgumentParser) -> None:
     """Add --compute-type."""
-    option(
-        parser,
-        "--compute-type",
-        "the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); all but float32 are "
-        "faster and need less memory, with a small error",
-        choices=COMPUTE_TYPES,
-    )
+    text = "the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); all but float32 are faster "
+    add_options(parser, f"--compute-type {'|'.join(COMPUTE_TYPES)}: {text} and need less memory, with a small error")
 
 
 def add_shared_weights(parser: argparse.ArgumentParser) -> None:
     """Add --shared-weights and --no-shared-weights."""
-    option(
-        parser,
-        "--shared-weights",
-        "hold the weights once for all processes of this machine, from a file that is written at the first load "
-        "(default: MINIBERT_SHARED_WEIGHTS, else no)",
-        action=argparse.BooleanOptionalAction,
-    )
+    text = """--shared-weights: hold the weights once for all processes of this machine, from a file that is written at
+        the first load (default: MINIBERT_SHARED_WEIGHTS, else no)"""
+    add_options(parser, text, shared_weights={"action": argparse.BooleanOptionalAction})
 
 
 def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -127,42 +142,8 @@ def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
 def add_prompt(parser: argparse.ArgumentParser, before: str) -> None:
     """Add --prompt-name and --prompt, of which one can be given; `before` says where the text of --prompt goes."""
     prompt = parser.add_mutually_exclusive_group()
-    option(prompt, "--prompt-name NAME", "name of a prompt of the model, such as query")
-    option(prompt, "--prompt TEXT", f"a text to put before {before}")
-
-
-def add_stride(parser: argparse.ArgumentParser) -> None:
-    """Add --stride, for long texts that are split."""
-    option(
-        parser,
-        "--stride N",
-        "tokens that a window repeats from the one before, with --truncation split (default: 0)",
-        type=natural,
-        default=0,
-    )
-
-
-def add_batch_size(parser: argparse.ArgumentParser) -> None:
-    """Add --batch-size."""
-    option(parser, "--batch-size N", "limits memory; the result does not depend on it", type=positive, default=32)
-
-
-def add_layers(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --layers: hidden states by number. The help ends with `default`."""
-    option(
-        parser,
-        "--layers LAYERS",
-        "hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the first layer, -1 "
-        f"that of the last; {default}",
-        type=several_ints,
-    )
-
-
-def add_layer_pooling(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --layer-pooling: how several hidden states are combined."""
-    option(
-        parser, "--layer-pooling", "how several layers are combined", choices=("concat", "sum", "mean"), default=default
-    )
+    add_options(prompt, "--prompt-name NAME: name of a prompt of the model, such as query")
+    add_options(prompt, f"--prompt TEXT: a text to put before {before}")
 
 
 def several_ints(text: str) -> list[int]:
@@ -187,6 +168,10 @@ def _number(text: str, least: int) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
+
+
+# What a value is, by its name in the help; others are str.
+_TYPES = {"N": positive, "K": positive, "LAYERS": several_ints, "HEADS": several_ints}
 
 
 # --- the model that the options name ----------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from minibert._utils.files import check_output, os_reason, printable, write_whole
 
@@ -140,6 +141,19 @@ def report_written(path: str, what: str) -> None:
     """Print what was written, on the standard error if the standard output has the file itself."""
     elsewhere = path in _STANDARD_OUTPUT
     print(f"{path}: {what}", file=sys.stderr if elsewhere else sys.stdout)
+
+
+def print_json(**values: Any) -> None:
+    """Print one JSON object. Arrays are lists; float32 numbers have the fewest digits that restore them."""
+    print(json.dumps(values, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if value.ndim > 1:
+        return list(value)
+    if value.dtype.kind != "f":
+        return value.tolist()
+    return [float(str(number)) for number in value] if value.ndim else float(str(value))
 
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

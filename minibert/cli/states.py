@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -13,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output
 from minibert.cli.options import (
-    add_layer_pooling,
-    add_layers,
+    LAYER_POOLING,
+    LAYERS,
+    TRUNCATION,
     add_model_options,
+    add_options,
     add_texts,
+    add_verb,
     load_bert,
     load_tokenizer,
-    option,
 )
-from minibert.cli.output import check_file, read_texts, report_written, write_file
+from minibert.cli.output import check_file, print_json, read_texts, report_written, write_file
 
 if TYPE_CHECKING:
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -30,71 +31,56 @@ if TYPE_CHECKING:
 
 _FORMAT = 1  # of the .npz file of `hidden`
 _PICTURES = (".png", ".svg", ".pdf")
+_PLOT = "--plot FILE: draw a .png, .svg or .pdf"
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the three verbs to the command line."""
-    tokens = verbs.add_parser("tokens", help="list the tokens of texts", description="List the tokens of each text.")
+    tokens = add_verb(verbs, "tokens", _tokens, "list the tokens of texts", "List the tokens of each text.")
     add_texts(tokens)
-    option(tokens, "--json", "one JSON object per text")
+    add_options(tokens, "--json: one JSON object per text")
     add_model_options(tokens, backend=False)
-    tokens.set_defaults(run=_tokens)
 
-    words = verbs.add_parser(
+    words = add_verb(
+        verbs,
         "words",
-        help="compare the occurrences of a word, layer by layer",
-        description="Show the tokens of each text, the hidden states, and how similar the occurrences of a word are: "
-        "the cosine of their vectors in every state, and with several states combined.",
+        _words,
+        "compare the occurrences of a word, layer by layer",
+        "Show the tokens of each text, the hidden states, and how similar the occurrences of a word are: the cosine of "
+        "their vectors in every state, and with several states combined.",
     )
     words.add_argument("word", metavar="WORD", help="the word to look for")
     add_texts(words)
-    option(words, "--most", "occurrences to compare", type=_at_least_two, default=5)
-    add_layers(words, "default: all are shown, the last four are combined")
-    add_layer_pooling(words, "sum")
-    option(
-        words,
-        "--subwords",
-        "how the vectors of a word's tokens are combined",
-        choices=("mean", "first", "last", "max", "sum"),
-        default="mean",
-    )
-    _add_truncation(words)
-    _add_plot(words, "the cosines of all occurrences, a matrix for each layer")
+    text = f"""
+        --most N = 5: occurrences to compare
+        {LAYERS}; default: all are shown, the last four are combined
+        {LAYER_POOLING} = sum: how several layers are combined
+        --subwords mean|first|last|max|sum = mean: how the vectors of a word's tokens are combined
+        {TRUNCATION}
+        {_PLOT}: the cosines of all occurrences, a matrix for each layer
+        """
+    add_options(words, text, most={"type": _at_least_two, "metavar": None})
     add_model_options(words)
-    words.set_defaults(run=_words)
 
-    hidden = verbs.add_parser(
+    hidden = add_verb(
+        verbs,
         "hidden",
-        help="save every hidden state of texts",
-        description="Save every hidden state, with its tokens, as an .npz file: format (its number, 1), hidden_states "
-        "(layers + 1, tokens, hidden_size), layers, cu_seqlens (text b has tokens cu_seqlens[b] to cu_seqlens[b + 1] "
-        "- 1), tokens, ids, offsets (characters), texts. Nothing is padded.",
+        _hidden,
+        "save every hidden state of texts",
+        "Save every hidden state, with its tokens, as an .npz file: format (its number, 1), hidden_states (layers + 1, "
+        "tokens, hidden_size), layers, cu_seqlens (text b has tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1), tokens, "
+        "ids, offsets (characters), texts. Nothing is padded.",
     )
     add_texts(hidden)
-    option(hidden, "-o --output FILE.npz", "the file to write", required=True)
-    add_layers(hidden, "default: all")
-    _add_truncation(hidden)
-    _add_plot(
-        hidden,
-        "for one or two texts, a histogram of the values in each layer; for more, the texts (means of their tokens) on "
-        "their first two principal components in each layer",
-    )
+    text = f"""
+        -o, --output FILE.npz: the file to write
+        {LAYERS}; default: all
+        {TRUNCATION}
+        {_PLOT}: for one or two texts, a histogram of the values in each layer; for more, the texts (means of their
+            tokens) on their first two principal components in each layer
+        """
+    add_options(hidden, text, output={"required": True})
     add_model_options(hidden)
-    hidden.set_defaults(run=_hidden)
-
-
-def _add_truncation(parser: argparse.ArgumentParser) -> None:
-    option(
-        parser,
-        "--truncation",
-        "if a text is too long: cut it and warn, refuse it, or cut it silently",
-        choices=("warn", "error", "silent"),
-        default="warn",
-    )
-
-
-def _add_plot(parser: argparse.ArgumentParser, what: str) -> None:
-    option(parser, "--plot FILE", f"draw a .png, .svg or .pdf: {what}")
 
 
 def _check_plot(arguments: argparse.Namespace) -> None:
@@ -134,7 +120,7 @@ def _tokens(arguments: argparse.Namespace) -> None:
             )
         ]
         if arguments.json:
-            print(json.dumps({"text": text, "tokens": rows}, ensure_ascii=False))
+            print_json(text=text, tokens=rows)
             continue
         if len(texts) > 1:
             print(f"{'' if number == 0 else chr(10)}text {number}: {text}")

@@ -3,93 +3,86 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
-from minibert.cli.options import add_model_options, add_texts, loading, natural, option, positive
-from minibert.cli.output import bar, one_line, painter, read_texts
+from minibert.cli.options import TRUNCATION, add_model_options, add_options, add_texts, add_verb, loading, natural
+from minibert.cli.output import bar, one_line, painter, print_json, read_texts
 
 # Texts that are computed together. They are given as an iterator: then each text has one answer, where a list of one
 # text would have the answer alone.
 _BATCH_SIZE = 32
 
+_JSON = '--json: JSON lines: {"text": ..., "answers": [...]} for each text'
+
 
 def add_verbs(verbs: Any) -> None:
     """Add the four verbs to the command line."""
-    fill = verbs.add_parser(
+    fill = add_verb(
+        verbs,
         "fill-mask",
-        help="find the words that fit at [MASK]",
-        description="Print the most probable words for each [MASK] of each text.",
+        _fill_mask,
+        "find the words that fit at [MASK]",
+        "Print the most probable words for each [MASK] of each text.",
     )
     add_texts(fill)
-    option(fill, "-k --top-k K", "words for each [MASK]", type=positive, default=5)
-    option(fill, "--targets WORDS", "only these words, separated by commas", type=lambda text: text.split(","))
-    _finish(fill, _fill_mask, '{"text": ..., "answers": [...]} for each text')
+    text = f"""
+        -k, --top-k K = 5: words for each [MASK]
+        --targets WORDS: only these words, separated by commas
+        {_JSON}
+        {TRUNCATION}
+        """
+    add_options(fill, text, targets={"type": lambda text: text.split(",")})
 
-    classify = verbs.add_parser(
+    classify = add_verb(
+        verbs,
         "classify",
-        help="find the label of a text, or of a pair of texts",
-        description="Print the labels of each text with their scores, the best first.",
+        _classify,
+        "find the label of a text, or of a pair of texts",
+        "Print the labels of each text with their scores, the best first.",
     )
     add_texts(classify)
-    option(classify, "--text-pair TEXT", "a second text, which the model reads together with each text")
-    option(classify, "-k --top-k K", "labels of each text", type=positive, default=5)
-    option(
-        classify,
-        "--function",
-        "from logits to scores (default: what the model says)",
-        dest="function_to_apply",
-        choices=("softmax", "sigmoid", "none"),
-    )
-    _finish(classify, _classify, '{"text": ..., "answers": [...]} for each text')
+    text = f"""
+        --text-pair TEXT: a second text, which the model reads together with each text
+        -k, --top-k K = 5: labels of each text
+        --function softmax|sigmoid|none: from logits to scores (default: what the model says)
+        {_JSON}
+        {TRUNCATION}
+        """
+    add_options(classify, text, function={"dest": "function_to_apply"})
 
-    ner = verbs.add_parser(
+    ner = add_verb(
+        verbs,
         "ner",
-        help="find the names in texts: people, places and what else the model knows",
-        description="Print each text with its entities in brackets, in colour on a terminal.",
+        _ner,
+        "find the names in texts: people, places and what else the model knows",
+        "Print each text with its entities in brackets, in colour on a terminal.",
     )
     add_texts(ner)
-    option(
-        ner,
-        "--aggregation",
-        "how tokens become entities; none prints tokens",
-        dest="aggregation_strategy",
-        choices=("simple", "first", "average", "max", "none"),
-        default="simple",
-    )
-    option(ner, "--stride N", "read long texts in windows that share N tokens, instead of cutting them", type=natural)
-    _finish(ner, _ner, '{"text": ..., "answers": [...]} for each text')
+    text = f"""
+        --aggregation simple|first|average|max|none = simple: how tokens become entities; none prints tokens
+        --stride N: read long texts in windows that share N tokens, instead of cutting them
+        {_JSON}
+        {TRUNCATION}
+        """
+    add_options(ner, text, aggregation={"dest": "aggregation_strategy"}, stride={"type": natural})
 
-    answer = verbs.add_parser(
+    answer = add_verb(
+        verbs,
         "answer",
-        help="find the answer to a question in texts",
-        description="Print the part of each text that answers the question. Long texts are read in windows.",
+        _answer,
+        "find the answer to a question in texts",
+        "Print the part of each text that answers the question. Long texts are read in windows.",
     )
     answer.add_argument("question", metavar="QUESTION", help="the question")
     add_texts(answer)
-    option(answer, "-k --top-k K", "answers of each text", type=positive, default=1)
-    option(
-        answer,
-        "--no-answer",
-        '"no answer" may be an answer too, for models that were trained for it',
-        dest="handle_impossible_answer",
-    )
-    _finish(answer, _answer, '{"text": ..., "answers": [...]} for each text', truncation=False)
-
-
-def _finish(parser: argparse.ArgumentParser, run: Any, what: str, *, truncation: bool = True) -> None:
-    """Add the options that all four verbs have."""
-    option(parser, "--json", f"JSON lines: {what}")
-    if truncation:
-        option(
-            parser,
-            "--truncation",
-            "if a text is too long: cut it and warn, refuse it, or cut it silently",
-            choices=("warn", "error", "silent"),
-            default="warn",
-        )
-    add_model_options(parser, needs_head=True)
-    parser.set_defaults(run=run)
+    text = f"""
+        -k, --top-k K = 1: answers of each text
+        --no-answer: "no answer" may be an answer too, for models that were trained for it
+        {_JSON}
+        """
+    add_options(answer, text, no_answer={"dest": "handle_impossible_answer"})
+    for parser in (fill, classify, ner, answer):
+        add_model_options(parser, needs_head=True)
 
 
 def _load(arguments: argparse.Namespace, task: str, *names: str) -> Any:
@@ -98,10 +91,6 @@ def _load(arguments: argparse.Namespace, task: str, *names: str) -> Any:
 
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
     return pipeline(task, arguments.model, **loading(arguments), **given)
-
-
-def _print_json(text: str, answers: Any) -> None:
-    print(json.dumps({"text": text, "answers": answers}, ensure_ascii=False))
 
 
 def _row(score: float, what: str, *, of: float = 1.0) -> str:
@@ -114,7 +103,7 @@ def _fill_mask(arguments: argparse.Namespace) -> None:
     fill = _load(arguments, "fill-mask", "top_k", "targets", "truncation")
     for text, answers in zip(texts, fill(iter(texts), batch_size=_BATCH_SIZE), strict=True):
         if arguments.json:
-            _print_json(text, answers)
+            print_json(text=text, answers=answers)
             continue
         print(one_line(text))
         gaps = [answers] if isinstance(answers[0], dict) else answers
@@ -133,7 +122,7 @@ def _classify(arguments: argparse.Namespace) -> None:
     classify = _load(arguments, "text-classification", "top_k", "function_to_apply", "truncation")
     for text, labels in zip(texts, classify(iter(inputs), batch_size=_BATCH_SIZE), strict=True):
         if arguments.json:
-            _print_json(text, labels)
+            print_json(text=text, answers=labels)
             continue
         print(one_line(text))
         most = max(1.0, *(abs(label["score"]) for label in labels))  # logits can be above 1
@@ -147,7 +136,7 @@ def _ner(arguments: argparse.Namespace) -> None:
     paint = painter()
     for text, entities in zip(texts, find(iter(texts), batch_size=_BATCH_SIZE), strict=True):
         if arguments.json:
-            _print_json(text, entities)
+            print_json(text=text, answers=entities)
             continue
         marked, end = "", 0
         for entity in sorted(entities, key=lambda entity: entity["start"]):
@@ -166,7 +155,7 @@ def _answer(arguments: argparse.Namespace) -> None:
         found = find(question=arguments.question, context=text)
         answers = found if isinstance(found, list) else [found]
         if arguments.json:
-            _print_json(text, answers)
+            print_json(text=text, answers=answers)
             continue
         for answer in answers:
             words = one_line(answer["answer"]) or "(no answer)"

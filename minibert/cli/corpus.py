@@ -1,0 +1,198 @@
+"""``minibert extract``, and what it shares with the other verbs that run over files of texts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from minibert._utils.files import check_output
+from minibert._utils.validation import counted
+from minibert.cli.options import add_model_options, add_options, add_verb, load_bert, load_tokenizer
+from minibert.cli.output import report_problem, report_written
+from minibert.corpus.sources import Source, input_format
+
+if TYPE_CHECKING:
+    from minibert.corpus.runs import Summary
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    extract = add_verb(
+        verbs,
+        "extract",
+        _extract,
+        "save hidden states of all tokens of a corpus",
+        "Save the hidden states of every token of the texts in files, in bounded memory. The binary format is an .npy "
+        "array (tokens, layers, hidden_size) and an index, .tokens.jsonl; minibert.corpus.extract.TokenFeatures reads "
+        "both. The google format is the JSON lines of extract_features.py, where ' ||| ' separates the two texts of a "
+        "pair. That script's spelling of the options, with underscores, works too. The manifest "
+        "<output>.manifest.json is written beside the output, and --resume continues an interrupted run.",
+    )
+    add_inputs(extract, shard_size=1000)
+    text = """
+        -o, --output, --output_file FILE: the file to write: .npy, or .jsonl with --format google
+        --format binary|google = binary: format of the output
+        --layers LAYERS = -1,-2,-3,-4: layers, separated by commas: -1 is the last layer; 0 is the embeddings' output as
+            in transformers, but the first layer with --format google (default: -1,-2,-3,-4)
+        --max-length, --max-seq-length, --max_seq_length N: most tokens of a text; the rest is cut off (default: the
+            model's limit; 128 with --format google)
+        --batch-size, --batch_size N = 32: texts that are computed together
+        --dtype float32|float16 = float32: type of the array
+        --do-lower-case, --do_lower_case VALUE: compared with the model's tokenizer; it changes nothing
+        """
+    lower_case = {"nargs": "?", "const": True, "type": _boolean, "metavar": None}
+    add_options(extract, text, max_length={"type": int}, do_lower_case=lower_case)
+    add_model_options(extract)
+
+
+def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int = 10_000) -> None:
+    """Add the files of texts, how they are read, and how a run over them is saved and resumed."""
+    text = f"""
+        -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the
+            standard input
+        --input-format text|jsonl|csv|tsv: default: by the suffix of each file's name, else text
+        --text-column NAME = text: column or key of the texts
+        --id-column NAME: column or key of the ids (default: numbers of the lines)
+        --on-error stop|skip|null = stop: if lines cannot be used: stop and compute nothing, skip these lines, or keep
+            their rows without vectors
+        --resume: continue an interrupted run, or start one if there is none
+        --shard-size N = {shard_size}: texts that are computed, then saved, together; a crash loses at most these
+        """
+    add_options(parser, text, input={"nargs": "+", "action": "extend"})
+
+
+def has_files(arguments: argparse.Namespace, *own: str) -> bool:
+    """Return whether files are given instead of texts.
+
+    Parameters
+    ----------
+    *own : str
+        Names of further options that are only for files.
+
+    Raises
+    ------
+    ValueError
+        Neither texts nor files are given, or options that do not fit together.
+    """
+    if arguments.input:
+        if arguments.texts:
+            raise ValueError("texts and --input are both given; give one of them.")
+        if arguments.output is None:
+            raise ValueError("--input needs --output FILE.")
+        return True
+    if not arguments.texts:
+        raise ValueError("there is no text; give texts, or a file with --input.")
+    for name in (*own, "resume", "input_format", "text_column", "id_column", "on_error", "shard_size"):
+        if str(getattr(arguments, name)) != str(arguments.parser.get_default(name)):
+            raise ValueError(f"--{name.replace('_', '-')} is for files of texts; name them with --input.")
+    return False
+
+
+def run_over_files(
+    arguments: argparse.Namespace, run: Callable[..., Summary | None], *models: Any, what: str, **options: Any
+) -> None:
+    """Call a function of corpus/ with the files and the options of `add_inputs`, and report what it did.
+
+    Parameters
+    ----------
+    run : callable
+    *models
+        Its first arguments.
+    what : str
+        The shape of the output, with names of `Summary` in braces.
+    **options
+        Further arguments of it.
+    """
+    output = arguments.output
+    try:
+        summary = run(
+            *models,
+            _sources(arguments),
+            output,
+            resume=arguments.resume,
+            on_error=arguments.on_error,
+            shard_size=arguments.shard_size,
+            settings={
+                "model": arguments.model,
+                "revision": arguments.revision,
+                "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
+            },
+            show_progress=sys.stderr is not None and sys.stderr.isatty(),
+            report=report_problem,
+            **options,
+        )
+    except KeyboardInterrupt:
+        from minibert.corpus.runs import folder_of, is_unfinished
+
+        if is_unfinished(output):
+            report_problem(
+                f"finished shards are kept in {folder_of(output)}; the same command with --resume continues."
+            )
+        raise
+    if summary is None:
+        report_written(output, "this run is complete already; there is nothing to resume")
+        return
+    files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(output) else ""
+    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
+    left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
+    report_written(
+        output,
+        f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}, "
+        f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{left_out}, "
+        f"{summary.seconds:.1f} seconds",
+    )
+
+
+def _sources(arguments: argparse.Namespace) -> list[Source]:
+    """Return the sources that the options of `add_inputs` name."""
+    if arguments.input.count("-") > 1:
+        raise ValueError("the standard input is given to --input more than once; give it once.")
+    sources = []
+    for path in arguments.input:
+        kind = arguments.input_format or input_format(path)
+        id_column = None if kind == "text" else arguments.id_column
+        name = "standard input" if path == "-" else path
+        sources.append(Source(path, kind, arguments.text_column, id_column, name))
+    for name in ("text_column", "id_column"):
+        given = getattr(arguments, name) != arguments.parser.get_default(name)
+        if given and all(source.format == "text" for source in sources):
+            raise ValueError(
+                f"--{name.replace('_', '-')} names a column, but {sources[0].name} is read as plain text, which does "
+                "not have columns; give --input-format jsonl, csv or tsv."
+            )
+    return sources
+
+
+def _boolean(text: str) -> bool:
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"{text!r} is not True or False")
+    return values[text.lower()]
+
+
+def _extract(arguments: argparse.Namespace) -> None:
+    from minibert.corpus.extract import EXTRACT_SUFFIXES, extract_corpus
+
+    if not arguments.input or not arguments.output:
+        raise ValueError("extract needs --input FILE and --output FILE.")
+    if arguments.output == "-":
+        raise ValueError("--output is the standard output, but extract writes a file that can be resumed; give a file.")
+    check_output(arguments.output, EXTRACT_SUFFIXES[arguments.format])
+    tokenizer = load_tokenizer(arguments)
+    if arguments.do_lower_case not in (None, tokenizer.do_lower_case):
+        raise ValueError(
+            f"--do_lower_case={arguments.do_lower_case}, but the tokenizer of {arguments.model} has "
+            f"do_lower_case={tokenizer.do_lower_case}; leave it out."
+        )
+    shape = f"vectors ({{n_tokens}}, {len(arguments.layers)}, {{width}}) {arguments.dtype}"
+    run_over_files(
+        arguments,
+        extract_corpus,
+        load_bert(arguments),
+        tokenizer,
+        what=shape if arguments.format == "binary" else "JSON lines",
+        **{name: getattr(arguments, name) for name in ("format", "layers", "max_length", "batch_size", "dtype")},
+    )
