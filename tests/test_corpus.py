@@ -90,7 +90,7 @@ def test_equal_texts_are_computed_once(short_model: SentenceTransformer) -> None
 
 
 def test_encode_iter_names_bad_texts(short_model: SentenceTransformer) -> None:
-    with pytest.raises(TypeError, match=r"inputs\[12\] is a int"):
+    with pytest.raises(TypeError, match=r"inputs\[12\] is int"):
         list(short_model.encode_iter([*["a"] * 12, 3], chunk_size=5))
     with pytest.raises(TypeError, match="expected an iterable"):
         short_model.encode_iter("one text")

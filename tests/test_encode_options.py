@@ -27,10 +27,9 @@ from minibert.kernels.tasks import ACTIVATION_CODES
 from minibert.models.options import BACKENDS, COMPUTE_TYPES
 from minibert.scikit import MinibertTransformer
 from minibert.sentence.options import EncodeOptions
-from minibert.tokenizer.windows import TRUNCATION
+from minibert.tokenizer.windows import TRUNCATION, WITHOUT_WINDOWS
 from minibert.vectors.layers import COMBINED, SUBWORD_POOLING
 from minibert.vectors.quantization import PRECISIONS
-from minibert.vectors.token_vectors import _TRUNCATION as TOKEN_TRUNCATION
 
 _PACKAGE = Path(__file__).parent.parent / "minibert"
 _FLAG = re.compile(r"(?<![\w-])--[a-z]")
@@ -76,8 +75,8 @@ def _actions() -> dict[tuple[str, str], argparse.Action]:
         ("embed", "precision", PRECISIONS),
         ("embed", "truncation", TRUNCATION),
         ("search", "truncation", TRUNCATION),
-        ("hidden", "truncation", TOKEN_TRUNCATION),
-        ("words", "truncation", TOKEN_TRUNCATION),
+        ("hidden", "truncation", WITHOUT_WINDOWS),
+        ("words", "truncation", WITHOUT_WINDOWS),
         ("embed", "layer_pooling", COMBINED),
         ("words", "layer_pooling", COMBINED),
         ("extract", "format", EXTRACT_FORMATS),

@@ -107,7 +107,7 @@ def test_set_output_and_column_transformer(vectors: np.ndarray) -> None:
 def test_sklearn_bad_input() -> None:
     with pytest.raises(TypeError, match="one str"):
         MinibertTransformer().transform("text")
-    with pytest.raises(TypeError, match=r"inputs\[1\] is a float"):
+    with pytest.raises(TypeError, match=r"inputs\[1\] is float"):
         MinibertTransformer().transform(pandas.Series(["a", float("nan")], dtype=object))
     with pytest.raises(ValueError, match="pooling='median'"):
         MinibertTransformer(pooling="median").transform(["a"])

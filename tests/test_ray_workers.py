@@ -321,7 +321,7 @@ def test_embedder_with_texts_that_cannot_be_used(short_folder: Path, model: Sent
     np.testing.assert_array_equal(skipped["vector"], good)
     stops = Embedder(str(short_folder), truncation="error")
     for index, kind, problem in (
-        (1, TypeError, r"text\[0\] is a NoneType"),
+        (1, TypeError, r"text\[0\] is NoneType"),
         (2, ValueError, r"text\[0\] has 82 tokens, the limit is 32"),
         (3, ValueError, r"text\[0\] .*surrogate"),
     ):

@@ -161,13 +161,13 @@ def test_short_names_are_completed_as_theirs(name: str) -> None:
 @pytest.mark.parametrize(
     ("inputs", "error", "message"),
     [
-        (["a", None], TypeError, r"inputs\[1\] is a NoneType"),
-        (["a", float("nan")], TypeError, r"inputs\[1\] is a float"),
-        ([["a", "b"]], TypeError, r"inputs\[0\] is a list"),
-        (["a", 3], TypeError, r"inputs\[1\] is a int"),
-        (["a", b"b"], TypeError, r"inputs\[1\] is a bytes"),
+        (["a", None], TypeError, r"inputs\[1\] is NoneType"),
+        (["a", float("nan")], TypeError, r"inputs\[1\] is float"),
+        ([["a", "b"]], TypeError, r"inputs\[0\] is list"),
+        (["a", 3], TypeError, r"inputs\[1\] is int"),
+        (["a", b"b"], TypeError, r"inputs\[1\] is bytes"),
         (np.array([["a"], ["b"]]), TypeError, "inputs is a ndarray"),
-        (np.array([1.5]), TypeError, r"inputs\[0\] is a float"),
+        (np.array([1.5]), TypeError, r"inputs\[0\] is float"),
         ({"a": "b"}, TypeError, "inputs is a dict"),
         (None, TypeError, "inputs is a NoneType"),
         (7, TypeError, "inputs is a int"),
@@ -238,7 +238,7 @@ def test_columns_of_texts(minilm_sentences: SentenceTransformer) -> None:
     for column in (*columns, pyarrow.array(texts), pyarrow.chunked_array([texts[:1], texts[1:]])):
         np.testing.assert_array_equal(minilm_sentences.encode(column), expected)
     np.testing.assert_array_equal(minilm_sentences.encode(sentences=texts), expected)
-    with pytest.raises(TypeError, match=r"inputs\[1\] is a NoneType"):
+    with pytest.raises(TypeError, match=r"inputs\[1\] is NoneType"):
         minilm_sentences.encode(pyarrow.array(["a", None]))
 
 

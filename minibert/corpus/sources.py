@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from minibert._utils.files import os_reason
 from minibert._utils.validation import brief, check_choice, counted
 from minibert.sentence.batching import in_chunks
-from minibert.tokenizer.texts import refuse_lone_surrogate
+from minibert.tokenizer.texts import check_text
 
 INPUT_FORMATS = ("text", "jsonl", "csv", "tsv")
 """text: one text per line. jsonl: one JSON object (or string) per line. csv and tsv: a header line, then rows."""
@@ -224,7 +224,7 @@ def _json_id(source: Source, value: str | dict[str, Any]) -> str | int | None:
     if isinstance(line_id, bool) or not isinstance(line_id, str | int):
         raise ValueError(f"does not have an id (a string or a whole number) under {source.id_column!r}")
     if isinstance(line_id, str):
-        refuse_lone_surrogate(line_id, "the id")
+        check_text(line_id, "the id")
     return line_id
 
 
@@ -240,7 +240,7 @@ def _json_text(source: Source, value: str | dict[str, Any]) -> str:
         raise ValueError(
             f"holds {'null' if text is None else type(text).__name__} as {source.text_column!r}; expected a text"
         )
-    refuse_lone_surrogate(text, "the text")
+    check_text(text, "the text")
     return text
 
 

@@ -14,7 +14,7 @@ from minibert.sentence.encoding import CutTexts, pool_encodings, sentence_width
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.pooling import POOLING_MODES, pool
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.texts import check_text
 from minibert.trace.page.steps import VectorStep, source_line
 
 # The modes whose vector is a weighted sum of the tokens' vectors.
@@ -269,9 +269,7 @@ def check_sentence_model(function: str, model: object) -> None:
 
 
 def _check_text(function: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise TypeError(f"{function} was given {brief(text)}; expected one text, a str.")
-    check_inputs([text])
+    check_text(text, f"the text of {function}")
 
 
 # Mode of pooling -> the formula and what it does. `place` counts the tokens from 1.

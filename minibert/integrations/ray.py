@@ -28,7 +28,7 @@ from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, ch
 from minibert.models.backend import choose_compute_type
 from minibert.sentence.encoding import CutTexts, EncodedTexts
 from minibert.sentence.options import EncodeOptions
-from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.texts import check_texts
 
 _THREADS = 4  # most threads of a worker if the caller does not say
 _SHARDS_AHEAD = 2  # that a worker has at a time: one that it computes, and one that waits
@@ -428,7 +428,7 @@ class Embedder:
 
     def _problem(self, value: Any, index: int) -> str | None:
         try:
-            check_inputs([value], index, self._column)
+            check_texts([value], index, self._column)
         except (TypeError, ValueError) as error:
             if self._on_error == "stop":
                 raise

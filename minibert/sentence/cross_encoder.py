@@ -31,7 +31,7 @@ from minibert.sentence.options import (
     texts_at_once,
 )
 from minibert.sentence.saving import SavedModule
-from minibert.tokenizer.texts import as_texts, check_inputs
+from minibert.tokenizer.texts import checked_texts
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs
 
 # Old names of keywords -> the new ones.
@@ -343,10 +343,9 @@ class CrossEncoder(SentenceModel):
             check_int("top_k", top_k, 1, also=", or None for all")
         if not isinstance(query, str):
             raise TypeError(f"query is a {type(query).__name__}; expected a str. For several queries call rank often.")
-        texts, one = as_texts("documents", documents)
+        texts, one = checked_texts("documents", documents)
         if one:
             raise TypeError("documents is one str; expected a sequence of str, such as [text].")
-        check_inputs(texts, name="documents")
         scores = self.predict(
             [(query, text) for text in texts],
             prompt_name,

@@ -23,7 +23,7 @@ from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import SpladePooling, pool, pool_words, pooling_modes
 from minibert.sentence.sparse_vectors import SparseVectors, make_sparse
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.texts import check_texts
 from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens
 from minibert.vectors.layers import COMBINED, LayerSelection, combine_layers, resolve_layers
 from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
@@ -298,7 +298,7 @@ def encode_texts(
     """
     first = 0
     for chunk in in_chunks(texts, size):
-        check_inputs(chunk, first)
+        check_texts(chunk, first)
         chosen, rows = distinct_longest_first(chunk)
         order = np.argsort(rows, kind="stable")  # indices of texts in the chunk; equal texts follow one another
         starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
@@ -348,7 +348,7 @@ def encode_tokens(
     """
     result, n_truncated, info = list[Any](), list[int](), list[TextInfo]()
     prompt_length = task.windows.num_prompt_tokens
-    check_inputs(texts)
+    check_texts(texts)
     for _, groups in task.windows.of(texts, range(len(texts)), exact=task.exact):
         n_truncated += (count_tokens(group)[1] for group in groups)
         info += map(task.windows.describe, groups) if task.with_info else ()
@@ -425,7 +425,7 @@ def encode_sparse(
     """
     first = 0
     for chunk in in_chunks(inputs, size):
-        check_inputs(chunk, first)
+        check_texts(chunk, first)
         chosen, rows = distinct_longest_first(chunk)
         copies = np.bincount(rows, minlength=len(chosen))
         found, counts = list[_Row](), list[tuple[int, int]]()

@@ -35,7 +35,7 @@ from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_def
 from minibert.sentence.saving import SavedModule, save_model
 from minibert.tokenizer.bert_tokenizer import SETTINGS, BertTokenizer
 from minibert.tokenizer.encodings import TokenizedBatch
-from minibert.tokenizer.texts import as_texts, check_inputs
+from minibert.tokenizer.texts import checked_texts
 from minibert.tokenizer.windows import TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 
@@ -408,10 +408,9 @@ class VectorModel(SentenceModel):
     def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
         """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
         windows = self._windows(self.resolve_prompt(prompt, prompt_name), 32, "silent", 0)
-        texts, single = as_texts("texts", texts)
+        texts, single = checked_texts("texts", texts)
         if single:
             raise TypeError("texts is one str; expected a sequence of str, such as [text].")
-        check_inputs(texts)
         return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
 
     def _windows(self, prompt: str, batch_size: int, truncation: str, stride: int) -> TokenWindows:

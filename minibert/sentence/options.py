@@ -12,7 +12,8 @@ import numpy.typing as npt
 from minibert._utils import torch_interop
 from minibert._utils.validation import brief, check_choice, check_int, is_cpu
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import as_texts, refuse_lone_surrogate, shown
+from minibert.tokenizer.texts import as_texts, check_texts, shown
+from minibert.tokenizer.windows import WITHOUT_WINDOWS
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.quantization import PRECISIONS
 
@@ -189,9 +190,6 @@ def _no_overlap(array: npt.NDArray[Any]) -> bool:
     return True
 
 
-_TRUNCATION = ("warn", "error", "silent")
-
-
 def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:
     """Return a pair or pairs of texts as a list of pairs, and whether one pair was given.
 
@@ -227,11 +225,7 @@ def _as_pair(value: Any, name: str) -> tuple[str, str]:
             f"{name} has {len(value)} parts, {brief(value)}; expected a pair of texts: (query, text). Give several "
             "pairs as a list of pairs."
         )
-    for index, text in enumerate(value):
-        if not isinstance(text, str):
-            hint = " Leave missing texts out, or replace them by ''." if text is None or text != text else ""
-            raise TypeError(f"{name}[{index}] is {shown(text)}; expected a str.{hint}")
-        refuse_lone_surrogate(text, f"{name}[{index}]")
+    check_texts(value, name=name)
     return value[0], value[1]
 
 
@@ -247,7 +241,7 @@ def check_truncation(truncation: object) -> None:
             "truncation='split' is not for pairs, because the score of a window is not that of the pair. Give 'warn', "
             "'error' or 'silent'; or split the text yourself, score each part, and take the maximum."
         )
-    check_choice("truncation", truncation, _TRUNCATION)
+    check_choice("truncation", truncation, WITHOUT_WINDOWS)
 
 
 def refuse_cut(encodings: Sequence[Encoding], indices: Sequence[int], max_length: int) -> None:

@@ -37,7 +37,7 @@ from minibert.serving.settings import ServiceError, Settings
 from minibert.tasks.text_classification import function_of
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import refuse_lone_surrogate, shown
+from minibert.tokenizer.texts import check_text
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
 
 _MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
@@ -225,9 +225,7 @@ class ServedClassifier:
             for text in pair:
                 try:
                     if text is not None:
-                        if not isinstance(text, str):
-                            raise TypeError(f"{options.field}[{index}] is {shown(text)}; expected a str.")
-                        refuse_lone_surrogate(text, f"{options.field}[{index}]")
+                        check_text(text, f"{options.field}[{index}]")
                 except (TypeError, ValueError) as error:
                     raise ServiceError("invalid", str(error), param=options.field) from error
 

@@ -35,7 +35,7 @@ from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job, Kind
 from minibert.serving.settings import ServiceError, Settings
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.texts import check_texts
 from minibert.tokenizer.windows import TokenWindows
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.similarity import normalize_embeddings
@@ -372,7 +372,7 @@ class ServedModel:
             prompt_name = None
         else:
             try:
-                check_inputs(inputs)
+                check_texts(inputs)
             except (TypeError, ValueError) as error:
                 raise ServiceError("invalid", str(error), param="input") from error
             distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}

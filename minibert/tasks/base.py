@@ -13,9 +13,10 @@ import numpy as np
 from minibert._utils.validation import FloatArray, check_int
 from minibert.errors import ModelFormatError
 from minibert.sentence.batching import in_chunks
-from minibert.tasks.options import CutWarning, TextOptions, check_text, is_text, sort_inputs
+from minibert.tasks.options import CutWarning, TextOptions, is_text, sort_inputs
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding, padded_array
+from minibert.tokenizer.texts import check_text
 
 BATCH_SIZE = 32
 """Texts of a list, and windows, that are computed together unless batch_size= says otherwise."""

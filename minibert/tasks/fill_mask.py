@@ -13,9 +13,10 @@ from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
 from minibert.errors import ModelFormatError
 from minibert.sentence.batching import in_chunks
 from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, TextOptions, check_text, with_tokenizer_kwargs
+from minibert.tasks.options import CutWarning, TextOptions, with_tokenizer_kwargs
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import check_text
 
 # The most bytes of logits that are kept at once; each [MASK] has 4 V.
 _LOGITS_AT_ONCE = 1 << 26

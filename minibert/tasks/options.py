@@ -11,20 +11,19 @@ from minibert._utils.validation import brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.padding import PADDING, choose_strategy
-from minibert.tokenizer.texts import as_texts, refuse_lone_surrogate, shown
-from minibert.tokenizer.windows import encode_pairs
+from minibert.tokenizer.padding import PADDING, STRATEGIES, choose_strategy
+from minibert.tokenizer.texts import as_texts, check_text, shown
+from minibert.tokenizer.windows import WITHOUT_WINDOWS, encode_pairs
 
 # Values of truncation= -> the rule that each means. The names of transformers ask for a cut, so it is not silent.
 _RULES: dict[Any, str] = {
     None: "warn",
-    **{rule: rule for rule in ("warn", "error", "silent")},
+    **{rule: rule for rule in WITHOUT_WINDOWS},
     True: "silent",
-    **dict.fromkeys(("longest_first", "only_first", "only_second"), "silent"),
+    **dict.fromkeys(STRATEGIES, "silent"),
     False: "error",
     "do_not_truncate": "error",
 }
-_STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +117,7 @@ class TextOptions:
         most, length = config.max_position_embeddings, self.max_length
         if length is not None and length > most:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
-        if isinstance(self.truncation, str) and self.truncation in _STRATEGIES:
+        if isinstance(self.truncation, str) and self.truncation in STRATEGIES:
             strategy = self.truncation
         return Limit(model_limit(config, tokenizer) if length is None else length, _RULES[self.truncation], strategy)
 
@@ -176,20 +175,6 @@ def sort_inputs(inputs: Any, is_one: Callable[[Any], bool], what: str) -> tuple[
 def is_text(value: Any) -> bool:
     """Return whether a value is one text."""
     return isinstance(value, str)
-
-
-def check_text(value: Any, name: str) -> str:
-    """Return a text as it is.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is not a str, or it holds half a character.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {shown(value)}; expected a str.")
-    refuse_lone_surrogate(value, name)
-    return value
 
 
 def as_pair(value: Any, name: str, first: str, second: str) -> tuple[str, str]:

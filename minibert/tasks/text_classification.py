@@ -11,9 +11,9 @@ import numpy as np
 from minibert._utils.reproducible_math import sigmoid, softmax
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, TextOptions, as_pair, check_text
+from minibert.tasks.options import CutWarning, TextOptions, as_pair
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import shown
+from minibert.tokenizer.texts import check_text, shown
 
 _FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "softmax": softmax,

@@ -11,9 +11,9 @@ import numpy as np
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, brief, check_choice, check_int
 from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, Limit, TextOptions, check_text, is_text
+from minibert.tasks.options import CutWarning, Limit, TextOptions, is_text
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import shown
+from minibert.tokenizer.texts import check_text, shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,10 @@ import numpy as np
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray, brief
 from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, TextOptions, check_text
+from minibert.tasks.options import CutWarning, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import check_text
 
 _TEMPLATE = "This example is {}."
 

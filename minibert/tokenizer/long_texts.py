@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.tokenizer.encodings import OFFSETS, WORD, Columns, JoinedEncoding, RawEncoding, joined_columns
 from minibert.tokenizer.files import is_library_error, library_errors
-from minibert.tokenizer.texts import refuse_lone_surrogate, strings
+from minibert.tokenizer.texts import strings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -122,8 +122,6 @@ class RawEncoder:
         # The library does not say which text failed, so each one is tried alone.
         raw_encodings: list[RawEncoding] = []
         for index, one in enumerate(inputs):
-            for text in strings(one):
-                refuse_lone_surrogate(text, f"text {index}")
             with library_errors(ValueError, f"text {index} cannot be tokenized"):
                 raw_encodings += encode_all([one])
         return raw_encodings
@@ -132,7 +130,6 @@ class RawEncoder:
         self, cuts: _Cuts, text: str, add_special_tokens: bool, most: int | None, side: str, exact: bool
     ) -> JoinedEncoding:
         """Tokenize a text in pieces."""
-        refuse_lone_surrogate(text, "the text")  # it may be in the part that is not read
         n_before, n_after = (cuts.n_before, cuts.n_after) if add_special_tokens else (0, 0)
         names: dict[str, int] = {}
         around, held = list[Columns](), deque[Columns]()

@@ -14,7 +14,7 @@ from minibert._utils.validation import brief, check_choice, check_int, counted
 from minibert.tokenizer.files import SIDES
 
 PADDING = ("longest", "max_length", "do_not_pad")
-TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
+STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
 # The columns that are padded besides input_ids, and the value of padding in each.
@@ -34,7 +34,7 @@ def choose_limit(
     """Return the truncation strategy and the length for these arguments, with transformers' defaults."""
     if truncation is None:
         truncation = max_length is not None and padding == "do_not_pad"
-    strategy = choose_strategy("truncation", truncation, TRUNCATION)
+    strategy = choose_strategy("truncation", truncation, (*STRATEGIES, "do_not_truncate"))
     needed = strategy != "do_not_truncate" or padding == "max_length"
     if max_length is not None:
         max_length = check_int("max_length", max_length, 1)

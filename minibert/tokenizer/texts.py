@@ -18,10 +18,10 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[Any], list[Any] | None]:
     """Return texts and their pairs as lists of equal length; each item is a str (or a list of str, if `words`)."""
-    texts, single = _as_texts("text", text, words)
+    texts, single = checked_texts("text", text, words)
     if text_pair is None:
         return texts, None
-    pairs, single_pair = _as_texts("text_pair", text_pair, words)
+    pairs, single_pair = checked_texts("text_pair", text_pair, words)
     if single != single_pair:
         raise TypeError("text and text_pair must both be one text, or both be lists of equal length.")
     if len(texts) != len(pairs):
@@ -47,7 +47,7 @@ def split_pairs(text: Any, text_pair: Any, words: bool) -> tuple[Any, Any]:
         return text, text_pair
     for index, one in enumerate(text):
         if not _is_pair(one, words):
-            raise TypeError(f"text {index} is {shown(one)}; expected a pair of texts, as text 0 is one.")
+            raise TypeError(f"text[{index}] is {shown(one)}; expected a pair of texts, as text[0] is one.")
     return [first for first, _ in text], [second for _, second in text]
 
 
@@ -90,46 +90,37 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
     return values, False
 
 
-def _as_texts(name: str, value: Any, words: bool) -> tuple[list[Any], bool]:
-    """Return a list of checked texts, and whether one text was given."""
-    if isinstance(value, np.ndarray):
+def checked_texts(name: str, value: Any, words: bool = False) -> tuple[list[Any], bool]:
+    """Return a text or texts as a list, or those that are split into words, and whether one was given; check each.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is something else. The message names the index.
+    """
+    if isinstance(value, np.ndarray) and words:
         value = value.tolist()
-    if words:
-        if not isinstance(value, list | tuple):
-            raise TypeError(f"{name} is {shown(value)}; expected a list of words, or a list of such lists.")
-        # As in transformers, an empty list is one text without words.
-        single = not (value and isinstance(value[0], list | tuple | np.ndarray))
-        return [_as_words(f"{name} {index}", one) for index, one in enumerate([value] if single else value)], single
-    texts, single = as_texts(name, value)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"{name} {index} is {shown(text)}; expected str.{_hint(text)}")
-    return list(texts), single
+    if not words:
+        texts, single = as_texts(name, value)
+        check_texts(texts, name=name)
+        return list(texts), single
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{name} is {shown(value)}; expected a list of words, or a list of such lists.")
+    # As in transformers, an empty list is one text without words.
+    single = not (value and isinstance(value[0], list | tuple | np.ndarray))
+    return [_as_words(f"{name}[{index}]", one) for index, one in enumerate([value] if single else value)], single
 
 
 def _as_words(name: str, text: Any) -> list[str]:
     if not isinstance(text, (list, tuple, np.ndarray)):
         raise TypeError(f"{name} is {shown(text)}; expected a list of words, because is_split_into_words is set.")
     words = list(text)
-    for index, word in enumerate(words):
-        if not isinstance(word, str):
-            raise TypeError(f"{name} has {shown(word)} for word {index}; expected str.")
+    check_texts(words, name=name)
     return words
 
 
-def _hint(text: Any) -> str:
-    """Say what to do with a value that users often give instead of a text."""
-    if text is None or isinstance(text, float):
-        return " Leave missing texts out, or replace them by ''."
-    if isinstance(text, bytes):
-        return " Decode it first: text.decode()."
-    if isinstance(text, (list, tuple)):
-        return " Pairs are given as text= and text_pair=, lists of words with is_split_into_words=True."
-    return ""
-
-
-def check_inputs(texts: Sequence[str], first: int = 0, name: str = "inputs") -> None:
-    """Raise for values that are not a str, and for lone surrogates.
+def check_texts(texts: Sequence[Any], first: int = 0, name: str = "inputs") -> None:
+    """Refuse what is not a text in a sequence of texts, by its index.
 
     Parameters
     ----------
@@ -142,22 +133,41 @@ def check_inputs(texts: Sequence[str], first: int = 0, name: str = "inputs") -> 
     Raises
     ------
     TypeError, ValueError
-        The message names the index.
+        As in `check_text`; the message names the index.
     """
     for index, text in enumerate(texts, first):
-        if not isinstance(text, str):
-            raise TypeError(f"{name}[{index}] is a {type(text).__name__}; expected a str.")
-        refuse_lone_surrogate(text, f"{name}[{index}]")
+        if not isinstance(text, str) or LONE_SURROGATE.search(text):
+            check_text(text, f"{name}[{index}]")
 
 
-def refuse_lone_surrogate(text: str, name: str) -> None:
-    """Refuse a text that UTF-8 cannot hold, and name the position of its first lone surrogate."""
-    found = LONE_SURROGATE.search(text)
+def check_text(value: Any, name: str) -> str:
+    """Return a text as it is.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not a str, or UTF-8 cannot hold it: it has a lone surrogate.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {shown(value)}; expected a str.{_hint(value)}")
+    found = LONE_SURROGATE.search(value)
     if found:
         raise ValueError(
             f"{name} holds half a character, the lone surrogate {found[0]!r}, at position {found.start()}; "
             "it was decoded wrongly, or by the error handler surrogateescape."
         )
+    return value
+
+
+def _hint(value: object) -> str:
+    """Say what to do with a value that users often give instead of a text."""
+    if value is None or isinstance(value, float):
+        return " Leave missing texts out, or replace them by ''."
+    if isinstance(value, bytes):
+        return " Decode it first: text.decode()."
+    if isinstance(value, list | tuple):
+        return " Pairs are for CrossEncoder and text_pair= of a tokenizer, lists of words for is_split_into_words=True."
+    return ""
 
 
 def strings(one: Any) -> Iterator[str]:

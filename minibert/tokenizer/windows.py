@@ -11,12 +11,15 @@ import numpy as np
 from minibert._utils.validation import FloatArray, brief, check_choice, check_int
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import refuse_lone_surrogate
+from minibert.tokenizer.texts import check_text
 
 Truncation: TypeAlias = Literal["warn", "error", "split", "silent"]
 """Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
 
 TRUNCATION: tuple[str, ...] = get_args(Truncation)
+
+WITHOUT_WINDOWS = tuple(how for how in TRUNCATION if how != "split")
+"""The treatments of pairs, and of texts of which each token is wanted."""
 
 CHARACTERS_AT_ONCE = 2**16
 """Limit of the characters tokenized together; the library takes some hundred bytes for each token of its encodings."""
@@ -82,7 +85,7 @@ class TokenWindows:
             raise ValueError(
                 f"stride={brief(stride)} overlaps windows; it needs truncation='split', not {truncation!r}."
             )
-        refuse_lone_surrogate(prompt, "prompt")
+        check_text(prompt, "prompt")
         self._tokenizer, self._prompt, self._texts_at_once = tokenizer, prompt, texts_at_once
         self._max_length, self._truncation, self._stride = max_length, truncation, stride
         self.num_prompt_tokens = 0
@@ -98,7 +101,7 @@ class TokenWindows:
         Parameters
         ----------
         texts : sequence of str
-            Already checked by `check_inputs`.
+            Already checked by `check_texts`.
         indices : sequence of int
             The caller's index of each text, for messages.
         exact : bool

@@ -16,7 +16,8 @@ from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import as_batch, as_texts, shown
+from minibert.tokenizer.texts import as_texts, checked_texts, shown
+from minibert.tokenizer.windows import WITHOUT_WINDOWS
 from minibert.vectors.layers import (
     LAYER_POOLING,
     SUBWORD_POOLING,
@@ -361,9 +362,6 @@ def _occurrence(index: int, text: TokenVectors, tokens: slice) -> Occurrence:
     return Occurrence(text.text, index, tokens, start, end)
 
 
-_TRUNCATION = ("warn", "error", "silent")
-
-
 @overload
 def embed_tokens(  # type: ignore[overload-overlap]  # a str is a sequence of str too
     model: BertModel,
@@ -454,7 +452,7 @@ def embed_tokens(
         )
     chosen = resolve_layers(layers, model.config.num_hidden_layers)
     check_choice("layer_pooling", layer_pooling, [how for how in LAYER_POOLING if how != "stack"])
-    check_choice("truncation", truncation, _TRUNCATION)
+    check_choice("truncation", truncation, WITHOUT_WINDOWS)
     limit = _limit(model, tokenizer, max_length)
     items, single = as_texts("texts", texts)
     if not items:
@@ -463,7 +461,7 @@ def embed_tokens(
         raise TypeError(
             f"texts is {shown(texts)}, one text with is_split_into_words; expected a list of lists of words: [words]."
         )
-    checked = as_batch(list(items), None, is_split_into_words)[0]
+    checked = checked_texts("texts", list(items), is_split_into_words)[0]
     encodings, cut_words = _encode(tokenizer, checked, limit, truncation, is_split_into_words)
     embedded = [
         _describe(text, encoding, words, vectors, chosen)

@@ -101,7 +101,7 @@ RANK: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     ((["q"], ["a"]), {}, TypeError, "For several queries call rank often"),
     (("q", "a"), {}, TypeError, "documents is one str"),
     (("q", None), {}, TypeError, "documents is a NoneType"),
-    (("q", ["a", None]), {}, TypeError, r"documents\[1\] is a NoneType"),
+    (("q", ["a", None]), {}, TypeError, r"documents\[1\] is NoneType"),
     (("q", ["\udfff"]), {}, ValueError, r"documents\[0\] holds half a character"),
     (("q", ["a"]), {"activation_fn": lambda x: x * np.nan}, ValueError, "returned NaN for logits of shape"),
     (("q", ["a"]), {"top_k": 0}, ValueError, "top_k=0; expected an int of at least 1, or None for all"),
@@ -227,7 +227,7 @@ def test_folders(tmp_path: Path, kind: Any, head: str, spoil: Callable[[Path], o
 
 ENCODE: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (None, {}, TypeError, "inputs is a NoneType"),
-    ([1], {}, TypeError, r"inputs\[0\] is a int; expected a str"),
+    ([1], {}, TypeError, r"inputs\[0\] is int 1; expected a str"),
     (["a", "\udfff"], {}, ValueError, r"inputs\[1\] holds half a character"),
     (["a"], {"max_active_dims": 0}, ValueError, "max_active_dims=0; expected an int of at least 1, or None"),
     (["a"], {"max_active_dims": 2.5}, TypeError, "max_active_dims=2.5"),

@@ -401,7 +401,7 @@ def test_the_report_counts_what_was_computed(engine: Engine, model: SentenceTran
 
 REFUSED: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
     "too long": (["a", LONG], {"truncation": "error"}, "too_long", r"input\[1\] has \d+ tokens; the limit is 64"),
-    "not a text": (["a", 3], {}, "invalid", r"inputs\[1\] is a int"),
+    "not a text": (["a", 3], {}, "invalid", r"inputs\[1\] is int"),
     "surrogate": (["\ud800"], {}, "invalid", r"inputs\[0\]"),
     "prompt": (["a"], {"prompt_name": "none"}, "invalid", "prompt_name 'none' is not a prompt"),
     "input type": (["a"], {"input_type": "x"}, "invalid", "input_type 'x'"),

@@ -159,7 +159,7 @@ def test_a_text_that_is_cut_is_read_no_further_than_needed(tmp_path: Path, read:
     np.testing.assert_array_equal(quick.ids, exact.ids)
     short = tokenizer.encodings(["a cat " * 20], max_length=60, exact=False)[0]
     assert (len(short), short.n_truncated) == (42, 0)
-    with pytest.raises(ValueError, match="text 1 holds half a character"):
+    with pytest.raises(ValueError, match=r"text\[1\] holds half a character"):
         tokenizer.encodings(["a", text + "\ud800"], max_length=60, exact=False)
 
 
