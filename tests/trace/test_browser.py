@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,8 +18,6 @@ from minibert.cli import main
 from minibert.inside import explain_similarity, logit_lens
 from minibert.inside.texts import page_guesses, trace_texts
 from tests.support.browser import axe_source, open_browser, watched_page
-from tests.support.checkpoints import random_checkpoint
-from tests.support.report import REPORT
 from tests.support.sentence_heads import model_folder
 
 pytestmark = pytest.mark.browser
@@ -55,83 +52,60 @@ def choose(page: Any, **chosen: int | str) -> None:
         page.select_option(f"#{key}", str(value))
 
 
-def font_of(page: Any) -> str:
-    """Return the family of the installed font that the text of the page is drawn with."""
-    session = page.context.new_cdp_session(page)
-    for domain in ("DOM", "CSS"):
-        session.send(f"{domain}.enable")
-    root = session.send("DOM.getDocument")["root"]["nodeId"]
-    node = session.send("DOM.querySelector", {"nodeId": root, "selector": "#flow th"})["nodeId"]
-    return ", ".join(
-        one["familyName"] for one in session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]
-    )
-
-
 def number(text: str) -> float:
     return float(text.replace("\u2212", "-").replace("%", "").replace("\u2013", "nan"))
+
+
+def numbers(cells: Any) -> list[float]:
+    return [number(text) for text in cells.all_text_contents()]
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def test_200_random_cells_are_those_of_the_arrays(browser: Any, file: Path, trace: Trace) -> None:
+def test_random_cells_are_those_of_the_arrays(browser: Any, file: Path, trace: Trace) -> None:
     generator = np.random.default_rng(0)
     values = trace.sequence(0)
     with watched_page(browser, file) as page:
         page.click("#grid-details summary")
         page.locator("#grid-table tbody tr").first.wait_for()
-        for _ in range(25):
+        for _ in range(8):
             layer, head, i, j = (int(generator.integers(n)) for n in (6, 12, 22, 22))
-            choose(page, layer=layer, head=head, token=i, other=j, mode="raw")
             own = f"encoder.layer.{layer}.attention.self"
-            probs = values[f"{own}.probs"][head].astype(np.float64)
-            cells = page.locator("#grid-table tbody tr").nth(i).locator("td").all_text_contents()
-            np.testing.assert_allclose([number(cell) for cell in cells], 100 * probs[i], atol=0.0501)
-            assert f"{100 * probs[i, j]:.1f}"[:-1] in page.text_content("#say")[-8:]
-
-            weight = trace.output_map(layer)
-            columns = slice(32 * head, 32 * head + 32)
-            lengths = np.linalg.norm(values[f"{own}.value"][:, columns] @ weight[:, columns].T, axis=1)
-            choose(page, mode="weighted")
-            cells = page.locator("#grid-table tbody tr").nth(i).locator("td").all_text_contents()
-            shares = 100 * probs[i] * lengths / (probs[i] * lengths).sum()
-            np.testing.assert_allclose([number(cell) for cell in cells], shares, atol=0.0501)
-
+            probs, columns = values[f"{own}.probs"][head].astype(np.float64), slice(32 * head, 32 * head + 32)
+            lengths = np.linalg.norm(values[f"{own}.value"][:, columns] @ trace.output_map(layer)[:, columns].T, axis=1)
+            for mode, shares in (("raw", probs[i]), ("weighted", probs[i] * lengths / (probs[i] * lengths).sum())):
+                choose(page, layer=layer, head=head, token=i, other=j, mode=mode)
+                cells = numbers(page.locator("#grid-table tbody tr").nth(i).locator("td"))
+                np.testing.assert_allclose(cells, 100 * shares, atol=0.0501)
             steps = page.locator("#steps li").all()
-            assert len(steps) == 21
             shown = [number(one.split()[-1]) for one in steps[9].locator(".numbers b").all_text_contents()]
             np.testing.assert_allclose(shown, probs[i, :3], rtol=5.01e-3)
-            total = number(steps[9].locator(".where", has_text="log of the sum").text_content().rstrip(".").split()[-1])
-            scores = values[f"{own}.scores"][head, i].astype(np.float64)
-            assert total == pytest.approx(np.log(np.exp(scores).sum()), rel=5.01e-3)
-            for n, name in enumerate([*list(values)[:5], *[name for name in values if f"layer.{layer}." in name]][:10]):
-                array = values[name]
-                shown = steps[n].locator(".numbers b").all_text_contents()
+            names = [*list(values)[:5], *[name for name in values if f"layer.{layer}." in name]]
+            for step, array in zip(steps[:15], [values[name] for name in names[:15]], strict=True):
                 if array.ndim == 2:
-                    np.testing.assert_allclose([number(one) for one in shown], array[i, :4], rtol=5.01e-3, atol=1e-7)
-                    rms = number(steps[n].locator(".rms").text_content().removeprefix("RMS "))
+                    shown = numbers(step.locator(".numbers b"))
+                    np.testing.assert_allclose(shown, array[i, :4], rtol=5.01e-3, atol=1e-7)
+                    rms = number(step.locator(".rms").text_content().removeprefix("RMS "))
                     assert rms == pytest.approx(np.sqrt(np.square(array[i], dtype=np.float64).mean()), rel=5.01e-3)
 
 
 def test_the_map_the_flow_and_the_words_are_those_of_the_arrays(browser: Any, file: Path, trace: Trace) -> None:
     values = trace.sequence(0)
     states = [values["embeddings"], *(values[f"encoder.layer.{i}"] for i in range(6))]
+    probs = np.concatenate([values[f"encoder.layer.{i}.attention.self.probs"] for i in range(6)])
     with watched_page(browser, file) as page:
-        choose(page, token=19, other=6, measure="chosen")
-        cells = page.locator("#map tbody button").all_text_contents()
-        expected = [values[f"encoder.layer.{i}.attention.self.probs"][h, 19, 6] for i in range(6) for h in range(12)]
-        np.testing.assert_allclose([number(cell) for cell in cells], 100 * np.array(expected), atol=0.551)
-        choose(page, measure="previous")
-        cells = page.locator("#map tbody button").all_text_contents()
-        probs = [values[f"encoder.layer.{i}.attention.self.probs"] for i in range(6)]
-        expected = [np.diagonal(probs[i][h], -1).mean() for i in range(6) for h in range(12)]
-        np.testing.assert_allclose([number(cell) for cell in cells], 100 * np.array(expected), atol=0.506)
-
-        def cosine(a: Any, b: Any) -> float:
-            return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-
+        choose(page, token=19, other=6)
+        previous = np.diagonal(probs, -1, axis1=1, axis2=2).mean(axis=1)
+        for measure, expected in (("chosen", probs[:, 19, 6]), ("previous", previous)):
+            choose(page, measure=measure)
+            np.testing.assert_allclose(numbers(page.locator("#map tbody button")), 100 * expected, atol=0.551)
         for state, row in enumerate(page.locator("#flow tbody tr").all()):
-            cells = [number(cell) for cell in row.locator("td").all_text_contents()]
+            cells = numbers(row.locator("td"))
             assert cells[4] == pytest.approx(cosine(states[state][19], states[state][6]), abs=6e-4)
             if state:
                 own = f"encoder.layer.{state - 1}"
@@ -140,31 +114,18 @@ def test_the_map_the_flow_and_the_words_are_those_of_the_arrays(browser: Any, fi
                 before = [cosine(states[state][19], states[k][19]) for k in (state - 1, 0)]
                 np.testing.assert_allclose(cells[2:4], before, atol=6e-4)
         for state, row in enumerate(page.locator("#words tbody tr").all()):
-            cells = [number(cell) for cell in row.locator("td").all_text_contents()]
-            pairs = [(6, 10), (6, 19), (10, 19)]
-            expected = [cosine(states[state][a], states[state][b]) for a, b in pairs]
+            expected = [cosine(states[state][a], states[state][b]) for a, b in ((6, 10), (6, 19), (10, 19))]
             assert row.locator("td").all_text_contents() == [f"{one:.3f}" for one in expected], "rounded once"
-            assert row.locator("th").text_content() == str(state)
 
 
 def test_the_forward_pass_leads_to_each_step_and_the_arcs_to_each_token(browser: Any, file: Path, trace: Trace) -> None:
     with watched_page(browser, file, viewport={"width": 1280, "height": 900}) as page:
         choose(page, layer=3, head=1, token=19, other=10)
-        boxes, steps = page.locator("#pass a"), page.locator("#steps li")
-        assert boxes.count() == steps.count() == 21
-        for place in range(21):
+        boxes = page.locator("#pass a")
+        assert boxes.count() == page.locator("#steps li").count() == 21
+        for place in range(0, 21, 5):
             boxes.nth(place).click()
-            there = page.evaluate("[document.activeElement.id, document.activeElement.querySelector('h4').textContent]")
-            symbol = there[1].split(". ")[1]
-            assert there[0] == f"step-{place + 1}"
-            assert (
-                boxes.nth(place)
-                .text_content()
-                .startswith({"embeddings": "state 0", "output": "state 4"}.get(symbol, symbol))
-            )
-        page.locator("#pass button").nth(5).click()
-        assert page.input_value("#layer") == "5"
-        assert page.evaluate("document.activeElement.textContent") == "5"
+            assert page.evaluate("document.activeElement.id") == f"step-{place + 1}"
         for token in (0, 19):
             choose(page, layer=3, token=token)
             shares = trace[3, "probs"][0, 1, token]
@@ -181,49 +142,28 @@ def test_every_control_is_reached_and_used_with_keys(browser: Any, file: Path) -
         for _ in range(110):
             page.keyboard.press("Tab")
             reached.append(page.evaluate("(e => e.id || e.closest('[id]')?.id)(document.activeElement)"))
-        keys = {"theme", "help", "text", "token", "other", "layer", "head", "mode", "strip", "map", "measure", "to"}
-        assert keys | {"from", "grid", "grid-details", "word"} <= {*reached}
-
-        def chosen() -> tuple[int, ...]:
-            return tuple(int(page.input_value(f"#{key}")) for key in ("token", "other", "layer", "head"))
-
+        keys = "theme help text token other layer head mode strip map measure to from grid grid-details word"
+        assert {*keys.split()} <= {*reached}
         choose(page, token=3, other=4, layer=2, head=5)
-        page.focus("#strip [aria-pressed=true]")
-        page.keyboard.press("ArrowRight")
-        assert chosen() == (4, 4, 2, 5)
-        assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
-        page.keyboard.press("Home")
-        page.keyboard.press("ArrowLeft")
-        assert chosen() == (0, 4, 2, 5)
-        page.focus("#map [aria-pressed=true]")
-        page.keyboard.press("ArrowDown")
-        page.keyboard.press("ArrowRight")
-        assert chosen() == (0, 4, 3, 6)
-        assert "layer 3, head 6" in page.evaluate("document.activeElement.getAttribute('aria-label')")
-        page.focus("#grid")
-        for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowDown"):
-            page.keyboard.press(key)
-        assert chosen() == (2, 6, 3, 6)
+        for place, pressed, expected in (
+            ("#strip [aria-pressed=true]", "ArrowRight", (4, 4, 2, 5)),
+            ("#strip [aria-pressed=true]", "Home ArrowLeft", (0, 4, 2, 5)),
+            ("#map [aria-pressed=true]", "ArrowDown ArrowRight", (0, 4, 3, 6)),
+            ("#grid", "ArrowDown ArrowRight ArrowRight ArrowDown", (2, 6, 3, 6)),
+        ):
+            page.focus(place)
+            for key in pressed.split():
+                page.keyboard.press(key)
+            assert tuple(int(page.input_value(f"#{key}")) for key in ("token", "other", "layer", "head")) == expected
         assert "Row 2 stealing, column 6 bank" in page.get_attribute("#grid", "aria-label")
-        page.keyboard.press("?")
-        assert page.locator("#keys").is_visible()
-        page.keyboard.press("Escape")
-        assert not page.locator("#keys").is_visible()
+        for key, visible in (("?", True), ("Escape", False)):
+            page.keyboard.press(key)
+            assert page.locator("#keys").is_visible() == visible
         for place in ("#to li:nth-child(3) button", "#from li:nth-child(2) button"):
             page.focus(place)
             page.keyboard.press("Enter")
             assert page.input_value("#other") == page.text_content(place).split()[0]
             assert page.evaluate(f"document.activeElement === document.querySelector('{place}')"), "the focus stays"
-        page.focus("#token")
-        page.keyboard.press("?")
-        assert not page.locator("#keys").is_visible(), "a list takes the key"
-        page.focus("nav a[href='#h-words']")
-        page.keyboard.press("Enter")
-        assert page.evaluate("document.activeElement.id") == "h-words"
-        page.focus("#grid-details summary")
-        page.keyboard.press("Enter")
-        page.locator("#grid-table tbody tr").first.wait_for()
-        assert page.locator("#grid-table tbody tr").count() == 22
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -245,70 +185,29 @@ def test_axe_finds_nothing(browser: Any, file: Path, scheme: str, tmp_path: Path
         context.close()
 
 
-@pytest.mark.parametrize(("width", "ratio"), [(320, 1), (360, 2), (640, 2), (1280, 1), (2560, 1), (3840, 1)])
-def test_no_sideways_scrolling(browser: Any, file: Path, width: int, ratio: int) -> None:
-    """640 pixels with two for each are a screen of 1280 at 200 % zoom."""
-    options = {"viewport": {"width": width, "height": 800}, "device_scale_factor": ratio, "reduced_motion": "reduce"}
-    with watched_page(browser, file, **options) as page:
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+@pytest.mark.parametrize("width", [320, 640, 1280, 3840])
+def test_a_screen_of_any_width_shows_everything_with_any_font(browser: Any, file: Path, width: int) -> None:
+    with watched_page(browser, file, viewport={"width": width, "height": 800}, reduced_motion="reduce") as page:
+        for style in ("", "letter-spacing: 0.15em", "letter-spacing: -0.08em", "font-family: monospace"):
+            sheet = f"x => {{ const s = new CSSStyleSheet(); s.replaceSync('* {{ {style} !important }}'); "
+            page.evaluate(f"{sheet} document.adoptedStyleSheets = [s]; }}", 0)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, style
         assert page.evaluate("document.getAnimations().length") == 0
 
 
-def test_the_contents_are_the_parts_of_the_page(browser: Any, file: Path) -> None:
-    with watched_page(browser, file) as page:
-        sections = [
-            f"#{one}" for one in page.eval_on_selector_all("section:not([hidden]) h2", "all => all.map(h => h.id)")
-        ]
-        linked = page.locator("nav a:visible")
-        assert [linked.nth(i).get_attribute("href") for i in range(linked.count())] == sections
-        assert "#h-parts" not in sections
-        page.emulate_media(media="print")
-        assert not page.is_visible("#h-data"), "on paper there is no button for a file"
-
-
-@pytest.mark.parametrize(
-    ("kind", "style"),
-    [
-        ("the page's own", ""),
-        ("wide", "* { letter-spacing: 0.15em !important }"),
-        ("narrow", "* { letter-spacing: -0.08em !important }"),
-        ("of fixed width", "* { font-family: monospace !important }"),
-    ],
-)
-def test_a_phone_shows_everything_with_any_font(browser: Any, file: Path, kind: str, style: str) -> None:
-    with watched_page(browser, file, viewport={"width": 360, "height": 800}) as page:
-        page.evaluate(
-            "s => { const x = new CSSStyleSheet(); x.replaceSync(s); document.adoptedStyleSheets = [x]; }", style
-        )
-        around = "document.querySelector('#flow').parentNode"
-        too_wide = [
-            page.evaluate("document.documentElement.scrollWidth - innerWidth"),
-            page.evaluate(f"{around}.scrollWidth - {around}.clientWidth"),
-        ]
-        assert too_wide == [0, 0], f"pixels of the page and of the flow, with the font {font_of(page)} ({kind})"
-
-
-def test_print_is_light(browser: Any, file: Path) -> None:
-    with watched_page(browser, file, color_scheme="dark") as page:
-        background = "getComputedStyle(document.body).backgroundColor"
-        dark = page.evaluate(background)
-        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-        assert page.evaluate(background) == "rgb(252, 252, 250)" != dark
-        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-        assert page.evaluate(background) == dark
-
-
-def test_the_address_says_what_is_shown(browser: Any, file: Path) -> None:
+def test_the_address_says_what_is_shown(browser: Any, file: Path, trace: Trace) -> None:
     keys = ("text", "token", "other", "layer", "head", "mode")
     with watched_page(browser, file) as page:
-        choose(page, token=3, other=7, layer=4, head=9, mode="weighted")
+        choose(page, text=1)
+        assert page.locator("#strip bdi").all_text_contents() == trace.tokens[1]
+        choose(page, token=2, other=3, layer=4, head=1, mode="raw")
+        assert f"money gives bank {100 * trace[4, 'probs'][1, 1, 2, 3]:.1f}\u00a0%" in page.text_content("#say")
         address = page.url
     with closing(browser.new_context()) as context:
         page = context.new_page()
         page.goto(address)
         page.wait_for_selector("html[data-ready]")
-        assert [page.input_value(f"#{key}") for key in keys] == ["0", "3", "7", "4", "9", "weighted"]
-        assert page.url == address
+        assert [page.input_value(f"#{key}") for key in keys] == ["1", "2", "3", "4", "1", "raw"]
         for wrong in ("#token=99&text=0", "#text=0&layer=-1&mode=x", "#%", "#text=7&token=1"):
             page.goto("about:blank")
             page.goto(file.as_uri() + wrong)
@@ -318,43 +217,39 @@ def test_the_address_says_what_is_shown(browser: Any, file: Path) -> None:
 
 def test_the_data_as_files(browser: Any, file: Path, trace: Trace) -> None:
     with watched_page(browser, file) as page:
-        with page.expect_download() as download:
-            page.click("#save-csv")
-        rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8"))))
-        assert len(rows) == 6 * 12 * 22 * 22
-        for row in rows[:: 6 * 12 * 22 * 22 // 200]:
-            layer, head, i, j = (int(row[key]) for key in ("layer", "head", "token", "other"))
-            assert float(row["prob"]) == pytest.approx(float(trace[layer, "probs"][0, head, i, j]), abs=5.1e-4)
-            assert (row["token_text"], row["other_text"]) == (trace.tokens[0][i], trace.tokens[0][j])
-        with page.expect_download() as download:
-            page.click("#save-json")
-        data = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
-        probs = np.array(data["texts"][0]["attention"]["probs"])
-        expected = np.stack([trace[layer, "probs"][0] for layer in range(6)])
-        np.testing.assert_allclose(probs, expected, atol=5.1e-4)
-        assert data["texts"][1]["tokens"] == trace.tokens[1]
+        content = {}
+        for kind in ("csv", "json"):
+            with page.expect_download() as download:
+                page.click(f"#save-{kind}")
+            content[kind] = Path(download.value.path()).read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(content["csv"])))
+    assert len(rows) == 6 * 12 * 22 * 22
+    for row in rows[::174]:
+        layer, head, i, j = (int(row[key]) for key in ("layer", "head", "token", "other"))
+        assert float(row["prob"]) == pytest.approx(float(trace[layer, "probs"][0, head, i, j]), abs=5.1e-4)
+        assert (row["token_text"], row["other_text"]) == (trace.tokens[0][i], trace.tokens[0][j])
+    data = json.loads(content["json"])
+    expected = np.stack([trace[layer, "probs"][0] for layer in range(6)])
+    np.testing.assert_allclose(np.array(data["texts"][0]["attention"]["probs"]), expected, atol=5.1e-4)
+    assert data["texts"][1]["tokens"] == trace.tokens[1]
 
 
 def test_a_long_text_with_frequent_words(
-    browser: Any, minilm: BertModel, tokenizer: BertTokenizer, tmp_path: Any
+    browser: Any, minilm: BertModel, tokenizer: BertTokenizer, tmp_path: Path
 ) -> None:
     """Each repeated word has its table, and what the page does not have is said in words."""
     path = tmp_path / "long.html"
     text = "the cat saw the dog and the bird near the tree, and the bank " * 20 + "river bank by the river"
     trace = minilm.trace(**tokenizer(text, return_tensors="np"), tokens=tokenizer)
     trace.page(path, layers=[0, 1])
-    states = trace.sequence(0)
+    states = trace["encoder.layer.1"][0].astype(float)
     with watched_page(browser, path) as page:
         for word in ("the", "bank", "and", "river"):
             choose(page, word=word)
-            places = [i for i, token in enumerate(trace.tokens[0]) if token == word][:5]
-            a, b = states["encoder.layer.1"][places[:2]].astype(float)
+            places = [i for i, token in enumerate(trace.tokens[0]) if token == word]
             cell = page.locator("#words tbody tr").nth(2).locator("td").first.text_content()
-            assert number(cell) == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=6e-4)
+            assert number(cell) == pytest.approx(cosine(*states[places[:2]]), abs=6e-4)
             assert "NaN" not in page.text_content("#words-summary")
-        choose(page, token=1, other=200)
-        assert "largest shares" in page.text_content("#say") or "%" in page.text_content("#say")
-        assert "the first 5 places of a word" in page.text_content("#flow-words")
 
 
 def test_the_embedding_and_the_errors_of_a_port(
@@ -369,40 +264,23 @@ def test_the_embedding_and_the_errors_of_a_port(
     with watched_page(browser, tmp_path / "page.html") as page:
         assert f"The first wrong value is {report.first}." in page.text_content("#errors-words")
         assert page.locator("#errors tbody tr").count() == len(rows) == 91
-        assert page.locator("#errors-map tbody tr").count() == 14
-        wrong = page.locator("#errors-map td").filter(has_text="\u2717").all_text_contents()
-        assert len(wrong) == sum(level == "wrong" and "layer." in name for name, _, level in rows) > 0
-        choose(page, token=3)
-        shares = [
-            number(cell) for cell in page.locator("#tokens-table tbody tr").nth(3).locator("td").all_text_contents()
-        ]
+        wrong = page.locator("#errors-map td").filter(has_text="\u2717").count()
+        assert wrong == sum(level == "wrong" and "layer." in name for name, _, level in rows) > 0
+        shares = numbers(page.locator("#tokens-table tbody tr").nth(3).locator("td"))
         assert shares[0] == inputs["input_ids"][0, 3]
         assert sum(shares[1:]) == pytest.approx(100, abs=0.16)
-
-
-def test_the_button_changes_the_colours(browser: Any, file: Path) -> None:
-    with watched_page(browser, file, color_scheme="light") as page:
-        seen = []
-        for _ in range(3):
-            seen.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-            page.click("#theme")
-        assert seen[0] == seen[1] != seen[2]
 
 
 def test_the_picture_of_the_front_page(browser: Any, trace: Trace, tmp_path: Path, request: Any) -> None:
     """`pytest -m browser --write-picture` makes it again."""
     there = Path(__file__).parents[2] / ".github" / "page.png"
     target = there if request.config.getoption("--write-picture") else tmp_path / "page.png"
-    file = tmp_path / "page.html"
-    trace.page(file, title="all-MiniLM-L6-v2", sequences=0)
-    with watched_page(browser, file, viewport={"width": 1180, "height": 1500}, color_scheme="light") as page:
+    trace.page(tmp_path / "page.html", title="all-MiniLM-L6-v2", sequences=0)
+    size = {"width": 1180, "height": 1500}
+    with watched_page(browser, tmp_path / "page.html", viewport=size, color_scheme="light") as page:
         choose(page, token=19, other=11, layer=0, head=1)
         page.screenshot(path=target)
-    for picture in (target, there):
-        content = picture.read_bytes()
-        assert content.startswith(b"\x89PNG")
-        assert int.from_bytes(content[16:20]) == 1180
-        assert 40_000 < len(content) < 400_000
+    assert 40_000 < target.stat().st_size < 400_000
 
 
 # --- other traces -----------------------------------------------------------------------------------------------------
@@ -425,10 +303,9 @@ def test_hostile_tokens_are_only_text(browser: Any, minilm: BertModel, tmp_path:
 
 
 def test_right_to_left(browser: Any, minilm: BertModel, tmp_path: Path) -> None:
-    path = tmp_path / "hebrew.html"
     words = ["[CLS]", "\u05d4\u05d1\u05e0\u05e7", "\u05dc\u05d9\u05d3", "\u05d4\u05e0\u05d4\u05e8", "[SEP]"]
-    minilm.trace(np.arange(1000, 1005)[None], tokens=[words]).page(path)
-    with watched_page(browser, path) as page:
+    minilm.trace(np.arange(1000, 1005)[None], tokens=[words]).page(tmp_path / "hebrew.html")
+    with watched_page(browser, tmp_path / "hebrew.html") as page:
         left = [page.locator("#strip button").nth(i).bounding_box()["x"] for i in range(5)]
         assert left == sorted(left, reverse=True)
         choose(page, token=1)
@@ -437,30 +314,18 @@ def test_right_to_left(browser: Any, minilm: BertModel, tmp_path: Path) -> None:
         assert page.input_value("#token") == "2"
 
 
-def test_two_texts(browser: Any, file: Path, trace: Trace) -> None:
-    with watched_page(browser, file) as page:
-        choose(page, text=1)
-        assert page.locator("#strip bdi").all_text_contents() == trace.tokens[1]
-        choose(page, token=2, other=3, layer=4, head=1)
-        share = trace[4, "probs"][1, 1, 2, 3]
-        assert f"money gives bank {100 * share:.1f}\u00a0%" in page.text_content("#say")
-
-
 def test_the_parts_of_a_cosine(browser: Any, minilm_sentences: Any, tmp_path: Path) -> None:
     path, texts = tmp_path / "pair.html", ("The bank lends money to the farmer.", "He sat on the river bank.")
     assert main(["inspect", texts[0], "--pair", texts[1], "-o", str(path)]) == 0
     found = explain_similarity(minilm_sentences, *texts)
     with watched_page(browser, path) as page:
         assert f"is {found.cosine:.3f}. It is the sum of 11 \u00d7 9 = 99 parts" in page.text_content("#parts-words")
-        shown = [number(text) for text in page.locator("#parts .number").all_text_contents()]
+        shown = numbers(page.locator("#parts .number"))
         np.testing.assert_allclose(shown, [part for _, _, part in found.largest(10)], atol=5.1e-5)
-        assert page.locator("nav a:visible").all_text_contents()[-2:] == ["The two texts", "Data"]
-        page.click("nav a[href='#h-parts']")
-        assert page.evaluate("document.activeElement.id") == "h-parts"
         page.click("#parts-details summary")
         page.locator("#parts-table tbody tr").first.wait_for()
-        cells = [number(cell) for cell in page.locator("#parts-table td").all_text_contents()]
         sums = found.parts.sum(axis=1, keepdims=True)
+        cells = numbers(page.locator("#parts-table td"))
         np.testing.assert_allclose(cells, np.hstack([found.parts, sums]).ravel(), atol=6e-5)
 
 
@@ -473,13 +338,11 @@ def test_guesses_and_errors(browser: Any, tmp_path: Path) -> None:
     trace.page(tmp_path / "page.html", guesses=page_guesses(model, trace, tokenizer), errors=rows)
     with watched_page(browser, tmp_path / "page.html") as page:
         assert page.input_value("#token") == "2", "[MASK] is chosen at the start"
-        for token in (2, 3):
-            choose(page, token=token)
-            for state, row in enumerate(page.locator("#guesses tbody tr").all()):
-                words = tokenizer.convert_ids_to_tokens(lens.ids[state, 0, token].tolist())
-                assert row.locator("td bdi").all_text_contents() == words
-                shown = [number(cell.split()[-2]) for cell in row.locator("td").all_text_contents()]
-                np.testing.assert_allclose(shown, 100 * lens.probs[state, 0, token], atol=0.0501)
+        for state, row in enumerate(page.locator("#guesses tbody tr").all()):
+            words = tokenizer.convert_ids_to_tokens(lens.ids[state, 0, 2].tolist())
+            assert row.locator("td bdi").all_text_contents() == words
+            shown = [number(cell.split()[-2]) for cell in row.locator("td").all_text_contents()]
+            np.testing.assert_allclose(shown, 100 * lens.probs[state, 0, 2], atol=0.0501)
         assert "The first wrong value is <b>encoder.layer.0." in page.text_content("#errors-words")
         assert page.locator("#errors td.lowest").all_text_contents() == ["2.31e+03"]
         assert page.locator("#errors b").count() == 0
@@ -505,44 +368,9 @@ def test_without_javascript_there_are_tables(browser: Any, file: Path) -> None:
 def test_a_notebook_shows_the_same_page(browser: Any, trace: Trace, tmp_path: Path) -> None:
     cell = tmp_path / "notebook.html"
     cell.write_text(f"<!DOCTYPE html><title>notebook</title>{trace.show(title='x')._repr_html_()}", encoding="utf-8")
-    context = browser.new_context()
-    page = context.new_page()
-    messages: list[str] = []
-    page.on("console", lambda message: messages.append(message.text))
-    page.goto(cell.as_uri())
-    frame = page.frame_locator("iframe")
-    frame.locator("html[data-ready]").wait_for()
-    assert frame.locator("#strip bdi").all_text_contents() == trace.tokens[0]
-    assert messages == []
-    context.close()
-
-
-def test_512_tokens_of_12_layers_and_12_heads(browser: Any, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 96, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 96}
-    model = BertModel.from_pretrained(random_checkpoint(tmp_path / "model", **sizes))
-    ids = np.random.default_rng(0).integers(model.config.vocab_size, size=(1, 512))
-    path = tmp_path / "large.html"
-    trace = model.trace(ids)
-    trace.page(path)
-    started = time.perf_counter()
-    with watched_page(browser, path) as page:
-        opened = time.perf_counter() - started
-        clicks = page.evaluate(
-            """() => ["#strip button:nth-child(300)", "#map tr:nth-child(7) td:nth-child(4) button"].map((place) => {
-                const node = document.querySelector(place), started = performance.now();
-                node.click();
-                document.body.offsetHeight;
-                return performance.now() - started;
-            })"""
-        )
-        choose(page, layer=6, head=2, token=299)
-        first = page.locator("#to .number").first.text_content()
-        probs = trace[6, "probs"][0, 2, 299]
-        assert number(first) == pytest.approx(100 * probs.max(), abs=0.0501)
-        assert page.locator("#map tbody button").count() == 144
-    size = path.stat().st_size
-    REPORT.append(
-        f"page of 512 tokens x 12 layers x 12 heads: {size / 1e6:.2f} MB, open in {opened:.2f} s, a token in "
-        f"{clicks[0]:.0f} ms, a head in {clicks[1]:.0f} ms"
-    )
-    assert size < 5_000_000
+    with closing(browser.new_context()) as context:
+        page = context.new_page()
+        page.goto(cell.as_uri())
+        frame = page.frame_locator("iframe")
+        frame.locator("html[data-ready]").wait_for()
+        assert frame.locator("#strip bdi").all_text_contents() == trace.tokens[0]
