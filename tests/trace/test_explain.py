@@ -99,31 +99,23 @@ def weighed(step: Printed) -> None:
 
 
 def activated(step: Printed) -> None:
-    ((label, results),) = step.results.items()
-    (first, *others) = step.given.values()
-    plain = {"max(x, 0)": lambda x: max(x, 0.0), "tanh(x)": math.tanh}
-    if label in plain:
-        for x, result in zip(first, results, strict=True):
-            recomputed(plain[label], [x], result)
-        return
-    if label == "x / (1 + exp(-x))":
-        for x, power, result in zip(first, *others, results, strict=True):
-            recomputed(lambda x: math.exp(-x), [x], power)
-            recomputed(lambda x, p: x / (1 + p), [x, power], result)
-        return
-    if label == "x / 2 * (1 + tanh)":
-        for x, cubic, tanh, result in zip(first, *others, results, strict=True):
-            recomputed(lambda x: x + 0.044715 * x**3, [x], cubic)
-            recomputed(lambda c: math.tanh(math.sqrt(2 / math.pi) * c), [cubic], tanh)
-            recomputed(lambda x, t: x / 2 * (1 + t), [x, tanh], result)
-        return
-    (second,) = others
-    for x, erf, result in zip(first, second, results, strict=True):
-        if "erf(x / sqrt(2))" in step.given:
-            recomputed(lambda x: math.erf(x / math.sqrt(2)), [x], erf)
-            recomputed(lambda x, e: x / 2 * (1 + e), [x, erf], result)
-        else:
-            raise AssertionError(step.given)
+    """Check an activation and the numbers on the way to it, each of the row of numbers before."""
+    (label, results), given = *step.results.items(), [*step.given.values()]
+    functions: list[Callable[..., float]] = {
+        "max(x, 0)": [lambda x: max(x, 0.0)],
+        "tanh(x)": [math.tanh],
+        "tanh of each": [math.tanh],
+        "x / (1 + exp(-x))": [lambda x: math.exp(-x), lambda x, power: x / (1 + power)],
+        "x / 2 * (1 + tanh)": [
+            lambda x: x + 0.044715 * x**3,
+            lambda x, cubic: math.tanh(math.sqrt(2 / math.pi) * cubic),
+            lambda x, cubic, tanh: x / 2 * (1 + tanh),
+        ],
+    }.get(label, [lambda x: math.erf(x / math.sqrt(2)), lambda x, erf: x / 2 * (1 + erf)])
+    for *row, result in zip(*given, results, strict=True):
+        numbers = [*row, result]
+        for n, function in enumerate(functions, 1):
+            recomputed(function, numbers[:n], numbers[n])
 
 
 def looked_up(step: Printed, model: BertModel) -> None:
@@ -144,26 +136,17 @@ def check(explanation: Explanation, model: Any) -> None:
     expected = [entry.symbol for entry in EMBEDDINGS] + layers + [entry.symbol for entry in POOLER] * last
     assert [step.symbol for step in printed] == expected
     kinds: dict[str, Callable[[Printed], None]] = {
-        **dict.fromkeys(("query", "key", "value", "context", "pooler_dense"), sum_of_products),
-        **dict.fromkeys(("attention_dense", "intermediate_dense", "output_dense"), sum_of_products),
         **dict.fromkeys(("embeddings_sum", "attention_sum", "output_sum"), added),
         **dict.fromkeys(("embeddings", "attention", "output"), normalised),
+        **dict.fromkeys(("words", "types", "positions"), lambda step: looked_up(step, model)),
         "scores": lambda step: sum_of_products(step, divided=True),
         "probs": weighed,
         "intermediate": activated,
-        "pooler": lambda step: (
-            [
-                recomputed(math.tanh, [x], y)
-                for x, y in zip(step.given["pooler_dense"], step.results["tanh of each"], strict=True)
-            ]
-            and None
-        ),
-        **dict.fromkeys(("words", "types", "positions"), lambda step: looked_up(step, model)),
+        "pooler": activated,
     }
     for step, numbers in zip(printed, explanation.steps, strict=True):
-        kinds[step.symbol](step)
-        layer = numbers.layer
-        array = explanation.trace[numbers.step.entry.path.format(i=layer)][0]
+        kinds.get(step.symbol, sum_of_products)(step)
+        array = explanation.trace[numbers.step.entry.path.format(i=numbers.layer)][0]
         assert array.shape == numbers.shape
         where = (0, explanation.token) if array.ndim == 3 else () if array.ndim == 1 else explanation.token
         results = list(step.results.values())[-1]
@@ -183,41 +166,23 @@ def test_each_printed_step_can_be_computed_again(
     assert max(map(columns, str(explanation).splitlines())) <= 80
 
 
-def test_other_models(tmp_path: Path) -> None:
-    """One token; heads of one feature; another activation; a model without a pooler; a model with a head."""
+@pytest.mark.parametrize("hidden_act", ["relu", "gelu", "gelu_new", "silu", "tanh"])
+def test_other_models(hidden_act: str, tmp_path: Path) -> None:
+    """One token; heads of one feature; each activation; a model without a pooler; unknown words."""
     sizes = {"hidden_size": 6, "num_attention_heads": 6, "num_hidden_layers": 2, "intermediate_size": 3}
-    folder = random_checkpoint(tmp_path / "model", hidden_act="relu", **sizes)
+    folder = random_checkpoint(tmp_path / "model", hidden_act=hidden_act, type_vocab_size=1, **sizes)
     tokenizer = BertTokenizer.from_pretrained(folder)
-    for model in (
-        BertModel.from_pretrained(folder, backend="numpy"),
-        BertModel.from_pretrained(folder, backend="numpy", add_pooling_layer=False),
-    ):
-        check(explain(model, tokenizer, "the cat", layers=[0, 1]), model)
-        check(explain(model, tokenizer, "", layers=1), model)
+    for pooler in (True, False):
+        model = BertModel.from_pretrained(folder, backend="numpy", add_pooling_layer=pooler)
+        for text in ("the cat", "", "\u2603 \u4e2d\u6587 qqq"):
+            check(explain(model, tokenizer, text, layers=[0, 1]), model)
         assert explain(model, tokenizer, "a", layers=[]).layers == []
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "silu", "tanh"])
-def test_activations(hidden_act: str, tmp_path: Path) -> None:
-    """And one layer, one row of token types, a text of one token, unknown words."""
-    folder = random_checkpoint(tmp_path / "model", num_hidden_layers=1, type_vocab_size=1, hidden_act=hidden_act)
-    model, tokenizer = BertModel.from_pretrained(folder, backend="numpy"), BertTokenizer.from_pretrained(folder)
-    for text in ("the cat", "", "\u2603 \u4e2d\u6587 qqq"):
-        check(explain(model, tokenizer, text), model)
-
-
-def test_a_token_by_its_word(minilm: BertModel, tokenizer: BertTokenizer) -> None:
-    assert explain(minilm, tokenizer, TEXT, token="bank", layers=[]).token == 6
-    assert explain(minilm, tokenizer, TEXT, token="Mississippi", layers=[]).token == 17
-    with pytest.raises(ValueError, match=r"token='shore'; the text has no such token. Its tokens are \['\[CLS\]'"):
-        explain(minilm, tokenizer, TEXT, token="shore")
-
-
-def test_a_token_and_its_number_stay_in_one_line(minilm: BertModel, tokenizer: BertTokenizer) -> None:
-    explanation = explain(minilm, tokenizer, TEXT, layers=[])
-    lines = str(explanation).split("\n\n")[0].splitlines()[2:]
-    shown = [part for line in lines for part in line.split("  ")]
-    assert shown == [f"{i} {token}" for i, token in enumerate(explanation.tokens)]
+def test_a_model_with_a_head(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", "BertForMaskedLM")
+    model = BertForMaskedLM.from_pretrained(folder, backend="numpy")
+    check(explain(model, BertTokenizer.from_pretrained(folder), "the cat", layers=0), model)
 
 
 def test_the_lines_of_code_are_there(minilm: BertModel, tokenizer: BertTokenizer) -> None:
@@ -229,53 +194,45 @@ def test_the_lines_of_code_are_there(minilm: BertModel, tokenizer: BertTokenizer
             assert (folder / file).read_text(encoding="utf-8").splitlines()[number - 1].strip() == text
 
 
-@pytest.mark.parametrize(
-    "text", ["日本語" * 60, "x" * 400, "\u202e\x1b[31m \x00 \u05d0\u05d1", "a " * 2000, "\U0001f600" * 90]
-)
+@pytest.mark.parametrize("text", ["日本語" * 60, "x" * 400, "\u202e\x1b[31m \x00 \u05d0\u05d1", "\U0001f600" * 90])
 def test_no_line_is_wider_than_80_columns(small_folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", text, "-m", str(small_folder), "--backend", "numpy", "--all"]) == 0
-    out, err = capsys.readouterr()
+    out, _ = capsys.readouterr()
     assert max(map(columns, out.splitlines())) <= 80
     assert not re.search(r"[\x00-\x08\x0b-\x1f\u202a-\u202e]", out)
-    assert ("were cut" in err or "was cut" in err) == (len(text) > 1000)
 
 
 def test_the_options_of_the_command(small_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["explain", "the cat", "-m", str(small_folder), "--backend", "numpy"]
     depth = BertModel.from_pretrained(small_folder).config.num_hidden_layers
-    shown = []
-    for options in ([], ["--layer", "-1"], ["--all"], ["--token", "-1"]):
-        assert main([*common, *options]) == 0
-        shown.append(capsys.readouterr().out)
-    assert [len(re.findall("^LAYER", out, re.MULTILINE)) for out in shown] == [1, 1, depth, 1]
-    assert f"LAYER {depth - 1} of" in shown[1]
-    assert "token 3" in shown[3]
-    for options, message in (
-        (["--token", "4"], "token=4; expected an int, -4 to 3"),
-        (["--layer", str(depth)], f"layers={depth}; expected an int"),
-        (["--token", "x"], "the text has no such token"),
+    for options, layers, word in (
+        ([], 1, "LAYER 0"),
+        (["--layer", "-1"], 1, f"LAYER {depth - 1} of"),
+        (["--all"], depth, "LAYER"),
+        (["--token", "-1"], 1, "token 3"),
     ):
+        assert main([*common, *options]) == 0
+        out = capsys.readouterr().out
+        assert len(re.findall("^LAYER", out, re.MULTILINE)) == layers
+        assert word in out
+    for options in (["--token", "4"], ["--layer", str(depth)], ["--token", "x"]):
         assert main([*common, *options]) == 1
-        assert message in capsys.readouterr().err
-    for options in (["--layer", "0", "--all"], ["--layer", "x"]):
-        with pytest.raises(SystemExit, match="2"):
-            main([*common, *options])
+        assert options[0][2:] in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*common, "--layer", "0", "--all"])
 
 
-def test_bad_arguments(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+def test_tokens_and_bad_arguments(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+    assert explain(minilm, tokenizer, TEXT, token="bank", layers=[]).token == 6
+    assert explain(minilm, tokenizer, TEXT, token="Mississippi", layers=[]).token == 17
     for arguments, options, error, message in (
-        ((minilm, tokenizer, 3), {}, TypeError, "expected one text, a str"),
-        ((minilm, None, "a"), {}, TypeError, "expected a BertTokenizer"),
-        (("x", tokenizer, "a"), {}, TypeError, "explain was given a str as the model"),
+        ((minilm, tokenizer, 3), {}, TypeError, "text"),
+        ((minilm, None, "a"), {}, TypeError, "BertTokenizer"),
+        (("x", tokenizer, "a"), {}, TypeError, "model"),
         ((minilm, tokenizer, "a"), {"token": 9}, ValueError, "token=9"),
+        ((minilm, tokenizer, "a"), {"token": "shore"}, ValueError, "token='shore'"),
         ((minilm, tokenizer, "a"), {"layers": 6}, ValueError, "layers=6"),
-        ((minilm, tokenizer, "a"), {"layers": "all"}, TypeError, "layers='a'"),
+        ((minilm, tokenizer, "a"), {"layers": "all"}, TypeError, "layers="),
     ):
         with pytest.raises(error, match=message):
             explain(*arguments, **options)
-
-
-def test_a_model_with_a_head(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path / "model", "BertForMaskedLM")
-    model = BertForMaskedLM.from_pretrained(folder, backend="numpy")
-    check(explain(model, BertTokenizer.from_pretrained(folder), "the cat", layers=0), model)
