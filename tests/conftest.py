@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,19 @@ def short_model(short_folder: Path) -> SentenceTransformer:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*has no modules.json")
         return SentenceTransformer(short_folder)
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function: name of a class with a head -> a folder with a small random model of it."""
+
+    @functools.cache
+    def folder_of(name: str) -> Path:
+        from tests.support.head_models import head_checkpoint  # it imports torch and transformers
+
+        return head_checkpoint(tmp_path_factory.mktemp(name) / "model", name)
+
+    return folder_of
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, head_mask
 from minibert.trace.edits import EditValue
 from minibert.trace.trace import Trace
-from tests.support.head_models import CLASSES, head_checkpoint, inputs_of, their_model
+from tests.support.head_models import CLASSES, inputs_of, their_model
 from tests.support.torch_hooks import run_hooked, shown
 
 A, D, H, F, L = 5, 7, 35, 131, 3
@@ -184,8 +184,8 @@ SITES = ("cls.", "classifier", "qa_outputs", "pooler")
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_edits_of_heads(kind: str, tmp_path: Path) -> None:
-    folder = head_checkpoint(tmp_path / "model", kind)
+def test_edits_of_heads(kind: str, folder_of: Any) -> None:
+    folder = folder_of(kind)
     ours, inputs = getattr(minibert, kind).from_pretrained(folder), inputs_of(kind, rows=6)
     theirs = their_model(folder, kind, "eager").double()
     mask = inputs["attention_mask"].reshape(-1, inputs["attention_mask"].shape[-1])

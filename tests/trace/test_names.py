@@ -201,8 +201,8 @@ def test_every_name_is_what_transformers_computes_there(
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_name_of_a_head_is_what_transformers_computes_there(kind: str, tmp_path: Path) -> None:
-    folder = head_checkpoint(tmp_path / "model", kind)
+def test_every_name_of_a_head_is_what_transformers_computes_there(kind: str, folder_of: Any) -> None:
+    folder = folder_of(kind)
     model = getattr(minibert, kind).from_pretrained(folder)
     inputs = inputs_of(kind, rows=12)
     values, _ = run_hooked(their_model(folder, kind, "eager"), inputs)
@@ -216,9 +216,9 @@ def test_every_name_of_a_head_is_what_transformers_computes_there(kind: str, tmp
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
 @pytest.mark.parametrize("kind", ["BertModel", "BertForPreTraining"])
-def test_exact_equals_the_float64_definitions(kind: str, activation: str, odd_folder: Path, tmp_path: Path) -> None:
+def test_exact_equals_the_float64_definitions(kind: str, activation: str, odd_folder: Path, folder_of: Any) -> None:
     """benchmarks/float64.py is independent of exact.py: other formulas, other sums, scipy's erf."""
-    folder = odd_folder if kind == "BertModel" else head_checkpoint(tmp_path / "model", kind)
+    folder = odd_folder if kind == "BertModel" else folder_of(kind)
     config = dataclasses.replace(minibert.BertConfig.from_pretrained(folder), hidden_act=activation)
     model = getattr(minibert, kind).from_pretrained(folder, config=config)
     inputs = padded_inputs(model)
