@@ -6,12 +6,10 @@ import io
 import json
 import os
 import re
-import signal
 import stat
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +18,15 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli import corpus, embed, states
-from tests.support.checkpoints import random_checkpoint
+from minibert.vectors.search import semantic_search
+from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run, standard_input
 from tests.support.marks import unix
 from tests.support.outcomes import PATIENCE
+from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
+TEXTS = ["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."]
 
 
 def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +78,7 @@ def test_words_from_chosen_layers_joined_as_asked(capsys: pytest.CaptureFixture[
     texts = ["Embeddings are vectors", "I like embeddings, embeddings of words"]
     model, tokenizer = BertModel.from_pretrained(DEFAULT_MODEL), BertTokenizer.from_pretrained(DEFAULT_MODEL)
     for how, subwords in (("concat", "max"), ("mean", "first"), ("sum", "last")):
-        options = ("--layers=-1,2", "--layer-pooling", how, "--subwords", subwords)
+        options = ("--layers", "-1,2", "--layer-pooling", how, "--subwords", subwords)
         code, out, err = run(capsys, "words", "embeddings", *texts, *options)
         assert (code, err) == (0, "")
         assert "2 hidden states of shape (23, 384): state 6, state 2" in out
@@ -161,95 +161,6 @@ def test_embed_says_when_it_truncates(capsys: pytest.CaptureFixture[str]) -> Non
     assert "minibert: warning: The text has more than 256 tokens and was cut" in err
 
 
-def test_another_model_and_backend(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    folder = random_checkpoint(tmp_path / "model", num_hidden_layers=2, hidden_size=24, num_attention_heads=3)
-    for backend in ("numba", "numpy"):
-        code, out, _ = run(capsys, "words", "the", "the cat the", "-m", str(folder), "--backend", backend)
-        assert (code, "3 hidden states of shape (5, 24)" in out) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "find the lines of a file"),
-        (["nonsense"], 2, "choose from"),
-        (["serch", "a"], 2, "did you mean search?"),
-        (["words", "bank"], 2, "TEXT"),
-        (["words", "bank", "text", "--most", "1"], 2, "at least 2"),
-        (["words", "bank", "text", "--most", "x"], 2, "at least 2"),
-        (["words", "a", "a a", "--layers", "x"], 2, "not a list of numbers"),
-        (["words", "a", "a a", "--layers", "7"], 1, "layers=7; this model has 7 hidden states"),
-        (["words", "a", "a a", "--layers=-1,6"], 1, "hidden state 6 twice"),
-        (["words", "a", "a a", "--subwords", "median"], 2, "invalid choice"),
-        (["words", "a", "a a", "--layer-pooling", "max"], 2, "invalid choice"),
-        (["words", "a", "a a", "--plot", "picture.bmp"], 1, "picture.bmp must end in .png, .svg or .pdf"),
-        (["words", "a", "a a", "--plot", ""], 1, "the name of the file to write is empty"),
-        (["hidden", "text"], 2, "--output"),
-        (["hidden", "text", "-o", "x.npz", "--layers=8"], 1, "layers=8"),
-        (["hidden", "text", "-o", "x.npz", "--truncation", "split"], 2, "invalid choice"),
-        (["embed", "text", "--backend", "torch"], 2, "invalid choice"),
-        (["embed", "text", "-m", "./no/such/folder"], 1, "no/such/folder"),
-        (["embed", "text", "-m", "a/b/c"], 1, "a/b/c"),
-        (["embed", "text", "-o", "no/such/folder/v.npy"], 1, "cannot be written"),
-        (["embed", "text", "-o", "."], 1, "is a folder"),
-        (["hidden", "text", "-o", "no/such/folder/v.npz"], 1, "cannot be written"),
-        (["tokens", "a\udcffb"], 1, "surrogate"),
-    ],
-)
-def test_errors_and_exit_codes(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
-) -> None:
-    found, out, err = run(capsys, *arguments)
-    assert (found, message in err, out) == (code, True, "")
-    assert "Traceback" not in err
-
-
-@pytest.mark.parametrize(
-    ("verb", "name", "expected"),
-    [
-        (["embed", "one", "-o"], "z.jsonl", ".npy"),
-        (["embed", "one", "-o"], "z", ".npy"),
-        (["hidden", "one", "-o"], "z.foo", ".npz"),
-        (["hidden", "one", "-o"], "z.npy", ".npz"),
-        (["words", "a", "a a", "--plot"], "z.bmp", ".png, .svg or .pdf"),
-        (["hidden", "one", "-o", "good.npz", "--plot"], "z.npz", ".png, .svg or .pdf"),
-        (["embed", "-i", "lines.txt", "-o"], "z.npz", ".npy, .jsonl or .parquet"),
-        (["extract", "-i", "lines.txt", "-o"], "z.jsonl", ".npy"),
-        (["extract", "-i", "lines.txt", "--format", "google", "-o"], "z.npy", ".jsonl or .json"),
-    ],
-)
-def test_the_name_of_a_file_to_write_is_checked_before_a_model_is_loaded(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    verb: list[str],
-    name: str,
-    expected: str,
-) -> None:
-    def load(*_: object, **__: object) -> None:
-        raise AssertionError("a model is loaded")
-
-    for module in (corpus, embed, states):
-        for loader in ("load_bert", "load_tokenizer", "load_encoder"):
-            monkeypatch.setattr(module, loader, load, raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "lines.txt").write_text("a line\n")
-    in_use = (
-        f"{tmp_path.resolve()} holds files that this run did not write: lines.txt. Readers of the folder would take "
-        "them for its vectors. Move them elsewhere, or give another folder."
-    )
-    good = f"z{expected.split()[0].rstrip(',')}"
-    for given, message in (
-        (name, f"{name} must end in {expected}, which is the format; give another name."),
-        (f"no/{good}", f"no/{good} cannot be written: there is no folder {tmp_path.resolve() / 'no'}. Make it first."),
-        (".", in_use if verb[:2] == ["embed", "-i"] else ". is a folder; give the name of a file to write."),
-        ("", "the name of the file to write is empty; give a name."),
-    ):
-        if given or "-i" not in verb:  # the verbs for files take an empty name for a missing one
-            assert run(capsys, *verb, given) == (1, "", f"minibert: {message}\n")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["lines.txt"]
-
-
 def test_one_thing_is_not_called_things(capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_bytes(b"cat\n\xff\n")
     arguments = ["extract", "-m", str(small), "--layers=-1", "-i", str(tmp_path / "lines.txt"), "-o"]
@@ -258,18 +169,6 @@ def test_one_thing_is_not_called_things(capsys: pytest.CaptureFixture[str], smal
     code, out, err = run(capsys, *arguments, str(tmp_path / "out.npy"), "--on-error", "skip")
     assert code == 0
     assert re.search(r"; 1 text, \d+ tokens, 0 texts cut, 1 input line left out, ", out)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"), [(b"fine\n\xff broken", "line 2, is not UTF-8"), (b"", "does not hold a text")]
-)
-def test_bad_standard_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
-) -> None:
-    for verb in (["tokens"], ["embed"], ["words", "a"]):
-        standard_input(monkeypatch, data)
-        code, _, err = run(capsys, *verb, "-")
-        assert (code, message in err) == (1, True)
 
 
 def test_a_failed_write_leaves_the_old_file(
@@ -313,12 +212,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_checkpoint(tmp_path_factory.mktemp("small") / "model", max_position_embeddings=16)
 
 
-def arguments_for(template: list[str], model: Path, folder: Path) -> list[str]:
-    (folder / "lines.txt").write_text("the cat\n" + "the dog " * 30 + "\n")
-    values = {"LONG": "the cat " * 30, "FILE": str(folder / "lines.txt"), "MODEL": str(model)}
-    return [values.get(word, word.replace("OUT.", f"{folder}/out.")) for word in template]
-
-
 def in_a_shell(arguments: list[str], redirection: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["sh", "-c", f'exec "$0" -m minibert "$@" {redirection}', sys.executable, *arguments],
@@ -328,6 +221,269 @@ def in_a_shell(arguments: list[str], redirection: str) -> subprocess.CompletedPr
         check=False,
         timeout=PATIENCE,
     )
+
+
+# --- sentence vectors -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prompted(tmp_path: Path) -> Path:
+    prompts = {"prompts": {"query": "the cat ", "document": "on the mat "}}
+    return sentence_model(tmp_path / "model", config_sentence_transformers=prompts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["--pooling", "max"], {"pooling": "max"}),
+        (["--pooling", "mean,cls", "--layers=-1,-2"], {"pooling": ["mean", "cls"], "layers": [-1, -2]}),
+        (["--pooling", "REDUCE_MEAN_MAX"], {"pooling": "REDUCE_MEAN_MAX"}),
+        (["--layers=0,1", "--layer-pooling", "sum"], {"layers": [0, 1], "layer_pooling": "sum"}),
+        (["--layers", "1", "--truncate-dim", "7"], {"layers": 1, "truncate_dim": 7}),
+        (["--normalize"], {"normalize_embeddings": True}),
+        (["--prompt-name", "query"], {"prompt_name": "query"}),
+        (["--prompt", "dog "], {"prompt": "dog "}),
+        (["--precision", "ubinary", "--batch-size", "2", "--threads", "1"], {"precision": "ubinary"}),
+        (["--precision", "float16"], {"precision": "float16"}),
+        (["--backend", "numpy"], {}),
+    ],
+)
+def test_embed_options(
+    capsys: pytest.CaptureFixture[str], prompted: Path, arguments: list[str], options: dict[str, object]
+) -> None:
+    expected = SentenceTransformer(prompted).encode(TEXTS, **options)
+    code, out, err = run(capsys, "embed", *TEXTS, "-m", str(prompted), *arguments)
+    assert (code, err) == (0, "")
+    vectors = np.array([json.loads(line)["embedding"] for line in out.splitlines()], dtype=expected.dtype)
+    np.testing.assert_allclose(vectors, expected, atol=1e-6)
+
+
+def test_embed_truncation(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "long " * 300
+    code, _, err = run(capsys, "embed", long, "--truncation", "error")
+    assert (code, "inputs[0] has 302 tokens, the limit is 256" in err) == (1, True)
+    assert run(capsys, "embed", long, "--truncation", "silent")[0::2] == (0, "")
+    code, out, err = run(capsys, "embed", long, "--truncation", "split", "--stride", "10")
+    assert (code, err) == (0, "")
+    expected = SentenceTransformer().encode(long, truncation="split", stride=10)
+    np.testing.assert_allclose(json.loads(out)["embedding"], expected, atol=1e-6)
+
+
+def test_similarity(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = SentenceTransformer().encode(TEXTS)
+    standard_input(monkeypatch, "\n".join(TEXTS).encode())
+    code, out, _ = run(capsys, "similarity", "-", "--json")
+    found = json.loads(out)
+    assert (code, found["texts"]) == (0, TEXTS)
+    np.testing.assert_allclose(found["scores"], vectors @ vectors.T, atol=1e-6)
+    code, out, _ = run(capsys, "similarity", *TEXTS)
+    rows = [line.split() for line in out.splitlines()]
+    assert (code, rows[0]) == (0, ["0", "1", "2"])
+    assert rows[1][:4] == ["0", "1.000", "0.714", "0.007"]
+    assert out.splitlines()[3].endswith("1.000   Stocks fell sharply.")
+
+
+def test_search(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text(
+        "\n".join(["A kitten naps.", "", "Stocks fell.", "  ", "The dog barks.", "Größe"]), encoding="utf-8"
+    )
+    code, out, _ = run(capsys, "search", "sleeping animals", str(file), "-k", "2")
+    assert [line.split(maxsplit=2)[1:] for line in out.splitlines()] == [
+        ["1", "A kitten naps."],
+        ["5", "The dog barks."],
+    ]
+    code, out, _ = run(capsys, "search", "sleeping animals", str(file), "--json", "-k", "100")
+    hits = [json.loads(line) for line in out.splitlines()]
+    assert (code, len(hits)) == (0, 4)
+    model = SentenceTransformer()
+    texts = ["A kitten naps.", "Stocks fell.", "The dog barks.", "Größe"]
+    best = semantic_search(model.encode("sleeping animals"), model.encode(texts))[0]
+    assert [hit["text"] for hit in hits] == [texts[hit["corpus_id"]] for hit in best]
+    assert [hit["score"] for hit in hits] == pytest.approx([hit["score"] for hit in best], abs=2e-6)
+    standard_input(monkeypatch, file.read_bytes())
+    assert run(capsys, "search", "sleeping animals", "-", "--json", "-k", "100")[1] == out
+
+
+def test_search_uses_the_models_prompts_and_similarity(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    stored = {"prompts": {"query": "the cat ", "passage": "on the mat "}, "similarity_fn_name": "dot"}
+    folder = sentence_model(tmp_path / "model", config_sentence_transformers=stored)
+    (tmp_path / "lines").write_text("a\nb c\nman\n")
+    code, out, _ = run(capsys, "search", "hello", str(tmp_path / "lines"), "-m", str(folder), "--json")
+    model = SentenceTransformer(folder)
+    corpus = model.encode(["a", "b c", "man"], prompt_name="passage")
+    scores = model.similarity(model.encode("hello", prompt_name="query"), corpus)[0]
+    assert [json.loads(line)["line"] - 1 for line in out.splitlines()] == np.argsort(-scores).tolist()
+    assert json.loads(out.splitlines()[0])["score"] == pytest.approx(scores.max(), abs=1e-5)
+    assert code == 0
+
+
+def test_info_of_the_real_model(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "info", "--json")
+    found = json.loads(out)
+    assert (code, err, found["unsupported"]) == (0, "", [])
+    expected = {
+        **{"hidden_size": 384, "parameters": 22713216, "embedding_dimension": 384, "similarity_fn_name": "cosine"},
+        **{"max_seq_length": 256, "pooling": ["mean"], "modules": ["Transformer", "Pooling", "Normalize"]},
+        "lower-cased": True,
+    }
+    assert {name: found["facts"][name] for name in expected} == expected
+    code, out, _ = run(capsys, "info")
+    assert (code, out.splitlines()[-1].strip()) == (0, "unsupported: nothing")
+    assert any(line.split() == ["max_seq_length", "256"] for line in out.splitlines())
+
+
+def test_short_names_are_understood_by_every_verb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for verb in (["info"], ["tokens", "a"], ["words", "a", "a b a"], ["hidden", "a", "-o", str(tmp_path / "x.npz")]):
+        assert run(capsys, *verb, "-m", "all-MiniLM-L6-v2") == run(capsys, *verb)
+
+
+def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A model that cannot be loaded is described too, with the reasons."""
+    folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13)])
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q: "}}))
+    facts = json.loads(run(capsys, "info", "-m", str(folder), "--json")[1])["facts"]
+    assert facts["after pooling"] == ["Dense(24, 13, Tanh)"]
+    assert facts["embedding_dimension"] == 13
+    assert facts["similarity_fn_name"] == "cosine"
+    assert facts["prompts"] == {"query": "q: "}
+
+    def unsupported() -> str:
+        code, out, _ = run(capsys, "info", "-m", str(folder), "--json")
+        assert code == 0
+        return "\n".join(json.loads(out)["unsupported"])
+
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    assert "neither model.safetensors" in unsupported()
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": ["a"]}')
+    assert "prompts as a mapping of names to texts" in unsupported()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mpnet"}))
+    assert "model_type='mpnet' is not BERT" in unsupported()
+    (folder / "modules.json").write_text("{")
+    assert "modules.json is not valid JSON" in unsupported()
+    (folder / "config.json").unlink()
+    assert "has no config.json" in unsupported()
+
+
+def test_builtin_prompts(capsys: pytest.CaptureFixture[str], prompted: Path, tmp_path: Path) -> None:
+    code, _, err = run(capsys, "embed", "text", "-m", str(prompted), "--builtin-prompts")
+    assert (code, "minibert knows the prompts of intfloat/e5" in err) == (1, True)
+    folder = sentence_model(tmp_path / "e5")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": "intfloat/e5-small-v2"}))
+    (tmp_path / "lines").write_text("a\nb c\n")
+    code, _, err = run(capsys, "search", "cat", str(tmp_path / "lines"), "-m", str(folder))
+    assert (code, "'query: ' before each query" in err, "'passage: '" in err) == (0, True, True)
+    code, _, err = run(capsys, "search", "cat", str(tmp_path / "lines"), "-m", str(folder), "--builtin-prompts")
+    assert (code, err) == (0, "")
+    assert "intfloat" not in run(capsys, "info", "-m", str(prompted))[1]
+    assert "passage 'passage: '" in run(capsys, "info", "-m", str(folder))[1]
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("", 2, "find the lines of a file"),
+        ("nonsense", 2, "choose from"),
+        ("serch a", 2, "did you mean search?"),
+        ("words bank", 2, "TEXT"),
+        ("words bank text --most 1", 2, "at least 2"),
+        ("words a aa --layers x", 2, "not a list of numbers"),
+        ("words a aa --layers 7", 1, "layers=7"),
+        ("words a aa --layers=-1,6", 1, "hidden state 6 twice"),
+        ("words a aa --subwords median", 2, "invalid choice"),
+        ("hidden text", 2, "--output"),
+        ("hidden text -o x.npz --layers=8", 1, "layers=8"),
+        ("embed text --backend torch", 2, "invalid choice"),
+        ("embed text -m ./no/such/folder", 1, "no/such/folder"),
+        ("embed text -m a/b/c", 1, "a/b/c"),
+        ("tokens a\udcffb", 1, "surrogate"),
+        ("embed text --pooling median", 1, "median"),
+        ("embed text --pooling none", 1, "minibert hidden"),
+        ("embed text --layers -1,-9", 1, "layers="),
+        ("embed text --layers -1,", 2, "argument --layers: '-1,' is not a list of numbers such as -1,-2"),
+        ("embed text --layers --stride 1", 2, "argument --layers: expected one argument"),
+        ("embed text --truncate-dim 0", 2, "at least 1"),
+        ("embed text --threads two", 2, "at least 1"),
+        ("embed text --stride -1", 2, "at least 0"),
+        ("embed text --stride 3", 1, "truncation='split'"),
+        ("embed text --precision int8", 1, "precision='int8'"),
+        ("embed text --pooling first_last --layers 1", 1, "layers="),
+        ("embed text --prompt a --prompt-name b", 2, "not allowed with"),
+        ("embed text --prompt-name task", 1, "prompt_name="),
+        ("embed text --resume", 1, "--resume is for files of texts"),
+        ("embed text --shard-size 3", 1, "--shard-size is for files of texts"),
+        ("embed -i a.txt", 1, "--input needs --output"),
+        ("embed -i a.txt -o out.npy text", 1, "give one of them"),
+        ("embed -i a.txt -o out.npy --id-column name", 1, "--id-column names a column"),
+        ("similarity text", 1, "at least two"),
+        ("search text", 2, "FILE"),
+        ("search text no/such/file", 1, "minibert: no/such/file cannot be read"),
+        ("search text .", 1, "minibert: . cannot be read"),
+        ("search text a\0b", 1, "'a\\x00b' cannot be read"),
+        ("info -m ./no/such/folder", 1, "no/such/folder"),
+        ("info -m README.md", 1, "README.md is a file"),
+        ("info text", 2, "unrecognized"),
+    ],
+)
+def test_errors_and_exit_codes(
+    capsys: pytest.CaptureFixture[str], command: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent)
+    found, out, err = run(capsys, *command.split(" ")) if command else run(capsys)
+    assert (found, message in err, out) == (code, True, "")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "expected"),
+    [
+        ("embed one -o", "z.jsonl", ".npy"),
+        ("embed one -o", "z", ".npy"),
+        ("hidden one -o", "z.npy", ".npz"),
+        ("words a aa --plot", "z.bmp", ".png, .svg or .pdf"),
+        ("hidden one -o good.npz --plot", "z.npz", ".png, .svg or .pdf"),
+        ("extract -i lines.txt -o", "z.jsonl", ".npy"),
+        ("extract -i lines.txt --format google -o", "z.npy", ".jsonl or .json"),
+    ],
+)
+def test_the_name_of_a_file_to_write_is_checked_before_a_model_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    name: str,
+    expected: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = f"z{expected.split()[0].rstrip(',')}"
+    for given, message in (
+        (name, f"must end in {expected}"),
+        (f"no/{good}", "there is no folder"),
+        (".", ". is a folder"),
+        ("", "needs --input FILE and --output FILE" if "-i" in verb else "the name of the file to write is empty"),
+    ):
+        code, out, err = run(capsys, *verb.split(), given, "-m", "./no/such/folder")
+        assert (code, out, message in err) == (1, "", True), err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"fine\n\xff broken", "line 2, is not UTF-8"), (b"", "does not hold a text"), (b"\n \n", "does not hold a text")],
+)
+def test_bad_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
+) -> None:
+    for verb in (["tokens", "-"], ["embed", "-"], ["search", "a", "-"]):
+        if data.strip() or not data or verb[0] == "search":  # blank texts are texts
+            standard_input(monkeypatch, data)
+            code, _, err = run(capsys, *verb)
+            assert (code, message in err) == (1, True)
 
 
 # --- streams, signals and names of files of a system ------------------------------------------------------------------
@@ -359,69 +515,6 @@ def test_streams_that_are_closed_or_full(arguments: list[str], redirection: str,
     assert (done.stdout == "") == (code > 0)
 
 
-@unix
-def test_what_is_said_never_gets_into_a_file_of_a_closed_stream(small: Path, tmp_path: Path) -> None:
-    template = ["embed", "LONG", "-o", "OUT.npy", "-m", "MODEL", "--backend", "numpy"]
-    usual = in_a_shell(arguments_for(template, small, tmp_path), "")
-    assert "warning" in usual.stderr
-    expected = (tmp_path / "out.npy").read_bytes()
-    done = in_a_shell(arguments_for(template, small, tmp_path), "2>&- <&-")
-    assert (done.returncode, (tmp_path / "out.npy").read_bytes()) == (0, expected)
-
-
-@unix
-@pytest.mark.parametrize("template", [["embed", "-i", "FILE"], ["extract", "--layers=-1", "-i", "FILE"]])
-def test_ctrl_c_of_a_long_verb(small: Path, tmp_path: Path, template: list[str]) -> None:
-    arguments = arguments_for([*template, "-o", "OUT.npy", "-m", "MODEL", "--backend", "numpy"], small, tmp_path)
-    (tmp_path / "lines.txt").write_text("the cat\n" * 2_000_000)
-    process = subprocess.Popen([sys.executable, "-m", "minibert", *arguments], stderr=subprocess.PIPE, text=True)
-    time.sleep(2.5)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1
-    assert "interrupted" in said
-    assert "Traceback" not in said
-    assert not (tmp_path / "out.npy").exists()
-
-
-@unix
-def test_names_of_files_that_are_not_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are refused where a manifest in UTF-8 would hold them; the texts of a file with such a name can be read."""
-    named, plain = os.fsdecode(os.fsencode(tmp_path) + b"/lines\xff.txt"), str(tmp_path / "out.npy")
-    Path(named).write_text("the cat\nthe dog\n")
-    for arguments in (["-i", named, "-o", plain], ["-i", "x", "-o", f"{named}.npy"], ["-i", f"{named}x", "-o", plain]):
-        code, out, err = run(capsys, "embed", *arguments)
-        assert (code, out, "lines" in err or "'x'" in err or "x " in err) == (1, "", True), err
-        assert "Traceback" not in err
-    assert run(capsys, "search", "cat", named, "-k", "1")[0] == 0
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        ["words", "the", "the cat the", "--layers", "-1,0", "-m", "MODEL"],
-        ["embed", "the cat", "--layers", "-1,0", "-m", "MODEL"],
-        ["similarity", "the cat", "a", "--layers", "-1,0", "-m", "MODEL"],
-        ["search", "the cat", "FILE", "--layers", "-1,0", "-m", "MODEL"],
-        ["hidden", "the cat", "-o", "OUT.npz", "--layers", "-1,0", "-m", "MODEL"],
-        ["extract", "-i", "FILE", "-o", "OUT.npy", "--layers", "-1,0", "-m", "MODEL"],
-    ],
-)
-@pytest.mark.filterwarnings("ignore:.*has no modules.json")
-def test_layers_from_the_end_need_no_equals_sign(
-    capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path, template: list[str]
-) -> None:
-    arguments = arguments_for(template, small, tmp_path)
-    place = arguments.index("--layers")
-    joined = [*arguments[:place], "--layers=-1,0", *arguments[place + 2 :]]
-    found = [re.sub(r"[\d.]+ seconds", "", run(capsys, *one)[1]) for one in (arguments, joined)]
-    assert found[0] == found[1] != ""
-    code, _, err = run(capsys, *arguments[:place], "--layers", "-1,", *arguments[place + 2 :])
-    assert (code, "argument --layers: '-1,' is not a list of numbers such as -1,-2" in err) == (2, True)
-    code, _, err = run(capsys, *arguments[:place], "--layers", *arguments[place + 2 :])
-    assert (code, "argument --layers: expected one argument" in err) == (2, True)
-
-
 def test_as_processes(tmp_path: Path) -> None:
     """Test the installed command, a closed pipe, and a stdout that accepts ASCII only."""
     command = [sys.executable, "-m", "minibert"]
@@ -447,3 +540,19 @@ def test_as_processes(tmp_path: Path) -> None:
     assert piped.stderr.read() == ""
     assert piped.wait(timeout=PATIENCE) == 1
     piped.stderr.close()
+
+
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
+    code = """
+import os, runpy, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "minibert.cli.states":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("minibert", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "minibert: interrupted\n")
