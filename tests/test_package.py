@@ -35,7 +35,8 @@ RING_OF = {folder: number for number, folders in enumerate(RINGS.values()) for f
 
 # bert/ uses NumPy, errors and the utilities only. One function loads a config, and imports the modules for that inside.
 PAPER = {"errors", "_utils", "bert"}
-EXCEPTIONS = {("bert.config", "checkpoint")}
+# The float64 forward gives a trace, and imports it for type checkers only.
+EXCEPTIONS = {("bert.config", "checkpoint"), ("bert.float64", "trace")}
 
 # The folders (or modules beside them) that may import each outside library.
 HOMES = {

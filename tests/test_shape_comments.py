@@ -28,7 +28,7 @@ import pytest
 
 from minibert.bert import encoder, heads, reference
 from minibert.bert.config import ACTIVATIONS, BertConfig
-from minibert.bert.ops import LayerNorm, Linear
+from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import PredictionWeights, Weights
 from minibert.checkpoint.files import locate
@@ -84,6 +84,9 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
             run(changed, pack(config, ids, mask), return_probs=activation == "gelu")
         run(weights, pack(config, inputs_embeds=vectors, attention_mask=mask), return_probs=True)
         run_heads(weights, pack(config, ids, mask))
+        batch, float64 = pack(config, ids, mask), reference.make_ops(dtype=np.float64)
+        run(weights, batch, return_probs=True, ops=float64)
+        float64.attention(*vectors[mask][None].repeat(3, 0), batch.cu_seqlens, 5, return_scores=True, return_probs=True)
         # In a forward only square weights have a residual of their own width, so N would always be H.
         reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
         reference.sigmoid(residual)  # a forward does not have it, only a Dense module
@@ -98,12 +101,12 @@ def padded_inputs(generator: np.random.Generator, config: BertConfig) -> tuple[n
     return generator.integers(0, config.vocab_size, size=mask.shape), mask
 
 
-def run(weights: Weights, batch: PackedBatch, *, return_probs: bool) -> None:
+def run(weights: Weights, batch: PackedBatch, *, return_probs: bool, ops: Ops = reference.OPS) -> None:
     layers = range(weights.config.num_hidden_layers if return_probs else 0)
-    for state in encoder.forward(weights, batch, reference.OPS, probs_layers=layers):
+    for state in encoder.forward(weights, batch, ops, probs_layers=layers):
         x = state.hidden_state
     assert weights.pooler is not None
-    encoder.pooler(x, weights.pooler, batch, reference.OPS)
+    encoder.pooler(x, weights.pooler, batch, ops)
 
 
 NUM_LABELS = 11

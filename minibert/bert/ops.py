@@ -1,8 +1,9 @@
 """The contract between the forward pass and the code that computes it: five ops, their shapes, dtypes and aliasing.
 
-Three sets of ops fulfil the contract: `reference.OPS` in NumPy (the specification, which people read),
-`kernels.make_ops()` in Numba (which people run), and benchmarks/float64.py in float64. `encoder.forward` takes a set of
-ops as an argument; there is no global switch.
+Two sets of ops are the model: `reference.OPS` in NumPy (the specification, which people read) and `kernels.make_ops()`
+in Numba (which people run). `reference.make_ops()` gives the formulas in another arithmetic, such as float64. An oracle
+that shares no code with them is in benchmarks/float64.py. `encoder.forward` takes a set of ops as an argument; there is
+no global switch.
 
 Rules for every set of ops
 --------------------------
@@ -11,8 +12,8 @@ Rules for every set of ops
 - Ops do not check ids, lengths and shapes, because packed.py and weights.py have checked them.
 - An op must be callable from several threads at once.
 
-A set of ops can be wrapped: the function in `ops._replace(linear=function)` sees every argument and result of `linear`,
-can name them (every weight has its module path), and may replace the result. It must return arrays of the same shapes
+A set of ops can be wrapped (`WrappedOps`): a wrapper sees every argument and result of an op, can name them (every
+weight has its module path), and may replace the result. It must return arrays of the same shapes
 and dtypes. With other shapes the next kernel would read memory outside its arrays, and Python could crash. Each
 epilogue of `linear` equals the separate formulas in reference.py.
 
@@ -181,3 +182,15 @@ class Ops(NamedTuple):
     layer_norm: ApplyLayerNorm
     processor: Callable[[], str] = platform.machine
     num_threads: int = 1
+
+
+class WrappedOps:
+    """A set of ops around another one: a method with the name of an op replaces it, the other ops stay as they are."""
+
+    def __init__(self, inner: Ops) -> None:
+        self.inner = inner
+
+    @property
+    def ops(self) -> Ops:
+        """The wrapped ops."""
+        return self.inner._replace(**{name: getattr(self, name) for name in Ops._fields if hasattr(self, name)})

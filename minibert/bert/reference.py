@@ -10,17 +10,19 @@ six places, which differ from it because the results must be accurate or finite 
 - `silu` uses tanh, because exp(-x) of a large negative number would be infinite.
 - `erf` is a quotient of two polynomials, because NumPy does not have the function.
 
-The functions compute in the dtype of their input, so the formulas can also be run in float64. encoder.py explains the
-letters of the shapes.
+`make_ops` gives the same formulas in another arithmetic. encoder.py explains the letters of the shapes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
@@ -54,13 +56,14 @@ def embed(
     return total.astype(words.dtype)  # (T, H)
 
 
-def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
+def layer_norm(x: FloatArray, norm: LayerNorm, *, dtype: npt.DTypeLike = np.float64) -> FloatArray:
     """Normalise each row: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias.
 
     Parameters
     ----------
     x : ndarray of shape (T, H)
     norm : LayerNorm, weight and bias of shape (H,)
+    dtype : that of all numbers from the mean on
 
     Returns
     -------
@@ -68,10 +71,10 @@ def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
 
     Notes
     -----
-    The variance is the biased one: the sum of squares is divided by H. Everything from the mean on is in float64, and
-    the result is rounded once at the end. Source: Ba et al. 2016 (arXiv 1607.06450), section 3.
+    The variance is the biased one: the sum of squares is divided by H. The result is rounded once, at the end.
+    Source: Ba et al. 2016 (arXiv 1607.06450), section 3.
     """
-    centered = x - x.mean(axis=-1, keepdims=True, dtype=np.float64)  # (T, H)
+    centered = x - x.mean(axis=-1, keepdims=True, dtype=dtype)  # (T, H)
     variance = (centered * centered).mean(axis=-1, keepdims=True)  # (T, 1)
     normalized: FloatArray = centered / np.sqrt(variance + norm.eps)  # (T, H)
     return (normalized * norm.weight + norm.bias).astype(x.dtype)  # (T, H)
@@ -277,3 +280,52 @@ def prepare(linear: Linear) -> Linear:
 
 OPS = Ops(prepare=prepare, embed=embed, linear=apply_linear, attention=attention, layer_norm=layer_norm)
 """The reference set of ops."""
+
+
+def make_ops(
+    *,
+    dtype: npt.DTypeLike,
+    matmul: Callable[[FloatArray, FloatArray], FloatArray] = lambda x, weight: x @ weight.T,
+    round: Callable[[FloatArray], FloatArray] = lambda x: x,
+    activations: Mapping[str, Callable[[FloatArray], FloatArray]] = ACTIVATION_FUNCTIONS,
+) -> Ops:
+    """Return a set of ops that computes the same formulas in another arithmetic, without blocks and wider sums.
+
+    The ops use weights that any other set has prepared, because they read ``linear.weight``.
+
+    Parameters
+    ----------
+    dtype : that of all numbers
+    matmul : takes x (T, K) and a weight (N, K), gives (T, N)
+    round : rounds every argument and every result, for example to the numbers that float16 has
+    activations : as `ACTIVATION_FUNCTIONS`
+    """
+
+    def take(x: FloatArray) -> FloatArray:
+        return round(x.astype(dtype, copy=False))  # shape of x
+
+    def embed(*arguments: Any) -> FloatArray:
+        words, types, positions = (take(arguments[i][arguments[i + 1]]) for i in (0, 2, 4))  # 3 x (T, H)
+        return round(round(words + types) + positions)  # (T, H)
+
+    def linear(
+        x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
+    ) -> FloatArray:
+        y = round(matmul(take(x), take(linear.weight)) + take(linear.bias))  # (T, N)
+        if activation is not None:
+            y = round(activations[activation](y))  # (T, N)
+        return y if residual is None else round(y + take(residual))  # (T, N)
+
+    def attend(
+        query: FloatArray, key: FloatArray, value: FloatArray, cu_seqlens: IntArray, num_heads: int, **returned: Any
+    ) -> AttentionOutput:
+        output = attention(take(query), take(key), take(value), cu_seqlens, num_heads, **returned)
+        pairs = (None if kept is None else [round(one) for one in kept] for kept in output[1:])
+        scores, probs = pairs  # B x (A, S, S), B x (A, S, S)
+        return AttentionOutput(round(output.context), scores, probs)
+
+    def normalise(x: FloatArray, norm: LayerNorm) -> FloatArray:
+        rounded = dataclasses.replace(norm, weight=take(norm.weight), bias=take(norm.bias))
+        return round(layer_norm(take(x), rounded, dtype=dtype))  # (T, H)
+
+    return Ops(prepare=prepare, embed=embed, linear=linear, attention=attend, layer_norm=normalise)

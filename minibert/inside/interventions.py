@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, WrappedOps
 from minibert.inside.validation import (
     Metric,
     check_inputs,
@@ -109,7 +109,7 @@ def _shortened(model: Any, first: int, last: int | None, ops: Ops) -> Any:
     return type(model)(weights, ops, output_hidden_states=False)
 
 
-class _FromState:
+class _FromState(WrappedOps):
     """Ops that take the hidden state out of `inputs_embeds`, and change the first attention.
 
     Parameters
@@ -127,25 +127,23 @@ class _FromState:
         change_value: Change | None,
         change_context: Change | None,
     ) -> None:
+        super().__init__(model.ops)
         weights = model.weights
-        self._ops: Ops = model.ops
         self._norm = weights.embeddings_norm.path
         changed = change_value is not None or change_context is not None
         self._path = f"{weights.layers[first].path}.attention.self" if changed else None
         self._next, self._rows = skipped, rows
         self._value, self._context = change_value, change_context
 
-    @property
-    def ops(self) -> Ops:
-        return self._ops._replace(embed=self._embed, layer_norm=self._layer_norm, attention=self._attention)
-
-    def _embed(self, words: FloatArray, token_ids: IntArray, *others: Any) -> FloatArray:
+    def embed(self, words: FloatArray, token_ids: IntArray, *others: Any) -> FloatArray:
+        """Return the given hidden states."""
         return words[token_ids]
 
-    def _layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
-        return x if norm.path == self._norm else self._ops.layer_norm(x, norm)
+    def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        """Leave out the LayerNorm of the embeddings."""
+        return x if norm.path == self._norm else self.inner.layer_norm(x, norm)
 
-    def _attention(
+    def attention(
         self,
         query: FloatArray,
         key: FloatArray,
@@ -156,12 +154,13 @@ class _FromState:
         path: str = "",
         **returned: bool,
     ) -> AttentionOutput:
+        """Change the first attention."""
         if path != self._path:
-            return self._ops.attention(query, key, value, cu_seqlens, num_heads, path=path)
+            return self.inner.attention(query, key, value, cu_seqlens, num_heads, path=path)
         if self._value is not None:
             value = value.copy()
             self._apply(self._value, value, cu_seqlens)
-        output = self._ops.attention(query, key, value, cu_seqlens, num_heads, path=path)
+        output = self.inner.attention(query, key, value, cu_seqlens, num_heads, path=path)
         if self._context is not None:
             self._apply(self._context, output.context, cu_seqlens)
         self._next += len(cu_seqlens) - 1

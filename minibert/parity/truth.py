@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert import exact
-from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert import reference
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
+from minibert._utils.validation import FloatArray
+from minibert.bert import float64, reference
+from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.parity.subject import Subject, visible
 from minibert.trace.trace import Trace
@@ -132,7 +131,7 @@ class Values(Mapping[str, FloatArray]):
 
 def true_values(subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, names: Sequence[str]) -> Values:
     """Return the values of these names in float64."""
-    return Values(subject, inputs, batch, names, exact.OPS, np.float64)
+    return Values(subject, inputs, batch, names, float64.OPS, np.float64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,66 +191,12 @@ def plain_states(
 
 
 def _ops_of(precision: str) -> list[Ops]:
+    """Return plain ops in the order of operations of transformers; in half precision, sums are in float32."""
     if precision != "float32":
-        return [_make_ops(_forwards, functools.partial(round_to, precision))]
-    return [_make_ops(_forwards), _make_ops(_backwards)]
+        return [reference.make_ops(dtype=np.float32, round=functools.partial(round_to, precision))]
+    return [reference.make_ops(dtype=np.float32), reference.make_ops(dtype=np.float32, matmul=_matmul_backwards)]
 
 
-# --- plain forwards, in the order of operations of transformers -------------------------------------------------------
-
-
-def _forwards(x: FloatArray, weight: FloatArray) -> FloatArray:
-    product: FloatArray = x @ weight.T
+def _matmul_backwards(x: FloatArray, weight: FloatArray) -> FloatArray:
+    product: FloatArray = np.ascontiguousarray(x[:, ::-1]) @ np.ascontiguousarray(weight[:, ::-1]).T
     return product
-
-
-def _backwards(x: FloatArray, weight: FloatArray) -> FloatArray:
-    return _forwards(np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(weight[:, ::-1]))
-
-
-def _make_ops(
-    product: Callable[[FloatArray, FloatArray], FloatArray], half: Callable[[FloatArray], FloatArray] | None = None
-) -> Ops:
-    """Return float32 ops; with `half`, their weights, arguments and results are rounded, and sums are in float32."""
-    rounded: Callable[[FloatArray], FloatArray] = half or (lambda x: x)
-
-    def embed(
-        words: FloatArray,
-        token_ids: IntArray,
-        token_type_table: FloatArray,
-        token_types: IntArray,
-        position_table: FloatArray,
-        positions: IntArray,
-    ) -> FloatArray:
-        total = rounded(rounded(words[token_ids]) + rounded(token_type_table[token_types]))
-        return rounded(total + rounded(position_table[positions]))
-
-    def linear(
-        x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
-    ) -> FloatArray:
-        y = rounded(product(rounded(x), rounded(linear.weight)) + rounded(linear.bias))
-        if activation is not None:
-            y = rounded(reference.ACTIVATION_FUNCTIONS[activation](y))
-        return y if residual is None else rounded(y + rounded(residual))
-
-    def attention(
-        query: FloatArray,
-        key: FloatArray,
-        value: FloatArray,
-        cu_seqlens: IntArray,
-        num_heads: int,
-        **returned: Any,
-    ) -> AttentionOutput:
-        inputs = (rounded(query), rounded(key), rounded(value))
-        context, scores, probs = reference.attention(*inputs, cu_seqlens, num_heads, **returned)
-        parts = [None if part is None else [rounded(one) for one in part] for part in (scores, probs)]
-        return AttentionOutput(rounded(context), *parts)
-
-    def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
-        x = rounded(x)
-        centered = x - x.mean(axis=-1, keepdims=True, dtype=np.float32)
-        variance = (centered * centered).mean(axis=-1, keepdims=True, dtype=np.float32)
-        normalized = centered / np.sqrt(variance + np.float32(norm.eps))
-        return rounded(normalized * rounded(norm.weight) + rounded(norm.bias))
-
-    return Ops(reference.OPS.prepare, embed, linear, attention, layer_norm)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
 from minibert.trace.edits import Edits
@@ -50,7 +50,7 @@ Deliver = Callable[[str, Step, Value], None]
 """Takes in a value of a whole step: the rows of its tokens or of its [CLS]s, or a list of (A, S, S) arrays."""
 
 
-class Tracer:
+class Tracer(WrappedOps):
     """The ops of one forward.
 
     Parameters
@@ -74,8 +74,8 @@ class Tracer:
         deliver: Deliver,
         dtype: npt.DTypeLike = np.float32,
     ) -> None:
+        super().__init__(ops)
         self._dtype = dtype
-        self._ops = ops
         self._names = names
         self._steps = iter(steps)
         self._record = frozenset(record)
@@ -85,16 +85,10 @@ class Tracer:
         self._sequences = self._pooled = 0
         self._step: Step
 
-    @property
-    def ops(self) -> Ops:
-        """The wrapped ops; `prepare` stays as it is."""
-        return self._ops._replace(
-            embed=self._embed, linear=self._linear, attention=self._attention, layer_norm=self._layer_norm
-        )
-
     # --- the ops ------------------------------------------------------------------------------------------------------
 
-    def _embed(self, *arguments: Any) -> FloatArray:
+    def embed(self, *arguments: Any) -> FloatArray:
+        """Begin the next step; pass the three look-ups."""
         tokens, batch = next(self._steps)
         self._step = Step(batch, tokens, self._sequences, self._pooled)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
@@ -106,13 +100,14 @@ class Tracer:
                 if changed is not rows:  # rows that are the table's own give the same bits
                     table, ids = changed, np.arange(len(ids), dtype=np.int32)
             passed += [table, ids]
-        return self._ops.embed(*passed)
+        return self.inner.embed(*passed)
 
-    def _layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        """Pass what goes into the LayerNorm, and its result."""
         x = self._pass(f"{norm.path}.input", x)
-        return self._pass(self._names.by_module.get(norm.path, ""), self._ops.layer_norm(x, norm))
+        return self._pass(self._names.by_module.get(norm.path, ""), self.inner.layer_norm(x, norm))
 
-    def _linear(
+    def linear(
         self,
         x: FloatArray,
         linear: PreparedLinear,
@@ -120,14 +115,15 @@ class Tracer:
         activation: str | None = None,
         residual: FloatArray | None = None,
     ) -> FloatArray:
-        y = self._ops.linear(x, linear, activation=activation, residual=residual)
+        """Pass the result of each map, and that of the activation."""
+        y = self.inner.linear(x, linear, activation=activation, residual=residual)
         if len(linear.paths) > 1:
             return self._stacked(y, linear.paths)
         name = linear.paths[0]
         if activation is None and residual is None:
             return self._pass(name, y)
         if self._wants(name):
-            inner = self._ops.linear(x, linear)
+            inner = self.inner.linear(x, linear)
             changed = self._pass(name, inner)
             if changed is not inner:
                 y = _redo(y, inner, changed, activation, residual)
@@ -144,7 +140,7 @@ class Tracer:
                     y[:, i * width : (i + 1) * width] = changed
         return y
 
-    def _attention(
+    def attention(
         self,
         query: FloatArray,
         key: FloatArray,
@@ -156,9 +152,10 @@ class Tracer:
         return_scores: bool = False,
         return_probs: bool = False,
     ) -> AttentionOutput:
+        """Pass scores, probs and context."""
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
         edited = scores_name in self._edits or probs_name in self._edits
-        output = self._ops.attention(
+        output = self.inner.attention(
             query,
             key,
             value,

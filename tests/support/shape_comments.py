@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert.bert import encoder, heads, reference
+from minibert.bert.ops import Linear
 
 SOURCES = {
     Path(module.__file__).name: Path(module.__file__) for module in (encoder, heads, reference) if module.__file__
@@ -200,8 +201,8 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
     found: dict[str, int] = {}
     if "classifier" in frame.f_locals:
         found["N"] = frame.f_locals["classifier"].shape[0]
-    if frame.f_code is reference.apply_linear.__code__:
-        found["N"], found["K"] = frame.f_locals["linear"].weight.shape
+    if isinstance(linear := frame.f_locals.get("linear"), Linear):
+        found["N"], found["K"] = linear.shape
     if frame.f_code is reference.matmul.__code__:
         found["N"], found["K"] = frame.f_locals["weight"].shape
     caller: FrameType | None = frame

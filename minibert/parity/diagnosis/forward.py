@@ -26,7 +26,7 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
 from minibert.bert.weights import Weights
 from minibert.parity.subject import Padded
 from minibert.trace.names import Names, Sizes, lookups
@@ -85,13 +85,6 @@ class Here(NamedTuple):
     forward: Forward
 
 
-def _norm(here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-    centered = x - x.mean(axis=-1, keepdims=True)
-    variance = (centered * centered).mean(axis=-1, keepdims=True)
-    scaled: FloatArray = centered / np.sqrt(variance + x.dtype.type(norm.eps))
-    return scaled * norm.weight + norm.bias
-
-
 def _dense(here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
     """Compute x W^T + b of one of the maps that are stacked in `linear`."""
     weight, bias = here.forward.part("weights", here, *here.forward.store.get(linear, index))
@@ -103,7 +96,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "layer": lambda here, layers: layers[here.layer],
     "rows": lambda here, table, ids: table[ids].astype(here.forward.dtype),
     "total": lambda here, words, types, positions: words + types + positions,
-    "norm": _norm,
+    "norm": lambda here, x, norm: reference.layer_norm(x, norm, dtype=here.forward.dtype),
     "weights": lambda here, weight, bias: (weight, bias),
     "product": lambda here, x, weight: x @ weight.T,
     "dense": _dense,
@@ -147,7 +140,7 @@ def _where_it_acts(acts_at: Callable[[str], bool], part: Part, inner: Part, here
     return part(inner, here, *arguments) if acts_at(here.name) else inner(here, *arguments)
 
 
-class Forward:
+class Forward(WrappedOps):
     """One forward of a model in parts, stage by stage: "embeddings", each layer by its number, "pooler".
 
     Parameters
@@ -169,6 +162,7 @@ class Forward:
         dtype: npt.DTypeLike = np.float64,
         store: Store | None = None,
     ) -> None:
+        super().__init__(model.ops)
         self.model, self.config, self.weights = model, model.config, model.weights
         self.dtype = np.dtype(dtype)
         self.store = Store(dtype) if store is None else store
@@ -253,14 +247,8 @@ class Forward:
 
     # --- the ops ------------------------------------------------------------------------------------------------------
 
-    @property
-    def ops(self) -> Ops:
-        """The wrapped ops."""
-        return self.model.ops._replace(
-            embed=self._embed, linear=self._linear, attention=self._attention, layer_norm=self._layer_norm
-        )
-
-    def _embed(self, *arguments: Any) -> FloatArray:
+    def embed(self, *arguments: Any) -> FloatArray:
+        """Compute the three look-ups and their sum."""
         found = []
         for name, table, ids in lookups(arguments):
             rows = functools.partial(self.part, "rows", self._here(name), table, ids)
@@ -268,12 +256,13 @@ class Forward:
         name = "embeddings.LayerNorm.input"
         return self._site(name, lambda: self.part("total", self._here(name), *found))
 
-    def _layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        """Compute a LayerNorm."""
         path = self._placed(norm.path).removesuffix(".LayerNorm")
         name = path if path == "embeddings" else path.removesuffix(".output")
         return self._site(name, lambda: self.part("norm", self._here(name), x, norm))
 
-    def _linear(
+    def linear(
         self,
         x: FloatArray,
         linear: PreparedLinear,
@@ -281,6 +270,7 @@ class Forward:
         activation: str | None = None,
         residual: FloatArray | None = None,
     ) -> FloatArray:
+        """Compute one map after the other, the activation and the sum."""
         ys = []
         for index, path in enumerate(linear.paths):
             name = self._placed(path)
@@ -298,7 +288,7 @@ class Forward:
             y = self._site(total, lambda: self.part("add", self._here(total), inner, residual))
         return y
 
-    def _attention(
+    def attention(
         self,
         query: FloatArray,
         key: FloatArray,
@@ -310,6 +300,7 @@ class Forward:
         return_scores: bool = False,
         return_probs: bool = False,
     ) -> AttentionOutput:
+        """Compute scores, probs and context, padded or packed."""
         path = self._placed(path)
         if not self.packed:
             q, k, v = (self._padded(x) for x in (query, key, value))

@@ -1,0 +1,109 @@
+"""The forward in float64: every value by name, for any model, with errors near 1e-15. It is slow.
+
+>>> from minibert import BertModel, BertTokenizer, exact
+>>> name = "sentence-transformers/all-MiniLM-L6-v2"
+>>> tokenizer, model = BertTokenizer.from_pretrained(name), BertModel.from_pretrained(name)
+>>> inputs = tokenizer("the river bank", return_tensors="np")
+>>> true = exact.forward(model, **inputs, record="hidden_states.*")
+>>> true["hidden_states.6"].dtype, bool(abs(true["hidden_states.6"] - model(**inputs).last_hidden_state).max() < 1e-5)
+(dtype('float64'), True)
+
+The weights are those of the model, float32 numbers; with the compute type int16 or int8 they are the rounded ones. Each
+linear map's weight is converted when it is used and dropped then, so the memory is that of the model, of one map in
+float64, and of what is recorded. The formulas are those of reference.py, except for GELU, which is more exact here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minibert._utils.validation import FloatArray
+from minibert.bert import reference
+from minibert.bert.ops import Ops
+
+if TYPE_CHECKING:
+    from typing import Protocol, Self
+
+    from minibert.trace.names import Record
+    from minibert.trace.trace import Trace
+
+    class Model(Protocol):
+        """`BertModel`, or a model with a head."""
+
+        def with_ops(self, ops: Ops, dtype: type[np.float64]) -> Self:
+            """Return a model with other ops."""
+
+        def trace(self, *, record: Record, **inputs: Any) -> Trace:
+            """Run the model and record."""
+
+
+__all__ = ["OPS", "forward"]
+
+# Numbers whose erf is computed at once: Python's floats take eight times the memory of NumPy's.
+_AT_ONCE = 1 << 16
+
+
+def forward(
+    model: Model,
+    input_ids: Any = None,
+    attention_mask: Any = None,
+    token_type_ids: Any = None,
+    position_ids: Any = None,
+    inputs_embeds: Any = None,
+    *,
+    record: Record = "*",
+    num_layers: int | None = None,
+    tokens: Any = None,
+) -> Trace:
+    """Run a model in float64, and keep its intermediate values by name.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+        From any checkpoint and with any backend.
+    input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, record, num_layers, tokens
+        As for `BertModel.trace`.
+
+    Returns
+    -------
+    Trace
+        Its arrays and those of `Trace.output` are float64.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        As for `BertModel.trace`; or `model` is not a model of minibert.
+    """
+    if not hasattr(model, "with_ops") or not hasattr(model, "trace"):
+        raise TypeError(
+            f"exact.forward was given a {type(model).__name__}; expected a model of minibert: "
+            "BertModel.from_pretrained(...), minibert.load(...), or the .bert of a model with a head."
+        )
+    return model.with_ops(OPS, np.float64).trace(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        token_type_ids=token_type_ids,
+        position_ids=position_ids,
+        inputs_embeds=inputs_embeds,
+        record=record,
+        num_layers=num_layers,
+        tokens=tokens,
+    )
+
+
+def _gelu(x: FloatArray) -> FloatArray:
+    """Compute x erfc(-x / sqrt(2)) / 2 with Python's erfc; the erf of reference.py is exact to 1e-9 only."""
+    flat = x.reshape(-1)
+    y = np.empty(flat.shape)
+    for start in range(0, len(flat), _AT_ONCE):
+        some = flat[start : start + _AT_ONCE]
+        arguments = (some * -math.sqrt(0.5)).tolist()
+        y[start : start + len(some)] = some * 0.5 * np.fromiter(map(math.erfc, arguments), np.float64, len(some))
+    return y.reshape(x.shape)
+
+
+OPS = reference.make_ops(dtype=np.float64, activations={**reference.ACTIVATION_FUNCTIONS, "gelu": _gelu})
+"""The float64 set of ops. It uses weights that any other set has prepared."""
