@@ -180,8 +180,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     except ModelFormatError as error:
         report_problem(f"warning: the tokenizer is left out: {error}")
         tokenizer = None
-    source = arguments.model if arguments.revision is None else f"{arguments.model} at {arguments.revision}"
-    return Subject(model, pipeline, tokenizer, source)
+    return Subject(model, pipeline, tokenizer, arguments.model, folder)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import itertools
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,15 +93,20 @@ def check(
     batch = subject.pack(taken)
     matched = match(arrays, subject, batch, names)
     wrong_inputs, notes = check_inputs(subject, taken, matched.inputs)
-    wrong_weights, more = check_weights(subject, matched.weights)
+    wrong_weights, more, transposed = check_weights(subject, matched.weights)
     findings = [*wrong_inputs, *wrong_weights]
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
         comparison = _Comparison(subject, taken, batch, [*matched.notes, *notes, *more])
         report = comparison.compare([] if wrong_inputs else matched.values, findings, budget)
-        about = _about(subject, taken, batch, source, port)
-        report = dataclasses.replace(report, unknown=matched.unknown, about=about)
+        about = _about(subject, taken, batch, source) | {"dump": _dump_of(dump, arrays), "port": port}
+        about |= {"budget": f"{budget} units" if isinstance(budget, int | float) else budget, "unit": UNIT}
+        unknown = [*matched.unknown, *report.unknown]
+        warnings = [*transposed, *report.warnings]
+        if len(unknown) > len(report.names) and not wrong_inputs:
+            warnings.insert(0, f"More names are unknown ({len(unknown)}) than were compared ({len(report.names)}).")
+        report = dataclasses.replace(report, unknown=unknown, warnings=warnings, about=about)
         if findings or report.verdict != "wrong" or not diagnosis:
             return report
         if on_table is not None:
@@ -124,25 +131,52 @@ def _nothing(arrays: Dump, matched: Matched) -> str:
     )
 
 
-def _about(subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, source: str, port: str) -> dict[str, str]:
-    """Return what a citation needs."""
+def _about(subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, source: str) -> dict[str, str]:
+    """Return what a citation needs of the model, the inputs and this machine."""
     config = subject.config
     sizes = f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
-    digest = hashlib.sha256()
-    for name in INPUTS:
-        if name in inputs:
-            digest.update(name.encode() + np.ascontiguousarray(inputs[name]).astype("<f8").tobytes())
+    given = {name: np.asarray(inputs[name], "<f8") for name in INPUTS if name in inputs}
     rows, length = batch.mask.shape
     shape = f"{counted(rows, 'row')} of {length}, {counted(batch.num_tokens, 'token')}"
-    return {
-        "model": ", ".join(filter(None, [subject.source, subject.head, sizes])),
-        "weights": f"sha256 {subject.digest} of the float32 numbers in the order of the forward pass",
-        "inputs": ", ".join(filter(None, [source, shape, f"sha256 {digest.hexdigest()[:16]}"])),
-        "port": port,
+    about = {"model": ", ".join(filter(None, [subject.name, subject.head, sizes]))}
+    if subject.files is None:
+        weights = {name: np.asarray(array, "<f4") for name, array in subject.weights().items()}
+        about["weights"] = f"float32 numbers by name, {_digest(weights)}"
+        about["config"] = f"its fields, {_digest({repr(config): np.zeros(0)})}"
+    else:
+        about["source"] = subject.files.source
+        about["weights"] = ", ".join(_digest_of_file(path) for path in subject.files.checkpoint())
+        about["config"] = _digest_of_file(subject.files.require("config.json"))
+    return about | {
+        "layers": "counted from 0; hidden_states.0 is the output of the embeddings, hidden_states.1 that of layer 0",
+        "inputs": ", ".join(filter(None, [source, shape, _digest(given)])),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": f"minibert {minibert.__version__}, NumPy {np.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()}",
-        "unit": UNIT,
     }
+
+
+def _dump_of(dump: Any, arrays: Dump) -> str:
+    path = None if isinstance(dump, Mapping) else Path(os.fspath(dump))
+    if path is not None and path.is_file():
+        return _digest_of_file(path)
+    name = "" if path is None else f"{printable(path.name)}, "
+    return f"{name}{counted(len(arrays), 'array')}, {_digest(arrays)}"
+
+
+def _digest(arrays: Mapping[str, Any]) -> str:
+    """Return the begin of the SHA-256 of arrays: of each the name, dtype and shape, and the numbers."""
+    digest = hashlib.sha256()
+    for name, value in arrays.items():
+        for array in value if isinstance(value, list) else [value]:
+            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode(errors="surrogatepass"))
+            digest.update(np.ascontiguousarray(array).data)
+    return f"sha256 {digest.hexdigest()[:16]} (first 16 hex digits)"
+
+
+def _digest_of_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return f"{printable(path.name)} sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 class _Comparison:
@@ -174,8 +208,7 @@ class _Comparison:
             self._subject.names,
             self._all_errors(),
         )
-        given = [one.value for one in meanings]
-        rows = with_levels(rows, self._worst(rows), given, self._errors)
+        rows = with_levels(rows, [one.array for one in found], self._errors)
         verdict = verdict_of(rows, bool(findings))
         if verdict == "float32" and rows and self._is_ours():
             verdict = "bits"
@@ -191,6 +224,7 @@ class _Comparison:
             allowed=not findings and is_allowed(rows, verdict, budget),
             notes=self._notes,
             misfits=placement.misfits,
+            unknown=placement.unknown,
             warnings=[*placement.warnings, *self._different_twins(), *self._near_states(rows, verdict, budget)],
         )
 
@@ -248,6 +282,8 @@ class _Comparison:
         true: Mapping[str, FloatArray] = self._worst(rows)  # as near to the true values as float32 is
         if verdict != "float32" or in_units:
             true = true_values(self._subject, self._inputs, self._batch, states)
+        nbytes = 8 * len(states) * self._batch.mask.size * self._subject.config.hidden_size
+        is_cheap = len(states) * nbytes <= 2**30  # all pairs, else those of neighbours
         near = []
         for row in rows:
             if row.name not in states:
@@ -257,15 +293,14 @@ class _Comparison:
             else:
                 allowed = RMS * (row.unit if verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf))
             i = states.index(row.name)
-            for other in states[max(i - 1, 0) : i + 2]:
+            for other in states if is_cheap else states[max(i - 1, 0) : i + 2]:
                 if other in true and other != row.name and self._errors.rms(true[row.name], true[other]) <= allowed:
                     near.append((row.given, other))
         if near:
             more = f" The same is true of {counted(len(near) - 1, 'other pair')}." if len(near) > 1 else ""
             yield (
                 f"The dump cannot tell {near[0][0]} from {near[0][1]}: the true values are nearer to each other than "
-                f"the errors that {budget if in_units else verdict} allows. Names that are off by one layer are called "
-                f"right too.{more}"
+                f"the errors that {budget if in_units else verdict} allows. Exchanged names are called right too.{more}"
             )
 
     def diagnosed(self, report: Report) -> Report:

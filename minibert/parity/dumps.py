@@ -354,6 +354,8 @@ def _from_lists(value: Any, shown: str, depth: int = 0) -> Any:
     """Turn nested lists of numbers into an array; lists of different lengths into a list of arrays."""
     try:
         array = np.asarray(value)
+        if array.ndim + depth > _DEEPEST:
+            raise ValueError("it is deeper")
     except ValueError as error:
         if depth == _DEEPEST or not isinstance(value, list | tuple):
             text = f"{shown[:60]} is {brief(value)}; expected numbers in at most {_DEEPEST} levels of lists"

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, make_folder, parse_json, printable, read_bytes, write_whole
 from minibert._utils.validation import IntArray, brief, check_int, counted
 from minibert.errors import ModelFormatError
-from minibert.parity.diagnosis.findings import Finding
+from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
 from minibert.parity.subject import INPUTS, Padded, Subject
 from minibert.parity.truth import HALF_PRECISIONS, round_to
@@ -296,17 +296,23 @@ def _row(subject: Subject, name: str, row: Array) -> str:
     return str(listed)
 
 
-def check_weights(subject: Subject, dumped: Sequence[tuple[str, Array]]) -> tuple[list[Finding], list[str]]:
-    """Compare the weights in the dump with those of the checkpoint, bit for bit; return what differs, and notes."""
+def check_weights(subject: Subject, dumped: Sequence[tuple[str, Array]]) -> tuple[list[Finding], list[str], list[str]]:
+    """Compare the weights in the dump with those of the checkpoint, bit for bit; return what differs, notes, warnings.
+
+    A transposed weight is right in a library that stores it so. If it is square, its shape does not say which it is.
+    """
     findings: list[Finding] = []
-    notes, weights = [], subject.weights()
-    transposed = []
+    weights = subject.weights()
+    equal = 0
+    transposed: list[str] = []
+    square: list[str] = []
     for name, array in dumped:
         true = weights[name]
         if array.shape == true.shape and np.array_equal(array.astype(np.float32), true):
+            equal += 1
             continue
         if array.T.shape == true.shape and np.array_equal(array.T.astype(np.float32), true):
-            transposed.append(name)
+            (square if array.shape == true.shape else transposed).append(name)
             continue
         text = f"{name} is not the checkpoint's"
         if array.shape != true.shape:
@@ -320,9 +326,10 @@ def check_weights(subject: Subject, dumped: Sequence[tuple[str, Array]]) -> tupl
         findings.append(
             Finding(text=text, mistake="", names=(name,), explained=0.0, remedy="Repair what loads the weights first.")
         )
-    if transposed:
-        notes.append(f"These weights are stored transposed: {', '.join(transposed[:4])}.")
-    equal = len(dumped) - len(findings)
-    if equal:
-        notes.append(f"{counted(equal, 'weight')} in the dump: equal to the checkpoint's.")
-    return findings, notes
+    notes = [f"These weights are stored transposed: {some_of(transposed)}."] if transposed else []
+    notes += [f"{counted(equal, 'weight')} in the dump: equal to the checkpoint's."] if equal else []
+    warnings = [
+        f"{counted(len(square), 'square weight')} in the dump {'is' if len(square) == 1 else 'are'} transposed: "
+        f"{some_of(square)}. That is right only if the port computes x W with them; x W^T is usual."
+    ]
+    return findings, notes, warnings if square else []

@@ -32,6 +32,8 @@ _LOOSE = re.compile(
     r"(?:.*[._/-])?(?:layers?|blocks?|h|hidden|states?|hidden_?states?|encoder_?layers?|l_out)"
     r"[._/\[-]*0*(\d{1,4})\]?(?:[._/-]?(?:out|outputs?|hidden_?states?))?(?::0)?$"
 )
+# An array with a loose name is another value if it is that far from all states, of which the dump has an exact name.
+_FAR = 0.5
 _LONGEST = 200
 _SEVERAL = {"hidden_states", "all_hidden_states", "layers", "states", "encoder_states"}
 _INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token_type_ids", "mask": "attention_mask"}
@@ -215,10 +217,14 @@ class Placed(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """What `place` returns: arrays in the order of the forward pass, names that do not fit, notes and warnings."""
+    """What `place` returns: arrays in the order of the forward pass, names that were not compared, notes, warnings.
+
+    `misfits` have a shape that does not fit; `unknown` have a loose name, and are far from the value that it may mean.
+    """
 
     found: list[Placed]
     misfits: list[str]
+    unknown: list[str]
     notes: list[str]
     warnings: list[str]
 
@@ -234,7 +240,8 @@ def place(
 
     `error` gives the relative error of an array beside the value of a name. It decides between names and layouts.
     """
-    placement = Placement([], [], [], [])
+    placement = Placement([], [], [], [], [])
+    exact = {entry.name for entry in entries if not entry.group} & {*map(state_name, range(len(specs)))}
     tried: list[tuple[Meaning, dict[str, Aligned]]] = []
     for entry in entries:
         if entry.name not in specs:
@@ -251,15 +258,23 @@ def place(
             continue
         tried.append((entry, fitting))
     from_embeddings = _counted_from_embeddings(tried, error)
+    taken: list[tuple[Meaning, str]] = []
     for entry, fitting in tried:
         name = entry.before if entry.before and entry.group in from_embeddings else entry.name
+        if entry.group and name in exact and not any(error(fitting[name].array, one) < _FAR for one in exact):
+            placement.unknown.append(entry.given)
+            placement.notes.append(
+                f"{entry.given} is far from {name}, which the dump has under an exact name, so it is not compared."
+            )
+            continue
+        taken.append((entry, name))
         placement.found.append(Placed(name, entry.given, fitting[name].array, fitting[name].layout))
         if fitting[name].by_value:
             placement.warnings.append(
                 f"{entry.given} was read as {fitting[name].layout} because of its values; its shape fits the usual "
                 "layout too. If the port means the usual one, its axes are exchanged."
             )
-    guessed = [(entry.given, one.name) for (entry, _), one in zip(tried, placement.found, strict=True) if entry.guessed]
+    guessed = [(entry.given, name) for entry, name in taken if entry.guessed]
     if guessed:
         more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
         placement.notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")

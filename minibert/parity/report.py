@@ -8,7 +8,8 @@ from typing import Any
 
 from minibert._utils.files import printable
 from minibert._utils.validation import counted
-from minibert.parity.diagnosis.findings import Finding
+from minibert.parity.diagnosis.findings import Finding, some_of
+from minibert.parity.diagnosis.forward import both_names
 
 FORMAT = 2
 """The number of the format of `Report.to_json`."""
@@ -97,7 +98,8 @@ class Report:
         What makes the verdict less certain than it looks: a layout that only the values decided, names of one value
         with different numbers, values that the dump cannot tell apart.
     about : dict of str to str
-        What a citation needs: "model", "weights", "inputs", "port", "versions" and "unit".
+        What a citation needs: "model", "source", "weights", "config", "layers", "inputs", "date", "versions", "dump",
+        "port", "budget" and "unit".
     """
 
     verdict: str
@@ -163,11 +165,11 @@ class Report:
         lines = []
         if 0 < len(own) < len(wrong):
             rest = counted(len(wrong) - len(own), "other name")
-            lines.append(f"Wrong by {'itself' if len(own) == 1 else 'themselves'} (>): {_some(own)}. Not so: {rest}.")
+            lines.append(f"Wrong by {'itself' if len(own) == 1 else 'themselves'} (>): {some_of(own)}. Not so: {rest}.")
         lines += [line for finding in self.diagnosis for line in _finding_lines(finding)]
         lines += [f"Note: {note}" for note in self.notes]
         if self.unknown:
-            lines.append(f"Not compared, because the names are unknown: {_some(self.unknown)}")
+            lines.append(f"Not compared, because the names are unknown: {some_of(self.unknown)}")
         return "\n".join(lines)
 
     def to_markdown(self, *, every_row: bool = False) -> str:
@@ -176,18 +178,18 @@ class Report:
         lines += ["| name | units | relative | largest error | |", "|---|--:|--:|--:|---|"]
         shown = self._shown(every_row)
         for row in shown:
-            level = f"holds {row.holds}" if row.holds else "wrong by itself" if row.own else row.level
+            level = f"holds {both_names(row.holds)}" if row.holds else "wrong by itself" if row.own else row.level
             lines.append(
                 f"| `{row.name}` | {_number(row.ratio)} | {_percent(row.relative)} | {row.largest:.1e} | {level} |"
             )
         if hidden := len(self.names) - len(shown):
             lines += ["", f"{counted(hidden, 'more name')} as exact as these or better."]
         for finding in self.diagnosis:
-            found = [line.strip() for line in _finding_lines(finding)]
-            lines += ["", *(line.replace("Why:", "**Why:**").replace("Fix:", "**Fix:**") for line in found)]
+            for line in _finding_lines(finding):  # each is a paragraph
+                lines += ["", line.strip().replace("Why:", "**Why:**").replace("Fix:", "**Fix:**")]
         lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
         if self.unknown:
-            lines += ["", f"Not compared: {_some(self.unknown)}"]
+            lines += ["", f"Not compared, because the names are unknown: {some_of(self.unknown)}"]
         lines += ["", *(f"- {key}: {value}" for key, value in self.about.items() if value)]
         return "\n".join(lines) + "\n"
 
@@ -200,9 +202,9 @@ class Report:
 
     def _headline(self) -> str:
         """Return the verdict in a line, with the names that were dumped and not compared: notes are overlooked."""
-        if not self.misfits:
-            return self._verdict()
-        return f"{self._verdict()}; NOT COMPARED, because of the shape: {_some(self.misfits)}"
+        misfits = f"; NOT COMPARED, because of the shape: {some_of(self.misfits)}" if self.misfits else ""
+        unknown = f"; {counted(len(self.unknown), 'unknown name')} not compared" if self.unknown else ""
+        return f"{self._verdict()}{unknown}{misfits}"
 
     def _verdict(self) -> str:
         rows, wrong = self.names, [row for row in self.names if row.level == "wrong"]
@@ -249,7 +251,7 @@ def _label(row: Row) -> str:
 
 def _detail(row: Row) -> str:
     if row.holds:
-        return f"  holds {row.holds}"
+        return f"  holds {both_names(row.holds)}"
     if row.level == "float32":
         return ""
     place = ", ".join(map(str, row.at))
@@ -281,10 +283,6 @@ def _number(value: float) -> str:
     if not math.isfinite(value):
         return "not finite"
     return f"{value:.1f}" if value < 1000 else f"{value:.3g}"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _finite(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
+from minibert.checkpoint.files import ModelFiles
 from minibert.models.inputs import pack
 from minibert.models.saving import named_arrays
 from minibert.sentence.modules import Pipeline
@@ -34,13 +34,15 @@ class Subject:
     model : BertModel or a model with a head
     pipeline : Pipeline or None     what makes vectors of its hidden states; None if it is not known
     tokenizer : BertTokenizer or None
-    source : str                    the name or folder of the checkpoint, for reports
+    name : str                      that of the checkpoint, for reports
+    files : ModelFiles or None      those of the model, for reports
     """
 
     model: Any
     pipeline: Pipeline | None = None
     tokenizer: Any = None
-    source: str = ""
+    name: str = ""
+    files: ModelFiles | None = None
 
     @classmethod
     def of(cls, model: Any) -> Subject:
@@ -91,14 +93,6 @@ class Subject:
         """Return the arrays of the checkpoint by their names, without the prefix "bert."."""
         weights: Weights = self.model.weights
         return {name.removeprefix("bert."): array for name, array in named_arrays(weights, self.head)}
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """The begin of the SHA-256 of the float32 numbers of all weights, in the order of the forward pass."""
-        digest = hashlib.sha256()
-        for array in self.weights().values():
-            digest.update(np.ascontiguousarray(array, "<f4").data)
-        return digest.hexdigest()[:16]
 
     def pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
         """Check inputs, and pack them without padding.

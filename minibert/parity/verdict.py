@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from minibert.parity.diagnosis.mistakes import VECTOR, mask_of
 from minibert.parity.report import Row
 from minibert.parity.subject import Subject, visible
 from minibert.parity.truth import HALF_PRECISIONS, Unit, Values, measure_units, plain_states, round_to, true_values
-from minibert.trace.names import Names
+from minibert.trace.names import EMBEDDINGS, Names
 
 
 class Errors:
@@ -129,24 +129,19 @@ RMS, LARGEST = 4.0, 8.0
 # The share of a squared error that rounding leaves, and a factor for each token does not.
 _SCALED = 0.1
 
+LOOK_UPS = tuple(entry.path for entry in EMBEDDINGS if entry.weights.endswith("embeddings"))
+"""The names of the look-ups in tables of embeddings."""
+
 # The least share of float16's error that every value of a float16 forward has.
 _LEAST_HALF = 1 / 32
 
 
-def with_levels(rows: list[Row], arrays: Mapping[str, FloatArray], given: Iterable[Any], errors: Errors) -> list[Row]:
-    """Say which rows are wrong, or which half precision they have.
-
-    Parameters
-    ----------
-    rows : list of Row
-    arrays : mapping of names to arrays in padded form
-    given : all arrays of the dump, as they were given; one of a value for each text is a list
-    errors : Errors
-    """
+def with_levels(rows: list[Row], arrays: Sequence[FloatArray], errors: Errors) -> list[Row]:
+    """Say which rows are wrong, or which half precision they have; `arrays` are theirs, in padded form."""
     off = [row for row in rows if not _within(row)]
     if not off:
         return rows
-    level = _half_precision(rows, arrays, given, errors) if not any(row.holds for row in rows) else None
+    level = _half_precision(rows, arrays, errors) if not any(row.holds for row in rows) else None
     if level is None:
         return [dataclasses.replace(row, level="wrong") if row in off else row for row in rows]
     precision, units = level
@@ -158,29 +153,31 @@ def with_levels(rows: list[Row], arrays: Mapping[str, FloatArray], given: Iterab
 
 
 def _half_precision(
-    rows: list[Row], aligned: Mapping[str, FloatArray], given: Iterable[Any], errors: Errors
+    rows: list[Row], arrays: Sequence[FloatArray], errors: Errors
 ) -> tuple[str, dict[str, Unit]] | None:
     """Return the half precision whose forward has such errors, and its units; None if there is none.
 
     A mistake can be as small as these errors. So every value must have an error of that size, and the dump must
     hold the embeddings, where almost no mistake is, or numbers that were rounded. A wrong eps is as small in the
-    embeddings too, but its error has another form.
+    embeddings too, but its error has another form. Look-ups may be exact: a port may keep its tables in float32.
     """
     if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
         return None
-    arrays = [array for array in given if not isinstance(array, list)]
+    computed = [not (row.name in LOOK_UPS and _within(row)) for row in rows]
     # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
-    stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for array in arrays)]
-    states = [row for row in rows if row.name == "embeddings"]
-    if not stored and (not states or _within(states[0]) or errors.is_scaled(aligned["embeddings"])):
+    stored = [
+        one
+        for one in reversed(HALF_PRECISIONS)
+        if all(_is_rounded(array, one) for array, counts in zip(arrays, computed, strict=True) if counts)
+    ]
+    states = [(row, array) for row, array in zip(rows, arrays, strict=True) if row.name == "embeddings"]
+    if not stored and (not states or any(_within(row) or errors.is_scaled(array) for row, array in states)):
         return None
     for precision in stored[:1] or HALF_PRECISIONS:
         units = errors.units([row.name for row in rows], precision)
         ratios = [(row.rms / units[row.name].rms, row.largest / units[row.name].largest) for row in rows]
-        # Where the weights are numbers of this precision, a look-up has no error.
-        exact = [units[row.name].rms <= row.unit for row in rows]
         if all(ratio <= RMS and worst <= LARGEST for ratio, worst in ratios) and all(
-            ratio >= _LEAST_HALF or one for (ratio, _), one in zip(ratios, exact, strict=True)
+            ratio >= _LEAST_HALF or not counts for (ratio, _), counts in zip(ratios, computed, strict=True)
         ):
             return precision, units
     return None
@@ -270,16 +267,18 @@ def _finding(rows: list[Row], depth: int) -> Finding:
         return int(parts[2]) + 1 if len(parts) == 3 and parts[0] == "encoder" else None
 
     numbers = [(number(row.name), number(row.holds)) for row in rows]
-    shifts = {held - own if own is not None and held is not None else None for own, held in numbers}
+    shifts = {held - own if own is not None and held is not None else 0 for own, held in numbers}
     names = tuple(row.name for row in rows)
-    if len(shifts) == 1 and None not in shifts:
+    if len(shifts) == 1 and 0 not in shifts:
         (shift,) = shifts
         text = (
             f"The values are right, but their names are not: hidden_states.i holds hidden_states.i{shift:+d} "
             f"({counted(len(rows), 'name')}). hidden_states.0 is the output of the embeddings after their LayerNorm, "
             f"hidden_states.{depth} the output of the last layer."
         )
-        return Finding(text, "H1.late" if shift == -1 else "", names, 1.0, "Count from the output of the embeddings.")
+        return Finding(
+            text, {-1: "H1.late", 1: "H1.early"}.get(shift, ""), names, 1.0, "Count from the output of the embeddings."
+        )
     listed = ", ".join(f"{row.given} holds {row.holds}" for row in rows[:4])
     text = f"The values are right, but belong to other names: {listed}."
     if all(row.holds.endswith(_EXCHANGED) for row in rows):

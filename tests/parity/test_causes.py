@@ -10,8 +10,9 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, parity
-from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.catalogue import MISTAKES, layer_mistake
 from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, names_of_layer, part_mistake
+from minibert.parity.diagnosis.search import Search
 from minibert.parity.diagnosis.simulation import simulate
 
 LAYERS = 4
@@ -67,8 +68,10 @@ def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tu
     found = parity.check(subject.model, dict(zip(names, states[1:], strict=False)), subject.inputs).diagnosis
     assert [finding.mistake for finding in found] == ["H1.early", *more]
     late = dict(zip(names[1:], states, strict=False))
-    found = parity.check(subject.model, late, subject.inputs).diagnosis
-    assert more or [finding.mistake for finding in found] == ["H1.late"]
+    for dump in (late, {**late, names[0]: states[0]}):
+        found = parity.check(subject.model, dump, subject.inputs).diagnosis
+        assert [finding.mistake for finding in found] == ["H1.late", *more]
+        assert "hidden_states.1 (encoder.layer.0) holds the values of hidden_states.0 (embeddings)" in found[0].text
 
 
 def test_a_residual_from_the_input_of_the_layer(subject: Subject) -> None:
@@ -76,8 +79,56 @@ def test_a_residual_from_the_input_of_the_layer(subject: Subject) -> None:
     assert [finding.mistake for finding in subject.diagnose(port)] == ["C1.layer-input"]
 
 
+@pytest.mark.parametrize("dump", ["all names", "hidden states"])
+def test_layers_with_the_weights_of_others(subject: Subject, dump: str) -> None:
+    exchanged = part_mistake(
+        *("", "", "", MISTAKES["W3.first"].symbols),
+        layer=lambda inner, here, layers: layers[{1: 2, 2: 1}.get(here.layer, here.layer)],
+    )
+    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, exchanged], record=DUMPS[dump]))
+    assert [finding.text for finding in found] == [
+        f"weights: those of layer {3 - i} are used, in layer {i} only" for i in (1, 2)
+    ]
+    wrong = layer_mistake(3).only(["encoder.layer.1.attention.self.key"])
+    (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
+    assert found.text == "weights: those of layer 3 are used, in attention.self.key, in layer 1 only"
+
+
+def test_what_right_names_refute_is_not_an_alternative(subject: Subject) -> None:
+    wrong = at("W2.attention.self.query", ".attention.self.query", (1,))
+    (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
+    assert found.candidates == ("W2.attention.self.query",)
+
+
+@pytest.mark.parametrize("dump", ["all names", "hidden states"])
+def test_a_layer_that_another_cause_explains_is_not_in_doubt(subject: Subject, dump: str) -> None:
+    wrong = [at("G1.tanh", ".intermediate", (0, 1, 2)), at("G3.relu", ".intermediate", (3,))]
+    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
+    assert [finding.text.rpartition(", in layer")[2] for finding in found] == ["s 0, 1, 2", " 3 only"]
+
+
+def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:
+    def scaled(inner: Any, here: Any, masked: np.ndarray) -> np.ndarray:
+        probs = inner(here, masked)
+        probs[:, here.layer % 2] *= 1.01
+        return probs
+
+    wrong = part_mistake("", "", "", "probs", softmax=scaled)
+    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
+    assert [finding.names for finding in found] == [
+        tuple(f"encoder.layer.{i}.attention.self.probs" for i in (first, first + 2)) for first in (0, 1)
+    ]
+    assert "and 1 more name of this kind" in found[0].text
+    assert "head 1 only; heads 0, 2 are right" in found[1].text
+
+
 @pytest.mark.parametrize(("name", "row"), [("last_hidden_state", 4), (VECTOR, 0)])
-def test_the_rows_that_are_right_are_named(subject: Subject, name: str, row: int) -> None:
+def test_the_rows_that_are_right_are_named(
+    subject: Subject, name: str, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    attempt = Search.attempt
+    monkeypatch.setattr(Search, "attempt", lambda self, *given: tried.append(given[0]) or attempt(self, *given))
     ids = subject.inputs["input_ids"].copy()
     ids[row, 3] = 1
     port = simulate(subject.model, {**subject.inputs, "input_ids": ids}, ODD_FIRST, record=name)
@@ -87,6 +138,7 @@ def test_the_rows_that_are_right_are_named(subject: Subject, name: str, row: int
     right = ", ".join(str(i) for i in range(5) if i != row)
     assert f"row {row} ({rows[row]}) only; rows {right} are right" in found.text
     assert "input_ids" in found.remedy
+    assert len(tried) < 25  # most mistakes would make all rows wrong
 
 
 def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:

@@ -180,6 +180,8 @@ def test_a_forward_in_half_precision_is_recognised(folder: Path, case: Case, pre
         name = f"embeddings.{kind}_embeddings"
         looked_up = round_to(precision, Subject.of(model).weights()[f"{name}.weight"])[inputs[ids]]
         assert parity.check(model, {**dump, name: looked_up}, inputs).verdict == precision
+        exact_rows = Subject.of(model).weights()[f"{name}.weight"][inputs[ids]]  # from a table in float32
+        assert parity.check(model, {**dump, name: exact_rows}, inputs).verdict == precision
         assert parity.check(model, {**dump, name: looked_up * 2}, inputs, diagnosis=False).verdict == "wrong"
 
 
@@ -312,7 +314,7 @@ def test_states_counted_from_another_number_are_found_before_any_verdict(case: C
     report = parity.check(model, dump, inputs, diagnosis=False)
     assert (report.verdict, report.exit_code) == ("wrong", 1)
     (finding,) = report.diagnosis
-    assert finding.mistake == ("H1.late" if shift == -1 else "")
+    assert finding.mistake == ("H1.late" if shift == -1 else "H1.early")
     assert f"hidden_states.i holds hidden_states.i{shift:+d}" in finding.text
 
 
@@ -370,8 +372,19 @@ def test_nothing_that_can_be_compared_is_an_error_of_its_own(case: Case, dump: d
 def test_unknown_names_are_listed(case: Case) -> None:
     model, inputs, trace = case
     report = parity.check(model, {**states(trace), "loss": np.zeros(3)}, inputs)
-    assert report.unknown == ["loss"]
+    assert (report.unknown, report.warnings) == (["loss"], [])
     assert "loss" in str(report)
+    assert "1 unknown name not compared" in str(report).splitlines()[0]
+    report = parity.check(model, {**states(trace), **{f"loss{i}": np.zeros(3) for i in range(4)}}, inputs)
+    assert "More names are unknown (4) than were compared (3)" in report.warnings[0]
+
+
+def test_a_loose_name_of_another_value_is_not_compared_beside_the_exact_name(case: Case) -> None:
+    model, inputs, trace = case
+    gradient = np.random.default_rng(0).standard_normal(trace["embeddings"].shape).astype(np.float32)
+    for scale in (1e-6, 1):
+        report = parity.check(model, {**states(trace), "grad/hidden_states.1": gradient * scale}, inputs)
+        assert (report.verdict, report.unknown) == ("bits", ["grad/hidden_states.1"])
 
 
 # --- inputs and weights -----------------------------------------------------------------------------------------------
@@ -416,8 +429,17 @@ def test_transposed_weights_are_a_layout(case: Case) -> None:
     model, inputs, trace = case
     weight = Subject.of(model).weights()["encoder.layer.0.intermediate.dense.weight"].T
     report = parity.check(model, {**states(trace), "encoder.layer.0.intermediate.dense.weight": weight}, inputs)
-    assert report.verdict == "bits"
+    assert (report.verdict, report.warnings) == ("bits", [])
     assert "transposed" in str(report)
+
+
+def test_a_square_weight_that_is_transposed_is_a_warning(case: Case) -> None:
+    model, inputs, trace = case
+    weights = Subject.of(model).weights()
+    names = [f"encoder.layer.{i}.attention.output.dense.weight" for i in (0, 1)]
+    report = parity.check(model, {**states(trace), names[0]: weights[names[0]].T, names[1]: weights[names[1]]}, inputs)
+    assert names[0] in report.warnings[0]
+    assert report.notes == ["1 weight in the dump: equal to the checkpoint's."]
 
 
 def test_every_name_behind_one_prefix_is_compared(case: Case) -> None:
@@ -442,6 +464,7 @@ def test_layers_that_change_nothing_cannot_be_told_apart(tmp_path: Path) -> None
     report = parity.check(model, {f"hidden_states.{3 - i}": state for i, state in enumerate(found)}, inputs)
     assert report.verdict == "float32"
     assert "cannot tell" in report.warnings[0]
+    assert "11 other pairs" in report.warnings[0]  # each of 4 states from the 3 others
 
 
 # --- units ------------------------------------------------------------------------------------------------------------

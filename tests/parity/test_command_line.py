@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,18 @@ def test_options_that_cannot_be_read(capsys: Capture, home: Path, arguments: tup
     assert arguments[1] in err
 
 
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def arrays(home: Path) -> list[tuple[dict[str, np.ndarray], Path]]:
+    found = []
+    for name in ("right", "wrong"):
+        with np.load(home / f"{name}.npz") as values:
+            found.append((dict(values), home / "probe" / "probe.npz"))
+    return found
+
+
 def test_reports_in_files(capsys: Capture, home: Path, tmp_path: Path) -> None:
     files = [f"{tmp_path}/report.{suffix}" for suffix in ("json", "md")]
     options = ("--json", files[0], "--markdown", files[1], "--no-diagnosis", "--port", "my port 1.2")
@@ -120,14 +133,26 @@ def test_reports_in_files(capsys: Capture, home: Path, tmp_path: Path) -> None:
     assert "| `encoder.layer.1` |" in page
     for key, said in (
         ("model", str(home / "model")),
-        ("weights", "sha256 "),
+        ("source", f"folder {home / 'model'}"),
+        ("weights", f"model.safetensors sha256 {sha256(home / 'model' / 'model.safetensors')}"),
+        ("config", f"config.json sha256 {sha256(home / 'model' / 'config.json')}"),
+        ("dump", f"wrong.npz sha256 {sha256(home / 'wrong.npz')}"),
+        ("layers", "counted from 0"),
+        ("date", "UTC"),
+        ("budget", "float32"),
         ("inputs", "the probe, 5 rows of 24"),
+        ("inputs", "(first 16 hex digits)"),
         ("port", "my port 1.2"),
         ("versions", f"minibert {minibert.__version__}, NumPy {np.__version__}"),
         ("unit", "RMS error of a plain float32 forward"),
     ):
         assert said in report["about"][key]
         assert f"- {key}: {report['about'][key]}" in page
+    right, wrong = (parity.check(BertModel.from_pretrained(home / "model"), *dump) for dump in arrays(home))
+    assert right.about["dump"] != wrong.about["dump"]
+    assert right.about["weights"] == wrong.about["weights"]
+    lines = wrong.to_markdown().splitlines()
+    assert [lines[i - 1] for i, line in enumerate(lines) if line.startswith(("**Why", "**Fix"))] == ["", ""]
     code, out, _ = check(capsys, home, "right.npz", "--json", "-")
     assert (code, json.loads(out)["verdict"]) == (0, "bits")
 

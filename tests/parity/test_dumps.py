@@ -381,6 +381,7 @@ EXPLAINED = {
         "first.json": f'{{"embeddings": {DEEP}}}'.encode(),
         "second.json": f'{{"embeddings": [[1], {DEEP}]}}'.encode(),
         "embeddings.json": DEEP.encode(),
+        "forty.json": b'{"embeddings": ' + b"[" * 40 + b"1" + b"]" * 40 + b"}",
     },
 }
 FILES = [

@@ -20,7 +20,7 @@ from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.bert.weights import LayerWeights
 from minibert.parity.diagnosis.forward import Here, Part, state_name
-from minibert.parity.diagnosis.mistakes import DENSE, NORMS, VECTOR, Mistake
+from minibert.parity.diagnosis.mistakes import DENSE, NORMS, VECTOR, Mistake, symbol_of
 from minibert.parity.subject import InapplicableError, Padded
 from minibert.parity.truth import to_bfloat16, to_float16, to_tf32
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
@@ -870,6 +870,34 @@ def scale_mistake(factor: float, more: str = "") -> Mistake:
     text = f"attention: the scores are {factor:.6g} times what they must be{more}"
     remedy = MISTAKES["A1.none"].remedy
     return dataclasses.replace(_scaled(lambda size, config: factor), id="A2.fitted", text=text, remedy=remedy)
+
+
+_FIELDS = {
+    **dict.fromkeys(_IN_LAYER[:3], "query_key_value"),
+    **{"attention_dense": "attention_output", "intermediate_dense": "intermediate", "output_dense": "output"},
+    **{"attention": "attention_norm", "output": "output_norm"},
+}
+
+
+LAYER_OF = "W3.layer-"
+"""The begin of the id of a `layer_mistake`."""
+
+
+def layer_mistake(index: int) -> Mistake:
+    """Return ops that have the weights of layer `index`."""
+
+    def linear(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, part: int) -> FloatArray:
+        other = here.forward.weights.layers[index]
+        return inner(here, x, getattr(other, _FIELDS[symbol_of(here.name)]), part)
+
+    def norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        return inner(here, x, getattr(here.forward.weights.layers[index], _FIELDS[symbol_of(here.name)]))
+
+    remedy = MISTAKES["W3.first"].remedy
+    made = _op(tuple(_FIELDS), dense=linear, norm=norm)
+    return dataclasses.replace(
+        made, id=f"{LAYER_OF}{index}", text=f"weights: those of layer {index} are used", remedy=remedy
+    )
 
 
 def leak_mistake(constant: float) -> Mistake:

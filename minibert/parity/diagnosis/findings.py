@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, counted
 from minibert.bert import reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import PreparedLinear
 from minibert.parity.diagnosis import fits
 from minibert.parity.diagnosis.catalogue import CURVES, MISTAKES
-from minibert.parity.diagnosis.forward import Model, state_name
+from minibert.parity.diagnosis.forward import Model, both_names, state_name
 from minibert.parity.diagnosis.mistakes import DENSE, Mistake, mask_of, symbol_of
 from minibert.parity.diagnosis.replay import Replay, rms
 from minibert.parity.subject import Padded, visible
@@ -57,6 +57,11 @@ class Finding:
     def candidates(self) -> tuple[str, ...]:
         """The ids of all mistakes that explain this dump."""
         return (self.mistake, *self.alternatives) if self.mistake else ()
+
+
+def some_of(names: Sequence[str], most: int = 8) -> str:
+    """Return the first names, and how many there are more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 # --- where a mistake is -----------------------------------------------------------------------------------------------
@@ -108,13 +113,13 @@ class Sites(NamedTuple):
         found = self.found | other.found
         return Sites(found, (self.absent | other.absent) - found) if self.found and other.found else Sites()
 
-    def text(self, mistake: Mistake, num_layers: int) -> str:
-        """Say where the mistake is: ", after attention, in layers 3, 4"."""
+    def text(self, mistake: Mistake, num_layers: int, others: Collection[int | None]) -> str:
+        """Say where the mistake is: ", after attention, in layers 3, 4"; other causes explain the layers `others`."""
         layers = {layer for _, layer in self.found}
         beside = {symbol for symbol, layer in self.absent if layer in layers} - {"embeddings"}
         whole = mistake.id not in MISTAKES or mistake.symbols == MISTAKES[mistake.id].symbols
         if whole and not beside:
-            return self._in_layers(layers, num_layers)
+            return self._in_layers(layers, num_layers, others)
         alike: dict[frozenset[int | None], list[str]] = {}
         for symbol in mistake.symbols:
             of_symbol = frozenset(layer for one, layer in self.found if one == symbol)
@@ -122,11 +127,11 @@ class Sites(NamedTuple):
                 alike.setdefault(of_symbol, []).append(_WHERE.get(symbol, f"in {symbol}"))
         return "".join(
             f", {' and '.join(dict.fromkeys(where))}"
-            + (self._in_layers({*found}, num_layers) if found != {None} else "")
+            + (self._in_layers({*found}, num_layers, others) if found != {None} else "")
             for found, where in alike.items()
         )
 
-    def _in_layers(self, found: set[int | None], count: int) -> str:
+    def _in_layers(self, found: set[int | None], count: int, others: Collection[int | None]) -> str:
         layers = {layer for layer in found if layer is not None}
         elsewhere = {layer for _, layer in self.absent if layer is not None}
         embeddings = None in found and any(symbol.startswith("embeddings") for symbol, _ in self.found)
@@ -136,7 +141,7 @@ class Sites(NamedTuple):
         if len(layers) == count > 1:
             return f", {first}in all {count} layers"
         text = f", {first}in {_listed(layers)}"
-        silent = {*range(count)} - layers - elsewhere
+        silent = {*range(count)} - layers - elsewhere - {*others}
         if silent:
             return f"{text} (this dump does not say whether it is in {_listed(silent)})"
         return f"{text} only" if len(layers) == 1 < count and not first else text
@@ -152,10 +157,9 @@ def cause(
     alternatives: Sequence[Mistake],
     separate: str,
     config: BertConfig,
-    sites: Sites,
+    where: str,
 ) -> Finding:
-    """Return the finding for a mistake that explains names."""
-    where = sites.text(mistake, config.num_hidden_layers)
+    """Return the finding for a mistake that explains names; `where` says in which layers it is."""
     text = f"{mistake.text}{where}"
     if alternatives:
         others = "; or ".join(other.text for other in alternatives[:5])
@@ -169,8 +173,8 @@ def cause(
 def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Finding:
     """Return the finding for arrays that are the values of other names, with the mistakes that do that."""
     name, source = next(iter(moved.items()))
-    more = f", and {len(moved) - 1} more names are wrong like this" if len(moved) > 1 else ""
-    text = f"{name} holds the values of {source}{more}"
+    more = f"; the same is true of {counted(len(moved) - 1, 'other name')}" if len(moved) > 1 else ""
+    text = f"{both_names(name)} holds the values of {both_names(source)}{more}"
     if not mistakes:
         return Finding(text, "", tuple(moved), 1.0, "Dump the output of the module with this name.")
     best, ids = mistakes[0], tuple(other.id for other in mistakes[1:])
@@ -223,8 +227,7 @@ _OTHER_MODEL = (
 
 def unknown(
     names: Sequence[str],
-    facts: str,
-    some_rows: bool,
+    seen: Facts,
     segment: frozenset[str],
     *,
     alone: bool,
@@ -235,24 +238,25 @@ def unknown(
 
     Parameters
     ----------
-    facts : what is seen in the first one
-    some_rows : whether only some rows are wrong
+    seen : what is seen in the first one
     segment : what is computed for the first one
     alone : whether the dump has no name before it
     untried : those for which several mistakes at once were not tried
     far : whether the error of the first one is more than half of the value
     """
-    first, shown = names[0], f" ({facts})" if facts else ""
+    first, shown = names[0], ""
+    if seen.texts:
+        shown = f" ({'the first one: ' if len(names) > 1 else ''}{'; '.join(seen.texts)})"
     if alone:
         text = (
             f"{first} is wrong, and no single known mistake explains it{shown}. This dump cannot tell where it begins: "
             "there is no name before it. Combinations of mistakes were not tried."
         )
         remedy = f"{_OTHER_MODEL} {_DUMP_STATES}" if far else _DUMP_STATES
-        if some_rows:
+        if seen.some_rows:
             remedy = f"Compare input_ids, mask and token types of the rows that are wrong. {_DUMP_STATES}"
         return Finding(text, "", tuple(names), 0.0, remedy)
-    like = f" and {len(names) - 1} more names of this kind" if len(names) > 1 else ""
+    like = f" and {counted(len(names) - 1, 'more name')} of this kind" if len(names) > 1 else ""
     where = "this op alone" if len(segment) == 1 else f"one of the {len(segment)} ops before it"
     text = f"{first}{like}: wrong, though what goes in is right; {where}, with no known cause{shown}"
     if untried:
@@ -283,10 +287,16 @@ def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
 # --- evidence ---------------------------------------------------------------------------------------------------------
 
 
-def facts(
-    replay: Replay, chosen: Sequence[Mistake], span: int, name: str, limit: float, rows: Sequence[str]
-) -> tuple[str, bool]:
-    """Say which rows, heads and features of a name differ, and how; and whether only some rows do.
+class Facts(NamedTuple):
+    """What is seen in a wrong value; `same` is what must be the same in values that are described together."""
+
+    texts: tuple[str, ...]
+    same: tuple[str, ...] = ()
+    some_rows: bool = False
+
+
+def facts(replay: Replay, chosen: Sequence[Mistake], span: int, name: str, limit: float, rows: Sequence[str]) -> Facts:
+    """Say which rows, heads and features of a name differ, and how.
 
     Parameters
     ----------
@@ -299,53 +309,60 @@ def facts(
     given, mask = replay.port[name], mask_of(name, replay.inputs.mask)
     values = visible(given, mask)
     if not np.isfinite(values).all():
-        return f"it holds {int((~np.isfinite(values)).sum())} of {values.size} values that are not finite", False
-    found = some = _rows_that_differ(exact, given, mask, 2 * limit, rows)
+        return Facts((f"it holds {int((~np.isfinite(values)).sum())} of {values.size} values that are not finite",))
+    wrong, right = rows_that_differ(exact, given, mask, 2 * limit)
+    labels = [f"{i} ({rows[i]})" if i < len(rows) and rows[i] else str(i) for i in wrong]
+    same = _only("row", labels, right)
+    numbers: list[str] = []
     differs = ~(np.abs(given - exact) <= 10 * limit)
     if exact.ndim == 3:
         tokens = differs.any(axis=2) & mask
-        if not some and 0 < tokens.sum() < mask.sum():
-            found = [f"{int(tokens.sum())} of {int(mask.sum())} tokens"]
+        if not same and 0 < tokens.sum() < mask.sum():
+            numbers.append(f"{int(tokens.sum())} of {int(mask.sum())} tokens")
         columns = np.flatnonzero((differs & mask[:, :, None]).any(axis=(0, 1)))
         if 0 < len(columns) < exact.shape[2]:
-            found = [*found, f"{len(columns)} of {exact.shape[2]} features"]
+            numbers.append(f"{len(columns)} of {exact.shape[2]} features")
         if fits.fit_columns(exact[mask], given[mask]) is not None:
-            found = [*found, "its columns are the right ones in another order"]
+            same.append("its columns are the right ones in another order")
         length = fits.fit_length(exact[mask], given[mask])
         if length is not None and length[1] < 1e-3:
-            found = [*found, f"it is {length[0]:.6g} times the right value"]
+            numbers.append(f"it is {length[0]:.6g} times the right value")
     elif exact.ndim == 4:
         pairs = differs & (mask[:, None, :, None] & mask[:, None, None, :])
-        heads = np.flatnonzero(pairs.any(axis=(0, 2, 3)))
-        if 0 < len(heads) < exact.shape[1]:
-            found = [*found, f"heads {', '.join(map(str, heads.tolist()))} only"]
+        heads = pairs.any(axis=(0, 2, 3))
+        same += _only("head", np.flatnonzero(heads).tolist(), np.flatnonzero(~heads).tolist())
         sums = given.sum(axis=-1)[np.broadcast_to(mask[:, None, :], given.shape[:3])]
         if symbol_of(name) == "probs" and np.abs(sums - 1).max(initial=0) > 1e-4:
-            found = [*found, f"the probs of a token do not sum to 1, but to {sums.min():.6g} to {sums.max():.6g}"]
-    found = [*found, *_bias(replay, name, given - exact)]
+            span_of_sums = " to ".join(dict.fromkeys(f"{one:.6g}" for one in (sums.min(), sums.max())))
+            numbers.append(f"the probs of a token do not sum to 1, but to {span_of_sums}")
+    same += _bias(replay, name, given - exact)
     # Zeros and ones are numbers of every format.
     precision = "" if np.isin(values, (0, 1, -1)).all() else fits.precision_of(values)
     if precision in ("float16", "bfloat16"):
-        found = [*found, f"all its values are {precision} numbers"]
-    return "; ".join(found), bool(some)
+        same.append(f"all its values are {precision} numbers")
+    return Facts((*same, *numbers), tuple(same), bool(wrong and right))
 
 
-def _rows_that_differ(
-    exact: FloatArray, given: FloatArray, mask: npt.NDArray[np.bool_], limit: float, rows: Sequence[str]
-) -> list[str]:
-    """Say which rows are wrong, if others are right."""
+def rows_that_differ(
+    exact: FloatArray, given: FloatArray, mask: npt.NDArray[np.bool_], limit: float
+) -> tuple[list[int], list[int]]:
+    """Return the rows that are wrong, and those that are right; rows without visible places are neither."""
     wrong: list[int] = []
     right: list[int] = []
     for i in range(len(mask)):
         one, other = (visible(array[i : i + 1], mask[i : i + 1]) for array in (exact, given))
         if one.size:
             (right if rms(other - one) <= limit else wrong).append(i)
+    return wrong, right
+
+
+def _only(noun: str, wrong: Sequence[object], right: Sequence[object]) -> list[str]:
+    """Say which rows or heads are wrong, if others are right."""
     if not wrong or not right:
         return []
-    labels = [f"{i} ({rows[i]})" if i < len(rows) and rows[i] else str(i) for i in wrong]
-    texts = [", ".join(some[:8]) + (" ..." if some[8:] else "") for some in (labels, [str(i) for i in right])]
     plural = [("s", "are") if some[1:] else ("", "is") for some in (wrong, right)]
-    return [f"row{plural[0][0]} {texts[0]} only; row{plural[1][0]} {texts[1]} {plural[1][1]} right"]
+    texts = [some_of([*map(str, some)]) for some in (wrong, right)]
+    return [f"{noun}{plural[0][0]} {texts[0]} only; {noun}{plural[1][0]} {texts[1]} {plural[1][1]} right"]
 
 
 def _bias(replay: Replay, name: str, difference: FloatArray) -> list[str]:

@@ -17,7 +17,14 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, Int64Array
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm
-from minibert.parity.diagnosis.catalogue import CURVES, MISTAKES, eps_mistake, leak_mistake, scale_mistake
+from minibert.parity.diagnosis.catalogue import (
+    CURVES,
+    MISTAKES,
+    eps_mistake,
+    layer_mistake,
+    leak_mistake,
+    scale_mistake,
+)
 from minibert.parity.diagnosis.mistakes import Mistake, symbol_of
 from minibert.parity.truth import to_bfloat16
 
@@ -259,7 +266,18 @@ def fitted_mistakes(search: Search, target: str) -> list[Mistake]:
             found = _nearest(search, target, make, grid) if needs & symbols else None
             if found is not None:
                 made.append(found)
-    return made
+    return made + _of_other_layers(search, target)
+
+
+def _of_other_layers(search: Search, target: str) -> list[Mistake]:
+    """Find the layer whose weights were used instead."""
+    layer = search.replay.names.specs[target].layer if target in search.replay.names.specs else None
+    if layer is None or search.has_several_layers(target):
+        return []
+    made = [layer_mistake(i) for i in range(search.model.config.num_hidden_layers) if i != layer]
+    errors = [search.attempt(target, [one]) if search.replay.affected(one, [target]) else math.inf for one in made]
+    limit = (1 - _PROMISING) * search.measured[target].error
+    return [one for one, error in zip(made, errors, strict=True) if error <= min(limit, min(errors))]
 
 
 def _of_op(search: Search, target: str, symbol: str) -> list[Mistake]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -42,6 +43,13 @@ Part: TypeAlias = Callable[..., FloatArray]
 def state_name(index: int) -> str:
     """Return the name in trace/names.py of hidden state `index`."""
     return "embeddings" if index == 0 else f"encoder.layer.{index - 1}"
+
+
+def both_names(name: str) -> str:
+    """Return the name of a hidden state with its number: "hidden_states.1 (encoder.layer.0)"; others as they are."""
+    if name != "embeddings" and not re.fullmatch(r"encoder\.layer\.\d+", name):
+        return name
+    return f"hidden_states.{0 if name == 'embeddings' else int(name[14:]) + 1} ({name})"
 
 
 class Store:

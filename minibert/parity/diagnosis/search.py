@@ -16,15 +16,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.catalogue import LAYER_OF, MISTAKES
 from minibert.parity.diagnosis.findings import (
+    Facts,
     Finding,
     Sites,
     cannot_tell,
@@ -33,13 +33,14 @@ from minibert.parity.diagnosis.findings import (
     facts,
     head_findings,
     mislabelled,
+    rows_that_differ,
     separate_by,
     unknown,
     with_mass,
 )
 from minibert.parity.diagnosis.fits import fitted_mistakes
 from minibert.parity.diagnosis.forward import Forward, Model, state_name
-from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, find_recipe, symbol_of
+from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, find_recipe, mask_of, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.subject import InapplicableError, Padded, visible
 from minibert.trace.names import LAYER
@@ -217,6 +218,7 @@ class Search:
         """Return the mistakes that could make this name wrong, beside those that are already made there."""
         # A harmless mistake explains the value that it changes, and nothing that follows.
         alone, config, replay = len(self.replay.segments[target]) == 1, self.model.config, self.replay
+        right = self._right_rows(target)
         made = {one.id for one in self.chosen if replay.affected(one, [target])}
         return [
             mistake
@@ -226,7 +228,28 @@ class Search:
             and mistake.id not in made
             and (alone or not mistake.is_harmless(config))
             and replay.affected(mistake, [target])
+            and (not right or self._may_spare(mistake, right))
         ]
+
+    def _right_rows(self, target: str) -> list[int]:
+        """Return the rows of a target that are right; none if one layer is computed for it, whose trials are short."""
+        if not self.has_several_layers(target):
+            return []
+        exact = self.replay.run(self.chosen, [self.span_of(target)], compute=[target])[target]
+        limit = 2 * self.budget * self.measured[target].unit
+        return rows_that_differ(exact, self.replay.port[target], mask_of(target, self.inputs.mask), limit)[1]
+
+    def _may_spare(self, mistake: Mistake, rows: list[int]) -> bool:
+        """Return whether a mistake can leave these rows right: only one with the inputs, the mask or the vector can."""
+        if mistake.inputs is None:
+            return mistake.vector is not None or "mask" in mistake.parts
+        try:
+            one, other = (inputs.cut(rows) for inputs in (self.inputs, mistake.inputs(self.inputs, self.model.config)))
+        except InapplicableError:
+            return False
+        fields = ((getattr(one, name), getattr(other, name)) for name in ("ids", "types", "positions"))
+        same = all(np.array_equal(before[one.mask], after[one.mask]) for before, after in fields)
+        return same and np.array_equal(one.mask, other.mask)
 
     # --- trials -------------------------------------------------------------------------------------------------------
 
@@ -257,13 +280,15 @@ class Search:
         """Try sets of mistakes in float64; return those that explain the target, the best first."""
         trials = [self._trial(mistakes, remaining, target) for mistakes in sets]
         good = [trial for trial in trials if trial is not None and target in trial.explained]
-        return sorted(
-            good, key=lambda one: (-len(one.explained), len(one.contradicted) > 0, len(one.mistakes), one.rest)
-        )
+        return sorted(good, key=lambda one: (-len(one.explained), len(one.contradicted), len(one.mistakes), one.rest))
 
     def _trial(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str) -> Trial | None:
         """Try mistakes wherever they can be made; if right names contradict that, only where they explain something."""
         first = self._tried(mistakes, remaining, target)
+        if first is not None and any("layer" in mistake.parts for mistake in mistakes):
+            # It says which weights all layers have. What is true of one layer only is a fitted mistake.
+            affected = {name for mistake in mistakes for name in self.replay.affected(mistake, remaining)}
+            return None if first.contradicted or 2 * len(first.explained) < len(affected) else first
         if first is None or not first.contradicted:
             return first
         sites = frozenset[str]().union(*(self.replay.segments[name] for name in first.explained))
@@ -333,6 +358,14 @@ class _Diagnosis:
                 yield mislabelled(moved, [*matching, *(same if matching else [])])
                 yield from self._with_names(moved)
                 return
+        states = [state_name(i) for i in range(self._model.config.num_hidden_layers + 1)]
+        late = dict(itertools.pairwise(reversed(states)))
+        if moved and moved.items() <= late.items() and search.measured.keys() <= {*states}:
+            late = {name: late[name] for name in search.measured if name in late}
+            others = self._with_names(late)
+            if others and all(finding.mistake for finding in others):
+                yield from [mislabelled(late, self._namings(late)), *others]
+                return
         # What the encoder makes wrong goes on through the head; only what the head adds to that is said of it.
         after = [name for name in self._wrong if name not in search.measured and name != VECTOR]
         in_head = list(head_findings(self._model, self._inputs, self._port, after))
@@ -347,10 +380,10 @@ class _Diagnosis:
         while remaining and len(self._causes) < _MOST:
             remaining = self._explain(remaining)
         search.unknown += remaining
-        states = {state_name(i): state_name(i + 1) for i in range(self._model.config.num_hidden_layers)}
-        if "embeddings" in search.unknown and search.measured.keys() <= states.keys():
+        early = dict(itertools.pairwise(states))
+        if "embeddings" in search.unknown and search.measured.keys() <= early.keys():
             # States that are counted from the first layer's output look like weights of the next layer.
-            moved = {name: states[name] for name in search.measured}
+            moved = {name: early[name] for name in search.measured}
             others = self._with_names(moved)
             if all(finding.mistake for finding in others) and any(one.id == "W3.shifted" for one in search.chosen):
                 yield from [mislabelled(moved, self._namings(moved)), *others]
@@ -380,6 +413,7 @@ class _Diagnosis:
             trial
             for trial in trials
             if (trial.explained, len(trial.mistakes), bool(trial.contradicted)) == (best.explained, count, narrow)
+            and not trial.contradicted > best.contradicted  # right names refute it in other ops
         ]
         best, *same = search.by_hidden_keys(same)
         # Of several mistakes at once, alternatives are not listed one by one.
@@ -423,9 +457,11 @@ class _Diagnosis:
 
     def _with_names(self, moved: Mapping[str, str]) -> list[Finding]:
         """Return what is wrong if the arrays have the names whose values they hold."""
-        port = {moved.get(name, name): array for name, array in self._port.items()}
-        if len(port) < len(self._port):
-            return []
+        port: dict[str, FloatArray] = {}
+        for name, array in self._port.items():
+            held = moved.get(name, name)
+            if not np.array_equal(port.setdefault(held, array), array, equal_nan=True):
+                return []
         search = Search(Replay(self._model, self._inputs, port), self._search.budget)
         if all(map(search.within_budget, search.measured.values())):
             return []
@@ -441,17 +477,21 @@ class _Diagnosis:
             sites = Sites.of(search.replay.segments, one.mistake, names, one.contradicted)
             key = (one.mistake.id, one.mistake.text)
             if key in merged:
-                first, before, others = merged[key]
+                first, before, earlier = merged[key]
                 names = tuple(name for name in search.replay.port if name in {*before, *names})
                 ids = {other.id for other in one.alternatives}
                 alike = tuple(other for other in first.alternatives if other.id in ids)
-                one, sites = dataclasses.replace(first, alternatives=alike), others.together(sites)
+                one, sites = dataclasses.replace(first, alternatives=alike), earlier.together(sites)
             merged[key] = (one, names, sites)
-        for one, names, sites in merged.values():
+        for key, (one, names, sites) in merged.items():
+            others = {layer for other in merged if other != key for _, layer in merged[other][2].found}
+            if one.mistake.id.startswith(LAYER_OF):  # which changes nothing in this layer
+                others.add(int(one.mistake.id.removeprefix(LAYER_OF)))
+            where = sites.text(one.mistake, self._model.config.num_hidden_layers, others)
             mistake = with_mass(search.replay, one.mistake)
             separate = separate_by(mistake, one.alternatives, self._inputs)
             share, config = self._share(names), self._model.config
-            yield cause(mistake, names, share, one.alternatives, separate, config, sites)
+            yield cause(mistake, names, share, one.alternatives, separate, config, where)
 
     def _needed(self) -> Iterator[tuple[_Cause, tuple[str, ...]]]:
         """Yield each cause with the names that are wrong without it; a cause without such names is not one."""
@@ -482,20 +522,19 @@ class _Diagnosis:
     def _unknown(self) -> Iterator[Finding]:
         """Yield a finding for each kind of name that no mistake explains."""
         search = self._search
-        groups: dict[tuple[str, str], list[str]] = {}
-        evidence: dict[str, tuple[str, bool]] = {}
+        groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        evidence: dict[str, Facts] = {}
         for name in (name for name in search.unknown if name in search.measured):
             limit = search.budget * search.measured[name].unit
             evidence[name] = facts(search.replay, search.chosen, search.span_of(name), name, limit, self._rows)
-            said = evidence[name][0]
-            kind = "" if "not finite" in said else symbol_of(name) or name
-            groups.setdefault((kind, re.sub(r"[\d.e+-]+", "", said)), []).append(name)
+            finite = np.isfinite(search.measured[name].error)
+            groups.setdefault((symbol_of(name) or name if finite else "", evidence[name].same), []).append(name)
         kinds = list(groups.values())
         for names in kinds[:_MOST]:
             one = search.measured[names[0]]
             yield unknown(
                 names,
-                *evidence[names[0]],
+                evidence[names[0]],
                 search.replay.segments[names[0]],
                 alone=search.has_several_layers(names[0]),
                 untried=[name for name in search.untried if name in names],
