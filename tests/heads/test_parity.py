@@ -27,37 +27,15 @@ from tests.support.report import REPORT
 
 SHAPES: dict[str, dict[str, Any]] = {
     "small": {},
-    "odd": {
-        "hidden_size": 32,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 3,
-        "intermediate_size": 37,
-        "type_vocab_size": 16,
-        "vocab_size": 211,
-    },
-    "gelu_new": {
-        "hidden_size": 84,
-        "num_attention_heads": 7,
-        "intermediate_size": 205,
-        "hidden_act": "gelu_new",
-        "layer_norm_eps": 1e-5,
-    },
-    "relu": {
-        "hidden_size": 65,
-        "num_attention_heads": 1,
-        "intermediate_size": 129,
-        "hidden_act": "relu",
-        "type_vocab_size": 1,
-    },
-    "4 x 256": {
-        "hidden_size": 256,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 4,
-        "intermediate_size": 1024,
-        "vocab_size": 1009,
-        "initializer_range": 0.05,
-    },
-}
+    "odd": {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 37,
+            "type_vocab_size": 16, "vocab_size": 211},
+    "gelu_new": {"hidden_size": 84, "num_attention_heads": 7, "intermediate_size": 205, "hidden_act": "gelu_new",
+                 "layer_norm_eps": 1e-5},
+    "relu": {"hidden_size": 65, "num_attention_heads": 1, "intermediate_size": 129, "hidden_act": "relu",
+             "type_vocab_size": 1},
+    "4 x 256": {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 4, "intermediate_size": 1024,
+                "vocab_size": 1009, "initializer_range": 0.05},
+}  # fmt: skip
 
 
 Errors = dict[str, dict[str, float]]
@@ -75,7 +53,7 @@ def errors_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
         sizes = {key: value for key, value in fields.items() if key in ("vocab_size", "type_vocab_size")}
         # A head that reads [CLS] gives few numbers, so its batch is larger. A row of multiple choice has three texts.
         rows = 54 if name == "BertForMultipleChoice" else 160 if name in POOLED else 40
-        inputs = inputs_of(name, rows=rows, length=17, **sizes)
+        inputs = inputs_of(name, rows=rows // 2 if shape == "4 x 256" else rows, length=17, **sizes)
         exact = logits_of(run_theirs(their_model(folder, name, "eager").double(), inputs))
         found = {
             attention: logits_of(run_theirs(their_model(folder, name, attention), inputs))
@@ -103,28 +81,16 @@ def ratio(errors: dict[str, float], backend: str) -> float:
     return errors[backend] / max(errors["eager"], errors["sdpa"])
 
 
-@pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_error_is_at_most_that_of_transformers(
-    errors_of: Callable[[str, str], Errors], shape: str, name: str
-) -> None:
-    for field, errors in errors_of(shape, name).items():
-        assert 0 < ratio(errors, "numba") <= 1, f"{field}: {errors}"
-        if shape in ("odd", "4 x 256"):
-            theirs = max(errors["eager"], errors["sdpa"])
-            REPORT.append(
-                f"{name}, {field}, {shape}: RMS error {errors['numba']:.1e}, transformers {theirs:.1e}, "
-                f"{ratio(errors, 'numba'):.2f} of it"
-            )
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_error_of_the_numpy_backend_over_all_heads(errors_of: Callable[[str, str], Errors], shape: str) -> None:
-    """A BLAS rounds as transformers does, so one head of two columns may have either error by chance."""
-    ratios = [ratio(errors, "numpy") for name in CLASSES for errors in errors_of(shape, name).values()]
-    assert len(ratios) == 9
-    REPORT.append(f"all heads, {shape}, numpy: RMS error {rms(ratios):.2f} of transformers', {max(ratios):.2f} at most")
-    assert rms(ratios) <= 1
+def test_the_error_is_at_most_that_of_transformers(errors_of: Callable[[str, str], Errors], shape: str) -> None:
+    """With NumPy only over all heads: a BLAS rounds as transformers does, so one head may have either error."""
+    errors = [(name, field, found) for name in CLASSES for field, found in errors_of(shape, name).items()]
+    assert len(errors) == 9
+    for name, field, found in errors:
+        assert 0 < ratio(found, "numba") <= 1, f"{name}, {field}: {found}"
+    ratios = {backend: rms([ratio(found, backend) for *_, found in errors]) for backend in ("numba", "numpy")}
+    REPORT.append(f"all heads, {shape}: RMS error divided by transformers': {ratios}")
+    assert ratios["numpy"] <= 1
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -171,11 +137,10 @@ def test_one_row_of_positions_serves_all_choices(folder_of: Callable[[str], Path
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("rows", [0, 1])
-def test_batches_without_tokens(folder_of: Callable[[str], Path], name: str, rows: int) -> None:
+def test_batches_without_tokens(folder_of: Callable[[str], Path], name: str) -> None:
     model = getattr(minibert, name).from_pretrained(folder_of(name))
-    inputs = {key: value[:rows] * 0 for key, value in inputs_of(name).items()}
-    inputs["attention_mask"] = np.zeros_like(inputs["attention_mask"])
-    for logits in logits_of(model(**inputs)).values():
-        assert len(logits) == rows
-        assert not logits.any()
+    for rows in (0, 1):
+        inputs = {key: value[:rows] * 0 for key, value in inputs_of(name).items()}
+        for logits in logits_of(model(**inputs)).values():
+            assert len(logits) == rows
+            assert not logits.any()
