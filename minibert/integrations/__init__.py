@@ -29,23 +29,15 @@ __all__ = [
     "MTEBEncoder",
 ]
 
-_MODULE_OF = {
-    "BERTopicBackend": "bertopic",
-    "ChromaEmbeddingFunction": "chroma",
-    "HaystackDocumentEmbedder": "haystack",
-    "HaystackTextEmbedder": "haystack",
-    "KeyBERTBackend": "keybert",
-    "LangChainEmbeddings": "langchain",
-    "LlamaIndexEmbedding": "llama_index",
-    "MTEBEncoder": "mteb",
-}
+_MODULES = ("bertopic", "chroma", "haystack", "keybert", "langchain", "llama_index", "mteb")
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a class when the class is first used."""
-    if name not in _MODULE_OF:
+    """Import the module of a class when the class is first used: the one with whose name that of the class begins."""
+    if name not in __all__:
         raise AttributeError(f"module 'minibert.integrations' has no attribute {name!r}; it has {', '.join(__all__)}.")
-    value = getattr(import_module(f"minibert.integrations.{_MODULE_OF[name]}"), name)
+    module = next(one for one in _MODULES if name.lower().startswith(one.replace("_", "")))
+    value = getattr(import_module(f"minibert.integrations.{module}"), name)
     globals()[name] = value
     return value
 

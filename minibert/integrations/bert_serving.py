@@ -23,7 +23,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import pooling_modes
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.tokenizer.texts import shown
+from minibert.tokenizer.texts import checked_texts, shown
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _PORT = 5555
@@ -89,9 +89,7 @@ class BertClient:
         check_choice("output_fmt", output_fmt, ("ndarray", "list"))
         self.output_fmt = output_fmt
         modes = _modes(pooling_strategy)
-        given: Any = pooling_layer
-        several = isinstance(given, Iterable) and not isinstance(given, str | bytes | dict)
-        asked = list(given) if several and np.ndim(given) else [given]
+        asked: Any = pooling_layer if np.ndim(pooling_layer) else [pooling_layer]
         layers = [check_int("pooling_layer", layer, -(2**31), 2**31 - 1, also=", or several") for layer in asked]
         if not layers:
             raise ValueError(f"pooling_layer={brief(pooling_layer)}; expected an int or several.")
@@ -99,8 +97,6 @@ class BertClient:
         timeout = check_int("timeout", timeout, also=": milliseconds, or -1 to wait for ever")
         if not timeout:
             raise ValueError("timeout=0; expected a number of milliseconds above 0, or -1 to wait for ever.")
-        if ip is not None and not isinstance(ip, str):
-            raise TypeError(f"ip is {shown(ip)}; expected a machine, or a URL such as 'http://localhost:8080'.")
         self._service: _Service | None = None
         self._options: dict[str, Any] = {"layers": layers, "pooling": pooling_strategy}
         if model is None and (ip is not None or port is not None):
@@ -110,7 +106,7 @@ class BertClient:
                     "to BertClient. Give model= to compute in this process."
                 )
             seconds = None if timeout < 0 else min(timeout, _LONGEST) / 1000
-            self._service = _Service(_url("localhost" if ip is None else ip, port or _PORT), seconds)
+            self._service = _Service("localhost" if ip is None else ip, port or _PORT, seconds)
             return
         if ip is not None and ip.lower() not in _THIS_MACHINE:
             raise ValueError(f"model= and ip={brief(ip)} are both given, but a service has its own model.")
@@ -161,7 +157,7 @@ class BertClient:
                 "is_tokenized=True: a service takes tokens, and this client computes in this process; give texts, or "
                 "the ip= of a service, or use BertModel with ids."
             )
-        _check_texts(texts, is_tokenized)
+        texts = _checked(texts, is_tokenized)
         tokens: Any = None
         if self._service is not None:
             flags = {"is_tokenized": bool(is_tokenized), "show_tokens": bool(show_tokens)}
@@ -206,20 +202,29 @@ class BertClient:
 class _Service:
     """A connection to the route /encode of a service, which is opened by the first request."""
 
-    def __init__(self, url: str, timeout: float | None) -> None:
+    def __init__(self, ip: str, port: int, timeout: float | None) -> None:
+        if not isinstance(ip, str):
+            raise TypeError(f"ip is {shown(ip)}; expected a machine, or a URL such as 'http://localhost:8080'.")
+        if "://" in ip:
+            url = ip
+        elif re.fullmatch(r"[\w.-]+|[\w.%]*:[\w.%]*:[\w:.%]*", ip):
+            url = f"http://[{ip}]:{port}" if ":" in ip else f"http://{ip}:{port}"
+        else:
+            url = ""
         try:
             parts = urllib.parse.urlsplit(url)
-            host, port = parts.hostname or "", parts.port
+            host, own_port = parts.hostname or "", parts.port
             host.encode("idna")  # what a connection does
-        except ValueError as error:
-            raise ValueError(f"ip={brief(url)} is not a URL: {error}.") from error
-        if parts.scheme not in ("http", "https") or not re.fullmatch(r"[\w.:%-]+", host):
-            raise ValueError(f"ip={brief(url)}; expected a machine, or a URL such as 'http://localhost:8080'.")
-        if not re.fullmatch("[!-~]*", parts.path):
-            raise ValueError(f"ip={brief(url)} is not a URL: its path has a character that must be written with %.")
+        except ValueError:
+            host = ""
+        if not re.fullmatch(r"[\w.:%-]+", host) or parts.scheme not in ("http", "https"):
+            raise ValueError(
+                f"ip={brief(ip)}; expected a machine, whose port goes into port=, or a URL such as "
+                "'http://localhost:8080'."
+            )
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._url, self._path = url, parts.path.rstrip("/") + "/encode"
-        self.connection = kind(host, port, timeout=timeout)
+        self.connection = kind(host, own_port, timeout=timeout)
 
     def encode(self, request: Mapping[str, Any]) -> tuple[Any, Any]:
         """Send a request; return the float32 vectors (B, width), and the tokens of each text if it asks for them."""
@@ -269,16 +274,6 @@ class _Service:
         raise AssertionError
 
 
-def _url(ip: str, port: int) -> str:
-    """Return the URL of a service, given as a machine and a port, or as a URL."""
-    if "://" in ip:
-        return ip
-    if not re.fullmatch(r"[\w.-]+|[\da-fA-F:.%]*:[\da-fA-F:.%]*:[\w:.%]*", ip):
-        hint = " without a port, which port= has" if ":" in ip else ""
-        raise ValueError(f"ip={brief(ip)}; expected a machine{hint}, or a URL such as 'http://localhost:8080'.")
-    return f"http://[{ip}]:{port}" if ":" in ip else f"http://{ip}:{port}"
-
-
 def _modes(pooling_strategy: str) -> tuple[str, ...]:
     """Check the pooling, and return it as `pooling_modes` does."""
     try:
@@ -293,19 +288,17 @@ def _modes(pooling_strategy: str) -> tuple[str, ...]:
     return modes
 
 
-def _check_texts(texts: object, is_tokenized: bool) -> None:
-    if not isinstance(texts, list):
-        raise TypeError(f"texts is a {type(texts).__name__}; expected a list of str.")
-    if not texts:
+def _checked(texts: Any, is_tokenized: bool) -> list[Any]:
+    """Return texts, or lists of tokens, as a list; raise if there are none, or if one is blank."""
+    checked, single = checked_texts("texts", texts, words=is_tokenized)
+    if not checked or not len(texts):
         raise ValueError("texts is empty.")
-    for i, text in enumerate(texts):
-        if is_tokenized:
-            if not isinstance(text, list | tuple) or not all(isinstance(token, str) for token in text):
-                raise TypeError(f"texts[{i}] is {shown(text)}; expected a list of str, because is_tokenized is given.")
-        elif not isinstance(text, str):
-            raise TypeError(f"texts[{i}] is {shown(text)}; expected a str.")
-        if not text or (isinstance(text, str) and not text.strip()):
+    if single:
+        raise TypeError(f"texts is {shown(texts)}; expected a list of {'lists of str' if is_tokenized else 'str'}.")
+    for i, text in enumerate(checked):
+        if not (text.strip() if isinstance(text, str) else text):
             raise ValueError(f"texts[{i}] is blank; expected some text.")
+    return checked
 
 
 def _load(name: str) -> SentenceTransformer:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
+from minibert._utils.validation import FloatArray
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = [
     "DEFAULT_MODEL",
+    "Backend",
     "SentenceTransformer",
     "check_option_names",
     "check_options",
@@ -58,3 +60,32 @@ def check_options(model: SentenceTransformer, options: Mapping[str, Any]) -> Non
     if not isinstance(vectors, np.ndarray):
         shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise ValueError(f"With {shown} encode does not give an array of one vector per text. Leave that out.")
+
+
+class Backend:
+    """What the backends of BERTopic and KeyBERT share; the other base class is the library's BaseEmbedder.
+
+    Parameters
+    ----------
+    model : SentenceTransformer or str
+        A model, or the name of one.
+    **encode_options
+        Passed to every `encode`, such as ``normalize_embeddings=True``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is not one of `encode`, its value is wrong, or with it the result is not an array of one vector per
+        text.
+    """
+
+    def __init__(self, model: SentenceTransformer | str = DEFAULT_MODEL, **encode_options: Any) -> None:
+        self.embedding_model = load_model(model, encode_options)
+        self.word_embedding_model = None
+        self.encode_options = encode_options
+
+    def embed(self, documents: Sequence[str], verbose: bool = False) -> FloatArray:
+        """Return the vectors of documents or words: (B, width); `verbose` shows a progress bar."""
+        options = {"show_progress_bar": verbose, **self.encode_options}
+        vectors: FloatArray = self.embedding_model.encode(documents, **options)
+        return vectors

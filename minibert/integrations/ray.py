@@ -12,7 +12,7 @@ import platform
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -28,7 +28,7 @@ from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, ch
 from minibert.models.backend import choose_compute_type
 from minibert.sentence.encoding import CutTexts, EncodedTexts
 from minibert.sentence.options import EncodeOptions
-from minibert.tokenizer.texts import check_texts
+from minibert.tokenizer.texts import as_texts, check_texts
 
 _THREADS = 4  # most threads of a worker if the caller does not say
 _SHARDS_AHEAD = 2  # that a worker has at a time: one that it computes, and one that waits
@@ -191,11 +191,8 @@ class _Pool:
         try:
             *arrays, processor = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:  # the worker's code raised it
-            message = f"A worker could not compute its texts: {_first_lines(error.cause)}"
-            for kind in (ValueError, TypeError, MemoryError):
-                if isinstance(error.cause, kind):
-                    raise kind(message) from error
-            raise OSError(message) from error
+            kinds = (kind for kind in (ValueError, TypeError, MemoryError) if isinstance(error.cause, kind))
+            raise next(kinds, OSError)(f"A worker could not compute its texts: {_first_lines(error.cause)}") from error
         except self._ray.exceptions.RayError as error:
             raise OSError(
                 f"A worker died again and again, or cannot start. Often its memory is too small, or minibert "
@@ -360,15 +357,6 @@ class Embedder:
         **encode_options: Any,
     ) -> None:
         check_choice("on_error", on_error, ON_ERROR)
-        for name, value in (("column", column), ("output", output)):
-            if not isinstance(value, str):
-                raise TypeError(f"{name}={brief(value)}; expected the name of a column, a str.")
-        if not isinstance(model_options or {}, Mapping):
-            raise TypeError(
-                f"model_options={brief(model_options)}; expected a mapping, such as {{'revision': 'main'}}."
-            )
-        if "num_threads" in (model_options or {}):
-            raise TypeError("model_options has num_threads; give it to Embedder itself, num_threads=.")
         self._options = EncodeOptions.of(encode_options)  # before anything is downloaded
         self._column, self._output, self._on_error = column, output, on_error
         threads = _assigned_threads() if num_threads is None else num_threads
@@ -390,7 +378,16 @@ class Embedder:
         TypeError, ValueError
             The batch is not a mapping or does not have the column. A text cannot be used, with on_error="stop".
         """
-        values = self._texts(batch)
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"the batch is a {type(batch).__name__}; expected a mapping of columns. In map_batches leave "
+                "batch_format out, or give 'numpy'."
+            )
+        if self._column not in batch:
+            raise ValueError(f"the batch does not have the column {self._column!r}; it has {', '.join(batch)}.")
+        values, single = as_texts(f"batch[{self._column!r}]", batch[self._column])
+        if single:
+            raise TypeError(f"batch[{self._column!r}] is a str; expected an array or list of texts.")
         problems = [self._problem(value, index) for index, value in enumerate(values)]
         usable = [index for index, problem in enumerate(problems) if problem is None]
         # Of texts that are too long, only the message about them needs the whole length.
@@ -402,29 +399,18 @@ class Embedder:
         if encoded is not None:
             vectors[usable] = encoded.vectors
             if self._options.truncation == "error":
-                self._refuse_long(encoded, usable, problems, vectors)
+                for row in np.flatnonzero(encoded.n_truncated):
+                    problem = f"has {encoded.n_tokens[row]} tokens, the limit is {self.model.max_seq_length}"
+                    problems[usable[row]] = f"{self._column}[{usable[row]}] {problem} (max_seq_length)."
+                    if self._on_error == "stop":
+                        raise ValueError(problems[usable[row]])
+                    vectors[usable[row]] = np.nan
             elif self._options.truncation != "split":
                 self._count_cut(encoded.n_truncated)
         if self._on_error == "skip":
             kept = np.array([problem is None for problem in problems], dtype=np.bool_)
             return {name: np.asarray(column)[kept] for name, column in {**batch, self._output: vectors}.items()}
         return {**batch, self._output: vectors}
-
-    def _texts(self, batch: Mapping[str, Any]) -> list[Any]:
-        if not isinstance(batch, Mapping):
-            raise TypeError(
-                f"the batch is a {type(batch).__name__}; expected a mapping of columns. In map_batches leave "
-                "batch_format out, or give 'numpy'."
-            )
-        if self._column not in batch:
-            raise ValueError(f"the batch does not have the column {self._column!r}; it has {', '.join(batch)}.")
-        values = batch[self._column]
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise TypeError(
-                f"batch[{self._column!r}] is a {type(values).__name__}; expected an array or list of texts."
-            )
-        # A str of NumPy is a str, but its pickled and hashed forms are not those of one.
-        return [str(value) if isinstance(value, np.str_) else value for value in values]
 
     def _problem(self, value: Any, index: int) -> str | None:
         try:
@@ -434,19 +420,6 @@ class Embedder:
                 raise
             return str(error)
         return None
-
-    def _refuse_long(self, encoded: Any, usable: list[int], problems: list[str | None], vectors: Any) -> None:
-        """Raise, or note the problem, for texts that have more tokens than the model takes."""
-        for row, index in enumerate(usable):
-            if encoded.n_truncated[row]:
-                problem = (
-                    f"{self._column}[{index}] has {encoded.n_tokens[row]} tokens, the limit is "
-                    f"{self.model.max_seq_length} (max_seq_length)."
-                )
-                if self._on_error == "stop":
-                    raise ValueError(problem)
-                problems[index] = problem
-                vectors[index] = np.nan
 
     def _count_cut(self, n_truncated: Any) -> None:
         first = not self.cut.num_cut

@@ -64,24 +64,9 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):
         stride: int = 0,
         batch_size: int = 32,
     ) -> None:
-        self.model_name_or_path = model_name_or_path
-        self.prompts = prompts
-        self.truncate_dim = truncate_dim
-        self.revision = revision
-        self.backend = backend
-        self.num_threads = num_threads
-        self.compute_type = compute_type
-        self.shared_weights = shared_weights
-        self.pooling = pooling
-        self.layers = layers
-        self.layer_pooling = layer_pooling
-        self.special_tokens = special_tokens
-        self.normalize_embeddings = normalize_embeddings
-        self.prompt_name = prompt_name
-        self.prompt = prompt
-        self.truncation = truncation
-        self.stride = stride
-        self.batch_size = batch_size
+        given = locals()
+        for name in self._get_param_names():  # the names above, as scikit-learn reads them from the signature
+            setattr(self, name, given[name])
 
     def fit(self, X: Any, y: Any = None) -> MinibertTransformer:
         """Return the transformer itself; there is nothing to learn."""

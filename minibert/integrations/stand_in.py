@@ -195,10 +195,7 @@ class _Finder(MetaPathFinder, Loader):
             return None
         if _key(fullname) not in MODULES:
             frame: FrameType | None = sys._getframe(1)
-            while frame is not None and frame.f_globals.get("__name__") in (
-                "importlib._bootstrap",
-                "_frozen_importlib",
-            ):
+            while frame is not None and frame.f_globals.get("__name__") in _IMPORT_MODULES:
                 frame = frame.f_back
             if frame is not None and frame.f_globals.get("__name__") == "importlib.util":
                 return None  # find_spec only asks, and an import does not

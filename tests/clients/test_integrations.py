@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minibert import SentenceTransformer
-from tests.support.client_programs import MINIBERT, STAND_IN, TEXTS, assert_close, needs, run_client
+from tests.support.client_programs import MINIBERT, TEXTS, assert_close, needs, run_client
 
 pytestmark = pytest.mark.clients
 
@@ -66,7 +66,7 @@ def test_the_library_uses_the_given_model(
 def test_a_model_that_is_given_directly_is_not_replaced_silently(
     distribution: str, use: str, tmp_path: Path, minilm_folder: Path
 ) -> None:
-    """Without the backend there is an error; through the stand-in the model itself is used."""
+    """Without the backend there is an error."""
     needs(distribution)
     program = f"""
         from minibert import SentenceTransformer
@@ -77,16 +77,6 @@ def test_a_model_that_is_given_directly_is_not_replaced_silently(
             answer(str(error))
         """
     assert "select a correct SentenceTransformers model" in run_client(program, tmp_path / "a", minilm_folder)["value"]
-    if distribution == "keybert":
-        program = f"""
-            from minibert import SentenceTransformer
-            model = SentenceTransformer(MODEL)
-            {use}
-            answer("used")
-            """
-        found = run_client(program, tmp_path / "b", minilm_folder, first=STAND_IN)
-        assert found["value"] == "used"
-        assert found["texts"] > 1
 
 
 def test_llama_index(tmp_path: Path, minilm_folder: Path) -> None:

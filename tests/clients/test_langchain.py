@@ -53,14 +53,6 @@ USES = {
         answer([[document.page_content, score] for document, score in found])
         """,
     ),
-    "maximal marginal relevance": (
-        (),
-        """
-        from langchain_core.vectorstores import InMemoryVectorStore
-        store = InMemoryVectorStore.from_documents(documents, embeddings)
-        answer(texts_of(store.max_marginal_relevance_search(QUERY, k=3)))
-        """,
-    ),
     "a retriever, asynchronously": (
         (),
         """
@@ -68,16 +60,6 @@ USES = {
         from langchain_core.vectorstores import InMemoryVectorStore
         retriever = InMemoryVectorStore.from_documents(documents, embeddings).as_retriever(search_kwargs={"k": 2})
         answer([texts_of(retriever.invoke(QUERY)), texts_of(asyncio.run(retriever.ainvoke(QUERY)))])
-        """,
-    ),
-    "the selector of examples": (
-        (),
-        """
-        from langchain_core.example_selectors import SemanticSimilarityExampleSelector
-        from langchain_core.vectorstores import InMemoryVectorStore
-        selector = SemanticSimilarityExampleSelector.from_examples(
-            [{"input": text} for text in TEXTS], embeddings, InMemoryVectorStore, k=2)
-        answer(selector.select_examples({"input": QUERY}))
         """,
     ),
     "CacheBackedEmbeddings": (
@@ -98,13 +80,6 @@ USES = {
         answer([[document.page_content, score] for document, score in store.similarity_search_with_score(QUERY, k=3)])
         """,
     ),
-    "Chroma of langchain-community": (
-        ("langchain-community", "chromadb"),
-        """
-        from langchain_community.vectorstores import Chroma
-        answer(texts_of(Chroma.from_documents(documents, embeddings).similarity_search(QUERY, k=3)))
-        """,
-    ),
     "FAISS": (
         ("langchain-community", "faiss-cpu"),
         """
@@ -113,55 +88,6 @@ USES = {
         store.save_local("index")
         store = FAISS.load_local("index", embeddings, allow_dangerous_deserialization=True)
         answer([[document.page_content, score] for document, score in store.similarity_search_with_score(QUERY, k=3)])
-        """,
-    ),
-    "KNNRetriever": (
-        ("langchain-community",),
-        """
-        from langchain_community.retrievers import KNNRetriever
-        answer(texts_of(KNNRetriever.from_texts(TEXTS, embeddings, k=3).invoke(QUERY)))
-        """,
-    ),
-    "SVMRetriever": (
-        ("langchain-community",),
-        """
-        from langchain_community.retrievers import SVMRetriever
-        answer(texts_of(SVMRetriever.from_texts(TEXTS, embeddings, k=3).invoke(QUERY)))
-        """,
-    ),
-    "EmbeddingsFilter": (
-        ("langchain-classic",),
-        """
-        from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
-        kept = EmbeddingsFilter(embeddings=embeddings, k=None, similarity_threshold=0.3).compress_documents(
-            documents, QUERY)
-        answer(texts_of(kept))
-        """,
-    ),
-    "EmbeddingsRedundantFilter": (
-        ("langchain-community",),
-        """
-        from langchain_community.document_transformers import EmbeddingsRedundantFilter
-        kept = EmbeddingsRedundantFilter(embeddings=embeddings, similarity_threshold=0.6).transform_documents(documents)
-        answer(texts_of(kept))
-        """,
-    ),
-    "VectorstoreIndexCreator": (
-        ("langchain-classic",),
-        """
-        from langchain_classic.indexes import VectorstoreIndexCreator
-        from langchain_core.vectorstores import InMemoryVectorStore
-        index = VectorstoreIndexCreator(embedding=embeddings, vectorstore_cls=InMemoryVectorStore).from_documents(
-            documents)
-        answer(texts_of(index.vectorstore.similarity_search(QUERY, k=3)))
-        """,
-    ),
-    "the evaluator of distances": (
-        ("langchain-classic",),
-        """
-        from langchain_classic.evaluation import load_evaluator
-        evaluator = load_evaluator("embedding_distance", embeddings=embeddings)
-        answer(evaluator.evaluate_strings(prediction=TEXTS[0], reference=TEXTS[1]))
         """,
     ),
 }

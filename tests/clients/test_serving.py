@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,49 +136,63 @@ def test_openai_retries_what_is_refused_for_a_moment(tmp_path: Path, minilm_fold
     assert any('"status": 429' in line for line in errors)
 
 
-def test_langchain_openai(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
-    needs("langchain-openai")
-    program = """
+# The distribution that a library needs; a program that makes the functions `documents`, `query` and `refused`, the last
+# of which gives a wrong key; the error of the latter. The client of TEI takes the body of an error for its answer.
+LIBRARIES = {
+    "langchain-openai": (
+        """
         from langchain_openai import OpenAIEmbeddings
         options = {"model": NAME, "base_url": URL + "/v1", "check_embedding_ctx_length": False, "max_retries": 0}
-        embeddings = OpenAIEmbeddings(api_key=KEY, **options)
-        wrong = OpenAIEmbeddings(api_key="x", **options)
-        answer([embeddings.embed_documents(TEXTS), embeddings.embed_query(QUERY),
-                error_of(lambda: wrong.embed_query(QUERY))])
+        embeddings, wrong = OpenAIEmbeddings(api_key=KEY, **options), OpenAIEmbeddings(api_key="x", **options)
+        documents, query, refused = embeddings.embed_documents, embeddings.embed_query, wrong.embed_query
+        """,
+        "AuthenticationError",
+    ),
+    "llama-index-embeddings-openai-like": (
         """
-    documents, query, error = client(program, tmp_path, service, minilm_folder)
-    assert_same([*documents, query], expected)
-    assert error[0] == "AuthenticationError"
-
-
-def test_llama_index_openai_like(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
-    needs("llama-index-embeddings-openai-like")
-    program = """
         from llama_index.embeddings.openai_like import OpenAILikeEmbedding
         options = {"model_name": NAME, "api_base": URL + "/v1", "max_retries": 0}
         model, wrong = OpenAILikeEmbedding(api_key=KEY, **options), OpenAILikeEmbedding(api_key="x", **options)
-        answer([model.get_text_embedding_batch(TEXTS), model.get_query_embedding(QUERY),
-                error_of(lambda: wrong.get_query_embedding(QUERY))])
+        documents, query, refused = model.get_text_embedding_batch, model.get_query_embedding, wrong.get_query_embedding
+        """,
+        "AuthenticationError",
+    ),
+    "llama-index-embeddings-text-embeddings-inference": (
         """
-    documents, query, error = client(program, tmp_path, service, minilm_folder)
-    assert_same([*documents, query], expected)
-    assert error[0] == "AuthenticationError"
-
-
-def test_llama_index_tei(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
-    """The client does not look at the status: the body of an error is its answer, which is not a list."""
-    needs("llama-index-embeddings-text-embeddings-inference")
-    program = """
         from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
         options = {"model_name": "BAAI/bge", "base_url": URL, "text_instruction": " ", "query_instruction": " "}
         model = TextEmbeddingsInference(auth_token=KEY, **options)
         wrong = TextEmbeddingsInference(auth_token="x", **options)
-        answer([model.get_text_embedding_batch(TEXTS), model.get_query_embedding(QUERY),
-                error_of(lambda: wrong.get_query_embedding(QUERY))])
+        documents, query, refused = model.get_text_embedding_batch, model.get_query_embedding, wrong.get_query_embedding
+        """,
+        "KeyError",
+    ),
+    "haystack-ai": (
         """
-    documents, query, error = client(program, tmp_path, service, minilm_folder)
+        from haystack import Document
+        from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
+        from haystack.utils import Secret
+        options = {"api_key": Secret.from_token(KEY), "model": NAME, "api_base_url": URL + "/v1", "max_retries": 0}
+        embedder = OpenAIDocumentEmbedder(**options)
+        wrong = OpenAITextEmbedder(**{**options, "api_key": Secret.from_token("x")})
+        def documents(texts):
+            return [one.embedding for one in embedder.run([Document(content=text) for text in texts])["documents"]]
+        def query(text): return OpenAITextEmbedder(**options).run(text)["embedding"]
+        refused = wrong.run
+        """,
+        "AuthenticationError",
+    ),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray, library: str) -> None:
+    needs(library)
+    program, error = LIBRARIES[library]
+    program = textwrap.dedent(program) + "answer([documents(TEXTS), query(QUERY), error_of(lambda: refused(QUERY))])"
+    documents, query, raised = client(program, tmp_path, service, minilm_folder)
     assert_same([*documents, query], expected)
-    assert error[0] == "KeyError"
+    assert raised[0] == error
 
 
 def test_huggingface_hub(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
@@ -197,23 +212,6 @@ def test_huggingface_hub(service: Served, tmp_path: Path, minilm_folder: Path, e
     assert (unknown[0], invalid[0]) == ("HfHubHTTPError", "HfHubHTTPError")
     assert "401" in unknown[1]
     assert "prompt_name 'none' is not a prompt" in invalid[1]
-
-
-def test_haystack(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
-    needs("haystack-ai")
-    program = """
-        from haystack import Document
-        from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
-        from haystack.utils import Secret
-        options = {"api_key": Secret.from_token(KEY), "model": NAME, "api_base_url": URL + "/v1", "max_retries": 0}
-        wrong = {**options, "api_key": Secret.from_token("x")}
-        documents = OpenAIDocumentEmbedder(**options).run([Document(content=text) for text in TEXTS])["documents"]
-        answer([[one.embedding for one in documents], OpenAITextEmbedder(**options).run(QUERY)["embedding"],
-                error_of(lambda: OpenAITextEmbedder(**wrong).run(QUERY))])
-        """
-    documents, query, error = client(program, tmp_path, service, minilm_folder)
-    assert_same([*documents, query], expected)
-    assert error[0] == "AuthenticationError"
 
 
 def test_haystack_tei(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -12,15 +11,9 @@ from tests.support.client_programs import STAND_IN, assert_close, needs, run_cli
 pytestmark = pytest.mark.clients
 
 
-class Client(NamedTuple):
-    """The distributions that a program needs, and the program."""
-
-    needs: tuple[str, ...]
-    program: str
-
-
+# The distributions that each program needs, and the program.
 CLIENTS = {
-    "KeyBERT with a model": Client(
+    "KeyBERT with a model": (
         ("keybert",),
         """
         from keybert import KeyBERT
@@ -29,14 +22,7 @@ CLIENTS = {
         answer(keywords)
         """,
     ),
-    "KeyBERT with a name": Client(
-        ("keybert",),
-        """
-        from keybert import KeyBERT
-        answer(KeyBERT(model=MODEL).extract_keywords(" ".join(TEXTS), keyphrase_ngram_range=(1, 2), use_mmr=True))
-        """,
-    ),
-    "BERTopic": Client(
+    "BERTopic": (
         ("bertopic",),
         """
         from bertopic import BERTopic
@@ -52,7 +38,7 @@ CLIENTS = {
         answer([found, topics.topic_embeddings_, topics.find_topics("animals", top_n=2)])
         """,
     ),
-    "Chroma": Client(
+    "Chroma": (
         ("chromadb",),
         """
         import chromadb
@@ -64,7 +50,7 @@ CLIENTS = {
         answer([function(TEXTS), found["ids"], found["distances"]])
         """,
     ),
-    "LangChain community, HuggingFaceEmbeddings": Client(
+    "LangChain community, HuggingFaceEmbeddings": (
         ("langchain-community",),
         """
         from langchain_community.embeddings import HuggingFaceEmbeddings
@@ -74,15 +60,7 @@ CLIENTS = {
         answer([model.embed_documents(TEXTS), pooled.embed_query(TEXTS[0])])
         """,
     ),
-    "LangChain community, HuggingFaceBgeEmbeddings": Client(
-        ("langchain-community",),
-        """
-        from langchain_community.embeddings import HuggingFaceBgeEmbeddings
-        model = HuggingFaceBgeEmbeddings(model_name=MODEL, model_kwargs={"device": "cpu"})
-        answer([model.embed_documents(TEXTS), model.embed_query(TEXTS[0])])
-        """,
-    ),
-    "langchain-huggingface": Client(
+    "langchain-huggingface": (
         ("langchain-huggingface",),
         """
         from langchain_huggingface import HuggingFaceEmbeddings
@@ -90,7 +68,7 @@ CLIENTS = {
         answer([model.embed_documents(TEXTS), model.embed_query(TEXTS[0])])
         """,
     ),
-    "llama-index": Client(
+    "llama-index": (
         ("llama-index-embeddings-huggingface",),
         """
         from llama_index.embeddings.huggingface import HuggingFaceEmbedding
@@ -98,7 +76,7 @@ CLIENTS = {
         answer([model.get_text_embedding_batch(TEXTS), model.get_query_embedding(TEXTS[0])])
         """,
     ),
-    "txtai": Client(
+    "txtai": (
         ("txtai",),
         """
         from txtai.embeddings import Embeddings
@@ -107,7 +85,7 @@ CLIENTS = {
         answer([index.search("sleeping animals", 3), index.batchtransform(TEXTS)])
         """,
     ),
-    "lancedb": Client(
+    "lancedb": (
         ("lancedb",),
         """
         import lancedb
@@ -123,7 +101,7 @@ CLIENTS = {
         answer([[row["text"], row["_distance"]] for row in rows])
         """,
     ),
-    "mteb": Client(
+    "mteb": (
         ("mteb",),
         """
         import mteb
@@ -133,7 +111,7 @@ CLIENTS = {
         answer({name: scores[name] for name in ("cosine_spearman", "cosine_pearson", "manhattan_spearman")})
         """,
     ),
-    "setfit": Client(
+    "setfit": (
         ("setfit",),
         """
         from setfit import SetFitModel
@@ -147,10 +125,10 @@ CLIENTS = {
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_the_answers_are_those_of_the_real_library(name: str, tmp_path: Path, minilm_folder: Path) -> None:
-    client = CLIENTS[name]
-    needs(*client.needs)
-    ours = run_client(client.program, tmp_path / "minibert", minilm_folder, first=STAND_IN)
-    theirs = run_client(client.program, tmp_path / "theirs", minilm_folder)
+    distributions, program = CLIENTS[name]
+    needs(*distributions)
+    ours = run_client(program, tmp_path / "minibert", minilm_folder, first=STAND_IN)
+    theirs = run_client(program, tmp_path / "theirs", minilm_folder)
     assert ours["texts"] >= 8, "minibert computed nothing"
     assert theirs["texts"] == 0
     assert_close(ours["value"], theirs["value"])

@@ -122,8 +122,8 @@ def test_calls_that_cannot_be_answered_say_why(service: Served, folder: Path) ->
         for texts, tokenized, message in (
             ([np.int64(1)], False, r"texts\[0\] is int64 .*1.*; expected a str"),
             (["a", ["b"]], False, r"texts\[1\] is list \['b'\]; expected a str"),
-            (["a"], True, r"texts\[0\] is str 'a'; expected a list of str"),
-            ([["a"], [np.int64(1)]], True, r"texts\[1\] is list .*; expected a list of str"),
+            (["a"], True, r"texts is list \['a'\]; expected a list of lists of str"),
+            ([["a"], [np.int64(1)]], True, r"texts\[1\]\[0\] is int64 .*; expected a str"),
         ):
             with pytest.raises(TypeError, match=message):
                 client.encode(texts, is_tokenized=tokenized)  # type: ignore[arg-type]
@@ -148,14 +148,10 @@ def test_a_service_with_keys_is_said_to_be_out_of_reach(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (
-            {"ip": "localhost:5555"},
-            ValueError,
-            "^ip='localhost:5555'; expected a machine without a port, which port= has",
-        ),
-        ({"ip": ""}, ValueError, "^ip=''; expected a machine, or a URL"),
-        ({"ip": " localhost"}, ValueError, "^ip=' localhost'; expected a machine, or a URL"),
-        ({"ip": "a/b"}, ValueError, "^ip='a/b'; expected a machine, or a URL"),
+        ({"ip": "localhost:5555"}, ValueError, "^ip='localhost:5555'; expected a machine, whose port goes into port="),
+        ({"ip": ""}, ValueError, "^ip=''; expected a machine, .*or a URL"),
+        ({"ip": " localhost"}, ValueError, "^ip=' localhost'; expected a machine, .*or a URL"),
+        ({"ip": "a/b"}, ValueError, "^ip='a/b'; expected a machine, .*or a URL"),
         ({"ip": "a..b"}, ValueError, "a..b"),
         ({"ip": 5555}, TypeError, "ip is int 5555"),
         ({"port": "5555"}, TypeError, "port='5555'; expected an int"),
@@ -192,8 +188,7 @@ def test_refusals_and_cut_texts_are_said(service: Served) -> None:
         pytest.raises(ValueError, match=r"400: pooling_layer=99; this model has \d+ layers"),
     ):
         client.encode(TEXTS)
-    wrong_paths = ("http://x/a b", "http://x/é")
-    for url in ("ftp://x", "http://", "http://x:y", "http://[::1", "http://a b", "http://a..b/", *wrong_paths):
+    for url in ("ftp://x", "http://", "http://x:y", "http://[::1", "http://a b", "http://a..b/"):
         with pytest.raises(ValueError, match="URL"):
             BertClient(ip=url)
 
