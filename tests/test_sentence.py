@@ -194,8 +194,6 @@ def test_bad_inputs(
         ({"batch_size": 2.0}, TypeError, "batch_size=2.0"),
         ({"device": "cuda"}, ValueError, "runs on the CPU"),
         ({"device": ["cpu", "cuda:1"]}, ValueError, "runs on the CPU"),
-        ({"chunk_size": 0}, ValueError, "chunk_size=0"),
-        ({"task": 3}, TypeError, "task=3; expected None, 'query'"),
         ({"processing_kwargs": {"text": {"max_length": 4}}}, ValueError, "set max_seq_length of the model"),
         ({"pool": {"input": 1, "output": 2, "processes": [3]}}, ValueError, "processes of another model"),
         ({"output_value": "sentences"}, ValueError, "output_value='sentences'"),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
 from minibert.sentence.encoding import CutTexts, pool_encodings, sentence_width
+from minibert.sentence.modules import LAYER_NORM_EPS, Step
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.pooling import POOLING_MODES, pool
 from minibert.sentence.sentence_transformers import SentenceTransformer
@@ -127,27 +128,25 @@ def _weighted(
     parts = np.concatenate([row[:, None] * vectors for row in weights], axis=1)
     sums = weights.sum(axis=1, keepdims=True)
     share = np.divide(weights, sums, out=np.zeros_like(weights), where=sums > 0).mean(axis=0)
-    for name, step in zip(task.pipeline.names, task.pipeline.steps, strict=True):
-        parts = _through(name, step, parts, share[:, None])
+    for step in task.pipeline.steps:
+        parts = _through(step, parts, share[:, None])
     return list(model.tokenizer.convert_ids_to_tokens(found["input_ids"].tolist())), parts[:, :width]
 
 
-def _through(name: str, step: Any, parts: FloatArray, share: FloatArray) -> FloatArray:
+def _through(step: Step, parts: FloatArray, share: FloatArray) -> FloatArray:
     """Return the parts of a module's output, given those of its input."""
-    tensors = {key: np.asarray(value, dtype=np.float64) for key, value in step.tensors().items()}
-    kind = name.partition("(")[0]
-    if kind == "Normalize":
+    tensors = {key: np.asarray(value, dtype=np.float64) for key, value in step.tensors.items()}
+    if step.kind == "Normalize":
         length = np.linalg.norm(parts.sum(axis=0))
         return parts / length if length else parts
-    if kind == "LayerNorm":
-        deviation = np.sqrt(parts.sum(axis=0).var() + step.norm.eps)
+    if step.kind == "LayerNorm":
+        deviation = np.sqrt(parts.sum(axis=0).var() + LAYER_NORM_EPS)
         centred = (parts - parts.mean(axis=1, keepdims=True)) / deviation
         return centred * tensors["norm.weight"] + share * tensors["norm.bias"]
-    config = step.config()
-    if kind != "Dense" or not config["activation_function"].endswith(".Identity"):
-        raise ValueError(f"explain_similarity needs linear modules after the pooling; this model has {name}. {_REMEDY}")
+    if step.kind != "Dense" or not step.config["activation_function"].endswith(".Identity"):
+        raise ValueError(f"explain_similarity needs linear modules after the pooling; this model has {step}. {_REMEDY}")
     image = parts @ tensors["linear.weight"].T + share * tensors.get("linear.bias", 0.0)
-    if config.get("use_residual"):
+    if step.config.get("use_residual"):
         image += parts @ tensors["residual.weight"].T if "residual.weight" in tensors else parts
     return image
 
@@ -293,12 +292,12 @@ _MODULES = {
     "Dense": (
         "{x} @ W.T + b",
         "A linear map.",
-        ("minibert/sentence/modules.py", "return self.ops.linear(vectors, self.linear"),
+        ("minibert/sentence/modules.py", "return ops.linear(vectors, linear"),
     ),
     "LayerNorm": (
         "layer_norm({x})",
         "LayerNorm, with a weight and bias of its own.",
-        ("minibert/sentence/modules.py", "return self.ops.layer_norm(vectors"),
+        ("minibert/sentence/modules.py", "lambda x: ops.layer_norm(x, norm)"),
     ),
 }
 
@@ -346,15 +345,14 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         steps.append(VectorStep(symbol, "Pooling", *_POOLING[mode], (line,), values, notes))
         pooled = values if not pooled else [np.concatenate(both) for both in zip(pooled, values, strict=True)]
     before = "pooling" if len(modes) == 1 else "joined"
-    for name, step in zip(task.pipeline.names, task.pipeline.steps, strict=True):
-        kind = name.partition("(")[0]
-        formula, words, where = _MODULES[kind]
+    for step in task.pipeline.steps:
+        formula, words, where = _MODULES[step.kind]
         after = [step(vector[None])[0] for vector in pooled]
-        symbol, formula = kind.lower(), formula.format(x=before)
-        if kind == "Dense":
-            formula = _dense(formula, before, step.config(), step.tensors())
+        symbol, formula = step.kind.lower(), formula.format(x=before)
+        if step.kind == "Dense":
+            formula = _dense(formula, before, step.config, step.tensors)
         notes = [f"length before: {np.linalg.norm(vector.astype(np.float64)):#.3g}" for vector in pooled]
-        steps.append(VectorStep(symbol, name, formula, words, (source_line(*where),), after, notes))
+        steps.append(VectorStep(symbol, step.name, formula, words, (source_line(*where),), after, notes))
         before, pooled = symbol, after
     width = sentence_width(task, model.truncate_dim)
     if pooled and width < len(pooled[0]):

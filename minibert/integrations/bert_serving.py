@@ -118,7 +118,7 @@ class BertClient:
         )
         # hidden state 0 is the output of the embeddings, so that the first layer's output is hidden state 1
         self._options["layers"] = [layer + 1 for layer in layers]
-        self._model.pipeline = Pipeline(("mean",), True, (), (config.hidden_size,), ())
+        self._model.pipeline = Pipeline(config.hidden_size)
         self._model.encode([], **self._options)  # checks them
 
     def encode(

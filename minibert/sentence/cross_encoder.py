@@ -19,7 +19,7 @@ from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.encoding import CutTexts
-from minibert.sentence.model import SentenceModel
+from minibert.sentence.model import SavedModule, SentenceModel
 from minibert.sentence.modules import Activation, as_activation, stored_activation
 from minibert.sentence.options import (
     as_pairs,
@@ -30,7 +30,6 @@ from minibert.sentence.options import (
     refuse_cut,
     texts_at_once,
 )
-from minibert.sentence.saving import SavedModule
 from minibert.tokenizer.texts import checked_texts
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs
 
@@ -135,28 +134,22 @@ class CrossEncoder(SentenceModel):
         keep_in_fp32_modules: Sequence[str] | None = None,
         **load: Any,
     ) -> None:
-        load.pop("classifier_dropout", None)  # of training only
-        for name in {*load} & {*_RENAMED}:
-            load[_RENAMED[name]] = one_of(_RENAMED[name], load.get(_RENAMED[name]), name, load.pop(name))
-        name = one_of("model_name_or_path", model_name_or_path, "model_name", load.pop("model_name_or_path", None))
-        activation_fn = one_of(
-            "activation_fn", activation_fn, "default_activation_function", load.pop("activation_fn", None)
-        )
-        if keep_in_fp32_modules is not None and not isinstance(keep_in_fp32_modules, list | tuple):
-            raise TypeError(
-                f"keep_in_fp32_modules={brief(keep_in_fp32_modules)}; expected a list. All of minibert is in float32."
-            )
+        given = {"model_name_or_path": model_name_or_path, "activation_fn": activation_fn, **load}
+        given.pop("classifier_dropout", None)  # of training only
+        for old, new in _RENAMED.items():
+            if old in given:
+                given[new] = one_of(new, given.get(new), old, given.pop(old))
+        name, activation_fn = given.pop("model_name_or_path"), given.pop("activation_fn")
         if max_length is not None:
             check_int("max_length", max_length, 1)
-        also_labels = None
-        if isinstance(load.get("config_kwargs"), Mapping):
-            load["config_kwargs"] = rest = dict(load["config_kwargs"])
-            also_labels = rest.pop("num_labels", None)
+        asked = [num_labels]
+        if isinstance(given.get("config_kwargs"), Mapping):
+            given["config_kwargs"] = rest = dict(given["config_kwargs"])
+            asked.append(rest.pop("num_labels", None))
             rest.pop("classifier_dropout", None)
-        asked = [check_int("num_labels", labels, 1) for labels in (num_labels, also_labels) if labels is not None]
-        found = self._load(name, **load)
+        found = self._load(name, given)
         for labels in asked:
-            if labels != self.num_labels:
+            if labels is not None and labels != self.num_labels:
                 raise ValueError(
                     f"num_labels={brief(labels)}, but the head of {found.files.source} has {self.num_labels}. Leave it "
                     "out: minibert never makes random weights."
@@ -263,7 +256,7 @@ class CrossEncoder(SentenceModel):
             named.
         """
         pairs, single = as_pairs(one_of("inputs", inputs, "sentences", sentences))
-        self._check_call(device, pool, chunk_size, task, processing_kwargs)
+        self._check_call(device, pool, processing_kwargs)
         if convert_to_tensor or not convert_to_numpy:
             torch_interop.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
         chosen = one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
@@ -301,13 +294,7 @@ class CrossEncoder(SentenceModel):
         device: object = None,
         pool: Mapping[str, Any] | None = None,
         chunk_size: int | None = None,
-        *,
-        truncation: str = "warn",
-        activation_fct: Any = None,
-        num_workers: object = None,
-        apply_softmax: object = None,
-        convert_to_numpy: object = None,
-        convert_to_tensor: object = None,
+        **options: Any,
     ) -> list[dict[str, Any]]:
         """Sort documents by their score for a query, the best first; equal scores keep the order of the documents.
 
@@ -319,10 +306,8 @@ class CrossEncoder(SentenceModel):
             The most documents to return; default: all.
         return_documents : bool
             Also return the texts.
-        apply_softmax, convert_to_numpy, convert_to_tensor
-            Arguments of older versions, without effect.
-        others
-            As in `predict`.
+        others, **options
+            As in `predict`; `apply_softmax`, `convert_to_numpy` and `convert_to_tensor` have no effect.
 
         Returns
         -------
@@ -346,6 +331,8 @@ class CrossEncoder(SentenceModel):
         texts, one = checked_texts("documents", documents)
         if one:
             raise TypeError("documents is one str; expected a sequence of str, such as [text].")
+        for name in ("apply_softmax", "convert_to_numpy", "convert_to_tensor"):  # of older versions
+            options.pop(name, None)
         scores = self.predict(
             [(query, text) for text in texts],
             prompt_name,
@@ -356,8 +343,7 @@ class CrossEncoder(SentenceModel):
             device=device,
             pool=pool,
             chunk_size=chunk_size,
-            truncation=truncation,
-            activation_fct=activation_fct,
+            **options,
         )
         order = sorted(range(len(texts)), key=lambda i: scores[i], reverse=True)[:top_k]
         return [

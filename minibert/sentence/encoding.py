@@ -21,7 +21,7 @@ from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import SpladePooling, pool, pool_words, pooling_modes
-from minibert.sentence.sparse_vectors import SparseVectors, make_sparse
+from minibert.sentence.sparse_vectors import make_sparse
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
 from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens
@@ -201,7 +201,7 @@ class EncodedTexts:
 
     Parameters
     ----------
-    vectors : ndarray of shape (n, width), float32
+    vectors : ndarray of shape (n, width), float32, or SparseVectors
     n_tokens : int ndarray of shape (n,)
         Tokens of each whole text, with its prompt and the special tokens.
     n_truncated : int ndarray of shape (n,)
@@ -211,10 +211,10 @@ class EncodedTexts:
         Empty if the call did not ask for it.
     """
 
-    vectors: FloatArray
+    vectors: Any
     n_tokens: IntArray
     n_truncated: IntArray
-    info: tuple[TextInfo, ...]
+    info: tuple[TextInfo, ...] = ()
 
 
 @dataclasses.dataclass
@@ -385,24 +385,6 @@ def _sentence_vectors(task: EncodeTask, groups: list[list[Encoding]]) -> FloatAr
 _Row = tuple[IntArray, FloatArray]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class EncodedSparse:
-    """The results of one chunk of n texts, in the order of the input.
-
-    Parameters
-    ----------
-    vectors : SparseVectors of shape (n, V)
-    n_tokens : int ndarray of shape (n,)
-        Tokens of each whole text, with its prompt and the special tokens.
-    n_truncated : int ndarray of shape (n,)
-        How many of these were cut off.
-    """
-
-    vectors: SparseVectors
-    n_tokens: IntArray
-    n_truncated: IntArray
-
-
 def encode_sparse(
     model: BertForMaskedLM,
     pooling: SpladePooling,
@@ -413,7 +395,7 @@ def encode_sparse(
     size: int,
     progress: Callable[[int], object],
     exact: bool,
-) -> Iterator[EncodedSparse]:
+) -> Iterator[EncodedTexts]:
     """Compute the vectors of any iterable of texts, `size` texts at a time; the caller has checked the arguments.
 
     Parameters
@@ -437,7 +419,7 @@ def encode_sparse(
             progress(int(copies[part].sum()))
         n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
         vectors = make_sparse([found[row] for row in rows], model.config.vocab_size)
-        yield EncodedSparse(vectors, n_tokens, n_truncated)
+        yield EncodedTexts(vectors, n_tokens, n_truncated)
         first += len(chunk)
 
 

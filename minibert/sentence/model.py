@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple
 
+from minibert._utils.files import make_folder, write_json
 from minibert._utils.keywords import (
     HUB_KEYWORDS,
     MODEL_KEYWORDS,
@@ -21,18 +23,18 @@ from minibert._utils.keywords import (
     check_remote_code,
 )
 from minibert._utils.reporting import warn_caller
-from minibert._utils.validation import brief, check_int, check_stored_int
+from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
-from minibert.models.options import LoadOptions
+from minibert.models.options import LoadKwargs, LoadOptions
+from minibert.models.saving import write_safetensors
 from minibert.models.torch_like import TorchLike
-from minibert.sentence.modules import HEAD_MODULES, Module, list_modules, loader_of
-from minibert.sentence.options import check_device, check_processing, check_task, one_of, texts_at_once
+from minibert.sentence.modules import Module, check_modules, list_modules
+from minibert.sentence.options import check_device, one_of, texts_at_once
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
-from minibert.sentence.saving import SavedModule, save_model
 from minibert.tokenizer.bert_tokenizer import SETTINGS, BertTokenizer
 from minibert.tokenizer.encodings import TokenizedBatch
 from minibert.tokenizer.texts import checked_texts
@@ -40,20 +42,13 @@ from minibert.tokenizer.windows import TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 
 
-class LoadKeywords(TypedDict, total=False):
+class LoadKeywords(LoadKwargs, total=False):
     """The keywords that all three constructors take; `SentenceTransformer` describes them."""
 
     prompts: Mapping[str, str] | str | None
     default_prompt_name: str | None
     cache_folder: str | os.PathLike[str] | None
-    revision: str | None
-    local_files_only: bool
-    token: str | bool | None
     device: object
-    backend: str | None
-    num_threads: int | None
-    compute_type: str | None
-    shared_weights: bool | None
     modules: None
     trust_remote_code: bool
     model_kwargs: Mapping[str, Any] | None
@@ -62,6 +57,18 @@ class LoadKeywords(TypedDict, total=False):
     config_kwargs: Mapping[str, Any] | None
     model_card_data: Any
     use_auth_token: str | bool | None
+
+
+class SavedModule(NamedTuple):
+    """A module after the Transformer: its type, its config.json, and its weights by name."""
+
+    kind: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, FloatArray] = {}
+
+
+# sentence-transformers has had modules under these names since its beginning, and still reads them.
+HOME = "sentence_transformers.models"
 
 
 class ModelCardData(SimpleNamespace):
@@ -110,61 +117,47 @@ class SentenceModel(TorchLike):
     tokenizer: BertTokenizer
     default_prompt_name: str | None
 
-    def _load(
-        self,
-        name: Any,
-        *,
-        prompts: Mapping[str, str] | str | None = None,
-        default_prompt_name: str | None = None,
-        cache_folder: str | os.PathLike[str] | None = None,
-        device: object = None,
-        modules: None = None,
-        trust_remote_code: bool = False,
-        model_kwargs: Mapping[str, Any] | None = None,
-        processor_kwargs: Mapping[str, Any] | None = None,
-        tokenizer_kwargs: Mapping[str, Any] | None = None,
-        config_kwargs: Mapping[str, Any] | None = None,
-        model_card_data: Any = None,
-        use_auth_token: str | bool | None = None,
-        **keywords: Any,
-    ) -> _Loaded:
-        """Load prompts, tokenizer and model; the arguments are those of the constructors, and of `LoadOptions`."""
+    def _load(self, name: Any, load: Mapping[str, object]) -> _Loaded:
+        """Load prompts, tokenizer and model from the keywords of a constructor."""
         call = self._call
+        keywords: dict[str, Any] = {**load}
+        take = keywords.pop
         if name is None:
             raise TypeError(f"{call}() needs a folder or a hub id; it does not have a default model.")
-        check_device(device)
-        if modules is not None:
+        check_device(take("device", None))
+        if (modules := take("modules", None)) is not None:
             raise ValueError(
                 f"{call}(modules={brief(modules)}); expected None: minibert does not run modules of torch. Save that "
                 "model with sentence-transformers, model.save_pretrained(folder), and give the folder."
             )
-        check_keywords(call, {"trust_remote_code": trust_remote_code}, HUB_KEYWORDS)
-        if processor_kwargs and tokenizer_kwargs:
-            raise TypeError("tokenizer_kwargs= is the old name of processor_kwargs=; give one of them.")
-        asked = {
-            name: _check_inner(call, name, given)
-            for name, given in (
-                ("processor_kwargs", tokenizer_kwargs if processor_kwargs is None else processor_kwargs),
-                ("model_kwargs", model_kwargs),
-                ("config_kwargs", config_kwargs),
-            )
-        }
+        trusted = take("trust_remote_code", False)
+        check_keywords(call, {"trust_remote_code": trusted}, HUB_KEYWORDS)
+        processor = one_of(
+            "processor_kwargs",
+            take("processor_kwargs", None) or None,
+            "tokenizer_kwargs",
+            take("tokenizer_kwargs", None) or None,
+        )
+        given = {"model_kwargs": take("model_kwargs", None), "config_kwargs": take("config_kwargs", None)}
+        asked = {key: _check_inner(call, key, value) for key, value in {**given, "processor_kwargs": processor}.items()}
+        prompts, default = take("prompts", None), take("default_prompt_name", None)
+        card = take("model_card_data", None)
+        self.model_card_data = ModelCardData() if card is None else card
         keywords["backend"] = _check_backend(keywords.get("backend"))
-        keywords["token"] = one_of("token", keywords.get("token"), "use_auth_token", use_auth_token)
-        options = LoadOptions(cache_dir=cache_folder, **keywords)
+        keywords["token"] = one_of("token", keywords.get("token"), "use_auth_token", take("use_auth_token", None))
+        options = LoadOptions(cache_dir=take("cache_folder", None), **keywords)
         files = options.locate(full_name(name, self._organisation))
         listed = list_modules(files)
         self._check_kind(files, listed)
         stored = files.settings("config_sentence_transformers.json")
         bert_files = files.subfolder(listed[0].path) if listed else files
         config_file = bert_files.settings("config.json")
-        check_remote_code(call, trust_remote_code, config_file)
+        check_remote_code(call, trusted, config_file)
         self._builtin_prompts = builtin_prompts(os.fspath(name), config_file.get("_name_or_path"))
         self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source, self._prompt_names)
-        self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
+        self.default_prompt_name = choose_default(self.prompts, stored, default, files.source)
         self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
         self._warned: set[str] = set()
-        self.model_card_data = ModelCardData() if model_card_data is None else model_card_data
         self.tokenizer = BertTokenizer.from_files(bert_files)
         limit = self._set_keywords(asked["processor_kwargs"])
         settings = bert_files.settings("sentence_bert_config.json")
@@ -174,7 +167,7 @@ class SentenceModel(TorchLike):
             self.tokenizer.model_max_length = settings["max_seq_length"]
         config = BertConfig.from_files(bert_files)
         change = "save the model with {} in its config, with transformers, and give the folder"
-        for keyword in ("model_kwargs", "config_kwargs"):
+        for keyword in given:
             with _named(f"{keyword} of {call}"):
                 check_settings(_TABLES[keyword][0], asked[keyword], config, change, self._fewer_layers)
         only_states = {"output_hidden_states": False} if self._model is BertModel else {}
@@ -182,19 +175,9 @@ class SentenceModel(TorchLike):
         return _Loaded(files, bert_files, listed, stored)
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
-        """Refuse a modules.json that the class does not implement; a class without a head reads its own."""
-        if listed is None or loader_of(listed) == self._call:
-            return
-        kinds = [module.kind for module in listed]
-        loaders = {"SpladePooling": "SparseEncoder", "Pooling": "SentenceTransformer"}
-        others = [loader for kind, loader in loaders.items() if kind in kinds and loader != self._call]
-        instead = f" {others[0]} loads it." if others else ""
-        mine = [known for known, loader in HEAD_MODULES.items() if loader == self._call]
-        expected = " or ".join(" and then ".join(known) for known in mine)
-        raise ModelFormatError(
-            f"{files.source}: modules.json lists {', '.join(map(brief, kinds)) or 'nothing'}; {self._call} implements "
-            f"{expected}.{instead}"
-        )
+        """Refuse a modules.json that the class does not implement."""
+        if listed is not None:
+            check_modules(files, listed, self._call)
 
     def _set_keywords(self, asked: dict[str, Any]) -> int | None:
         """Set the limit of the tokenizer and return it; compare the other settings that were asked for with its own."""
@@ -299,15 +282,16 @@ class SentenceModel(TorchLike):
         _check_pool(pool)
 
     @staticmethod
-    def _check_call(device: object, pool: object, chunk_size: object, task: object, processing: object) -> None:
-        """Refuse wrong values of arguments that programs for sentence-transformers pass and that change nothing."""
+    def _check_call(device: object, pool: object, processing_kwargs: object) -> None:
+        """Refuse arguments of sentence-transformers that would change the result, or use other processes."""
         check_device(device)
         if pool is not None:
             _check_pool(pool)
-        check_task(task)
-        check_processing(processing)
-        if chunk_size is not None:
-            check_int("chunk_size", chunk_size, 1)
+        if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
+            raise ValueError(
+                f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}. To cut texts earlier, set "
+                "max_seq_length of the model."
+            )
 
     # -- to files
 
@@ -338,25 +322,32 @@ class SentenceModel(TorchLike):
         if not safe_serialization:
             raise ValueError("safe_serialization=False writes a pickle, which minibert never does; leave it out.")
         modules, settings = self._saved()
-        save_model(
-            path,
-            self.model,
-            self.tokenizer,
-            transformer={
+        folder = Path(make_folder(path))
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        listed = [("", f"{HOME}.Transformer")]
+        for number, module in enumerate(modules, start=1):
+            listed.append((f"{number}_{module.kind.rpartition('.')[2]}", module.kind))
+            part = Path(make_folder(folder / listed[-1][0]))
+            write_json(part / "config.json", dict(module.config))
+            if module.tensors:
+                write_safetensors(part / "model.safetensors", module.tensors.items())
+        transformer: dict[str, Any] = {"max_seq_length": self.max_seq_length, "do_lower_case": False}
+        if self._model is not BertModel:
+            transformer = {
                 "transformer_task": self._task,
                 "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
                 "module_output_name": self._output,
                 "max_seq_length": self.max_seq_length,
             }
-            if self._model is not BertModel
-            else {"max_seq_length": self.max_seq_length, "do_lower_case": False},
-            modules=modules,
-            settings={
-                "model_type": self._call,
-                "prompts": self.prompts,
-                "default_prompt_name": self.default_prompt_name,
-                **settings,
-            },
+        write_json(folder / "sentence_bert_config.json", transformer)
+        prompts = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
+        own = {"model_type": self._call, **prompts, **settings}
+        write_json(folder / "config_sentence_transformers.json", own)
+        # It is the last file, so that a folder that was not written to its end is not taken for a whole model.
+        write_json(
+            folder / "modules.json",
+            [{"idx": i, "name": str(i), "path": name, "type": kind} for i, (name, kind) in enumerate(listed)],
         )
 
     def save(self, path: str | os.PathLike[str], *args: Any, **options: Any) -> None:
@@ -465,21 +456,11 @@ class VectorModel(SentenceModel):
 
 # Hub ids without an organisation that do not belong to sentence-transformers: the BERT models of that library's list.
 _PLAIN_BERT = (
-    "bert-base-uncased",
-    "bert-base-cased",
-    "bert-base-cased-finetuned-mrpc",
-    "bert-large-uncased",
-    "bert-large-uncased-whole-word-masking",
-    "bert-large-uncased-whole-word-masking-finetuned-squad",
-    "bert-large-cased",
-    "bert-large-cased-whole-word-masking",
-    "bert-large-cased-whole-word-masking-finetuned-squad",
-    "bert-base-multilingual-uncased",
-    "bert-base-multilingual-cased",
-    "bert-base-chinese",
-    "bert-base-german-cased",
-    "bert-base-german-dbmdz-cased",
-    "bert-base-german-dbmdz-uncased",
+    *("bert-base-uncased", "bert-base-cased", "bert-base-cased-finetuned-mrpc", "bert-base-multilingual-uncased"),
+    *("bert-base-multilingual-cased", "bert-base-chinese", "bert-base-german-cased", "bert-base-german-dbmdz-cased"),
+    *("bert-base-german-dbmdz-uncased", "bert-large-uncased", "bert-large-uncased-whole-word-masking"),
+    *("bert-large-uncased-whole-word-masking-finetuned-squad", "bert-large-cased"),
+    *("bert-large-cased-whole-word-masking", "bert-large-cased-whole-word-masking-finetuned-squad"),
 )
 
 
@@ -553,11 +534,7 @@ def stored_settings(files: ModelFiles) -> Iterator[None]:
 
 
 def _check_backend(backend: str | None) -> str | None:
-    """Return the backend for the model; "torch", the default of sentence-transformers, means minibert's default.
-
-    Libraries pass ``backend="torch"`` where their user did not choose. "onnx" and "openvino" are a choice, of other
-    files and other numbers, so they are refused.
-    """
+    """Return the backend for the model; "torch" means minibert's default, because libraries pass it for their users."""
     if isinstance(backend, str) and backend in ("onnx", "openvino"):
         raise ValueError(
             f"backend={backend!r} runs other files of the model in another library; minibert computes by itself. Leave "

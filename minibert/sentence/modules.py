@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -40,17 +40,40 @@ class Module:
     path: str
 
 
-class Step(Protocol):
-    """A module after the pooling: vectors (B, in) -> (B, out). No row depends on another row."""
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Step:
+    """A module after the pooling: vectors (B, in) -> (B, width). No row depends on another row.
 
-    def __call__(self, vectors: FloatArray, /) -> FloatArray:
+    Parameters
+    ----------
+    name : str
+        Its kind, and its sizes in parentheses.
+    width : int
+        The length of its results.
+    compute : (vectors) -> vectors
+    config : mapping
+        What its config.json holds.
+    tensors : mapping of str to ndarray
+        Its weights by their names in model.safetensors.
+    """
+
+    name: str
+    width: int
+    compute: Callable[[FloatArray], FloatArray]
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tensors: Mapping[str, FloatArray] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Dense, LayerNorm or Normalize."""
+        return self.name.partition("(")[0]
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
         """Compute the vectors."""
+        return self.compute(vectors)
 
-    def config(self) -> dict[str, Any]:
-        """Return what its config.json holds."""
-
-    def tensors(self) -> dict[str, FloatArray]:
-        """Return its weights by their names in model.safetensors; empty if it has none."""
+    def __repr__(self) -> str:
+        return self.name
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,23 +82,29 @@ class Pipeline:
 
     Parameters
     ----------
+    hidden_size : int
     pooling : tuple of str
         Names of `POOLING_MODES`; their vectors are concatenated.
     include_prompt : bool
         Whether the tokens of a prompt count in pooling.
-    steps : tuple of (vectors) -> vectors
+    steps : tuple of Step
         The modules after the pooling: Dense, LayerNorm, Normalize.
-    widths : tuple of int
-        The length of the vectors after the pooling, and after each step.
-    names : tuple of str
-        A description of each step.
     """
 
-    pooling: tuple[str, ...]
-    include_prompt: bool
-    steps: tuple[Step, ...]
-    widths: tuple[int, ...]
-    names: tuple[str, ...]
+    hidden_size: int
+    pooling: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The length of the vectors after the pooling, and after each step."""
+        return len(self.pooling) * self.hidden_size, *(step.width for step in self.steps)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each step."""
+        return tuple(step.name for step in self.steps)
 
     def finish(self, pooled: FloatArray) -> FloatArray:
         """Run the steps: pooled (B, widths[0]) -> (B, widths[-1])."""
@@ -84,17 +113,19 @@ class Pipeline:
         return pooled
 
 
-def check_modules(files: ModelFiles, modules: list[Module]) -> list[Module]:
-    """Return modules of a `SentenceTransformer`; for others raise a ModelFormatError that names their loader."""
+def check_modules(files: ModelFiles, modules: list[Module], loader: str = "SentenceTransformer") -> list[Module]:
+    """Return the modules of a model that a class loads; a ModelFormatError names the class that loads other ones."""
     kinds = [module.kind for module in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {*_READERS}:
-        loader = loader_of(modules)
-        instead = "" if loader is None else f" {loader} loads it."
-        raise ModelFormatError(
-            f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; minibert implements Transformer, "
-            f"Pooling and then any of {', '.join(_READERS)}.{instead}"
-        )
-    return modules
+    plain = kinds[:2] == ["Transformer", "Pooling"] and {*kinds[2:]} <= {*_READERS}
+    found = "SentenceTransformer" if plain else loader_of(modules)
+    if found == loader:
+        return modules
+    known = [" and then ".join(known) for known, name in HEAD_MODULES.items() if name == loader]
+    expected = " or ".join(known or [f"Transformer, Pooling and then any of {', '.join(_READERS)}"])
+    raise ModelFormatError(
+        f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; {loader} implements {expected}."
+        + (f" {found} loads it." if found else "")
+    )
 
 
 def list_modules(files: ModelFiles) -> list[Module] | None:
@@ -145,19 +176,13 @@ def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, op
         A setting is not implemented, a file is damaged, or the sizes of two modules do not fit.
     """
     if not modules:
-        return Pipeline(("mean",), True, (), (hidden_size,), ())
-    pooling, include_prompt = _read_pooling(files, modules[1], hidden_size)
-    steps: list[Step] = []
-    widths, names = [len(pooling) * hidden_size], []
+        return Pipeline(hidden_size)
+    pipeline = Pipeline(hidden_size, *_read_pooling(files, modules[1], hidden_size))
     for module in modules[2:]:
-        read = _READERS[module.kind]
-        if read is None:
-            continue
-        step, width, name = read(files, module, widths[-1], ops)
-        steps.append(step)
-        widths.append(width)
-        names.append(name)
-    return Pipeline(pooling, include_prompt, tuple(steps), tuple(widths), tuple(names))
+        if read := _READERS[module.kind]:
+            step = read(files, module, pipeline.widths[-1], ops)
+            pipeline = dataclasses.replace(pipeline, steps=(*pipeline.steps, step))
+    return pipeline
 
 
 # --- Pooling ---------------------------------------------------------------------------------------------------------
@@ -199,83 +224,6 @@ def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[
 # --- the modules after it --------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Dense:
-    """activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual."""
-
-    ops: Ops
-    linear: PreparedLinear
-    bias: bool
-    activation: str
-    residual: PreparedLinear | bool
-
-    def __call__(self, vectors: FloatArray) -> FloatArray:
-        added = vectors if self.residual is True else None
-        if not isinstance(self.residual, bool):
-            added = self.ops.linear(vectors, self.residual)
-        return self.ops.linear(vectors, self.linear, activation=ACTIVATIONS[self.activation], residual=added)
-
-    def config(self) -> dict[str, Any]:
-        outward, inward = self.linear.shape
-        home = "linear" if self.activation == "Identity" else "activation"
-        return {
-            "in_features": inward,
-            "out_features": outward,
-            "bias": self.bias,
-            "activation_function": f"torch.nn.modules.{home}.{self.activation}",
-            **({} if self.residual is False else {"use_residual": True}),
-        }
-
-    def tensors(self) -> dict[str, FloatArray]:
-        found = {"linear.weight": self.linear.weight}
-        if self.bias:
-            found["linear.bias"] = self.linear.bias
-        if not isinstance(self.residual, bool):
-            found["residual.weight"] = self.residual.weight
-        return found
-
-    def __repr__(self) -> str:
-        outward, inward = self.linear.shape
-        return f"Dense({inward}, {outward}, {self.activation})"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _LayerNorm:
-    """The op `layer_norm` with the weights of one module."""
-
-    ops: Ops
-    norm: LayerNorm
-
-    def __call__(self, vectors: FloatArray) -> FloatArray:
-        return self.ops.layer_norm(vectors, self.norm)
-
-    def config(self) -> dict[str, Any]:
-        return {"dimension": len(self.norm.weight)}
-
-    def tensors(self) -> dict[str, FloatArray]:
-        return {"norm.weight": self.norm.weight, "norm.bias": self.norm.bias}
-
-    def __repr__(self) -> str:
-        return f"LayerNorm({len(self.norm.weight)})"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Normalize:
-    """Scale vectors to length 1."""
-
-    def __call__(self, vectors: FloatArray) -> FloatArray:
-        return normalize_embeddings(vectors)
-
-    def config(self) -> dict[str, Any]:
-        return {}
-
-    def tensors(self) -> dict[str, FloatArray]:
-        return {}
-
-    def __repr__(self) -> str:
-        return "Normalize()"
-
-
 ACTIVATIONS = {
     "Identity": None,
     "Tanh": "tanh",
@@ -286,7 +234,16 @@ ACTIVATIONS = {
 }
 """The names of activations in torch.nn -> those in minibert's ops; None is the identity."""
 
+LAYER_NORM_EPS = 1e-5
+"""The epsilon of torch.nn.LayerNorm."""
+
 _ACTIVATION_HOMES = ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear")
+_EXPECTED = f"expected one of {', '.join(map(repr, ACTIVATIONS))}, or a function"
+
+
+def _activation_path(name: str) -> str:
+    """Return the name of a class of torch.nn as files hold it."""
+    return f"torch.nn.modules.{'linear' if name == 'Identity' else 'activation'}.{name}"
 
 
 def activation_name(path: object) -> str | None:
@@ -295,7 +252,8 @@ def activation_name(path: object) -> str | None:
     return name if home in _ACTIVATION_HOMES and name in ACTIVATIONS else None
 
 
-def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
+def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
+    """Read activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual."""
     config, name = read_config(files, module)
     _only_sentence_vectors(config, name)
     inward, outward = (_size(config, key, name) for key in ("in_features", "out_features"))
@@ -323,26 +281,39 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> tupl
             Linear((f"{module.path}.{part}",), tensors[f"{part}.weight"], tensors.get(f"{part}.bias", nothing))
         )
 
-    residual = prepare("residual") if "residual.weight" in shapes else use_residual
-    dense = _Dense(ops, prepare("linear"), bias, activation, residual)
-    return dense, outward, f"Dense({inward}, {outward}, {activation})"
+    linear, projected = prepare("linear"), prepare("residual") if "residual.weight" in tensors else None
+
+    def compute(vectors: FloatArray) -> FloatArray:
+        added = vectors if use_residual else None
+        if projected is not None:
+            added = ops.linear(vectors, projected)
+        return ops.linear(vectors, linear, activation=ACTIVATIONS[activation], residual=added)
+
+    saved = {
+        "in_features": inward,
+        "out_features": outward,
+        "bias": bias,
+        "activation_function": _activation_path(activation),
+        **({"use_residual": True} if use_residual else {}),
+    }
+    return Step(f"Dense({inward}, {outward}, {activation})", outward, compute, saved, tensors)
 
 
-def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
+def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
     config, name = read_config(files, module)
     _check_width(_size(config, "dimension", name), width, name)
     tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
-    norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], 1e-5)  # torch.nn's eps
-    return _LayerNorm(ops, norm), width, f"LayerNorm({width})"
+    norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], LAYER_NORM_EPS)
+    return Step(f"LayerNorm({width})", width, lambda x: ops.layer_norm(x, norm), {"dimension": width}, tensors)
 
 
-def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
+def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
     if module.path and files.find(f"{module.path}/config.json") is not None:  # only new files have one
         _only_sentence_vectors(*read_config(files, module))
-    return _Normalize(), width, "Normalize"
+    return Step("Normalize", width, normalize_embeddings)
 
 
-_Reader = Callable[[ModelFiles, Module, int, Ops], tuple[Step, int, str]]
+_Reader = Callable[[ModelFiles, Module, int, Ops], Step]
 _READERS: Mapping[str, _Reader | None] = {
     "Dense": _read_dense,
     "LayerNorm": _read_layer_norm,
@@ -424,15 +395,10 @@ class Activation:
             raise ValueError(
                 f"activation_fn {self.name} failed for logits of shape {logits.shape}: {type(error).__name__}: {error}."
             ) from error
-        if np.isnan(scores).any():
+        if np.isnan(scores).any() or scores.shape[:1] != logits.shape[:1]:
             raise ValueError(
-                f"activation_fn {self.name} returned NaN for logits of shape {logits.shape}; expected numbers, because "
-                "scores are sorted."
-            )
-        if scores.ndim == 0 or len(scores) != len(logits):
-            raise ValueError(
-                f"activation_fn {self.name} returned shape {scores.shape} for logits of shape {logits.shape}; expected "
-                "one row for each pair."
+                f"activation_fn {self.name} returned {brief(scores)} for logits of shape {logits.shape}; expected one "
+                "row of numbers for each pair, without NaN, because scores are sorted."
             )
         return scores
 
@@ -443,8 +409,7 @@ class Activation:
                 f"activation_fn {self.name} does not have a name that files can hold. Set activation_fn to one of "
                 f"{', '.join(map(repr, ACTIVATIONS))} before you save the model."
             )
-        home = "linear" if self.name == "Identity" else "activation"
-        return f"torch.nn.modules.{home}.{self.name}"
+        return _activation_path(self.name)
 
     def __repr__(self) -> str:
         return f"{self.name}()"
@@ -463,14 +428,10 @@ def as_activation(argument: str, value: Any, ops: Ops) -> Activation:
     if isinstance(value, str):
         name = next((known for known in ACTIVATIONS if known.lower() == value.lower()), activation_name(value))
         if name is None:
-            raise ValueError(
-                f"{argument}={brief(value)}; expected one of {', '.join(map(repr, ACTIVATIONS))}, or a function."
-            )
+            raise ValueError(f"{argument}={brief(value)}; {_EXPECTED}.")
         return Activation(name, ops)
     if not callable(value):
-        raise TypeError(
-            f"{argument}={brief(value)}; expected one of {', '.join(map(repr, ACTIVATIONS))}, or a function."
-        )
+        raise TypeError(f"{argument}={brief(value)}; {_EXPECTED}.")
     kind = value if isinstance(value, type) else type(value)
     name = activation_name(f"{kind.__module__}.{kind.__qualname__}")
     if name is not None and getattr(value, "approximate", "none") == "none":
@@ -503,14 +464,11 @@ def stored_activation(stored: Mapping[str, Any], files: ModelFiles) -> str | Non
         ("config.json", config.get("sbert_ce_default_activation_function")),
     )
     for file, path in places:
-        if path is None:
-            continue
-        name = activation_name(path)
-        if name is None:
+        if name := activation_name(path):
+            return name
+        if path is not None:
             warn_caller(
                 f"{files.source}: {file} names the activation {brief(path)}, which minibert does not have; the default "
-                f"is used. activation_fn= can be one of {', '.join(map(repr, ACTIVATIONS))}, or a function."
+                f"is used. Or give activation_fn=; {_EXPECTED}."
             )
-            continue
-        return name
     return None

@@ -96,21 +96,6 @@ def check_output(
     return precision
 
 
-def check_processing(processing_kwargs: object) -> None:
-    """Refuse settings of the tokenizer for one call."""
-    if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
-        raise ValueError(
-            f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}. To cut texts earlier, set "
-            "max_seq_length of the model."
-        )
-
-
-def check_task(task: object) -> None:
-    """Refuse anything but a name or None; the models that minibert runs treat all tasks alike."""
-    if task is not None and not isinstance(task, str):
-        raise TypeError(f"task={brief(task)}; expected None, 'query' or 'document'.")
-
-
 def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:
     """Convert the results of `encode` into the kind that was asked for.
 

@@ -29,8 +29,8 @@ from minibert.sentence.encoding import (
     make_recipe,
     sentence_width,
 )
-from minibert.sentence.model import LoadKeywords, VectorModel, stored_settings
-from minibert.sentence.modules import Module, Pipeline, check_modules, read_pipeline
+from minibert.sentence.model import HOME, LoadKeywords, SavedModule, VectorModel, stored_settings
+from minibert.sentence.modules import Module, read_pipeline
 from minibert.sentence.options import (
     EncodeOptions,
     check_for_tokens,
@@ -40,7 +40,6 @@ from minibert.sentence.options import (
     make_out,
     one_of,
 )
-from minibert.sentence.saving import HOME, SavedModule
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
@@ -162,24 +161,22 @@ class SentenceTransformer(VectorModel):
     ) -> None:
         self.truncate_dim = truncate_dim  # checked before anything is downloaded, as the next one
         self.similarity_fn_name = similarity_fn_name
-        found = self._load(model_name_or_path, **load)
+        found = self._load(model_name_or_path, load)
         with stored_settings(found.files):
             if similarity_fn_name is None:
                 self.similarity_fn_name = found.stored.get("similarity_fn_name")
             if truncate_dim is None:
                 self.truncate_dim = found.stored.get("truncate_dim")
-        listed = found.modules or []
-        self.pipeline: Pipeline = read_pipeline(found.files, listed, self.model.config.hidden_size, self.model.ops)
+        self.pipeline = read_pipeline(found.files, found.modules or [], self.model.config.hidden_size, self.model.ops)
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
-        """Refuse a modules.json that does not begin with Transformer and Pooling; warn if there is none."""
-        if listed is not None:
-            check_modules(files, listed)
-            return
-        warn_caller(
-            f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
-            "the last hidden state; cosines of a plain BERT say little about meaning.",
-        )
+        """Refuse other modules than Transformer, Pooling and those after it; warn if there is no modules.json."""
+        super()._check_kind(files, listed)
+        if listed is None:
+            warn_caller(
+                f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
+                "the last hidden state; cosines of a plain BERT say little about meaning.",
+            )
 
     # -- settings
 
@@ -311,7 +308,7 @@ class SentenceTransformer(VectorModel):
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
-        self._check_call(device, pool, chunk_size, task, processing_kwargs)
+        self._check_call(device, pool, processing_kwargs)
         precision = check_output(convert_to_tensor, convert_to_numpy, output_value, precision)
         options = EncodeOptions(
             prompt_name=prompt_name,
@@ -479,10 +476,8 @@ class SentenceTransformer(VectorModel):
     # -- to files
 
     def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
-        modules = [SavedModule("1_Pooling", f"{HOME}.Pooling", self[1].get_config_dict())]
-        for number, (step, name) in enumerate(zip(self.pipeline.steps, self.pipeline.names, strict=True), start=2):
-            kind = name.partition("(")[0]
-            modules.append(SavedModule(f"{number}_{kind}", f"{HOME}.{kind}", step.config(), step.tensors()))
+        modules = [SavedModule(f"{HOME}.Pooling", self[1].get_config_dict())]
+        modules += [SavedModule(f"{HOME}.{step.kind}", step.config, step.tensors) for step in self.pipeline.steps]
         return modules, {
             "similarity_fn_name": self.similarity_fn_name,
             **({} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}),

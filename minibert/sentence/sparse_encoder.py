@@ -13,12 +13,11 @@ from minibert._utils.validation import check_int
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedSparse, encode_sparse
-from minibert.sentence.model import LoadKeywords, VectorModel, stored_settings
+from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts, encode_sparse
+from minibert.sentence.model import LoadKeywords, SavedModule, VectorModel, stored_settings
 from minibert.sentence.modules import Module, read_config
 from minibert.sentence.options import one_of
 from minibert.sentence.pooling import SpladePooling
-from minibert.sentence.saving import SavedModule
 from minibert.sentence.sparse_vectors import (
     SparseVectors,
     as_sparse,
@@ -93,7 +92,7 @@ class SparseEncoder(VectorModel):
     ) -> None:
         self.similarity_fn_name = similarity_fn_name  # checked before anything is downloaded, as the next one
         self.max_active_dims = max_active_dims
-        found = self._load(model_name_or_path, **load)
+        found = self._load(model_name_or_path, load)
         self.pooling = SpladePooling()
         if found.modules is not None:
             self.pooling = SpladePooling.read(
@@ -130,16 +129,7 @@ class SparseEncoder(VectorModel):
     def max_active_dims(self, value: int | None) -> None:
         self._max_active_dims = _check_most(value)
 
-    @property
-    def splade_pooling_chunk_size(self) -> int | None:
-        """A setting of sentence-transformers that limits memory; here memory is always limited. Settable."""
-        return self._chunk_size
-
-    @splade_pooling_chunk_size.setter
-    def splade_pooling_chunk_size(self, value: int | None) -> None:
-        self._chunk_size = None if value is None else check_int("splade_pooling_chunk_size", value, 1)
-
-    _chunk_size: int | None = None
+    splade_pooling_chunk_size: int | None = None  # of sentence-transformers; here memory is always limited
 
     def get_embedding_dimension(self) -> int:
         """Return the length of the vectors: the number of words in the vocabulary."""
@@ -211,7 +201,7 @@ class SparseEncoder(VectorModel):
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
-        self._check_call(device, pool, chunk_size, task, processing_kwargs)
+        self._check_call(device, pool, processing_kwargs)
         with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
             chunks = self.encode_chunks(
                 texts,
@@ -247,7 +237,7 @@ class SparseEncoder(VectorModel):
         stride: int = 0,
         chunk_size: int = CHUNK_SIZE,
         progress: Callable[[int], object] = lambda _: None,
-    ) -> Iterator[EncodedSparse]:
+    ) -> Iterator[EncodedTexts]:
         """Turn any iterable of texts into sparse vectors, a chunk of texts at a time.
 
         Parameters
@@ -380,7 +370,7 @@ class SparseEncoder(VectorModel):
     def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
         config = {**vars(self.pooling), "embedding_dimension": self.get_embedding_dimension()}
         kind = "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"
-        return [SavedModule("1_SpladePooling", kind, config)], {
+        return [SavedModule(kind, config)], {
             "similarity_fn_name": self.similarity_fn_name,
             **({} if self.max_active_dims is None else {"max_active_dims": self.max_active_dims}),
         }

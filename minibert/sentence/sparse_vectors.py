@@ -12,7 +12,7 @@ import numpy.typing as npt
 from minibert._utils import torch_interop
 from minibert._utils.system import missing_library, require_memory
 from minibert._utils.torch_interop import Scores, as_dense_array
-from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief, check_indices
+from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS
 
 # Most bytes of dense rows, or of products, that a similarity holds at a time.
@@ -46,31 +46,34 @@ class SparseVectors:
     indptr: IntArray
 
     def __post_init__(self) -> None:
-        sizes = self.shape if isinstance(self.shape, tuple) else ()
-        if len(sizes) not in (1, 2) or not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
-            raise ValueError(f"shape={brief(self.shape)}; expected (B, V), or (V,) for one vector.")
-        for name, kinds in (("data", "f"), ("indices", "iu"), ("indptr", "iu")):
+        arrays = {"data": "f", "indices": "iu", "indptr": "iu"}
+        for name, kinds in arrays.items():
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
                 expected = "floats" if kinds == "f" else "integers"
                 raise TypeError(f"{name} is {brief(array)}; expected an array of {expected} with one axis.")
-        rows = 1 if len(self.shape) == 1 else self.shape[0]
-        lengths = np.diff(self.indptr.astype(np.int64))
-        if len(self.indptr) != rows + 1 or self.indptr[0] or (lengths < 0).any() or self.indptr[-1] != len(self.data):
+        if not self._is_valid():
             raise ValueError(
-                f"indptr={brief(self.indptr)} does not describe {rows} vectors with {len(self.data)} numbers; expected "
-                "the number of numbers before each vector, from 0, and at last their sum."
+                f"shape={brief(self.shape)}, indices={brief(self.indices)} and indptr={brief(self.indptr)} do not "
+                f"describe vectors with {len(self.data)} numbers. Expected (B, V), or (V,) for one vector; the "
+                "dimension of each number, below V and increasing within a vector; the number of numbers before each "
+                "vector, and at last their sum."
             )
-        if len(self.indices) != len(self.data):
-            raise ValueError(f"There are {len(self.indices)} indices and {len(self.data)} numbers; expected one each.")
-        if len(self.indices):
-            within = np.ones(len(self.indices), dtype=np.bool_)
-            within[1:] = np.diff(self.indices.astype(np.int64)) > 0
-            within[self.indptr[:-1][lengths > 0]] = True
-            if self.indices.min() < 0 or self.indices.max() >= self.shape[-1] or not within.all():
-                raise ValueError(
-                    f"indices must increase within each vector, and lie in 0 to {self.shape[-1] - 1}; they do not."
-                )
+
+    def _is_valid(self) -> bool:
+        sizes = self.shape if isinstance(self.shape, tuple) else ()
+        if len(sizes) not in (1, 2) or not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
+            return False
+        indices, indptr, n = self.indices.astype(np.int64), self.indptr.astype(np.int64), len(self.data)
+        if len(indptr) != (1 if self.ndim == 1 else sizes[0]) + 1 or len(indices) != n:
+            return False
+        if indptr[0] or indptr[-1] != n or (np.diff(indptr) < 0).any():
+            return False
+        begins = np.zeros(n + 1, dtype=np.bool_)
+        begins[indptr] = True
+        return not n or bool(
+            indices.min() >= 0 and indices.max() < sizes[-1] and ((np.diff(indices) > 0) | begins[1:n]).all()
+        )
 
     @property
     def ndim(self) -> int:
@@ -81,11 +84,6 @@ class SparseVectors:
     def nnz(self) -> int:
         """The number of numbers that are kept."""
         return len(self.data)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of the numbers."""
-        return self.data.dtype
 
     def todense(self) -> FloatArray:
         """Return an array of the same shape, with the zeros.
@@ -101,9 +99,7 @@ class SparseVectors:
         dense.reshape(len(self.indptr) - 1, self.shape[-1])[self._rows(), self.indices] = self.data
         return dense
 
-    def to_dense(self) -> FloatArray:
-        """Return the same as `todense`; tensors have this name."""
-        return self.todense()
+    to_dense = todense  # its name for tensors
 
     def to_scipy(self) -> Any:
         """Return a csr_array of SciPy of shape (B, V), which shares the memory; one vector is a row, (1, V).
@@ -148,34 +144,13 @@ class SparseVectors:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __bool__(self) -> bool:
-        return True
-
     def __getitem__(self, index: Any) -> SparseVectors:
         """Return the vector at an index, or several for a slice, a list or an array of indices or bools."""
-        if self.ndim == 1:
-            raise TypeError("This is one vector, which cannot be indexed; vector.todense()[i] gives one number.")
-        if isinstance(index, tuple):  # (i, j) means one number for an array, and two vectors for a list
-            raise TypeError(
-                f"index={brief(index)}; expected an int, a slice or a list of ints. vectors[i].todense()[j] gives one "
-                "number."
-            )
-        if isinstance(index, slice):
-            return self._chosen(np.arange(len(self))[index])
-        if isinstance(index, np.ndarray) and index.dtype == np.bool_:
-            if index.shape != (len(self),):
-                raise IndexError(f"index has shape {index.shape}; expected ({len(self)},), one bool for each vector.")
-            return self._chosen(np.flatnonzero(index))
-        try:
-            rows = check_indices("index", index, len(self), what="vectors", expected="an int, a slice or several ints")
-        except ValueError:
-            raise IndexError(
-                f"index={brief(index)}; there are {len(self)} vectors, 0 to {len(self) - 1}; -1 is the last one."
-            ) from None
-        found = self._chosen(np.array(rows, dtype=np.int64))
-        if isinstance(index, list | np.ndarray) and np.ndim(index):
-            return found
-        return SparseVectors(self.shape[1:], found.data, found.indices, found.indptr)
+        rows = np.arange(len(self))[index]
+        if self.ndim == 1 or rows.ndim > 1:
+            raise TypeError(f"index={brief(index)}; vectors[i] is a vector, and vectors[i].todense()[j] is a number.")
+        found = self._chosen(np.atleast_1d(rows))
+        return found if rows.ndim else SparseVectors(self.shape[1:], found.data, found.indices, found.indptr)
 
     def __iter__(self) -> Iterator[SparseVectors]:
         return (self[index] for index in range(len(self)))
@@ -187,7 +162,7 @@ class SparseVectors:
         return dense if dtype is None else dense.astype(dtype)
 
     def __repr__(self) -> str:
-        return f"SparseVectors(shape={self.shape}, nnz={self.nnz}, dtype={self.dtype})"
+        return f"SparseVectors(shape={self.shape}, nnz={self.nnz}, dtype={self.data.dtype})"
 
 
 def make_sparse(rows: Sequence[tuple[IntArray, FloatArray]], length: int) -> SparseVectors:
@@ -228,17 +203,22 @@ def sparse_similarity(function: str, a: Any, b: Any) -> Any:
 
     Dot products and cosines of sparse vectors are computed from the numbers that are kept; memory is bounded.
     """
+    compute = SIMILARITY_FUNCTIONS[function][0]
     if not (isinstance(a, SparseVectors) and isinstance(b, SparseVectors)):
-        return SIMILARITY_FUNCTIONS[function][0](*map(_dense, (a, b)))
+        return compute(*map(_dense, (a, b)))
     x, y = a.matrix(), b.matrix()
-    _check_lengths(x, y)
-    found = np.empty((len(x), len(y)), dtype=np.float32)
-    compute = _dots if function in ("dot", "cosine") else _blocks
-    rows = max(1, _BLOCK_BYTES // (8 * max(1, x.shape[1])))
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"a has shape {a.shape}, b has shape {b.shape}; expected vectors of the same length.")
     if function == "cosine":
         x, y = _normalized(x), _normalized(y)
-    for start in range(0, len(x), rows):
-        found[start : start + rows] = compute(function, x[start : start + rows], y, rows)
+    found, rows = np.empty((len(x), len(y)), dtype=np.float32), _rows_at_once(x)
+    for i in range(0, len(x), rows):
+        dense = x[i : i + rows].todense()
+        if function in ("dot", "cosine"):
+            found[i : i + rows] = _dots(dense.astype(np.float64), y)
+            continue
+        for j in range(0, len(y), rows):
+            found[i : i + rows, j : j + rows] = compute(dense, y[j : j + rows].todense())
     return found.view(Scores)
 
 
@@ -247,27 +227,23 @@ def sparse_similarity_pairwise(function: str, a: Any, b: Any) -> Any:
     pairwise: Callable[[Any, Any], Any] = SIMILARITY_FUNCTIONS[function][1]
     if not (isinstance(a, SparseVectors) and isinstance(b, SparseVectors)):
         return pairwise(*map(_dense, (a, b)))
-    _check_lengths(a.matrix(), b.matrix())
     if a.shape != b.shape:
         raise ValueError(f"a has shape {a.shape}, b has shape {b.shape}; expected the same shape.")
     if a.ndim == 1:
         return pairwise(a.todense(), b.todense())
-    rows = max(1, _BLOCK_BYTES // (8 * max(1, a.shape[1])))
-    parts = [np.zeros(0, dtype=np.float32)]
-    for start in range(0, len(a), rows):
-        parts.append(np.asarray(pairwise(a[start : start + rows].todense(), b[start : start + rows].todense())))
-    return np.concatenate(parts).view(Scores)
+    rows = _rows_at_once(a)
+    blocks = [slice(i, i + rows) for i in range(0, max(1, len(a)), rows)]
+    return np.concatenate([np.asarray(pairwise(a[i].todense(), b[i].todense())) for i in blocks]).view(Scores)
+
+
+def _rows_at_once(x: SparseVectors) -> int:
+    return max(1, _BLOCK_BYTES // (8 * max(1, x.shape[1])))
 
 
 def _dense(values: Any) -> Any:
     if hasattr(values, "tocsr"):  # SciPy
         return values.toarray()
     return values.todense() if isinstance(values, SparseVectors) else values
-
-
-def _check_lengths(x: SparseVectors, y: SparseVectors) -> None:
-    if x.shape[1] != y.shape[1]:
-        raise ValueError(f"a has vectors of length {x.shape[1]}, b of length {y.shape[1]}; expected the same length.")
 
 
 def _normalized(x: SparseVectors) -> SparseVectors:
@@ -278,24 +254,13 @@ def _normalized(x: SparseVectors) -> SparseVectors:
     return SparseVectors(x.shape, wide / np.repeat(lengths, np.diff(x.indptr)), x.indices, x.indptr)
 
 
-def _dots(function: str, x: SparseVectors, y: SparseVectors, rows: int) -> FloatArray:
+def _dots(dense: FloatArray, y: SparseVectors) -> FloatArray:
     """Return the dot products of a few vectors with many, in float64: (m, V), (n, V) -> (m, n)."""
-    dense = x.todense().astype(np.float64)
-    found = np.zeros((len(x), len(y)))
-    per_row = max(1, _BLOCK_BYTES // (8 * max(1, len(x))))  # numbers of y that are multiplied at a time
+    found = np.zeros((len(dense), len(y)))
+    per_row = max(1, _BLOCK_BYTES // (8 * max(1, len(dense))))  # numbers of y that are multiplied at a time
     owners = y._rows()
     for start in range(0, y.nnz, per_row):
         some = slice(start, start + per_row)
         for i, row in enumerate(dense):
             found[i] += np.bincount(owners[some], row[y.indices[some]] * y.data[some], minlength=len(y))
-    return found
-
-
-def _blocks(function: str, x: SparseVectors, y: SparseVectors, rows: int) -> FloatArray:
-    """Return the scores of a few vectors with many, from dense blocks."""
-    found = np.empty((len(x), len(y)), dtype=np.float32)
-    dense = x.todense()
-    for start in range(0, len(y), rows):
-        block = y[start : start + rows].todense()
-        found[:, start : start + rows] = SIMILARITY_FUNCTIONS[function][0](dense, block)
     return found

@@ -292,12 +292,10 @@ class ServedModel:
         self.name, self.model, self.created = name, model, int(time.time())
         self.compute_type = model.model.compute_type
         pipeline = model.pipeline
-        self._bare = dataclasses.replace(pipeline, steps=(), widths=pipeline.widths[:1], names=())
+        self._bare = dataclasses.replace(pipeline, steps=())
         self._unscaled = pipeline
         if self.normalizes:
-            self._unscaled = dataclasses.replace(
-                pipeline, steps=pipeline.steps[:-1], widths=pipeline.widths[:-1], names=pipeline.names[:-1]
-            )
+            self._unscaled = dataclasses.replace(pipeline, steps=pipeline.steps[:-1])
         self._from_left = copy.copy(model)
         self._from_left.tokenizer = copy.copy(model.tokenizer)
         self._from_left.tokenizer.truncation_side = "left"

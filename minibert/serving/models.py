@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from minibert.checkpoint.files import locate
+from minibert.models.options import Backend, ComputeType
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.model import full_name
 from minibert.sentence.modules import list_modules, loader_of
@@ -116,9 +117,9 @@ def load_served(
     name: str,
     *,
     revision: str | None = None,
-    backend: str | None = None,
+    backend: Backend | None = None,
     num_threads: int | None = None,
-    compute_type: str | None = None,
+    compute_type: ComputeType | None = None,
     shared_weights: bool | None = None,
 ) -> SentenceTransformer | CrossEncoder:
     """Load a folder or a hub id: as a `CrossEncoder` if it has a head for sequence classification.

@@ -79,11 +79,10 @@ PREDICT: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (PAIR, {"activation_fn": 3}, TypeError, "activation_fn=3; expected one of"),
     (PAIR, {"activation_fn": dict}, TypeError, "is a class; expected an object or a function"),
     (PAIR, {"activation_fn": lambda x: 1 / 0}, ValueError, "activation_fn <lambda> failed .* ZeroDivisionError"),
-    (PAIR, {"activation_fn": lambda x: 3.0}, ValueError, r"returned shape \(\) for logits of shape \(1, 1\)"),
+    (PAIR, {"activation_fn": lambda x: 3.0}, ValueError, r"returned array\(3.*for logits of shape \(1, 1\)"),
     (PAIR, {"activation_fn": "Tanh", "activation_fct": "Tanh"}, TypeError, "activation_fct= is the old name"),
     (PAIR, {"device": "cuda"}, ValueError, "minibert runs on the CPU"),
     (PAIR, {"pool": {}}, TypeError, "expected None, or the result of start_multi_process_pool"),
-    (PAIR, {"chunk_size": 0}, ValueError, "chunk_size=0"),
     (PAIR, {"processing_kwargs": {"text": {}}}, ValueError, "set max_seq_length of the model"),
 ]
 
@@ -103,7 +102,7 @@ RANK: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (("q", None), {}, TypeError, "documents is a NoneType"),
     (("q", ["a", None]), {}, TypeError, r"documents\[1\] is NoneType"),
     (("q", ["\udfff"]), {}, ValueError, r"documents\[0\] holds half a character"),
-    (("q", ["a"]), {"activation_fn": lambda x: x * np.nan}, ValueError, "returned NaN for logits of shape"),
+    (("q", ["a"]), {"activation_fn": lambda x: x * np.nan}, ValueError, "activation_fn <lambda> returned"),
     (("q", ["a"]), {"top_k": 0}, ValueError, "top_k=0; expected an int of at least 1, or None for all"),
     (("q", ["a"]), {"top_k": -1}, ValueError, "top_k=-1"),
     (("q", ["a"]), {"top_k": True}, TypeError, "top_k=True"),
@@ -139,7 +138,6 @@ LOAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"model_kwargs": {"torch_dtype": "float16"}}, ValueError, "model_kwargs of CrossEncoder"),
     ({"config_kwargs": {"num_hidden_layers": 1}}, ValueError, "config_kwargs of CrossEncoder.*Save fewer layers"),
     ({"processor_kwargs": {"truncation_side": "left"}}, ValueError, "processor_kwargs of CrossEncoder"),
-    ({"keep_in_fp32_modules": "all"}, TypeError, "keep_in_fp32_modules='all'; expected a list"),
     ({"max_len": 3}, TypeError, "max_len"),
     ({"automodel_args": {}, "model_kwargs": {"dtype": "float32"}}, TypeError, "automodel_args= is the old name"),
 ]
@@ -180,7 +178,7 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
         CrossEncoder,
         SEQUENCE,
         _files(modules=modules(TRANSFORMER, "sentence_transformers.models.Pooling")),
-        "lists 'Transformer', 'Pooling'; CrossEncoder implements Transformer. SentenceTransformer loads it",
+        "lists Transformer, Pooling; CrossEncoder implements Transformer. SentenceTransformer loads it",
     ),
     (CrossEncoder, SEQUENCE, _files(modules=modules(MLM, SPLADE)), "SparseEncoder loads it"),
     (CrossEncoder, SEQUENCE, _files(modules=[]), "modules.json lists nothing"),
@@ -237,7 +235,6 @@ ENCODE: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (["a"], {"prompt_name": "passage"}, ValueError, "prompt_name='passage'; this model has 'query', 'document'"),
     (["a"], {"sentences": ["a"]}, TypeError, "sentences= is the old name"),
     (["a"], {"device": "cuda:0"}, ValueError, "minibert runs on the CPU"),
-    (["a"], {"task": 3}, TypeError, "task=3"),
 ]
 
 
@@ -260,21 +257,26 @@ def test_vectors_that_do_not_fit(sparse: SparseEncoder) -> None:
         (lambda: sparse.sparsity(None), TypeError, "embeddings holds"),
         (lambda: sparse.similarity(vectors, np.zeros((2, 3))), ValueError, "with the same H"),
         (lambda: sparse.similarity_pairwise(vectors, vectors[:1]), ValueError, "expected the same shape"),
-        (lambda: vectors[2], IndexError, "index=2; there are 2 vectors, 0 to 1"),
-        (lambda: vectors[0, 1], TypeError, r"vectors\[i\].todense\(\)\[j\] gives one number"),
-        (lambda: vectors[0][0], TypeError, "one vector, which cannot be indexed"),
-        (lambda: vectors["a"], TypeError, "expected an int, a slice or several ints"),
-        (lambda: SparseVectors((1, 3), np.ones(1), np.array([3]), np.array([0, 1])), ValueError, "lie in 0 to 2"),
-        (lambda: SparseVectors((1, 3), np.ones(1), np.array([0]), np.array([0, 2])), ValueError, "does not describe"),
-        (lambda: SparseVectors((1, 3), np.ones(2), np.array([1, 1]), np.array([0, 2])), ValueError, "must increase"),
-        (lambda: SparseVectors((3,), [1.0], np.array([1]), np.array([0, 1])), TypeError, "expected an array of floats"),
-        (
-            lambda: SparseVectors((1.0, 3), np.ones(0), np.ones(0, int), np.zeros(2, int)),
-            ValueError,
-            r"shape=\(1.0, 3\)",
+        (lambda: vectors[2], IndexError, "ind"),
+        (lambda: vectors[0, 1], IndexError, "ind"),
+        (lambda: vectors[None], TypeError, r"vectors\[i\].todense\(\)\[j\] is a number"),
+        (lambda: vectors[0][0], TypeError, "index=0"),
+        (lambda: vectors["a"], IndexError, "ind"),
+        *(
+            (lambda given=given: SparseVectors(*given), error, name)
+            for given, error, name in (
+                (((1, 3), np.ones(1), np.array([3]), np.array([0, 1])), ValueError, "below V"),
+                (((1, 3), np.ones(1), np.array([-1]), np.array([0, 1])), ValueError, "below V"),
+                (((1, 3), np.ones(1), np.array([0]), np.array([0, 2])), ValueError, "indptr"),
+                (((2, 3), np.ones(1), np.array([0]), np.array([0, 2, 1])), ValueError, "indptr"),
+                (((1, 3), np.ones(2), np.array([1, 1]), np.array([0, 2])), ValueError, "increasing"),
+                (((3,), [1.0], np.array([1]), np.array([0, 1])), TypeError, "data"),
+                (((3,), np.ones(1), np.ones(1), np.array([0, 1])), TypeError, "indices"),
+                (((1.0, 3), np.ones(0), np.ones(0, int), np.zeros(2, int)), ValueError, "shape="),
+                (((1, "3"), np.ones(0), np.ones(0, int), np.zeros(2, int)), ValueError, "shape="),
+                (((-1, 3), np.ones(0), np.ones(0, int), np.zeros(1, int)), ValueError, "shape="),
+            )
         ),
-        (lambda: SparseVectors((1, "3"), np.ones(0), np.ones(0, int), np.zeros(2, int)), ValueError, "shape="),
-        (lambda: SparseVectors((-1, 3), np.ones(0), np.ones(0, int), np.zeros(1, int)), ValueError, r"shape=\(-1, 3\)"),
         (lambda: setattr(sparse, "similarity_fn_name", "maxsim"), ValueError, "does not have"),
         (lambda: sparse.save_pretrained("x", safe_serialization=False), ValueError, "writes a pickle"),
     ):
