@@ -19,136 +19,79 @@ from typing import TYPE_CHECKING, Any
 from minibert._utils.foreign import ALIASES, Finder, missing_names
 
 if TYPE_CHECKING:
-    from minibert import exact, inside, parity
-    from minibert.bert.config import BertConfig
-    from minibert.errors import DownloadError, ModelFormatError
-    from minibert.models.auto import (
-        AutoConfig,
-        AutoModel,
-        AutoModelForMaskedLM,
-        AutoModelForMultipleChoice,
-        AutoModelForNextSentencePrediction,
-        AutoModelForPreTraining,
-        AutoModelForQuestionAnswering,
-        AutoModelForSequenceClassification,
-        AutoModelForTokenClassification,
-        load,
-    )
-    from minibert.models.bert import BertModel
-    from minibert.models.heads import (
-        BertForMaskedLM,
-        BertForMultipleChoice,
-        BertForNextSentencePrediction,
-        BertForPreTraining,
-        BertForQuestionAnswering,
-        BertForSequenceClassification,
-        BertForTokenClassification,
-    )
-    from minibert.models.outputs import BertModelOutput
-    from minibert.sentence.cross_encoder import CrossEncoder
-    from minibert.sentence.sentence_transformers import SentenceTransformer
-    from minibert.sentence.sparse_encoder import SparseEncoder
-    from minibert.sentence.sparse_vectors import SparseVectors
-    from minibert.tasks.pipelines import pipeline
-    from minibert.tokenizer.bert_tokenizer import AutoTokenizer, BertTokenizer, BertTokenizerFast
-    from minibert.trace.edits import Edit, head_mask
-    from minibert.trace.trace import Trace
-    from minibert.util import LoggingHandler
-    from minibert.vectors.layers import combine_layers
-    from minibert.vectors.similarity import SimilarityFunction, quantize_embeddings
-    from minibert.vectors.token_vectors import TokenVectors, embed_tokens, word_occurrences
+    from minibert import exact as exact
+    from minibert import inside as inside
+    from minibert import parity as parity
+    from minibert.bert.config import BertConfig as BertConfig
+    from minibert.errors import DownloadError as DownloadError
+    from minibert.errors import ModelFormatError as ModelFormatError
+    from minibert.models.auto import AutoConfig as AutoConfig
+    from minibert.models.auto import AutoModel as AutoModel
+    from minibert.models.auto import AutoModelForMaskedLM as AutoModelForMaskedLM
+    from minibert.models.auto import AutoModelForMultipleChoice as AutoModelForMultipleChoice
+    from minibert.models.auto import AutoModelForNextSentencePrediction as AutoModelForNextSentencePrediction
+    from minibert.models.auto import AutoModelForPreTraining as AutoModelForPreTraining
+    from minibert.models.auto import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
+    from minibert.models.auto import AutoModelForSequenceClassification as AutoModelForSequenceClassification
+    from minibert.models.auto import AutoModelForTokenClassification as AutoModelForTokenClassification
+    from minibert.models.auto import load as load
+    from minibert.models.bert import BertModel as BertModel
+    from minibert.models.heads import BertForMaskedLM as BertForMaskedLM
+    from minibert.models.heads import BertForMultipleChoice as BertForMultipleChoice
+    from minibert.models.heads import BertForNextSentencePrediction as BertForNextSentencePrediction
+    from minibert.models.heads import BertForPreTraining as BertForPreTraining
+    from minibert.models.heads import BertForQuestionAnswering as BertForQuestionAnswering
+    from minibert.models.heads import BertForSequenceClassification as BertForSequenceClassification
+    from minibert.models.heads import BertForTokenClassification as BertForTokenClassification
+    from minibert.models.outputs import BertModelOutput as BertModelOutput
+    from minibert.sentence.cross_encoder import CrossEncoder as CrossEncoder
+    from minibert.sentence.sentence_transformers import SentenceTransformer as SentenceTransformer
+    from minibert.sentence.sparse_encoder import SparseEncoder as SparseEncoder
+    from minibert.sentence.sparse_vectors import SparseVectors as SparseVectors
+    from minibert.tasks.pipelines import pipeline as pipeline
+    from minibert.tokenizer.bert_tokenizer import AutoTokenizer as AutoTokenizer
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer as BertTokenizer
+    from minibert.tokenizer.bert_tokenizer import BertTokenizerFast as BertTokenizerFast
+    from minibert.trace.edits import Edit as Edit
+    from minibert.trace.edits import head_mask as head_mask
+    from minibert.trace.trace import Trace as Trace
+    from minibert.util import LoggingHandler as LoggingHandler
+    from minibert.vectors.layers import combine_layers as combine_layers
+    from minibert.vectors.similarity import SimilarityFunction as SimilarityFunction
+    from minibert.vectors.similarity import quantize_embeddings as quantize_embeddings
+    from minibert.vectors.token_vectors import TokenVectors as TokenVectors
+    from minibert.vectors.token_vectors import embed_tokens as embed_tokens
+    from minibert.vectors.token_vectors import word_occurrences as word_occurrences
 
-__all__ = [
-    "AutoConfig",
-    "AutoModel",
-    "AutoModelForMaskedLM",
-    "AutoModelForMultipleChoice",
-    "AutoModelForNextSentencePrediction",
-    "AutoModelForPreTraining",
-    "AutoModelForQuestionAnswering",
-    "AutoModelForSequenceClassification",
-    "AutoModelForTokenClassification",
-    "AutoTokenizer",
-    "BertConfig",
-    "BertForMaskedLM",
-    "BertForMultipleChoice",
-    "BertForNextSentencePrediction",
-    "BertForPreTraining",
-    "BertForQuestionAnswering",
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "BertModel",
-    "BertModelOutput",
-    "BertTokenizer",
-    "BertTokenizerFast",
-    "CrossEncoder",
-    "DownloadError",
-    "Edit",
-    "LoggingHandler",
-    "ModelFormatError",
-    "SentenceTransformer",
-    "SimilarityFunction",
-    "SparseEncoder",
-    "SparseVectors",
-    "TokenVectors",
-    "Trace",
-    "__version__",
-    "combine_layers",
-    "embed_tokens",
-    "exact",
-    "head_mask",
-    "inside",
-    "load",
-    "parity",
-    "pipeline",
-    "quantize_embeddings",
-    "word_occurrences",
-]
+# Module -> the public names that are imported from it at their first use.
+_NAMES = {
+    "bert.config": "BertConfig",
+    "errors": "DownloadError ModelFormatError",
+    "models.auto": "AutoConfig AutoModel AutoModelForMaskedLM AutoModelForMultipleChoice AutoModelForPreTraining "
+    "AutoModelForNextSentencePrediction AutoModelForQuestionAnswering AutoModelForSequenceClassification "
+    "AutoModelForTokenClassification load",
+    "models.bert": "BertModel",
+    "models.heads": "BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining "
+    "BertForQuestionAnswering BertForSequenceClassification BertForTokenClassification",
+    "models.outputs": "BertModelOutput",
+    "sentence.cross_encoder": "CrossEncoder",
+    "sentence.sentence_transformers": "SentenceTransformer",
+    "sentence.sparse_encoder": "SparseEncoder",
+    "sentence.sparse_vectors": "SparseVectors",
+    "similarity": "SimilarityFunction quantize_embeddings",
+    "tasks.pipelines": "pipeline",
+    "tokenizer.bert_tokenizer": "AutoTokenizer BertTokenizer BertTokenizerFast",
+    "trace.edits": "Edit head_mask",
+    "trace.trace": "Trace",
+    "util": "LoggingHandler",
+    "vectors.layers": "combine_layers",
+    "vectors.token_vectors": "TokenVectors embed_tokens word_occurrences",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+_PUBLIC_MODULES = ("exact", "inside", "parity")
+__all__ = sorted((*_MODULE_OF, *_PUBLIC_MODULES, "__version__"))
 
 __version__ = "0.3.0"
-
-_MODULE_OF = {
-    "AutoConfig": "models.auto",
-    "AutoModel": "models.auto",
-    "AutoModelForMaskedLM": "models.auto",
-    "AutoModelForMultipleChoice": "models.auto",
-    "AutoModelForNextSentencePrediction": "models.auto",
-    "AutoModelForPreTraining": "models.auto",
-    "AutoModelForQuestionAnswering": "models.auto",
-    "AutoModelForSequenceClassification": "models.auto",
-    "AutoModelForTokenClassification": "models.auto",
-    "AutoTokenizer": "tokenizer.bert_tokenizer",
-    "BertConfig": "bert.config",
-    "BertForMaskedLM": "models.heads",
-    "BertForMultipleChoice": "models.heads",
-    "BertForNextSentencePrediction": "models.heads",
-    "BertForPreTraining": "models.heads",
-    "BertForQuestionAnswering": "models.heads",
-    "BertForSequenceClassification": "models.heads",
-    "BertForTokenClassification": "models.heads",
-    "BertModel": "models.bert",
-    "BertModelOutput": "models.outputs",
-    "BertTokenizer": "tokenizer.bert_tokenizer",
-    "BertTokenizerFast": "tokenizer.bert_tokenizer",
-    "CrossEncoder": "sentence.cross_encoder",
-    "DownloadError": "errors",
-    "Edit": "trace.edits",
-    "LoggingHandler": "util",
-    "ModelFormatError": "errors",
-    "SentenceTransformer": "sentence.sentence_transformers",
-    "SimilarityFunction": "similarity",
-    "SparseEncoder": "sentence.sparse_encoder",
-    "SparseVectors": "sentence.sparse_vectors",
-    "TokenVectors": "vectors.token_vectors",
-    "Trace": "trace.trace",
-    "combine_layers": "vectors.layers",
-    "embed_tokens": "vectors.token_vectors",
-    "head_mask": "trace.edits",
-    "load": "models.auto",
-    "pipeline": "tasks.pipelines",
-    "quantize_embeddings": "similarity",
-    "word_occurrences": "vectors.token_vectors",
-}
 
 
 # Modules that programs use without importing them, as they do with sentence_transformers.util.
@@ -157,13 +100,11 @@ _MODULES = ("search", "similarity", "util")
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that ``import minibert`` takes almost no time."""
-    if name in ("exact", "inside", "parity"):  # modules
-        return import_module(f"minibert.{name}")
     if name in _MODULE_OF:
         value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
-    if name in _MODULES or f"minibert.{name}" in ALIASES:
+    if name in (*_PUBLIC_MODULES, *_MODULES) or f"minibert.{name}" in ALIASES:
         return import_module(f"minibert.{name}")
     return _refuse(name)
 
