@@ -42,166 +42,118 @@ def _is_cpu_map(value: object) -> bool:
     return all(one is None or one == "auto" or is_cpu(one) for one in values)
 
 
-def _nothing(remedy: str) -> Keyword:
-    return Keyword(is_nothing, "None or False", remedy)
+def _nothing(names: str, remedy: str) -> dict[str, Keyword]:
+    return dict.fromkeys(names.split(), Keyword(is_nothing, "None or False", remedy))
 
 
-def _one_of(*values: object, remedy: str) -> Keyword:
+def _one_of(name: str, *values: object, remedy: str) -> dict[str, Keyword]:
     def accepts(value: object) -> bool:
         value = getattr(value, "value", value)  # of an enum
         return any(value is one or (isinstance(one, str) and value == one) for one in values)
 
-    return Keyword(accepts, " or ".join(map(repr, values)), remedy)
+    return {name: Keyword(accepts, " or ".join(map(repr, values)), remedy)}
 
 
-_ANYTHING = Keyword(lambda value: True, "any value", "")
-_LEAVE_OUT = "Leave it out."
+def _anything(names: str) -> dict[str, Keyword]:
+    return dict.fromkeys(names.split(), Keyword(lambda value: True, "any value", ""))
+
+
+_CODE = _one_of("trust_remote_code", None, False, True, remedy="Leave it out.")  # see check_remote_code
+_TOKEN = _nothing("use_auth_token", "Give token=.")
+_READS = "minibert reads model.safetensors"
+_ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
+_SPACE = _nothing("add_prefix_space", "BERT has no tokens that begin with a space. Leave it out.")
+_SPECIAL = _nothing("split_special_tokens", "Special tokens in a text stay whole. Leave it out.")
 
 HUB_KEYWORDS: Mapping[str, Keyword] = {
-    "trust_remote_code": _one_of(None, False, True, remedy="Leave it out."),  # see check_remote_code
-    "force_download": _nothing("Delete the model from the hub's cache to download it again."),
-    "proxies": _nothing("Set the environment variable HTTPS_PROXY."),
-    "use_auth_token": _nothing("Give token=."),
-    "variant": _nothing("minibert reads model.safetensors. Save the variant under this name in a folder, and load it."),
-    "gguf_file": _nothing("minibert reads model.safetensors. Give a checkpoint in this format."),
-    **dict.fromkeys(("resume_download", "mirror", "code_revision", "user_agent", "_commit_hash"), _ANYTHING),
-    **dict.fromkeys(("_from_auto", "_from_pipeline", "tqdm_class"), _ANYTHING),
+    **(_CODE | _TOKEN | _anything("resume_download")),
+    **_nothing("force_download", "Delete the model from the hub's cache to download it again."),
+    **_nothing("proxies", "Set the environment variable HTTPS_PROXY."),
+    **_nothing("variant", f"{_READS}. Save the variant under this name in a folder, and load it."),
+    **_nothing("gguf_file", f"{_READS}. Give a checkpoint in this format."),
 }
 """Keywords of every from_pretrained."""
 
-_DTYPE = Keyword(
-    lambda value: is_float32(value) or (isinstance(value, str) and value == "auto"),
-    "float32, or 'auto' for a checkpoint in float32",
-    "minibert computes in float32. Leave it out, and convert the result; for less memory, give compute_type='int16' or "
-    "'int8'.",
+_TYPES = dict.fromkeys(
+    ("torch_dtype", "dtype"),
+    Keyword(
+        lambda value: is_float32(value) or (isinstance(value, str) and value == "auto"),
+        "float32, or 'auto' for a checkpoint in float32",
+        "minibert computes in float32. Leave it out, and convert the result; for less memory, give "
+        "compute_type='int16' or 'int8'.",
+    ),
 )
-_NO_QUANTISATION = "minibert computes in float32. Leave it out; for less memory, give compute_type='int16' or 'int8'."
+_DEVICE_MAP = {
+    "device_map": Keyword(_is_cpu_map, "None, 'cpu' or 'auto'", "minibert runs on the CPU. Leave it out."),
+}
 
 MODEL_KEYWORDS: Mapping[str, Keyword] = {
-    **HUB_KEYWORDS,
-    "torch_dtype": _DTYPE,
-    "dtype": _DTYPE,
-    "attn_implementation": _one_of(
-        *(None, "eager", "sdpa"), remedy="Leave it out: minibert has one attention, which is exact."
+    **(HUB_KEYWORDS | _TYPES | _DEVICE_MAP),
+    **_one_of("attn_implementation", None, "eager", "sdpa", remedy="Leave it out: the one attention here is exact."),
+    **_one_of("use_safetensors", None, True, remedy="minibert never opens a pickle. Convert it, and leave this out."),
+    **_nothing("output_loading_info", "The model is all that is returned. Its `weights.ignored` lists unused tensors."),
+    **_nothing("ignore_mismatched_sizes", "minibert makes no random weights. Give a checkpoint that fits its config."),
+    **_nothing("state_dict", "Save the weights as model.safetensors in a folder, and load it."),
+    **_nothing(
+        "quantization_config load_in_8bit load_in_4bit",
+        "minibert computes in float32. Leave it out; for less memory, give compute_type='int16' or 'int8'.",
     ),
-    "device_map": Keyword(_is_cpu_map, "None, 'cpu' or 'auto'", "minibert runs on the CPU. Leave it out."),
-    "use_safetensors": _one_of(
-        *(None, True), remedy="minibert never opens a pickle. Convert the model to safetensors, and leave it out."
-    ),
-    "output_loading_info": _nothing("The model is all that is returned. Its `weights.ignored` lists unused tensors."),
-    "ignore_mismatched_sizes": _nothing("minibert never makes random weights. Give a checkpoint that fits its config."),
-    "state_dict": _nothing("Save the weights as model.safetensors in a folder, and load it."),
-    "quantization_config": _nothing(_NO_QUANTISATION),
-    "load_in_8bit": _nothing(_NO_QUANTISATION),
-    "load_in_4bit": _nothing(_NO_QUANTISATION),
-    "from_tf": _nothing("minibert reads model.safetensors. Convert the model with transformers 4."),
-    "from_flax": _nothing("minibert reads model.safetensors. Convert the model with transformers 4."),
-    "torchscript": _nothing("For tuples give return_dict=False."),
-    "key_mapping": _nothing("Rename the tensors in the file."),
-    "fusion_config": _nothing(_LEAVE_OUT),
-    "is_decoder": _nothing("minibert runs BERT encoders. Leave it out."),
-    "add_cross_attention": _nothing("minibert runs BERT encoders. Leave it out."),
-    "tp_plan": _nothing(_LEAVE_OUT),
-    "tp_size": _nothing(_LEAVE_OUT),
-    "device_mesh": _nothing(_LEAVE_OUT),
-    "distributed_config": _nothing(_LEAVE_OUT),
-    "kernel_config": _nothing(_LEAVE_OUT),
+    **_nothing("from_tf from_flax", f"{_READS}. Convert the model with transformers 4."),
+    **_nothing("torchscript", "For tuples give return_dict=False."),
+    **_nothing("is_decoder add_cross_attention", _ENCODER_ONLY),
     # They change the memory of loading, training, or the tasks of other models.
-    **dict.fromkeys(
-        (
-            *("low_cpu_mem_usage", "weights_only", "disable_mmap", "max_memory", "offload_folder", "offload_buffers"),
-            *("offload_state_dict", "_fast_init", "allow_all_kernels", "use_kernels", "adapter_kwargs", "adapter_name"),
-            *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "initializer_range"),
-            *("use_cache", "gradient_checkpointing", "problem_type"),
-        ),
-        _ANYTHING,
-    ),
+    **_anything("low_cpu_mem_usage weights_only max_memory offload_folder use_cache gradient_checkpointing"),
+    **_anything("hidden_dropout_prob attention_probs_dropout_prob classifier_dropout initializer_range problem_type"),
 }
 """Keywords of the from_pretrained of a model or its config."""
 
 TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
-    **HUB_KEYWORDS,
-    "split_special_tokens": _nothing("Special tokens in a text stay whole. Leave it out."),
-    "never_split": _nothing("Leave it out; tokens that stay whole are added tokens of tokenizer.json."),
-    "do_basic_tokenize": _one_of(None, True, remedy="Split the texts yourself, and give is_split_into_words=True."),
-    "add_prefix_space": _nothing("BERT has no tokens that begin with a space. Leave it out."),
-    "add_bos_token": _ANYTHING,  # transformers' BertTokenizer does not use them either
-    "add_eos_token": _ANYTHING,
-    "from_slow": _ANYTHING,
-    "use_fast": _ANYTHING,
-    "legacy": _ANYTHING,
-    "verbose": _ANYTHING,
-    "tokenizer_type": _one_of(None, "bert", remedy="Leave it out: the files say what the tokenizer is."),
-    "config": _ANYTHING,
-    "device_map": _ANYTHING,
-    "torch_dtype": _ANYTHING,
-    "dtype": _ANYTHING,
+    **(HUB_KEYWORDS | _SPECIAL | _SPACE),
+    **_nothing("never_split", "Leave it out; tokens that stay whole are added tokens of tokenizer.json."),
+    **_one_of("do_basic_tokenize", None, True, remedy="Split the texts yourself; give is_split_into_words=True."),
+    **_one_of("tokenizer_type", None, "bert", remedy="Leave it out: the files say what the tokenizer is."),
+    # transformers' BertTokenizer does not use them either.
+    **_anything("add_bos_token add_eos_token from_slow use_fast legacy verbose config device_map torch_dtype dtype"),
 }
 """Keywords of the from_pretrained of a tokenizer."""
 
 PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
-    **{name: MODEL_KEYWORDS[name] for name in ("torch_dtype", "dtype", "device_map", "trust_remote_code")},
+    **(_CODE | _TOKEN | _TYPES | _DEVICE_MAP | _anything("use_fast num_workers")),
     "device": Keyword(
         lambda value: value is None or is_cpu(value) or value == -1,
         "None, 'cpu' or -1",
         "minibert runs on the CPU. Leave it out.",
     ),
-    "framework": _one_of(None, "pt", remedy=_LEAVE_OUT),
-    "use_auth_token": _nothing("Give token=."),
-    "feature_extractor": _nothing("The tasks of minibert read texts. Leave it out."),
-    "image_processor": _nothing("The tasks of minibert read texts. Leave it out."),
-    "processor": _nothing("The tasks of minibert read texts. Leave it out."),
-    "binary_output": _nothing(_LEAVE_OUT),
-    "args_parser": _nothing(_LEAVE_OUT),
-    **dict.fromkeys(("use_fast", "num_workers"), _ANYTHING),
+    **_one_of("framework", None, "pt", remedy="Leave it out."),
+    **_nothing("feature_extractor image_processor processor", "The tasks of minibert read texts. Leave it out."),
 }
 """Keywords of `pipeline`."""
 
 CALL_KEYWORDS: Mapping[str, Keyword] = {
-    "verbose": _ANYTHING,
-    "split_special_tokens": _nothing("Special tokens in a text stay whole. Leave it out."),
-    **dict.fromkeys(
-        ("text_target", "max_target_length", "text_pair_target"),
-        _nothing("Tokenize the targets in a call of their own."),
-    ),
-    **dict.fromkeys(("src_lang", "tgt_lang"), _ANYTHING),  # of models that translate; BERT's tokenizers ignore them
-    "tokenizer_kwargs": _nothing("Give the keywords themselves."),
-    "clean_up_tokenization_spaces": _ANYTHING,
-    "add_prefix_space": _nothing("BERT has no tokens that begin with a space. Leave it out."),
-    "pad_to_max_length": _nothing("Give padding='max_length'."),
+    **(_SPECIAL | _SPACE | _anything("verbose clean_up_tokenization_spaces")),
+    **_nothing("text_target text_pair_target", "Tokenize the targets in a call of their own."),
+    **_nothing("pad_to_max_length", "Give padding='max_length'."),
 }
 """Keywords of the calls of a tokenizer."""
 
-_ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
-
 FORWARD_KEYWORDS: Mapping[str, Keyword] = {
-    "head_mask": _nothing("Give model.trace(..., edit=minibert.head_mask(mask))."),
-    **dict.fromkeys(
-        ("labels", "next_sentence_label", "start_positions", "end_positions"),
-        _nothing("minibert does not train, so it computes no loss. Leave it out; compute one from the logits."),
+    **_nothing("head_mask", "Give model.trace(..., edit=minibert.head_mask(mask))."),
+    **_nothing(
+        "labels next_sentence_label start_positions end_positions",
+        "minibert does not train, so it computes no loss. Leave it out; compute one from the logits.",
     ),
-    **{
-        name: _nothing(_ENCODER_ONLY)
-        for name in ("encoder_hidden_states", "encoder_attention_mask", "past_key_values", "cache_position")
-    },
-    "use_cache": _ANYTHING,  # an encoder does not have a cache
+    **_nothing("encoder_hidden_states encoder_attention_mask past_key_values cache_position", _ENCODER_ONLY),
+    **_anything("use_cache"),  # an encoder does not have a cache
 }
 """Keywords of the calls of a model."""
 
 SAVING_KEYWORDS: Mapping[str, Keyword] = {
-    "safe_serialization": _one_of(None, True, remedy="minibert writes safetensors only. Leave it out."),
-    "push_to_hub": _nothing("Save into a folder, then run `hf upload`."),
-    "is_main_process": _one_of(None, True, remedy="Call save_pretrained in one process only."),
-    "state_dict": _nothing("minibert writes the weights that it computes with. Leave it out."),
-    "variant": _nothing("Rename the file afterwards."),
-    "filename_prefix": _nothing("Rename the files afterwards."),
-    **dict.fromkeys(
-        (
-            *("max_shard_size", "token", "save_peft_format", "save_original_format", "distributed_checkpoint"),
-            *("legacy_format", "save_format", "repo_id", "commit_message"),
-        ),
-        _ANYTHING,
-    ),
+    **_one_of("safe_serialization", None, True, remedy="minibert writes safetensors only. Leave it out."),
+    **_one_of("is_main_process", None, True, remedy="Call save_pretrained in one process only."),
+    **_nothing("push_to_hub", "Save into a folder, then run `hf upload`."),
+    **_nothing("state_dict", "minibert writes the weights that it computes with. Leave it out."),
+    **_nothing("variant filename_prefix", "Rename the files afterwards."),
+    **_anything("max_shard_size token legacy_format"),
 }
 """Keywords of every save_pretrained."""
 
