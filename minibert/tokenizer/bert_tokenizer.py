@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,17 +55,12 @@ from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_
 from minibert.tokenizer.vocabulary import Vocabulary
 
 # Methods of transformers 4 that transformers 5 and minibert do not have -> what to use.
+_CALL = "call the tokenizer itself: tokenizer(text, ...)"
 _GONE = {
-    "encode_plus": "call the tokenizer itself: tokenizer(text, ...)",
-    "batch_encode_plus": "call the tokenizer itself: tokenizer(texts, ...)",
-    "prepare_for_model": "call the tokenizer itself: tokenizer(text, ...)",
+    **dict.fromkeys(("encode_plus", "batch_encode_plus", "prepare_for_model"), _CALL),
     "build_inputs_with_special_tokens": "call tokenizer.encode(text), or tokenizer(text, text_pair)",
-    "create_token_type_ids_from_sequences": "call the tokenizer itself; the result holds token_type_ids",
     "save_vocabulary": "call save_pretrained(folder), which writes vocab.txt too",
     "additional_special_tokens": "it is extra_special_tokens in transformers 5",
-    "additional_special_tokens_ids": "it is extra_special_tokens_ids in transformers 5",
-    "train_new_from_iterator": "train a tokenizer with the tokenizers library, and load its folder here",
-    "push_to_hub": "call save_pretrained(folder), then run `hf upload`",
 }
 
 _WHERE = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
@@ -114,10 +109,10 @@ class BertTokenizer(Vocabulary):
         self.padding_side, self.truncation_side = loaded.padding_side, loaded.truncation_side
         self.name_or_path = loaded.source
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _GONE:
-            raise AttributeError(f"BertTokenizer has no {name!r}: {_GONE[name]}.")
-        raise AttributeError(f"BertTokenizer has no attribute {name!r}.")
+    if not TYPE_CHECKING:  # type checkers know which methods there are
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"BertTokenizer has no {name!r}{': ' * (name in _GONE)}{_GONE.get(name, '')}.")
 
     @classmethod
     def from_pretrained(
@@ -366,7 +361,8 @@ class BertTokenizer(Vocabulary):
         )
         encodings = [encoding for row in parts for encoding in row]
         lengths = [len(encoding) for encoding in encodings]
-        widths = self._widths(lengths, padding, strategy, max_length, pad_to_multiple_of, equal=kind is not None)
+        limits = (padding, strategy, max_length, pad_to_multiple_of)
+        widths = choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
         spans = _spans(lengths, widths, choose_side(padding_side, self.padding_side))
 
         def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Any:
@@ -510,37 +506,13 @@ class BertTokenizer(Vocabulary):
             is_split_into_words=is_split_into_words,
         )[0].tokens
 
-    def encode(
-        self,
-        text: Any,
-        text_pair: Any = None,
-        add_special_tokens: bool = True,
-        padding: bool | str = False,
-        truncation: bool | str | None = None,
-        max_length: int | None = None,
-        stride: int = 0,
-        padding_side: str | None = None,
-        return_tensors: str | None = None,
-        **harmless: Any,
-    ) -> Any:
+    def encode(self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **options: Any) -> Any:
         """Return the ids of one text, with [CLS] and [SEP]: a list, or an array or tensor of shape (1, S).
 
-        Parameters are those of `__call__`. A list of texts gives a list of ids for each.
+        The options are those of `__call__`. A list of texts gives a list of ids for each.
         """
-        return self(
-            text,
-            text_pair,
-            add_special_tokens=add_special_tokens,
-            padding=padding,
-            truncation=truncation,
-            max_length=max_length,
-            stride=stride,
-            padding_side=padding_side,
-            return_tensors=return_tensors,
-            return_token_type_ids=False,
-            return_attention_mask=False,
-            **harmless,
-        )["input_ids"]
+        options |= {"return_token_type_ids": False, "return_attention_mask": False}
+        return self(text, text_pair, add_special_tokens=add_special_tokens, **options)["input_ids"]
 
     def pad(
         self,
@@ -583,7 +555,8 @@ class BertTokenizer(Vocabulary):
         if padding == "max_length":
             max_length = choose_limit(False, max_length, padding, self.model_max_length)[1]
         lengths = [len(row) for row in columns["input_ids"]]
-        widths = self._widths(lengths, padding, "do_not_truncate", max_length, pad_to_multiple_of, equal=False)
+        limits = (padding, "do_not_truncate", max_length, pad_to_multiple_of)
+        widths = choose_widths(lengths, *limits, equal=False, can_pad=self.pad_token_id is not None)
         width = widths[0] if widths and padding != "do_not_pad" else None
         pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
         columns = pad_columns(columns, width, choose_side(padding_side, self.padding_side), pad_token_id)
@@ -595,19 +568,6 @@ class BertTokenizer(Vocabulary):
         return f"BertTokenizer({len(self)} tokens, model_max_length={self.model_max_length})"
 
     # --- private methods ---
-
-    def _widths(
-        self,
-        lengths: list[int],
-        padding: str,
-        strategy: str,
-        max_length: int | None,
-        multiple: int | None,
-        *,
-        equal: bool,
-    ) -> list[int]:
-        can_pad = self.pad_token_id is not None
-        return choose_widths(lengths, padding, strategy, max_length, multiple, equal=equal, can_pad=can_pad)
 
     def _encode(
         self,
@@ -680,17 +640,11 @@ BertTokenizerFast = BertTokenizer
 
 
 def _only_text(name: str, value: Any, is_split_into_words: bool) -> Any:
-    """Return one text, or the only text of a list; raise a TypeError for several.
-
-    transformers drops all texts but the first, silently.
-    """
+    """Return one text, or the only text of a list; transformers drops all texts but the first, silently."""
     kind = list | tuple if is_split_into_words else str
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], kind):
         return value[0]
     if not isinstance(value, kind):
         expected = "one list of words" if is_split_into_words else "one str"
-        raise TypeError(
-            f"{name} is {shown(value)}; expected {expected}. For several texts: [tokenizer.tokenize(text) for text in "
-            "texts], or call the tokenizer itself."
-        )
+        raise TypeError(f"{name} is {shown(value)}; expected {expected}. For several texts call the tokenizer itself.")
     return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, KeysView, MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,54 +17,14 @@ from minibert._utils.reporting import html_table, token_table
 from minibert._utils.torch_interop import to_array, to_tensor
 from minibert._utils.validation import Int64Array, brief, check_int, check_return_tensors, is_cpu
 
+if TYPE_CHECKING:
+    import tokenizers
+
 Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Element = TypeVar("Element")
 
-
-# Attributes of the library's encodings that minibert's do not have -> what to use.
-_ELSEWHERE = {
-    "attention_mask": "it does not hold padding, so all its tokens count; the mask is batch['attention_mask'][i]",
-    "type_ids": "it is token_types",
-    "words": "it is word_ids",
-    "overflowing": "call the tokenizer with return_overflowing_tokens=True",
-}
-
-
-class RawEncoding(Protocol):
-    """The attributes that minibert reads from the library's encoding; each is made anew, as a list of S values.
-
-    The attributes of a `JoinedEncoding` that hold numbers are arrays.
-    """
-
-    @property
-    def ids(self) -> list[int] | Columns:
-        """Id of each token: its row in the vocabulary."""
-
-    @property
-    def type_ids(self) -> list[int] | Columns:
-        """Token type of each token: 0 in the first text, 1 in the second."""
-
-    @property
-    def special_tokens_mask(self) -> list[int] | Columns:
-        """1 for a token that the tokenizer added, 0 for a token of a text."""
-
-    @property
-    def offsets(self) -> list[tuple[int, int]] | Columns:
-        """First character of each token, and the one after its last."""
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens, as in the vocabulary."""
-
-    @property
-    def word_ids(self) -> list[int | None]:
-        """Index of the word that each token is part of."""
-
-    @property
-    def sequence_ids(self) -> list[int | None]:
-        """Index of the text that each token comes from."""
-
-    def __len__(self) -> int: ...
+RawEncoding: TypeAlias = "tokenizers.Encoding | JoinedEncoding"
+"""An encoding of the library, whose attributes are made anew at each access, or the one of a long text."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -137,10 +97,6 @@ class Encoding:
         """Index of the text that each token comes from, 0 or 1; None for [CLS] and [SEP]."""
         return self._kept_list(self._raw.sequence_ids)
 
-    def __getattr__(self, name: str) -> Any:
-        remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-        raise AttributeError(f"Encoding has no attribute {name!r}{remedy}.")
-
     def _kept_array(self, values: list[Any] | Columns) -> Int64Array:
         array = np.array(values, dtype=np.int64)
         return array if self._kept is None else array[self._kept]
@@ -200,25 +156,10 @@ class JoinedEncoding:
         """Return the encoding of some of the tokens; it does not keep the others in memory."""
         return JoinedEncoding(self.columns[positions], self.names, self.n_missing)
 
-    @property
-    def ids(self) -> Columns:
-        """Id of each token: its row in the vocabulary."""
-        return self.columns[:, ID]
-
-    @property
-    def type_ids(self) -> Columns:
-        """Token type of each token: 0 in the first text, 1 in the second."""
-        return self.columns[:, TYPE]
-
-    @property
-    def special_tokens_mask(self) -> Columns:
-        """1 for a token that the tokenizer added, 0 for a token of a text."""
-        return self.columns[:, SPECIAL]
-
-    @property
-    def offsets(self) -> Columns:
-        """First character of each token, and the one after its last."""
-        return self.columns[:, OFFSETS]
+    ids = property(lambda self: self.columns[:, ID])
+    type_ids = property(lambda self: self.columns[:, TYPE])
+    special_tokens_mask = property(lambda self: self.columns[:, SPECIAL])
+    offsets = property(lambda self: self.columns[:, OFFSETS])
 
     @property
     def tokens(self) -> list[str]:
@@ -355,13 +296,6 @@ class CharSpan(NamedTuple):
     end: int
 
 
-class TokenSpan(NamedTuple):
-    """The first token of a span, and the one after its last."""
-
-    start: int
-    end: int
-
-
 class TokenizedBatch(MutableMapping[str, Any]):
     """The result of a tokenizer: names -> lists, int64 arrays or tensors, ready for ``model(**inputs)``.
 
@@ -431,15 +365,13 @@ class TokenizedBatch(MutableMapping[str, Any]):
             raise ValueError(f"device={brief(device)}; minibert runs on the CPU: expected 'cpu'.")
         return self
 
-    def convert_to_tensors(self, tensor_type: str | None = None, prepend_batch_axis: bool = False) -> TokenizedBatch:
+    def convert_to_tensors(self, tensor_type: str | None = None) -> TokenizedBatch:
         """Turn the values into arrays ("np") or tensors ("pt") in place, and return the batch.
 
         Parameters
         ----------
         tensor_type : {None, "np", "pt"}
             None changes nothing.
-        prepend_batch_axis : bool
-            Put an axis of length 1 before the others.
 
         Raises
         ------
@@ -449,7 +381,7 @@ class TokenizedBatch(MutableMapping[str, Any]):
         kind = check_return_tensors(tensor_type)
         if kind is not None:
             for name, value in self.data.items():
-                self.data[name] = converted(name, [value] if prepend_batch_axis else value, kind)
+                self.data[name] = converted(name, value, kind)
         return self
 
     def __str__(self) -> str:
@@ -497,30 +429,13 @@ class TokenizedBatch(MutableMapping[str, Any]):
 
     def token_to_chars(self, i: int, token: int | None = None) -> CharSpan | None:
         """Return a token's first character and the one after its last; None for special tokens and padding."""
-        i, token = self._row_and_token(i, token)
-        if self.sequence_ids(i)[token] is None:
+        i, token = (0, i) if token is None else (i, token)
+        sequences = self.sequence_ids(i)
+        if not -len(sequences) <= check_int("token", token) < len(sequences):
+            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}.")
+        if sequences[token] is None:
             return None
         return CharSpan(*self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token])
-
-    def token_to_word(self, i: int, token: int | None = None) -> int | None:
-        """Return the index of a token's word; None for special tokens and padding."""
-        i, token = self._row_and_token(i, token)
-        return self.word_ids(i)[token]
-
-    def word_to_tokens(self, i: int, word: int | None = None, sequence: int = 0) -> TokenSpan | None:
-        """Return the first token of a word and the one after its last; None if no token of it is left."""
-        i, word = (0, i) if word is None else (i, word)
-        owners = list(zip(self.word_ids(i), self.sequence_ids(i), strict=True))
-        found = [place for place, owner in enumerate(owners) if owner == (check_int("word", word), sequence)]
-        return TokenSpan(found[0], found[-1] + 1) if found else None
-
-    def _row_and_token(self, i: int, token: int | None) -> tuple[int, int]:
-        """Return the row and the position; a position alone is one of row 0."""
-        i, token = (0, i) if token is None else (i, token)
-        count, token = len(self.sequence_ids(i)), check_int("token", token)
-        if not -count <= token < count:
-            raise ValueError(f"row {i} has {count} tokens, asked for number {brief(token)}.")
-        return i, token
 
     def _encoding(self, i: int) -> Encoding:
         if not -len(self.encodings) <= check_int("i", i) < len(self.encodings):

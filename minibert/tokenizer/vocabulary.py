@@ -147,23 +147,10 @@ class Vocabulary:
         """The ids of `extra_special_tokens`."""
         return [self._vocab[token] for token in self._extra_special_tokens]
 
-    @extra_special_tokens_ids.setter
-    def extra_special_tokens_ids(self, ids: Sequence[int]) -> None:
-        self.extra_special_tokens = self.convert_ids_to_tokens(ids)
-
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
         """The added tokens by id; the special tokens are among them."""
         return dict(sorted(self._tokenizer.get_added_tokens_decoder().items()))
-
-    @property
-    def added_tokens_encoder(self) -> dict[str, int]:
-        """The ids of the added tokens, in their order."""
-        return {token.content: token_id for token_id, token in self.added_tokens_decoder.items()}
-
-    def get_added_vocab(self) -> dict[str, int]:
-        """Return `added_tokens_encoder`; transformers has both names."""
-        return self.added_tokens_encoder
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """Return how many tokens the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""
@@ -285,35 +272,26 @@ class Vocabulary:
         ValueError
             An id is not in the vocabulary; the message names it.
         """
-        token_ids = to_array(token_ids)
-        if isinstance(token_ids, list | tuple | np.ndarray) and not is_one_id(token_ids) and len(token_ids):
-            first = to_array(token_ids[0])
-            if isinstance(first, list | tuple | np.ndarray) and not is_one_id(first):
-                return self.batch_decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces)
-        ids = self._checked_ids([token_ids] if is_one_id(token_ids) else token_ids)
-        with library_errors(ValueError, "the token ids cannot be decoded"):
-            text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
-        if clean_up_tokenization_spaces is None:
-            clean_up_tokenization_spaces = self.clean_up_tokenization_spaces
-        return _clean_up(text) if clean_up_tokenization_spaces else text
+        given: Any = to_array(token_ids)
+        several = _is_sequence(given) and len(given) > 0 and _is_sequence(given[0])
+        texts = []
+        for one in given if several else [given]:
+            ids = self._checked_ids([one] if is_one_id(one) else to_array(one))
+            with library_errors(ValueError, "the token ids cannot be decoded"):
+                text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
+            clean = clean_up_tokenization_spaces
+            texts.append(_clean_up(text) if (self.clean_up_tokenization_spaces if clean is None else clean) else text)
+        return texts if several else texts[0]
 
     def batch_decode(
         self,
-        sequences: Iterable[Ids] | npt.NDArray[np.integer[Any]],
+        sequences: Sequence[Ids] | npt.NDArray[np.integer[Any]],
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """Return the texts of B sequences of ids, or of one, in a list; see `decode`."""
-        sequences = to_array(sequences)
-        if isinstance(sequences, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(sequences, Iterable):
-            raise TypeError(f"sequences is {shown(sequences)}; expected a list or array of sequences of ids.")
-        several = [to_array(ids) for ids in sequences]
-        if several and all(map(is_one_id, several)):
-            several = [several]
-        for ids in several:
-            if isinstance(ids, list | tuple | np.ndarray) and len(ids) and not is_one_id(to_array(ids[0])):
-                raise TypeError("sequences is nested too deeply; expected a list or array of sequences of ids.")
-        return [self.decode(ids, skip_special_tokens, clean_up_tokenization_spaces) for ids in several]
+        found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
+        return found if isinstance(found, list) else [found]
 
     # --- private methods ---
 
@@ -364,6 +342,12 @@ class Vocabulary:
 def is_one_id(ids: Any) -> bool:
     """Return whether a value is one id and not a sequence of them."""
     return isinstance(ids, (int, np.integer)) or (isinstance(ids, np.ndarray) and ids.ndim == 0)
+
+
+def _is_sequence(ids: Any) -> bool:
+    """Return whether an item of ids is itself a sequence of them."""
+    ids = to_array(ids)
+    return isinstance(ids, list | tuple | np.ndarray) and not is_one_id(ids)
 
 
 def _content(token: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -328,12 +327,3 @@ def test_encode_takes_lists_as_transformers_does(tokenizer: BertTokenizer) -> No
         )
     with pytest.raises(TypeError, match=r"101"):
         tokenizer.encode([101, 102])
-
-
-def test_what_only_an_encoding_of_the_library_has_names_its_place_here(tokenizer: BertTokenizer) -> None:
-    encoding = tokenizer("a cat")[0]
-    for name, remedy in (("attention_mask", r"batch\['attention_mask'\]"), ("type_ids", "it is token_types")):
-        with pytest.raises(AttributeError, match=f"Encoding has no attribute '{name}': .*{remedy}"):
-            getattr(encoding, name)
-    assert not hasattr(encoding, "unheard_of")
-    assert pickle.loads(pickle.dumps(tokenizer("a cat"))).data == tokenizer("a cat").data
