@@ -88,7 +88,8 @@ _DEVICE_MAP = {
 }
 
 MODEL_KEYWORDS: Mapping[str, Keyword] = {
-    **(HUB_KEYWORDS | _TYPES | _DEVICE_MAP),
+    **HUB_KEYWORDS,
+    **(_TYPES | _DEVICE_MAP),
     **_one_of("attn_implementation", None, "eager", "sdpa", remedy="Leave it out: the one attention here is exact."),
     **_one_of("use_safetensors", None, True, remedy="minibert never opens a pickle. Convert it, and leave this out."),
     **_nothing("output_loading_info", "The model is all that is returned. Its `weights.ignored` lists unused tensors."),
@@ -108,7 +109,8 @@ MODEL_KEYWORDS: Mapping[str, Keyword] = {
 """Keywords of the from_pretrained of a model or its config."""
 
 TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
-    **(HUB_KEYWORDS | _SPECIAL | _SPACE),
+    **HUB_KEYWORDS,
+    **(_SPECIAL | _SPACE),
     **_nothing("never_split", "Leave it out; tokens that stay whole are added tokens of tokenizer.json."),
     **_one_of("do_basic_tokenize", None, True, remedy="Split the texts yourself; give is_split_into_words=True."),
     **_one_of("tokenizer_type", None, "bert", remedy="Leave it out: the files say what the tokenizer is."),

@@ -43,11 +43,6 @@ _LARGEST_MODEL_MAX_LENGTH = 10**9
 
 _BERT_TYPE_VOCAB_SIZE = 2  # if config.json does not say it
 _LARGEST_TYPE_VOCAB_SIZE = 2**31 - 1  # types are computed as 32-bit integers
-# Unicode's White_Space. The library strips it from the lines of vocab.txt; str.rstrip() strips four more characters.
-_WHITE_SPACE = (
-    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000"
-)
 
 
 EXTRA_NAMES = ("extra_special_tokens", "additional_special_tokens")
@@ -182,7 +177,6 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
         The settings that transformers takes from truncation and padding.
     """
     from tokenizers import Tokenizer
-    from tokenizers.models import WordPiece
     from tokenizers.normalizers import BertNormalizer
 
     content = read_bytes(path, limit=FILE_LIMIT)
@@ -194,7 +188,7 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
         tokenizer.no_padding()
         normalizer = tokenizer.normalizer
         if (
-            isinstance(tokenizer.model, WordPiece)
+            _is_wordpiece(tokenizer)
             and isinstance(normalizer, BertNormalizer)
             and settings["tokenizer_class"] not in _GENERIC_CLASSES
         ):
@@ -249,7 +243,9 @@ def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
     from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
-    vocab = _vocab_of(read_bytes(path, limit=FILE_LIMIT), path)
+    with library_errors(ModelFormatError, f"{path} is not a vocabulary that can be read"):
+        # The library does not look at the kind and the size of a file, so it is read here first.
+        vocab = WordPiece.read_file(str(path)) if read_bytes(path, limit=FILE_LIMIT) else {}
     tokens = {name: _token_content(settings.get(name) or token, name) for name, token in _BERT_SPECIAL_TOKENS.items()}
     for name, token in tokens.items():
         if token not in vocab and name != "mask_token":
@@ -262,32 +258,21 @@ def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _vocab_of(content: bytes, path: Path) -> dict[str, int]:
-    """Number the lines of a vocab.txt as the library does: white space at the end of a line is ignored."""
-    try:
-        lines = content.decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise ModelFormatError(
-            f"{path} is not a vocabulary that can be read: not UTF-8 text, {error.reason} at byte {error.start}."
-        ) from error
-    if not lines[-1]:
-        lines.pop()
-    return {line.rstrip(_WHITE_SPACE): token_id for token_id, line in enumerate(lines)}
+# The settings of BERT's normalizer: their names in tokenizer_config.json, and in the library.
+_LIBRARY_NAMES = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 
 
 def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of BERT's normalizer in tokenizer_config.json, with transformers' defaults."""
-    lowercase = settings.get("do_lower_case", True)
-    strip_accents = settings.get("strip_accents")
-    handle_chinese_chars = settings.get("tokenize_chinese_chars", True)
-    for name, value in ("do_lower_case", lowercase), ("tokenize_chinese_chars", handle_chinese_chars):
-        if not isinstance(value, bool):
+    """Return the settings in tokenizer_config.json under the library's names, with transformers' defaults."""
+    found = {name: settings.get(name, None if name == "strip_accents" else True) for name in _LIBRARY_NAMES}
+    for name, value in found.items():
+        if not isinstance(value, bool) and (name != "strip_accents" or value is not None):
             raise ModelFormatError(f"tokenizer_config.json has {name} {value!r}; expected true or false.")
-    if not isinstance(strip_accents, bool | None):
-        raise ModelFormatError(
-            f"tokenizer_config.json has strip_accents {strip_accents!r}; expected true, false or null."
-        )
-    return {"lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars}
+    return {_LIBRARY_NAMES[name]: value for name, value in found.items()}
 
 
 def normalizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -297,22 +282,16 @@ def normalizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
     normalizer = tokenizer.normalizer
     if not isinstance(normalizer, BertNormalizer):
         return {}
-    return {
-        "do_lower_case": normalizer.lowercase,
-        "strip_accents": normalizer.strip_accents,
-        "tokenize_chinese_chars": normalizer.handle_chinese_chars,
-    }
+    return {name: getattr(normalizer, own) for name, own in _LIBRARY_NAMES.items()}
 
 
 def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any]) -> dict[str, AddedToken]:
     """Return the special tokens by name: those of the files, and BERT's if a WordPiece vocabulary has them."""
-    from tokenizers.models import WordPiece
-
     special_tokens = {}
     for name in SPECIAL_TOKEN_NAMES:
         entry = settings.get(name)
         default = _BERT_SPECIAL_TOKENS.get(name)
-        if entry is None and default is not None and isinstance(tokenizer.model, WordPiece):
+        if entry is None and default is not None and _is_wordpiece(tokenizer):
             entry = default if tokenizer.token_to_id(default) is not None else None
         if entry is not None:
             special_tokens[name] = _added_token(entry, name, special=True)
@@ -383,10 +362,9 @@ def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_t
 def _complete_bert(tokenizer: Tokenizer, path: Path, special_tokens: dict[str, AddedToken]) -> None:
     """Give a WordPiece tokenizer BERT's layout [CLS] A [SEP] B [SEP] and decoder, unless its file has others."""
     from tokenizers.decoders import WordPiece as WordPieceDecoder
-    from tokenizers.models import WordPiece
     from tokenizers.processors import TemplateProcessing
 
-    if not isinstance(tokenizer.model, WordPiece):
+    if not _is_wordpiece(tokenizer):
         return
     if tokenizer.decoder is None:
         tokenizer.decoder = WordPieceDecoder(prefix="##")
@@ -521,7 +499,11 @@ def save_tokenizer(
     content = library.to_str(pretty=True).encode()
     lines = _vocab_lines(library)
     # With added_tokens_decoder nobody reads added_tokens.json and special_tokens_map.json, perhaps another model's.
-    added = {str(token_id): _fields(token) for token_id, token in sorted(library.get_added_tokens_decoder().items())}
+    fields = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+    added = {
+        str(token_id): {name: getattr(token, name) for name in fields}
+        for token_id, token in sorted(library.get_added_tokens_decoder().items())
+    }
     config = {"tokenizer_class": _class_name(loaded), **settings, "added_tokens_decoder": added}
     names = ["tokenizer.json", *(["vocab.txt"] if lines else ()), "tokenizer_config.json"]
     files = [os.path.join(path, name) for name in names]
@@ -548,8 +530,3 @@ def _vocab_lines(library: Tokenizer) -> str:
     if not _is_wordpiece(library) or not numbered or any(token != token.strip() or "\n" in token for token in tokens):
         return ""
     return "".join(f"{token}\n" for token in tokens)
-
-
-def _fields(token: AddedToken) -> dict[str, Any]:
-    names = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
-    return {name: getattr(token, name) for name in names}

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from minibert.errors import ModelFormatError
 from minibert.tokenizer import files as tokenizer_files
@@ -130,22 +128,3 @@ def test_a_file_without_a_size_is_not_read(tmp_path: Path, name: str) -> None:
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to("/proc/kmsg" if os.access("/proc/kmsg", os.R_OK) else "/proc/self/status")
     refuse(folder, r"it is empty|\(0 tokens\)")
-
-
-ENDS = st.sampled_from(
-    ["", *" \r\t\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u180e\u2000\u200a\u200b\u2028\u2029\u202f\u3000\0"]
-)
-LINES = st.lists(st.tuples(st.sampled_from("abcé的"), ENDS, ENDS).map("".join), max_size=20).map("\n".join)
-
-
-def test_vocab_txt_is_split_as_the_library_splits_it(tmp_path: Path) -> None:
-    """Lines end at a line feed only, and Unicode's white space, which differs from Python's, is stripped."""
-    path = tmp_path / "vocab.txt"
-
-    @settings(max_examples=200, deadline=None, derandomize=True)
-    @given(text=LINES, end=st.sampled_from(["", "\n", "\n\n", "\r\n"]))
-    def compare(text: str, end: str) -> None:
-        path.write_bytes((text + end).encode())
-        assert tokenizer_files._vocab_of(path.read_bytes(), path) == tokenizers.models.WordPiece.read_file(str(path))
-
-    compare()
