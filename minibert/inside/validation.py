@@ -10,8 +10,8 @@ import numpy as np
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, brief, check_indices, counted
+from minibert.models.bert import BertPreTrainedModel
 from minibert.models.outputs import ModelOutput
-from minibert.models.tracing import Traceable
 from minibert.trace.names import Record
 from minibert.trace.trace import Trace
 
@@ -29,7 +29,7 @@ def check_model(function: str, model: object) -> Any:
     TypeError
         It is not one of minibert's models on ids.
     """
-    if not isinstance(model, Traceable):
+    if not isinstance(model, BertPreTrainedModel):
         raise TypeError(
             f"{function} was given a {type(model).__name__} as the model; expected BertModel.from_pretrained(...) or a "
             "model with a head. A SentenceTransformer has it as .model."

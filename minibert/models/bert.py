@@ -22,6 +22,7 @@ from minibert.bert.ops import LayerNorm, Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, Weights
 from minibert.checkpoint.files import ModelFiles, check_files
+from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.embeddings import BertEmbeddings, Embedding
 from minibert.models.inputs import pack
@@ -38,7 +39,6 @@ from minibert.models.outputs import BertModelOutput, ModelOutput, with_tensors
 from minibert.models.saving import named_arrays, save_model
 from minibert.models.shared_weights import is_mapped
 from minibert.models.torch_like import Encoder, Fixed, TorchLike
-from minibert.models.tracing import Traceable
 
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
 # between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that
@@ -49,7 +49,7 @@ TOKENS_PER_STEP = 1024
 _Output = TypeVar("_Output", bound=ModelOutput)
 
 
-class BertPreTrainedModel(Fixed, TorchLike, Traceable):
+class BertPreTrainedModel(Fixed, TorchLike):
     """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch."""
 
     _head: ClassVar[str | None] = None  # a class in HEADS
@@ -57,6 +57,11 @@ class BertPreTrainedModel(Fixed, TorchLike, Traceable):
 
     base_model_prefix = "bert"
     main_input_name = "input_ids"
+    _result_dtype: npt.DTypeLike = np.float32
+
+    trace = tracing.trace
+    stream = tracing.stream
+    value_names = tracing.value_names
 
     def __init__(self, weights: Weights | None, ops: Ops | None, return_dict: bool) -> None:
         name = type(self).__name__
@@ -72,7 +77,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Traceable):
         self._return_dict = bool(return_dict)
 
     @property
-    def config(self) -> BertConfig:  # type: ignore[override]
+    def config(self) -> BertConfig:
         """The config of the weights. To use another one, load the model with ``config=``."""
         return self._weights.config
 
@@ -82,12 +87,12 @@ class BertPreTrainedModel(Fixed, TorchLike, Traceable):
         return getattr(self, self.base_model_prefix, self)
 
     @property
-    def weights(self) -> Weights:  # type: ignore[override]
+    def weights(self) -> Weights:
         """The weights; ``BertModel(weights, ops)`` makes a model with other weights."""
         return self._weights
 
     @property
-    def ops(self) -> Ops:  # type: ignore[override]
+    def ops(self) -> Ops:
         """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model with other ops."""
         return self._ops
 
@@ -583,7 +588,11 @@ class BertModel(BertPreTrainedModel):
         return batch.steps(TOKENS_PER_STEP)
 
     def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
-        """Return a model with the same weights and other ops; see `Traceable.with_ops`."""
+        """Return a model with the same weights and other ops, which compute in `dtype`; this one does not change.
+
+        The ops must be able to use the weights that the ops of this model prepared: a wrapped set of `model.ops`, or
+        one that reads ``linear.weight``.
+        """
         hidden, attentions = (False if kept is None else kept for kept in (self._hidden_states, self._attentions))
         model = type(self)(
             self.weights, ops, output_hidden_states=hidden, output_attentions=attentions, return_dict=self._return_dict
@@ -591,18 +600,9 @@ class BertModel(BertPreTrainedModel):
         model._result_dtype = dtype
         return model
 
-    def _packed_states(self, batch: PackedBatch, stop: int) -> Iterator[tuple[PackedBatch, int, FloatArray]]:
-        return ((step, i, state.hidden_state) for _, step, i, state in self._run(batch, stop, ()))
-
     def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
         if self.weights.pooler is not None:
             encoder.pooler(x, self.weights.pooler, step, self.ops)
-
-    def _output_nbytes(self, batch: PackedBatch) -> int:
-        config, itemsize = self.config, np.dtype(self._result_dtype).itemsize
-        states = max(1, len(self._hidden_states or ())) * config.hidden_size
-        pairs = len(self._attentions or ()) * config.num_attention_heads * batch.mask.shape[1]
-        return itemsize * batch.mask.size * (states + pairs)
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int, logits: int) -> None:
         """Refuse a result that does not fit into memory, because most systems kill a process that needs too much.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -198,17 +198,11 @@ class BertHead(BertPreTrainedModel, Generic[_Output]):
         return sys.maxsize if self._whole_steps else SLICE_BYTES
 
     def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
-        """Return a model with the same weights and other ops; see `Traceable.with_ops`."""
+        """Return a model with the same weights and other ops; see `BertModel.with_ops`."""
         model = type(self)(self.weights, ops, return_dict=self._return_dict)
         vars(model).update(bert=self.bert.with_ops(ops, dtype))
         model._result_dtype = dtype
         return model
-
-    def _steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
-        return self.bert._steps(batch)
-
-    def _packed_states(self, batch: PackedBatch, stop: int) -> Iterator[tuple[PackedBatch, int, FloatArray]]:
-        return self.bert._packed_states(batch, stop)
 
     def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
         if self._has_decoder:
@@ -217,13 +211,6 @@ class BertHead(BertPreTrainedModel, Generic[_Output]):
             self._of_sequences(x, step)
         elif not self._has_decoder:
             self._of_tokens(x)
-
-    def _output_nbytes(self, batch: PackedBatch) -> int:
-        states = self.bert._output_nbytes(batch)
-        row = HEADS[self._head].rows[-1 if len(HEADS[self._head].rows) == 1 else 2]
-        width = row.sizes(self.config)[0]
-        rows = batch.num_sequences if row.field in ("classifier", "seq_relationship") else batch.mask.size
-        return states + np.dtype(self._result_dtype).itemsize * rows * width
 
 
 class BertForMaskedLM(BertHead[MaskedLMOutput]):

@@ -6,7 +6,6 @@ refused, and the message says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Self
 
 from minibert._utils.keywords import is_float32
@@ -148,17 +147,6 @@ class TorchLike:
                 "leave the call out."
             )
         return self
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the values of each trained array: tensors if torch is loaded, else arrays."""
-        raise NotImplementedError
-
-    def parameters(self) -> Iterator[Any]:
-        """Yield the trained arrays of `named_parameters`, the tables of embeddings last: copies, made one by one.
-
-        So ``next(model.parameters()).device`` does not copy the table of words.
-        """
-        raise NotImplementedError
 
     def _refuse(self, method: str, instead: str = "") -> Self:
         raise ValueError(

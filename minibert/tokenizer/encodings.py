@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, KeysView, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,11 @@ from minibert._utils.reporting import html_table, token_table
 from minibert._utils.torch_interop import to_array, to_tensor
 from minibert._utils.validation import Int64Array, brief, check_int, check_return_tensors, is_cpu
 
-if TYPE_CHECKING:
-    import tokenizers
-
 Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Element = TypeVar("Element")
 
-RawEncoding: TypeAlias = "tokenizers.Encoding | JoinedEncoding"
-"""An encoding of the library, whose attributes are made anew at each access, or the one of a long text."""
+RawEncoding: TypeAlias = Any
+"""A `tokenizers.Encoding`, whose attributes are made anew at each access, or an object with the same attributes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -115,7 +115,7 @@ def test_special_tokens_are_set_to_tokens_of_the_vocabulary(tmp_path: Path) -> N
     assert tokenizer.pad_token_id == tokenizer.mask_token_id
     tokenizer.mask_token_id = None
     assert tokenizer.mask_token is None
-    tokenizer.extra_special_tokens_ids = [6]
+    tokenizer.extra_special_tokens = tokenizer.convert_ids_to_tokens([6])
     assert tokenizer.all_special_ids[-1] == 6
     with pytest.raises(ValueError, match="token '<x>' is not in the vocabulary"):
         tokenizer.eos_token = "<x>"
