@@ -269,6 +269,9 @@ class BertPreTrainedModel(Fixed, TorchLike):
         call = f"{type(self).__name__}.save_pretrained"
         save_model(call, save_directory, self.weights, harmless, head=self._head)
 
+    def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
+        return pack(self.config, **inputs)
+
     def _check_keywords(self, keywords: Mapping[str, Any]) -> None:
         """Check the keywords of a call that the model itself does not have."""
         check_keywords(type(self).__name__, keywords, FORWARD_KEYWORDS, function=type(self).__call__)

@@ -106,6 +106,7 @@ class BertEmbeddings(Fixed):
     word_embeddings: Embedding
     position_embeddings: Embedding
     token_type_embeddings: Embedding
+    LayerNorm: LayerNorm
 
     def __init__(self, weights: Weights, ops: Ops) -> None:
         self._weights = weights

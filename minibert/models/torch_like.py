@@ -6,7 +6,7 @@ refused, and the message says what to do.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from minibert._utils.keywords import is_float32
 from minibert._utils.torch_interop import cpu_device, float32_dtype
@@ -54,9 +54,11 @@ class Fixed:
     `vars(self)` sets the attributes when the object is made.
     """
 
-    def __getattr__(self, name: str) -> Any:
-        remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{remedy}.")
+    if not TYPE_CHECKING:  # type checkers know which attributes there are
+
+        def __getattr__(self, name: str) -> Any:
+            remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{remedy}.")
 
     def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_") and (name in _PARTS or name in vars(self) or hasattr(type(self), name)):

@@ -219,7 +219,8 @@ def _check_memory(model: Model, plan: _Plan) -> None:
     states = max(1, len(base._hidden_states or ())) * config.hidden_size
     pairs = len(base._attentions or ()) * config.num_attention_heads * batch.mask.shape[1]
     output = np.dtype(model._result_dtype).itemsize * batch.mask.size * (states + pairs)
-    output += 0 if base is model else sum(logits.nbytes for logits in model._logits_of(batch, None))
+    logits: Any = () if base is model else model._logits_of(batch, None)  # type: ignore[union-attr]
+    output += sum(one.nbytes for one in logits)
     largest = max(sizes, key=lambda name: sizes[name], default="")
     require_memory(
         recorded + output,
