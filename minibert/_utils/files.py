@@ -10,7 +10,6 @@ import math
 import os
 import stat
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +46,8 @@ def read_json(path: Path, *, what: str | None = None) -> Any:
 
 def parse_json(content: bytes, name: str) -> Any:
     """Parse JSON by the rules of `read_json`; `name` is the name of the file, for the message."""
-    refuse_lfs_pointer(content, name)
+    if content.startswith(b"version https://git-lfs"):  # git writes it instead of a file if Git LFS is not installed
+        raise ModelFormatError(f"{name} is a Git LFS pointer instead of the file: run `git lfs pull` in its folder.")
     try:
         value = json.loads(
             content.decode("utf-8-sig"),
@@ -69,12 +69,6 @@ def parse_json(content: bytes, name: str) -> Any:
         raise ModelFormatError(f"{name} is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise ModelFormatError(f"{name} is nested too deeply to be read.") from error
-
-
-def refuse_lfs_pointer(content: bytes, name: str) -> None:
-    """Raise a ModelFormatError for the text that git writes instead of a file if Git LFS is not installed."""
-    if content.startswith(b"version https://git-lfs"):
-        raise ModelFormatError(f"{name} is a Git LFS pointer instead of the file: run `git lfs pull` in its folder.")
 
 
 def read_json_object(path: Path, *, what: str | None = None) -> dict[str, Any]:
@@ -289,25 +283,35 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
         The file cannot be written. A file that was there before is not changed.
     """
     target = os.path.realpath(path)
+    folder = os.path.dirname(target)
     try:
-        descriptor, partial = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".minibert-")
+        replace_file(target, os.path.join(folder, f".minibert-{os.urandom(4).hex()}"), write)
     except OSError as error:
         raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
+    sync_folder(folder)
+
+
+def replace_file(
+    name: str,
+    partial: str,
+    write: Callable[[BinaryIO], object],
+    opener: Callable[[str, int], int] | None = None,
+    folder: int | None = None,
+) -> None:
+    """Write a file under the name `partial`, which must be free, then give it its name; delete it after an error.
+
+    `opener` is that of `open`. `folder` is the descriptor of an open folder, in which both names are then.
+    """
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with open(partial, "xb", opener=opener) as file:
             write(file)
             file.flush()
-            os.fsync(descriptor)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(partial, 0o666 & ~umask)  # mkstemp makes private files; the result has the usual permissions
-        os.replace(partial, target)
-    except BaseException as error:
-        os.unlink(partial)
-        if isinstance(error, OSError):
-            raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
+            os.fsync(file.fileno())
+        os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):  # so that the first error is raised
+            os.unlink(partial, dir_fd=folder)
         raise
-    sync_folder(os.path.dirname(target))
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:

@@ -93,7 +93,7 @@ MODEL_KEYWORDS: Mapping[str, Keyword] = {
     **_one_of("attn_implementation", None, "eager", "sdpa", remedy="Leave it out: the one attention here is exact."),
     **_one_of("use_safetensors", None, True, remedy="minibert never opens a pickle. Convert it, and leave this out."),
     **_nothing("output_loading_info", "The model is all that is returned. Its `weights.ignored` lists unused tensors."),
-    **_nothing("ignore_mismatched_sizes", "minibert makes no random weights. Give a checkpoint that fits its config."),
+    **_nothing("ignore_mismatched_sizes", "minibert never makes random weights. The config must fit."),
     **_nothing("state_dict", "Save the weights as model.safetensors in a folder, and load it."),
     **_nothing(
         "quantization_config load_in_8bit load_in_4bit",

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from minibert._utils.files import replace_file
+
 # Python on Windows does not give owners or descriptors of folders. There, only the access list protects a folder.
 _HAS_OWNERS = hasattr(os, "geteuid")
 HAS_FOLDER_DESCRIPTORS = {os.open, os.rename, os.unlink} <= os.supports_dir_fd
@@ -144,21 +146,17 @@ def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview],
     The umask does not change `mode`, as a package may have several users. Windows does not have such modes.
     """
     with open_folder(folder, make=True) as opened:
-        partial, at = opened.name(f".{os.urandom(8).hex()}.partial"), opened.descriptor
 
         def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | _FILE_FLAGS, mode, dir_fd=at)
+            return os.open(path, flags | _FILE_FLAGS, mode, dir_fd=opened.descriptor)
 
-        try:
-            with open(partial, "xb", opener=opener) as file:
-                file.writelines(pieces)
-                if _HAS_OWNERS:
-                    os.fchmod(file.fileno(), mode)
-            os.replace(partial, opened.name(name), src_dir_fd=at, dst_dir_fd=at)
-        except BaseException:
-            with contextlib.suppress(OSError):  # so that the first error is raised
-                os.unlink(partial, dir_fd=at)
-            raise
+        def write(file: BinaryIO) -> None:
+            file.writelines(pieces)
+            if _HAS_OWNERS:
+                os.fchmod(file.fileno(), mode)
+
+        partial = opened.name(f".{os.urandom(8).hex()}.partial")
+        replace_file(opened.name(name), partial, write, opener, opened.descriptor)
 
 
 class Deleted(NamedTuple):

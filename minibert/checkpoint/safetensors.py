@@ -11,7 +11,7 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from minibert._utils.files import JSON_LIMIT, parse_json, refuse_lfs_pointer
+from minibert._utils.files import JSON_LIMIT, parse_json
 from minibert._utils.validation import FloatArray, brief
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
@@ -164,7 +164,6 @@ def read_header(path: Path) -> list[StoredTensor]:
             header, first = _header_bytes(file, size=state[2])
         return _tensors_of(path, state, parse_json(header, "its header"), first)
     except (OSError, ValueError) as error:
-        refuse_lfs_pointer(_first_bytes(path), str(path))
         reason = str(error).removesuffix(".")
         raise ModelFormatError(f"{path} is not a whole safetensors file: {reason}. Fetch or copy it again.") from error
 
@@ -173,7 +172,10 @@ def _header_bytes(file: BinaryIO, size: int) -> tuple[bytes, int]:
     """Read the header of a file of `size` bytes; return it and the offset of the first tensor."""
     if size < 8:
         raise ValueError(f"it has {size} bytes, expected at least 8")
-    length = int.from_bytes(_read_exactly(file, 8), "little")
+    begin = _read_exactly(file, 8)
+    if begin == b"version ":
+        raise ValueError("it is a Git LFS pointer instead of the file: run `git lfs pull` in its folder")
+    length = int.from_bytes(begin, "little")
     if length > min(size - 8, JSON_LIMIT):
         raise ValueError(f"its header should be {length} bytes long; the file has {size}, and {JSON_LIMIT} are allowed")
     return bytes(_read_exactly(file, length)), 8 + length
@@ -223,16 +225,6 @@ def file_state(file: IO[bytes]) -> tuple[int, ...]:
     """Return numbers that change when a file is replaced or written to."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _first_bytes(path: Path) -> bytes:
-    """Return the first 24 bytes of a file; no bytes if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size  # 0 for files of /proc, because reading some of them never ends
-            return file.read(min(24, size))
-    except OSError:
-        return b""
 
 
 def _read_exactly(file: BinaryIO, count: int) -> bytearray:
