@@ -18,9 +18,9 @@ from minibert._utils.validation import FloatArray, check_indices, check_int
 from minibert.bert import encoder
 from minibert.bert.config import BertConfig
 from minibert.bert.low_precision import compute_type_of
-from minibert.bert.ops import LayerNorm, Ops
+from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS, Weights
+from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS, Weights
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
@@ -50,13 +50,24 @@ _Output = TypeVar("_Output", bound=ModelOutput)
 
 
 class BertPreTrainedModel(Fixed, TorchLike):
-    """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch."""
+    """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch.
+
+    Attributes
+    ----------
+    config : BertConfig    read-only; to use another one, load the model with ``config=``
+    weights : Weights      read-only; ``BertModel(weights, ops)`` makes a model with other weights
+    ops : Ops              read-only; ``BertModel(model.weights, ops)`` makes a model with other ops
+    """
 
     _head: ClassVar[str | None] = None  # a class in HEADS
     _keeps_hidden_states: ClassVar[bool] = False
 
     base_model_prefix = "bert"
     main_input_name = "input_ids"
+
+    config: BertConfig
+    weights: Weights
+    ops: Ops
     _result_dtype: npt.DTypeLike = np.float32
 
     trace = tracing.trace
@@ -72,14 +83,8 @@ class BertPreTrainedModel(Fixed, TorchLike):
                 "because it never makes random ones, and the Ops that prepared them. Use "
                 f"{name}.from_pretrained(name_or_path)."
             )
-        self._weights = weights
-        self._ops = ops
+        vars(self).update(config=weights.config, weights=weights, ops=ops)
         self._return_dict = bool(return_dict)
-
-    @property
-    def config(self) -> BertConfig:
-        """The config of the weights. To use another one, load the model with ``config=``."""
-        return self._weights.config
 
     @property
     def base_model(self) -> BertPreTrainedModel:
@@ -87,29 +92,19 @@ class BertPreTrainedModel(Fixed, TorchLike):
         return getattr(self, self.base_model_prefix, self)
 
     @property
-    def weights(self) -> Weights:
-        """The weights; ``BertModel(weights, ops)`` makes a model with other weights."""
-        return self._weights
-
-    @property
-    def ops(self) -> Ops:
-        """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model with other ops."""
-        return self._ops
-
-    @property
     def compute_type(self) -> str:
         """The numbers that the encoder multiplies: "float32", "int16", "int8_int16" or "int8"."""
-        return compute_type_of(self._weights)
+        return compute_type_of(self.weights)
 
     @property
     def num_threads(self) -> int:
         """The most threads that compute; those of NumPy's BLAS are not counted."""
-        return self._ops.num_threads
+        return self.ops.num_threads
 
     @property
     def shared_weights(self) -> bool:
         """True if the weights are in the file that processes share, False if this process has a copy of its own."""
-        return is_mapped(self._weights.word_embeddings)
+        return is_mapped(self.weights.word_embeddings)
 
     @classmethod
     @lists_keywords(ModelKwargs.__annotations__, others=True)
@@ -208,25 +203,13 @@ class BertPreTrainedModel(Fixed, TorchLike):
 
     def num_parameters(self) -> int:
         """Count the trained numbers of the model; a tied decoder's weight counts once."""
-        weights = self.weights
-        tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
-        parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
-        for layer in weights.layers:
-            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer) if field.name != "path"]
-        tied = 0
-        if self._head is not None and weights.head is not None:
-            fields = [row.field for row in HEADS[self._head].rows]
-            parts += [getattr(weights.head.owner(field), field) for field in fields]
-            if weights.head.predictions is not None and weights.head.predictions.tied and "decoder" in fields:
-                tied = weights.word_embeddings.size
-        return (
-            sum(table.size for table in tables)
-            - tied
-            + sum(
-                part.bias.size + (part.weight.size if isinstance(part, LayerNorm) else math.prod(part.shape))
-                for part in parts
-            )
-        )
+        config, head = self.config, self.weights.head
+        rows = [*EMBEDDING_ROWS, *LAYER_ROWS * config.num_hidden_layers, *(POOLER_ROWS if self.weights.pooler else ())]
+        rows += HEADS[self._head].rows if self._head is not None else ()
+        tied = head is not None and head.predictions is not None and head.predictions.tied
+        has_tied = tied and any(row.field == "decoder" for row in rows)
+        count = sum(math.prod(row.sizes(config)) + row.bias * row.sizes(config)[0] for row in rows)
+        return count - has_tied * self.weights.word_embeddings.size
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """Yield the name in the checkpoint and the values of each trained array.
