@@ -149,6 +149,13 @@ def _as_int(value: Any) -> int | None:
         return None
 
 
+def check_bool(name: str, value: object) -> bool:
+    """Return an argument as a bool; TypeError for anything but True and False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={brief(value)}; expected True or False.")
+    return bool(value)
+
+
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Raise a ValueError if a value is not among the choices of a parameter."""
     choices = tuple(choices)

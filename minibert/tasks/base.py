@@ -112,14 +112,12 @@ class TaskPipeline:
     def _tokenize(self, inputs: list[Any], first: int, options: Any, cut: CutWarning) -> list[list[Encoding]]:
         """Return the encodings of each input: one, or its windows. `first` is the index of the first input."""
         limit = options.limit(self.model.config, self.tokenizer)
-        encodings = self.tokenizer.encodings(inputs, max_length=limit.max_length, truncation=True)
-        for index, encoding in enumerate(encodings, first):
-            limit.check(encoding, index, cut)
-        return [[encoding] for encoding in encodings]
+        pairs = [one if isinstance(one, tuple) else (one, None) for one in inputs]
+        return [[one] for one in limit.encode(self.tokenizer, pairs, range(first, first + len(inputs)), cut)]
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         """Return the logits of each encoding."""
-        raise NotImplementedError
+        return list(self.model(**model_inputs(windows), return_dict=True).logits)
 
     def _answer(self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: Any) -> Any:
         """Return the answer for one input."""

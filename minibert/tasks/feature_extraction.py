@@ -9,11 +9,11 @@ from typing import Any
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import FloatArray, brief, check_return_tensors
 from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import TextOptions, with_tokenizer_kwargs
+from minibert.tasks.options import TextOptions
 from minibert.tokenizer.encodings import Encoding
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class FeatureExtractionOptions(TextOptions):
     """The arguments of feature-extraction.
 
@@ -27,6 +27,7 @@ class FeatureExtractionOptions(TextOptions):
 
     return_tensors: bool | str | None = None
     tokenize_kwargs: Any = None
+    mapping = "tokenize_kwargs"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,14 +36,7 @@ class FeatureExtractionOptions(TextOptions):
             value = "pt" if value else None
         elif value is not None and not isinstance(value, str):
             raise TypeError(f"return_tensors={brief(value)}; expected True, False, 'np' or 'pt'.")
-        object.__setattr__(self, "return_tensors", check_return_tensors(value))
-        with_tokenizer_kwargs("tokenize_kwargs", self.tokenize_kwargs, self)
-
-    def limit(self, *arguments: Any, **options: Any) -> Any:
-        """Return the limit, with `tokenize_kwargs`."""
-        if self.tokenize_kwargs is None:
-            return super().limit(*arguments, **options)
-        return with_tokenizer_kwargs("tokenize_kwargs", self.tokenize_kwargs, self).limit(*arguments, **options)
+        self.return_tensors = check_return_tensors(value)
 
 
 class FeatureExtractionPipeline(TaskPipeline):

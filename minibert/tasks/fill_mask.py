@@ -13,7 +13,7 @@ from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
 from minibert.errors import ModelFormatError
 from minibert.sentence.batching import in_chunks
 from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, TextOptions, with_tokenizer_kwargs
+from minibert.tasks.options import CutWarning, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
@@ -22,7 +22,7 @@ from minibert.tokenizer.texts import check_text
 _LOGITS_AT_ONCE = 1 << 26
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class FillMaskOptions(TextOptions):
     """The arguments of fill-mask.
 
@@ -40,19 +40,13 @@ class FillMaskOptions(TextOptions):
     top_k: int | None = None
     targets: str | Sequence[str] | None = None
     tokenizer_kwargs: Any = None
+    mapping = "tokenizer_kwargs"
     target_ids: Any = dataclasses.field(default=None, init=False)  # of `targets`; the pipeline sets it
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.top_k is not None:
-            object.__setattr__(self, "top_k", check_int("top_k", self.top_k, 1))
-        with_tokenizer_kwargs("tokenizer_kwargs", self.tokenizer_kwargs, self)
-
-    def limit(self, *arguments: Any, **options: Any) -> Any:
-        """Return the limit, with `tokenizer_kwargs`."""
-        if self.tokenizer_kwargs is None:
-            return super().limit(*arguments, **options)
-        return with_tokenizer_kwargs("tokenizer_kwargs", self.tokenizer_kwargs, self).limit(*arguments, **options)
+            self.top_k = check_int("top_k", self.top_k, 1)
 
 
 class FillMaskPipeline(TaskPipeline):
@@ -98,7 +92,7 @@ class FillMaskPipeline(TaskPipeline):
 
     def _options(self, given: Mapping[str, Any]) -> FillMaskOptions:
         options: FillMaskOptions = super()._options(given)
-        object.__setattr__(options, "target_ids", self._target_ids(options))
+        options.target_ids = self._target_ids(options)
         return options
 
     def _tokenize(
@@ -162,11 +156,8 @@ class FillMaskPipeline(TaskPipeline):
 
     def _text(self, ids: list[int], skip_special_tokens: bool) -> str:
         """Return the text of ids. Many models have rows for more ids than the vocabulary; these have no text."""
-        known = [one for one in ids if self._has_token(one)]
+        known = [one for one in ids if self.tokenizer._tokenizer.id_to_token(one) is not None]
         return str(self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens))
-
-    def _has_token(self, token: int) -> bool:
-        return self.tokenizer._tokenizer.id_to_token(token) is not None
 
     def _target_ids(self, options: FillMaskOptions) -> Any:
         """Return the ids of the targets, each once, in the order of the ids; None if there are no targets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import brief, check_int
@@ -84,7 +84,7 @@ class CutWarning:
             )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class TextOptions:
     """The arguments about the length of texts that the tasks share.
 
@@ -103,7 +103,12 @@ class TextOptions:
     max_length: int | None = None
     padding: bool | str | None = None
 
+    # A field that holds these options in a mapping, as transformers takes them.
+    mapping: ClassVar[str] = ""
+
     def __post_init__(self) -> None:
+        if self.mapping and getattr(self, self.mapping) is not None:
+            self._take(getattr(self, self.mapping))
         truncation: object = self.truncation
         if not (truncation is None or isinstance(truncation, bool | str)) or truncation not in _RULES:
             raise ValueError(f"truncation={brief(truncation)}; expected 'warn' (cut and warn), 'error', or True (cut).")
@@ -111,6 +116,18 @@ class TextOptions:
             check_int("max_length", self.max_length, 1)
         if self.padding is not None:
             choose_strategy("padding", self.padding, PADDING)
+
+    def _take(self, given: Any) -> None:
+        """Set the options of a mapping of arguments for the tokenizer."""
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{self.mapping}={brief(given)}; expected a mapping, such as {{'truncation': True}}.")
+        known = [field.name for field in dataclasses.fields(TextOptions)]
+        for key, value in given.items():
+            if key not in known:
+                raise ValueError(f"{self.mapping} has {brief(key)}; expected {', '.join(known)}. Leave it out.")
+            if getattr(self, key) is not None:
+                raise ValueError(f"{key} is given twice: as {key}=, and in {self.mapping}. Give it once.")
+            setattr(self, key, value)
 
     def limit(self, config: BertConfig, tokenizer: BertTokenizer, *, strategy: str = "longest_first") -> Limit:
         """Return the limit for a model; `strategy` is used unless `truncation` names one."""
@@ -126,28 +143,6 @@ def model_limit(config: BertConfig, tokenizer: BertTokenizer) -> int:
     """Return the tokens of a text that both the model and the tokenizer's settings take."""
     most = config.max_position_embeddings
     return most if tokenizer.model_max_length is None else min(most, tokenizer.model_max_length)
-
-
-def with_tokenizer_kwargs(name: str, given: Any, options: TextOptions) -> TextOptions:
-    """Return options with those of a mapping of arguments for the tokenizer, as transformers takes them.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is not a mapping, an argument is given twice, or it would change more than the length.
-    """
-    if given is None:
-        return options
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{name}={brief(given)}; expected a mapping, such as {{'truncation': True}}.")
-    known = [field.name for field in dataclasses.fields(TextOptions)]
-    for key in given:
-        if key not in known:
-            raise ValueError(f"{name} has {brief(key)}; expected {', '.join(known)}. Leave it out.")
-        if getattr(options, key) is not None:
-            raise ValueError(f"{key} is given twice: as {key}=, and in {name}. Give it once.")
-    plain = {key: getattr(options, key) for key in known}
-    return TextOptions(**{**plain, **given})
 
 
 def sort_inputs(inputs: Any, is_one: Callable[[Any], bool], what: str) -> tuple[str, Iterable[Any]]:

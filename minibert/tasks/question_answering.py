@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
-from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
+from minibert._utils.validation import FloatArray, check_bool, check_int
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.options import CutWarning, TextOptions, as_pair, model_limit
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import shown
+from minibert.tokenizer.texts import checked_texts
 
 # The defaults of transformers 4.
 _MAX_SEQ_LEN, _DOC_STRIDE, _MAX_ANSWER_LEN = 384, 128, 15
+_LEAST = {"top_k": 1, "max_answer_len": 1, "max_seq_len": 1, "max_question_len": 1, "doc_stride": 0}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class QuestionAnsweringOptions(TextOptions):
     """The arguments of question-answering. `truncation` concerns a question of more than `max_question_len` tokens.
 
@@ -53,18 +54,13 @@ class QuestionAnsweringOptions(TextOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("top_k", self.top_k, 1)
-        check_int("max_answer_len", self.max_answer_len, 1)
-        if self.doc_stride is not None:
-            check_int("doc_stride", self.doc_stride, 0)
-        for name in ("max_seq_len", "max_question_len"):
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), 1)
         if self.max_length is not None:
             raise ValueError("max_length= of a question-answering task is called max_seq_len=; give that.")
+        for name, least in _LEAST.items():
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), least)
         for name in ("handle_impossible_answer", "align_to_words"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise TypeError(f"{name}={brief(getattr(self, name))}; expected True or False.")
+            check_bool(name, getattr(self, name))
 
 
 class QuestionAnsweringPipeline(TaskPipeline):
@@ -195,12 +191,14 @@ class QuestionAnsweringPipeline(TaskPipeline):
 
     def _answer(self, value: tuple[str, str], windows: list[Encoding], logits: list[FloatArray], options: Any) -> Any:
         _, context = value
-        words = _word_spans(windows) if options.align_to_words else {}
-        candidates = [
-            _candidates(window, both, words, self.tokenizer.cls_token_id)
-            for window, both in zip(windows, logits, strict=True)
-        ]
-        found, null = best_spans(candidates, options.top_k, options.max_answer_len)
+        found, null = best_spans(
+            windows,
+            logits,
+            options.top_k,
+            options.max_answer_len,
+            align_to_words=options.align_to_words,
+            cls_token_id=self.tokenizer.cls_token_id,
+        )
         if options.handle_impossible_answer and null is not None:
             # "No answer" comes after an answer of the same score, as in transformers.
             found = sorted([*found, (null, 0, 0)], key=lambda one: -one[0])[: options.top_k]
@@ -231,24 +229,21 @@ def _inputs_of(inputs: Any, question: Any, context: Any) -> Any:
         raise TypeError(f"{'question' if question is None else 'context'}= is missing; give both: question=, context=.")
     if isinstance(question, str) and isinstance(context, str):
         return {"question": question, "context": context}
-    for name, value in ("question", question), ("context", context):
-        if not isinstance(value, str | list | tuple):
-            raise TypeError(f"{name} is {shown(value)}; expected a str, or a list of str.")
-    if isinstance(question, str):
-        raise TypeError("question is one str and context is a list; give as many questions as contexts.")
-    contexts = [context] * len(question) if isinstance(context, str) else context
-    if len(question) != len(contexts):
-        raise ValueError(f"{len(question)} questions and {len(contexts)} contexts; expected as many, or one context.")
-    return [{"question": one, "context": other} for one, other in zip(question, contexts, strict=True)]
+    (questions, _), (contexts, one) = checked_texts("question", question), checked_texts("context", context)
+    if one:
+        contexts = contexts * len(questions)
+    if len(questions) != len(contexts):
+        raise ValueError(f"{len(questions)} questions and {len(contexts)} contexts; expected as many, or one context.")
+    return [{"question": one, "context": other} for one, other in zip(questions, contexts, strict=True)]
 
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _word_spans(windows: Iterable[Encoding]) -> dict[int, tuple[int, int]]:
+def _word_spans(windows: Iterable[Encoding]) -> dict[int | None, tuple[int, int]]:
     """Return the first character of each word of the context, and the one after its last, from all windows."""
-    spans: dict[int, tuple[int, int]] = {}
+    spans: dict[int | None, tuple[int, int]] = {}
     for window in windows:
         columns = zip(window.sequence_ids, window.word_ids, window.offsets.tolist(), strict=True)
         for sequence, word, (start, end) in columns:
@@ -258,55 +253,26 @@ def _word_spans(windows: Iterable[Encoding]) -> dict[int, tuple[int, int]]:
     return spans
 
 
-def _candidates(
-    window: Encoding, logits: FloatArray, words: dict[int, tuple[int, int]], cls_token_id: int | None
-) -> Candidates:
-    sequences, word_ids, offsets = window.sequence_ids, window.word_ids, window.offsets.tolist()
-    context = [i for i, sequence in enumerate(sequences) if sequence == 1]
-    spans = [words.get(word, tuple(offsets[i])) if (word := word_ids[i]) is not None else offsets[i] for i in context]
-    nulls = [i for i, one in enumerate(window.ids.tolist()) if one == cls_token_id and sequences[i] is None]
-    return Candidates(
-        start_logits=logits[0],
-        end_logits=logits[1],
-        context=np.array(context, dtype=np.int64),
-        starts=np.array([start for start, _ in spans], dtype=np.int64),
-        ends=np.array([end for _, end in spans], dtype=np.int64),
-        null=nulls[0] if nulls else None,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Candidates:
-    """The tokens of one window that can begin or end an answer.
-
-    Parameters
-    ----------
-    start_logits, end_logits : ndarrays of shape (S,)
-    context : int ndarray of shape (C,)
-        The positions of the context's tokens in the window, in order.
-    starts, ends : int ndarrays of shape (C,)
-        The first character of an answer that begins with this token, and the one after the last of an answer that ends
-        with it.
-    null : int or None
-        The position of [CLS], which means "no answer".
-    """
-
-    start_logits: FloatArray
-    end_logits: FloatArray
-    context: Int64Array
-    starts: Int64Array
-    ends: Int64Array
-    null: int | None
-
-
 def best_spans(
-    windows: Iterable[Candidates], top_k: int, max_answer_len: int
+    windows: Sequence[Encoding],
+    logits: Sequence[FloatArray],
+    top_k: int,
+    max_answer_len: int,
+    *,
+    align_to_words: bool,
+    cls_token_id: int | None,
 ) -> tuple[list[tuple[float, int, int]], float | None]:
     """Find the most probable answers among all spans of tokens of all windows.
 
     In a window, the probability that the answer begins at a token is the softmax of the start logits over [CLS] and the
     tokens of the context; that it ends there likewise. The score of a span of at most `max_answer_len` tokens is the
     product of the two. Spans with the same characters are one answer, with the best of their scores.
+
+    Parameters
+    ----------
+    windows : sequence of Encoding
+    logits : sequence of ndarrays of shape (2, S)
+        Of the start and of the end, for each window.
 
     Returns
     -------
@@ -318,13 +284,17 @@ def best_spans(
     """
     best: dict[tuple[int, int], float] = {}
     null: float | None = None
-    for window in windows:
-        n = len(window.context)
+    words = _word_spans(windows) if align_to_words else {}
+    for window, both in zip(windows, logits, strict=True):
+        sequences, offsets = window.sequence_ids, window.offsets.tolist()
+        context = [i for i, sequence in enumerate(sequences) if sequence == 1]
+        n = len(context)
         if n == 0:
             continue
-        positions = window.context if window.null is None else np.concatenate([[window.null], window.context])
-        start, end = softmax(window.start_logits[positions]), softmax(window.end_logits[positions])
-        if window.null is not None:
+        spans = [words.get(window.word_ids[i], offsets[i]) for i in context]
+        special = [i for i, one in enumerate(window.ids.tolist()) if one == cls_token_id and sequences[i] is None]
+        start, end = (softmax(of[special[:1] + context]) for of in both)
+        if special:
             product = float(start[0] * end[0])
             null = product if null is None else min(null, product)
             start, end = start[1:], end[1:]
@@ -341,7 +311,7 @@ def best_spans(
             score = float(scores[span])
             if len(found) >= top_k and score < least:
                 break
-            place = int(window.starts[first[span]]), int(window.ends[last[span]])
+            place = spans[first[span]][0], spans[last[span]][1]
             if place not in found and len(found) < top_k:
                 least = score
             found.add(place)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from minibert._utils.reproducible_math import sigmoid, softmax
 from minibert._utils.validation import FloatArray, brief, check_int
-from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, TextOptions, as_pair
+from minibert.tasks.base import TaskPipeline
+from minibert.tasks.options import TextOptions, as_pair
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, shown
 
@@ -23,7 +23,7 @@ _FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
 _NOT_GIVEN: Any = object()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class TextClassificationOptions(TextOptions):
     """The arguments of text-classification.
 
@@ -49,7 +49,7 @@ class TextClassificationOptions(TextOptions):
             raise ValueError(
                 f"function_to_apply={brief(self.function_to_apply)}; expected 'softmax', 'sigmoid' or 'none'."
             )
-        object.__setattr__(self, "function_to_apply", None if name == "default" else name)
+        self.function_to_apply = None if name == "default" else name
 
 
 class TextClassificationPipeline(TaskPipeline):
@@ -100,16 +100,6 @@ class TextClassificationPipeline(TaskPipeline):
         if set(value) == {"text"}:
             return check_text(value["text"], f"{name}['text']"), None
         return as_pair(value, name, "text", "text_pair")
-
-    def _tokenize(
-        self, inputs: list[Any], first: int, options: TextClassificationOptions, cut: CutWarning
-    ) -> list[list[Encoding]]:
-        limit = options.limit(self.model.config, self.tokenizer)
-        encodings = limit.encode(self.tokenizer, inputs, range(first, first + len(inputs)), cut)
-        return [[encoding] for encoding in encodings]
-
-    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        return list(self.model(**model_inputs(windows), return_dict=True).logits)
 
     def _answer(
         self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: TextClassificationOptions
@@ -184,14 +174,6 @@ class NextSentencePipeline(TaskPipeline):
         if isinstance(value, list | tuple) and len(value) == 2:
             return check_text(value[0], f"{name}[0]"), check_text(value[1], f"{name}[1]")
         return as_pair(value, name, "text", "text_pair")
-
-    def _tokenize(self, inputs: list[Any], first: int, options: TextOptions, cut: CutWarning) -> list[list[Encoding]]:
-        limit = options.limit(self.model.config, self.tokenizer)
-        encodings = limit.encode(self.tokenizer, inputs, range(first, first + len(inputs)), cut)
-        return [[encoding] for encoding in encodings]
-
-    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        return list(self.model(**model_inputs(windows), return_dict=True).logits)
 
     def _answer(self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: TextOptions) -> Any:
         scores = softmax(logits[0]).astype(np.float32)

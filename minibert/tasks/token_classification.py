@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
-from minibert._utils.validation import FloatArray, brief, check_choice, check_int
+from minibert._utils.validation import FloatArray, brief, check_bool, check_choice, check_int
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.options import CutWarning, Limit, TextOptions, is_text
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import check_text, shown
+from minibert.tokenizer.texts import check_text, check_texts, shown
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class TokenClassificationOptions(TextOptions):
     """The arguments of token-classification.
 
@@ -48,7 +49,7 @@ class TokenClassificationOptions(TextOptions):
         how = getattr(self.aggregation_strategy, "value", self.aggregation_strategy)  # transformers has an enum
         how = "none" if how is None else how.lower() if isinstance(how, str) else how
         check_choice("aggregation_strategy", how, AGGREGATIONS)
-        object.__setattr__(self, "aggregation_strategy", how)
+        self.aggregation_strategy = how
         if self.stride is not None:
             check_int("stride", self.stride, 0)
             if how == "none":
@@ -59,11 +60,9 @@ class TokenClassificationOptions(TextOptions):
         ignored: Any = ["O"] if self.ignore_labels is None else self.ignore_labels
         if isinstance(ignored, str) or not isinstance(ignored, Sequence | set | frozenset):
             raise TypeError(f"ignore_labels={brief(ignored)}; expected a list of labels, such as ['O'].")
-        for label in ignored:
-            check_text(label, "a label of ignore_labels")
-        object.__setattr__(self, "ignore_labels", tuple(ignored))
-        if not isinstance(self.is_split_into_words, bool | np.bool_):
-            raise TypeError(f"is_split_into_words={brief(self.is_split_into_words)}; expected True or False.")
+        check_texts(list(ignored), name="ignore_labels")
+        self.ignore_labels = tuple(ignored)
+        check_bool("is_split_into_words", self.is_split_into_words)
         if self.delimiter is not None:
             check_text(self.delimiter, "delimiter")
 
@@ -133,12 +132,10 @@ class TokenClassificationPipeline(TaskPipeline):
             return _Text(check_text(value, name))
         if not isinstance(value, list | tuple):
             raise TypeError(f"{name} is {shown(value)}; with is_split_into_words=True a text is a list of words.")
-        words = [check_text(word, f"{name}[{i}]") for i, word in enumerate(value)]
+        words = list(value)
+        check_texts(words, name=name)
         delimiter = " " if options.delimiter is None else options.delimiter
-        starts, start = [], 0
-        for word in words:
-            starts.append(start)
-            start += len(word) + len(delimiter)
+        starts = accumulate((len(word) + len(delimiter) for word in words), initial=0)
         return _Text(delimiter.join(words), words, tuple(starts))
 
     def _tokenize(
@@ -147,24 +144,16 @@ class TokenClassificationPipeline(TaskPipeline):
         limit: Limit = options.limit(self.model.config, self.tokenizer)
         texts: Any = [one.text if one.words is None else one.words for one in inputs]
         groups: list[list[Encoding]] = [[] for _ in inputs]
+        common: Any = {"max_length": limit.max_length, "is_split_into_words": options.is_split_into_words}
         if options.stride is None:
-            encodings = self.tokenizer.encodings(
-                texts, max_length=limit.max_length, truncation=True, is_split_into_words=options.is_split_into_words
+            for group, encoding in zip(groups, self.tokenizer.encodings(texts, truncation=True, **common), strict=True):
+                group.append(encoding)
+        else:
+            batch = self.tokenizer(
+                texts, truncation=True, stride=options.stride, return_overflowing_tokens=True, **common
             )
-            groups = [[encoding] for encoding in encodings]
-            for index, encoding in enumerate(encodings, first):
-                limit.check(encoding, index, cut)
-            return groups
-        batch = self.tokenizer(
-            texts,
-            max_length=limit.max_length,
-            truncation=True,
-            stride=options.stride,
-            is_split_into_words=options.is_split_into_words,
-            return_overflowing_tokens=True,
-        )
-        for text, encoding in zip(batch["overflow_to_sample_mapping"], batch.encodings, strict=True):
-            groups[text].append(encoding)
+            for text, encoding in zip(batch["overflow_to_sample_mapping"], batch.encodings, strict=True):
+                groups[text].append(encoding)
         for index, group in enumerate(groups, first):
             if len(group) == 1:
                 limit.check(group[0], index, cut)
@@ -254,10 +243,16 @@ def aggregate(
     labels : dict of int to str
     join : (list of str) -> str
     """
-    if how in ("none", "simple"):
-        found = [_token_entity(token, labels) for token in tokens]
-    else:
-        found = [_word_entity(word, how, labels, join) for word in _words(tokens)]
+    words = [[token] for token in tokens] if how in ("none", "simple") else _words(tokens)
+    found = []
+    for word in words:
+        scores = _scores_of(word, how)
+        label = int(scores.argmax())
+        text = word[0].text if how in ("none", "simple") else join([token.text for token in word])
+        entity = {"entity": labels[label], "score": as_score(scores[label])}
+        if how == "none":
+            entity["index"] = word[0].index
+        found.append({**entity, "word": text, "start": word[0].start, "end": word[-1].end})
     return found if how == "none" else [_joined(group, join) for group in _groups(found)]
 
 
@@ -276,17 +271,6 @@ def _rank(entity: dict[str, Any]) -> tuple[int, float]:
     return entity["end"] - entity["start"], entity["score"]
 
 
-def _entity(label: int, score: Any, labels: dict[int, str], text: str, start: int, end: int) -> dict[str, Any]:
-    return {"entity": labels[label], "score": as_score(score), "word": text, "start": start, "end": end}
-
-
-def _token_entity(token: ScoredToken, labels: dict[int, str]) -> dict[str, Any]:
-    label = int(token.scores.argmax())
-    found = _entity(label, token.scores[label], labels, token.text, token.start, token.end)
-    # The order of the keys is that of transformers.
-    return {"entity": found.pop("entity"), "score": found.pop("score"), "index": token.index, **found}
-
-
 def _words(tokens: Iterable[ScoredToken]) -> list[list[ScoredToken]]:
     words: list[list[ScoredToken]] = []
     for token in tokens:
@@ -297,20 +281,15 @@ def _words(tokens: Iterable[ScoredToken]) -> list[list[ScoredToken]]:
     return words
 
 
-def _word_entity(
-    word: list[ScoredToken], how: str, labels: dict[int, str], join: Callable[[list[str]], str]
-) -> dict[str, Any]:
-    if how == "first":
-        scores = word[0].scores
-    elif how == "max":
-        scores = max((token.scores for token in word), key=lambda scores: float(scores.max()))
-    else:
-        # Column by column from top to bottom, so that the bits do not depend on the number of labels.
-        total = np.add.accumulate(np.stack([token.scores for token in word]).astype(np.float64), axis=0)[-1]
-        scores = (total / len(word)).astype(np.float32)
-    label = int(scores.argmax())
-    text = join([token.text for token in word])
-    return _entity(label, scores[label], labels, text, word[0].start, word[-1].end)
+def _scores_of(word: list[ScoredToken], how: str) -> FloatArray:
+    """Return the score of each label for a word."""
+    if how == "max":
+        return max((token.scores for token in word), key=lambda scores: float(scores.max()))
+    if how != "average":
+        return word[0].scores
+    # Column by column from top to bottom, so that the bits do not depend on the number of labels.
+    total = np.add.accumulate(np.stack([token.scores for token in word]).astype(np.float64), axis=0)[-1]
+    return (total / len(word)).astype(np.float32)
 
 
 def _split_label(label: str) -> tuple[str, str]:

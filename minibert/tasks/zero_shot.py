@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from minibert._utils.reproducible_math import softmax
-from minibert._utils.validation import FloatArray, brief
-from minibert.tasks.base import TaskPipeline, model_inputs
+from minibert._utils.validation import FloatArray, brief, check_bool
+from minibert.tasks.base import TaskPipeline
 from minibert.tasks.options import CutWarning, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
@@ -19,7 +19,7 @@ from minibert.tokenizer.texts import check_text
 _TEMPLATE = "This example is {}."
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class ZeroShotOptions(TextOptions):
     """The arguments of zero-shot-classification.
 
@@ -39,12 +39,11 @@ class ZeroShotOptions(TextOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.multi_label, bool | np.bool_):
-            raise TypeError(f"multi_label={brief(self.multi_label)}; expected True or False.")
+        check_bool("multi_label", self.multi_label)
         check_text(self.hypothesis_template, "hypothesis_template")
         labels: Any = self.candidate_labels
         if labels is not None:
-            object.__setattr__(self, "candidate_labels", _labels_of(labels))
+            self.candidate_labels = _labels_of(labels)
         _hypothesis(self.hypothesis_template, "a label")
 
 
@@ -109,9 +108,6 @@ class ZeroShotClassificationPipeline(TaskPipeline):
             pairs = [(text, hypothesis) for hypothesis in hypotheses]
             groups.append(limit.encode(self.tokenizer, pairs, [index] * len(pairs), cut))
         return groups
-
-    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        return list(self.model(**model_inputs(windows), return_dict=True).logits)
 
     def _answer(
         self, value: str, windows: list[Encoding], logits: list[FloatArray], options: ZeroShotOptions
