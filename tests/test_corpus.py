@@ -17,7 +17,6 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
-from minibert.corpus.embed import embed_corpus
 from minibert.corpus.sources import Source, input_format, read_input_lines
 from tests.support.corpus_runs import arguments_of, text_file, texts_of
 from tests.support.outcomes import PATIENCE
@@ -401,14 +400,3 @@ def test_memory_does_not_grow_with_the_corpus(
         f"minibert embed, {job}: peak {peaks[0]:.0f} MB with {counts[0]} texts, {peaks[1]:.0f} MB with {counts[1]}"
     )
     assert peaks[1] < peaks[0] + 5
-
-
-@pytest.mark.parametrize(
-    ("sources", "message"),
-    [("a.txt", "sources is a str; expected a list"), (["a.txt"], r"sources\[0\] is a str; expected a Source")],
-)
-def test_files_that_are_not_sources(
-    short_model: SentenceTransformer, tmp_path: Path, sources: Any, message: str
-) -> None:
-    with pytest.raises(TypeError, match=message):
-        embed_corpus(short_model, sources, tmp_path / "out.npy")

@@ -14,7 +14,6 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, check_choice
 from minibert.corpus.runs import (
-    SHARD_SIZE,
     Counts,
     NumberedLines,
     Progress,
@@ -25,7 +24,7 @@ from minibert.corpus.runs import (
     number_settings,
     run_shards,
 )
-from minibert.corpus.sources import BadLines, Source, check_sources, row_of
+from minibert.corpus.sources import Source, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
 from minibert.sentence.encoding import EncodedTexts
 from minibert.sentence.options import EncodeOptions
@@ -70,13 +69,7 @@ def embed_corpus(
     sources: Sequence[Source],
     output: str | os.PathLike[str],
     *,
-    resume: bool = False,
-    on_error: str = "stop",
     dtype: str = "float32",
-    shard_size: int = SHARD_SIZE,
-    settings: dict[str, Any] | None = None,
-    show_progress: bool = False,
-    report: Callable[[str], object] = print,
     workers: Workers | None = None,
     **options: Any,
 ) -> Summary | None:
@@ -91,26 +84,15 @@ def embed_corpus(
         written beside it. Or the name of a folder, which exists and is empty, or whose name ends in a separator: each
         shard is a file there when it is computed, ``part-00000.parquet`` and so on. The order of the names is that of
         the texts.
-    resume : bool
-        Continue an unfinished run of the same model, options and input; start one if there is none.
-    on_error : {"stop", "skip", "null"}
-        What happens if an input line cannot be used. "stop" computes nothing, "skip" leaves the line out, "null" writes
-        a vector of NaN for it.
     dtype : {"float32", "float16"}
         Type of the written numbers.
-    shard_size : int
-        Most texts of a shard; fewer if they are long. A shard is computed, then saved. A crash loses at most one shard.
-    settings : dict, optional
-        Further values that must be the same to resume, such as the model's name and revision.
-    show_progress : bool
-    report : callable
-        Called with each problem, as a line of text.
     workers : Workers, optional
         Processes elsewhere that compute the vectors, such as `minibert.integrations.ray.RayWorkers`. This
         process still reads and writes all files, and the files are the same.
     **options
-        The fields of `EncodeOptions`, as in `SentenceTransformer.encode`. With truncation="error" a text that is too
-        long counts as an input line that cannot be used.
+        The fields of `minibert.corpus.runs.RunOptions`, such as ``resume=True``. With on_error="null" a line that
+        cannot be used has a vector of NaN. And those of `EncodeOptions`, as in `SentenceTransformer.encode`. With
+        truncation="error" a text that is too long counts as an input line that cannot be used.
 
     Returns
     -------
@@ -126,23 +108,16 @@ def embed_corpus(
         The folder ``<output>.parts`` keeps the shards that were computed.
     """
     output = os.fspath(output)
-    run = RunOptions(
-        resume=resume,
-        on_error=on_error,
-        shard_size=shard_size,
-        settings=settings,
-        show_progress=show_progress,
-        report=report,
-    )
+    fields = RunOptions.__dataclass_fields__
+    run = RunOptions(**{name: value for name, value in options.items() if name in fields})
+    chosen = EncodeOptions.of({name: value for name, value in options.items() if name not in fields})
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     output_suffix(output)
     into_folder = is_folder(output)
-    chosen = EncodeOptions.of(options)
     long_texts = chosen.truncation == "error"
     if long_texts:
         chosen = dataclasses.replace(chosen, truncation="silent")
     probe = probe_vector(model, chosen)
-    check_sources(sources)
     numbered = all(source.id_column is None for source in sources)
     # A run needs to know only whether a text is cut; the problem of a text that is too long needs its whole length.
     how = {"silent": "warn"} if long_texts else {"warn": "silent"}
@@ -155,7 +130,7 @@ def embed_corpus(
             else workers.start(how_to, probe, model.model.ops.processor())
         )
         writer = VectorWriter(path, len(probe), dtype, numbered, into_folder)
-        return _Vectors(encoder, writer, run.bad_lines, model.max_seq_length if long_texts else None)
+        return _Vectors(encoder, writer, run, model.max_seq_length if long_texts else None)
 
     return run_shards(
         output,
@@ -192,19 +167,16 @@ class _LocalEncoder:
 class _Vectors(Task):
     """The task of `embed_corpus`; `limit` is the most tokens of a text, or None if longer texts are cut."""
 
-    def __init__(self, encoder: Encoder, writer: VectorWriter, bad_lines: BadLines, limit: int | None) -> None:
-        self._encoder, self._writer, self._bad_lines, self._limit = encoder, writer, bad_lines, limit
+    def __init__(self, encoder: Encoder, writer: VectorWriter, run: RunOptions, limit: int | None) -> None:
+        self._encoder, self._writer, self._run, self._limit = encoder, writer, run, limit
         self.files, self.width, self.into_folder = writer.files, writer.width, writer.into_folder
         self.has_room = encoder.has_room  # type: ignore[method-assign]
 
-    def begin(self, chunk: NumberedLines, progress: Progress) -> tuple[NumberedLines, Callable[[], Results] | None]:
+    def begin(self, chunk: NumberedLines, progress: Progress) -> Callable[[], tuple[NumberedLines, Results | None]]:
         texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
         progress(len(chunk) - len(texts))
-        return chunk, self._encoder.submit(texts, progress) if texts else None
-
-    def result(self, begun: tuple[NumberedLines, Callable[[], Results] | None]) -> tuple[NumberedLines, Results | None]:
-        chunk, wait = begun
-        return chunk, None if wait is None else wait()
+        wait = self._encoder.submit(texts, progress) if texts else lambda: None
+        return lambda: (chunk, wait())
 
     def write(
         self,
@@ -227,7 +199,7 @@ class _Vectors(Task):
                 else:
                     n_tokens += int(encoded.n_tokens[index]) - cut
                     n_cut += cut > 0
-            if index >= 0 or self._bad_lines.keep(input_line):
+            if index >= 0 or self._run.keep(input_line):
                 rows.append(row_of(number, input_line))
                 indices.append(index)
         if encoded is not None and indices == list(range(len(encoded.vectors))):

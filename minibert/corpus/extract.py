@@ -12,6 +12,7 @@ output. So positive numbers are one less than in transformers; negative ones are
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -36,7 +37,7 @@ from minibert.corpus.runs import (
     number_settings,
     run_shards,
 )
-from minibert.corpus.sources import BadLines, InputLine, Source, row_of
+from minibert.corpus.sources import Source, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header, npy_joiner
 from minibert.models.bert import BertModel
 from minibert.sentence.batching import in_chunks
@@ -56,6 +57,9 @@ EXTRACT_SHARD = 1000
 _FORMAT = 1  # of the index
 _GOOGLE_LENGTH = 128  # tokens: the default of extract_features.py
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
+
+_NumTokens = tuple[int, int]
+"""Of some texts: how many tokens they have, and how many of them were cut."""
 
 
 def extract_corpus(
@@ -114,7 +118,7 @@ def extract_corpus(
     task: type[_States | _GoogleLines] = _States if format == "binary" else _GoogleLines
 
     def make(path: str) -> _States | _GoogleLines:
-        return task(path, model, tokenizer, options.bad_lines, chosen, dtype, max_length, batch_size)
+        return task(path, model, tokenizer, options, chosen, dtype, max_length, batch_size)
 
     return run_shards(
         output,
@@ -133,42 +137,30 @@ def extract_corpus(
     )
 
 
+@dataclasses.dataclass
 class _TokenTask(Task):
-    """What the two formats share; the arguments are those of `extract_corpus`."""
+    """What the two formats share; the fields are arguments of `extract_corpus`."""
 
-    def __init__(
-        self,
-        path: str,
-        model: BertModel,
-        tokenizer: BertTokenizer,
-        bad_lines: BadLines,
-        layers: Sequence[int],
-        dtype: str,
-        max_length: int | None,
-        batch_size: int,
-    ) -> None:
-        self.model, self.tokenizer, self.bad_lines, self.layers = model, tokenizer, bad_lines, layers
-        self.dtype, self.max_length, self.batch_size = dtype, max_length, batch_size
-        self.width, self.files = model.config.hidden_size, self.files_of(path)
+    path: str
+    model: BertModel
+    tokenizer: BertTokenizer
+    run: RunOptions
+    layers: Sequence[int]
+    dtype: str
+    max_length: int | None
+    batch_size: int
 
-    def files_of(self, path: str) -> Sequence[ShardFile]:
-        """Return the files of a shard, for an output at this path."""
-        raise NotImplementedError
+    def __post_init__(self) -> None:
+        self.width = self.model.config.hidden_size
 
-    def probe(self) -> npt.NDArray[Any]:
-        """Compute the values of a fixed text's first token; raise for layers and lengths that the model lacks."""
-        raise NotImplementedError
-
-    def lines(
-        self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
-    ) -> tuple[int, int]:
+    def lines(self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress) -> _NumTokens:
         """Write input lines; return the number of their tokens, and of texts that were cut."""
         raise NotImplementedError
 
     def write(
         self, result: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
     ) -> tuple[Counts, str | None]:
-        kept = [one for one in result if one[1].problem is None or self.bad_lines.keep(one[1])]
+        kept = [one for one in result if one[1].problem is None or self.run.keep(one[1])]
         n_tokens, n_cut = self.lines(kept, before, files, progress)
         progress(len(result) - len(kept))
         return Counts(len(kept), n_tokens, n_cut, len(result) - len(kept)), self.model.ops.processor()
@@ -185,7 +177,8 @@ def tokens_path(path: str | os.PathLike[str]) -> str:
 class _States(_TokenTask):
     """The array and its index. An input line without a text has an entry in the index, but no tokens."""
 
-    def files_of(self, path: str) -> Sequence[ShardFile]:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.layers = resolve_layers(self.layers, self.model.config.num_hidden_layers)
         first_line = json_line({"format": _FORMAT, "layers": list(self.layers), "dtype": self.dtype})
 
@@ -194,14 +187,12 @@ class _States(_TokenTask):
             join_bytes(file, shards, total)
 
         join = npy_joiner(self._header, lambda total: total.n_tokens)
-        return ShardFile(".npy", path, join), ShardFile(".tokens.jsonl", tokens_path(path), join_index)
+        self.files = ShardFile(".npy", self.path, join), ShardFile(".tokens.jsonl", tokens_path(self.path), join_index)
 
     def probe(self) -> npt.NDArray[Any]:
         return self._embed(["minibert"])[0].vectors[0].reshape(-1)
 
-    def lines(
-        self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
-    ) -> tuple[int, int]:
+    def lines(self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress) -> _NumTokens:
         array, index = files
         array.write(self._header(0))
         n_tokens = n_cut = 0
@@ -359,33 +350,25 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
 class _GoogleLines(_TokenTask):
     """One line of JSON for each input line."""
 
-    def files_of(self, path: str) -> Sequence[ShardFile]:
-        return (ShardFile(".jsonl", path),)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.files = (ShardFile(".jsonl", self.path),)
+        if self.max_length is None:
+            self.max_length = min(_GOOGLE_LENGTH, self.model.config.max_position_embeddings)
+        self.how: dict[str, Any] = {"layers": self.layers, "max_length": self.max_length, "batch_size": self.batch_size}
 
     def probe(self) -> npt.NDArray[Any]:
-        line = next(self._google_lines([(0, InputLine("minibert", None, "", 1))]))[0]
+        ((line, _, _),) = google_lines(self.model, self.tokenizer, [(0, "minibert")], **self.how)
         return np.array([layer["values"] for layer in json.loads(line)["features"][0]["layers"]]).reshape(-1)
 
-    def lines(
-        self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
-    ) -> tuple[int, int]:
+    def lines(self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress) -> _NumTokens:
         n_tokens = n_cut = 0
-        for line, tokens, cut in self._google_lines(kept):
+        texts = ((number, input_line.text) for number, input_line in kept)
+        for line, tokens, cut in google_lines(self.model, self.tokenizer, texts, **self.how):
             files[0].write(f"{line}\n".encode())
             n_tokens, n_cut = n_tokens + tokens, n_cut + (cut > 0)
             progress(1)
         return n_tokens, n_cut
-
-    def _google_lines(self, kept: NumberedLines) -> Iterator[tuple[str, int, int]]:
-        most = self.model.config.max_position_embeddings
-        return google_lines(
-            self.model,
-            self.tokenizer,
-            ((number, input_line.text) for number, input_line in kept),
-            layers=self.layers,
-            max_length=min(_GOOGLE_LENGTH, most) if self.max_length is None else self.max_length,
-            batch_size=self.batch_size,
-        )
 
 
 def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, ...]:

@@ -44,10 +44,9 @@ from minibert._utils.validation import check_choice, check_int, counted
 from minibert.corpus.sources import (
     CHARACTERS_AT_ONCE,
     ON_ERROR,
-    BadLines,
     InputLine,
     Source,
-    check_sources,
+    describe,
     read_input_lines,
     standard_input,
     survey,
@@ -162,10 +161,20 @@ class RunOptions:
         check_int("shard_size", self.shard_size, 1)
         check_choice("on_error", self.on_error, ON_ERROR)
 
-    @property
-    def bad_lines(self) -> BadLines:
-        """The handling of input lines that cannot be used."""
-        return BadLines(self.on_error, self.report)
+    def keep(self, input_line: InputLine) -> bool:
+        """Report an input line that cannot be used, and return whether its row is kept.
+
+        Raises
+        ------
+        ValueError
+            With "stop": the first reading did not find this bad line, so the file has changed.
+        """
+        if self.on_error == "stop":
+            raise ValueError(
+                f"{input_line.file} was changed while it was read: line {input_line.line} {input_line.problem}."
+            )
+        self.report(describe(input_line))
+        return self.on_error == "null"
 
 
 def join_bytes(file: BinaryIO, shards: Sequence[Path], total: Counts, start: int = 0) -> None:
@@ -211,17 +220,13 @@ class Task:
     width: int
     into_folder = False
 
-    def begin(self, chunk: NumberedLines, progress: Progress) -> Any:
-        """Begin to compute a shard; the value goes to `result`."""
-        return chunk
+    def begin(self, chunk: NumberedLines, progress: Progress) -> Callable[[], Any]:
+        """Begin to compute a shard, and return the function that waits for what goes to `write`."""
+        return lambda: chunk
 
     def has_room(self, begun: int) -> bool:
         """Return whether a further shard should begin before the oldest one of those that have begun is saved."""
         return False
-
-    def result(self, begun: Any) -> Any:
-        """Wait for what `begin` has begun; the value goes to `write`."""
-        return begun
 
     def write(
         self, result: Any, before: Counts, files: Sequence[BinaryIO], progress: Progress
@@ -231,7 +236,7 @@ class Task:
         Parameters
         ----------
         result
-            See `result`.
+            See `begin`.
         before : Counts
             Those of all earlier shards.
         files : sequence of binary files
@@ -289,7 +294,6 @@ def run_shards(
     """
     start = time.perf_counter()
     output, resume, shard_size = os.fspath(output), options.resume, options.shard_size
-    check_sources(sources)
     settings = {**(options.settings or {}), **settings, "on_error": options.on_error, "shard_size": shard_size}
     if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
@@ -309,12 +313,12 @@ def run_shards(
             folder.refuse_used()
         files = [dataclasses.replace(source, path=folder.path_of(source)) for source in sources]
         before = [_state(source) for source in files]
-        found = survey(files, options.bad_lines, too_long)
+        checksums, total = survey(files, stop=options.on_error == "stop", too_long=too_long)
         _refuse_changes(files, before)
         mine = {
             "settings": {**settings, "minibert": minibert.__version__},
             "inputs": [dataclasses.asdict(source) for source in sources],
-            "checksums": found.checksums,
+            "checksums": checksums,
             "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),
         }
         if finished is not None:
@@ -325,17 +329,16 @@ def run_shards(
         else:
             delete = f"Give the same again, or delete {folder.to_delete} to start again."
             _compare(unfinished, mine, "The unfinished run", delete)
-        total = sum(found.counts)
         folder.digits = max(folder.digits, len(str(total)))  # there are no more shards than lines
         done = folder.whole_shards(options.report)
         n_resumed = sum(counts.n_texts for counts in done.values())
         lines_done = n_resumed + sum(counts.n_left_out for counts in done.values())
-        lines = _numbered_lines(files, found.checksums)
-        counts, n_shards, begun = Counts(), 0, deque[tuple[int, Any]]()
+        lines = _numbered_lines(files, checksums)
+        counts, n_shards, begun = Counts(), 0, deque[tuple[int, Callable[[], Any]]]()
 
         def save_oldest() -> Counts:
-            number, work = begun.popleft()
-            result = task.result(work)
+            number, wait = begun.popleft()
+            result = wait()
             return folder.save(
                 number,
                 lambda opened: task.write(result, counts, opened, progress),
@@ -571,7 +574,8 @@ class _RunFolder:
         self._refuse_others(max(records, default=-1) + 2)  # a shard can be there whose record is not
         for number, record in records.items():
             try:
-                damaged = [name for path, name in self._paths(number) if _state_of(path) != record["files"][name]]
+                files = self._final_files(number)
+                damaged = [path.name for path in files if _state_of(path) != record["files"][path.name]]
                 if not damaged:
                     found[number] = Counts(**record["counts"])
             except (KeyError, TypeError):
@@ -596,7 +600,7 @@ class _RunFolder:
             Called before the record is written; if it raises, the shard is not saved.
         """
         results: list[tuple[Counts, str | None]] = []
-        paths = [self.path / f"{self._stem(number)}{file.suffix}" for file in self.task.files]
+        paths = [self._shard(number, file.suffix) for file in self.task.files]
 
         def write_all(opened: list[BinaryIO]) -> None:
             if len(opened) == len(paths):
@@ -608,12 +612,12 @@ class _RunFolder:
             write_all([])
             check()
             if self.task.into_folder:
-                os.replace(paths[0], self._paths(number)[0][0])
+                os.replace(paths[0], self._final_files(number)[0])
                 sync_folder(self.output)
             counts, processor = results[0]
-            states = {name: _state_of(path) for path, name in self._paths(number)}
+            states = {path.name: _state_of(path) for path in self._final_files(number)}
             record = {"counts": dataclasses.asdict(counts), "processor": processor, "files": states}
-            _write_json(self.path / f"{self._stem(number)}.json", record)
+            _write_json(self._shard(number, ".json"), record)
         return counts
 
     def finish(self, total: Counts, n_shards: int) -> None:
@@ -625,7 +629,7 @@ class _RunFolder:
         renames: list[tuple[Path, Path]] = []
         with self._kept():
             for file in () if self.task.into_folder else self.task.files:
-                shards = [self.path / f"{self._stem(number)}{file.suffix}" for number in range(n_shards)]
+                shards = [self._shard(number, file.suffix) for number in range(n_shards)]
                 whole = self.path / f"{_WHOLE}{file.suffix}"
                 write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
                 renames.append((whole, Path(file.output)))
@@ -651,24 +655,19 @@ class _RunFolder:
 
     # -- internals
 
-    def _stem(self, number: int) -> str:
-        return f"shard-{number:0{self.digits}}"
+    def _shard(self, number: int, suffix: str) -> Path:
+        return self.path / f"shard-{number:0{self.digits}}{suffix}"
 
-    def _paths(self, number: int) -> list[tuple[Path, str]]:
-        """Return the path and the name of each file of a shard."""
+    def _final_files(self, number: int) -> list[Path]:
+        """Return the paths of the files of a shard that is saved."""
         if self.task.into_folder:
-            paths = [self.output / self._part(number)]
-        else:
-            paths = [self.path / f"{self._stem(number)}{file.suffix}" for file in self.task.files]
-        return [(path, path.name) for path in paths]
-
-    def _part(self, number: int) -> str:
-        return f"part-{number:0{self.digits}}{self.task.files[0].suffix}"
+            return [self.output / f"part-{number:0{self.digits}}{self.task.files[0].suffix}"]
+        return [self._shard(number, file.suffix) for file in self.task.files]
 
     def _refuse_others(self, count: int) -> None:
         """Raise if the folder that is the output holds other files than those of so many shards."""
         if self.task.into_folder:
-            known = {self._part(number) for number in range(count)}
+            known = {path.name for number in range(count) for path in self._final_files(number)}
             others = [name for name in _names(self.output) if name not in known]
             if others:
                 raise FileExistsError(

@@ -76,17 +76,9 @@ def sparse_corpus(
         and raised.
     """
     check_choice("truncation", truncation, ("warn", "split", "silent"))
-    options: dict[str, Any] = {
-        "prompt_name": prompt_name,
-        "prompt": prompt,
-        "max_active_dims": max_active_dims,
-        "stride": stride,
-    }
-    chosen: dict[str, Any] = {
-        **options,
-        "batch_size": batch_size,
-        "truncation": "split" if truncation == "split" else "silent",
-    }
+    options = {"prompt_name": prompt_name, "prompt": prompt, "max_active_dims": max_active_dims, "stride": stride}
+    how = {"batch_size": batch_size, "truncation": "split" if truncation == "split" else "silent"}
+    chosen: dict[str, Any] = {**options, **how}
 
     def compute(texts: list[str], progress: Progress) -> _Results:
         chunk = next(model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **chosen))
@@ -187,7 +179,6 @@ def _run(
 ) -> Summary | None:
     """Run over the files; `nothing` holds the fields of a line that cannot be used."""
     check_output(output, (".jsonl",))
-    bad_lines = options.bad_lines
 
     class Lines(Task):
         """One line of JSON for each input line."""
@@ -205,7 +196,7 @@ def _run(
             for number, line in result:
                 if line.text is not None:
                     written.append(json_line({"id": row_of(number, line)["id"], **next(fields)}))
-                elif bad_lines.keep(line):
+                elif options.keep(line):
                     written.append(json_line({"id": row_of(number, line)["id"], **nothing}))
             files[0].write(b"".join(written))
             counts = Counts(len(written), results.n_tokens, results.n_cut, len(result) - len(written))

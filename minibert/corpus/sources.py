@@ -112,17 +112,6 @@ class InputLine:
     numbered: bool = True
 
 
-def check_sources(sources: object) -> None:
-    """Raise a TypeError if files are named in another way than by a list of `Source`."""
-    if not isinstance(sources, Sequence) or isinstance(sources, str):
-        raise TypeError(f"sources is a {type(sources).__name__}; expected a list: [Source('texts.txt', 'text')].")
-    for index, source in enumerate(sources):
-        if not isinstance(source, Source):
-            raise TypeError(
-                f"sources[{index}] is a {type(source).__name__}; expected a Source: Source('texts.txt', 'text')."
-            )
-
-
 def input_format(path: str) -> str:
     """Return the format that a file's name tells; names without a known suffix mean plain text."""
     return _BY_SUFFIX.get(os.path.splitext(path.removesuffix(".gz"))[1].lower(), "text")
@@ -245,8 +234,7 @@ def _json_text(source: Source, value: str | dict[str, Any]) -> str:
 
 
 def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
-    # Bytes that are not UTF-8 become lone surrogates, so that only the row with them is bad.
-    lines = _TableLines(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=""))
+    lines = _TableLines(stream)
     csv.field_size_limit(max(csv.field_size_limit(), _LINE_LIMIT))  # this limit is global to the process
     rows = csv.reader(lines, delimiter="\t" if source.format == "tsv" else ",", strict=True)
     try:
@@ -293,43 +281,32 @@ class _TableLines:
         Whether a line that was too long ends within quotes, so that its row continues in the next line.
     """
 
-    def __init__(self, file: io.TextIOWrapper) -> None:
-        self._file, self._next = file, ""
-        self.number = self._characters = 0
-        self.ends_in_quotes = False
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.number, self._row_bytes, self.ends_in_quotes = stream, 0, 0, False
 
     def begin_row(self) -> int:
         """Begin a row with the next line, and return the number of that line."""
-        self._characters = 0
+        self._row_bytes = 0
         return self.number + 1
 
     def __iter__(self) -> _TableLines:
         return self
 
     def __next__(self) -> str:
-        line = self._line(max(1, _LINE_LIMIT + len("\r\n") - self._characters))
-        if not line:
+        data = self._stream.readline(max(1, _LINE_LIMIT + len(b"\r\n") - self._row_bytes))
+        if not data:
             raise StopIteration
         self.number += 1
-        if self._characters + len(line.rstrip("\r\n")) > _LINE_LIMIT:
-            quotes = line.count('"')
-            while line and not line.endswith(("\n", "\r")):
-                line = self._line(_BLOCK)
-                quotes += line.count('"')
+        self._row_bytes += len(data)
+        if self._row_bytes - len(data) + len(data.rstrip(b"\r\n")) > _LINE_LIMIT:
+            quotes = data.count(b'"')
+            while data and not data.endswith(b"\n"):
+                data = self._stream.readline(_BLOCK)
+                quotes += data.count(b'"')
             self.ends_in_quotes = quotes % 2 == 1
-            raise csv.Error(f"it has more than {_LINE_LIMIT:,} characters")
-        self._characters += len(line)
-        return line
-
-    def _line(self, size: int) -> str:
-        """Read at most `size` characters of a line. A line's end of two characters is not split."""
-        line, self._next = self._next, ""
-        if not line.endswith("\r"):
-            line += self._file.readline(size)
-        if line.endswith("\r"):
-            self._next = self._file.readline(1)
-            if self._next == "\n":
-                line, self._next = line + "\n", ""
+            raise csv.Error(f"it has more than {_LINE_LIMIT:,} bytes")
+        # Bytes that are not UTF-8 become lone surrogates, so that only the row with them is bad.
+        line: str = data.decode("utf-8-sig" if self.number == 1 else "utf-8", "surrogateescape")
         return line
 
 
@@ -360,79 +337,45 @@ def _checked_field(field: str) -> str:
 # --- the first reading ------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class BadLines:
-    """The handling of input lines that cannot be used.
+def survey(
+    sources: Sequence[Source], *, stop: bool, too_long: Callable[[list[str]], list[str | None]] | None = None
+) -> tuple[list[str], int]:
+    """Read every input line before anything is computed.
 
     Parameters
     ----------
-    on_error : {"stop", "skip", "null"}
-        See `ON_ERROR`.
-    report : callable
-        Called with each of them, as a line of text.
+    sources : sequence of Source
+    stop : bool
+        Raise if a line cannot be used.
+    too_long : callable, optional
+        Texts -> for each the problem if it is too long, else None. Such texts cannot be used either.
 
-    Raises
-    ------
-    ValueError
-        `on_error` is not one of these.
+    Returns
+    -------
+    checksums : list of str
+        Of each file.
+    count : int
+        Input lines in all files.
     """
-
-    on_error: str
-    report: Callable[[str], object]
-
-    def __post_init__(self) -> None:
-        check_choice("on_error", self.on_error, ON_ERROR)
-
-    def keep(self, input_line: InputLine) -> bool:
-        """Report an input line that cannot be used, and return whether its row is kept.
-
-        Raises
-        ------
-        ValueError
-            With "stop": the first reading did not find this bad line, so the file has changed.
-        """
-        if self.on_error == "stop":
-            raise ValueError(
-                f"{input_line.file} was changed while it was read: line {input_line.line} {input_line.problem}."
-            )
-        self.report(_describe(input_line))
-        return self.on_error == "null"
-
-
-@dataclasses.dataclass(frozen=True)
-class Survey:
-    """The checksum and the number of input lines of each file."""
-
-    checksums: list[str]
-    counts: list[int]
-
-
-def survey(
-    sources: Sequence[Source],
-    bad_lines: BadLines,
-    too_long: Callable[[list[str]], list[str | None]] | None = None,
-) -> Survey:
-    """Read every input line before anything is computed; with "stop" raise if some cannot be used."""
-    problems: list[str] = []
-    checksums, counts, n_problems = [], [], 0
+    problems, checksums = list[str](), list[str]()
+    count = n_problems = 0
     for source in sources:
-        checksum, count = hashlib.sha256(), 0
+        checksum = hashlib.sha256()
         for chunk in in_chunks(read_input_lines(source, checksum), 1024, weight, CHARACTERS_AT_ONCE):
             count += len(chunk)
-            if bad_lines.on_error != "stop":
-                continue
-            if too_long is not None:
-                usable = [index for index, input_line in enumerate(chunk) if input_line.text is not None]
-                reasons = too_long([chunk[index].text or "" for index in usable])
-                for index, reason in zip(usable, reasons, strict=True):
-                    chunk[index] = dataclasses.replace(chunk[index], problem=reason)
-            for input_line in chunk:
-                if input_line.problem is not None:
-                    n_problems += 1
-                    if len(problems) < _PROBLEMS_SHOWN:
-                        problems.append(_describe(input_line))
+            found = [one for one in chunk if stop and one.problem is not None]
+            if stop and too_long is not None:
+                usable = [one for one in chunk if one.text is not None]
+                reasons = too_long([one.text or "" for one in usable])
+                found += [
+                    dataclasses.replace(one, problem=reason)
+                    for one, reason in zip(usable, reasons, strict=True)
+                    if reason is not None
+                ]
+            n_problems += len(found)
+            found.sort(key=lambda one: one.line)
+            problems += map(describe, found[: _PROBLEMS_SHOWN - len(problems)])
         checksums.append(checksum.hexdigest())
-        counts.append(count)
     if n_problems:
         more = f"\n... and {n_problems - len(problems)} more" if n_problems > len(problems) else ""
         raise ValueError(
@@ -441,9 +384,9 @@ def survey(
             + f"{more}\n"
             "Correct them, leave them out (on_error='skip'), or keep their rows without vectors (on_error='null')."
         )
-    if not sum(counts):
+    if not count:
         raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text; give files with texts.")
-    return Survey(checksums, counts)
+    return checksums, count
 
 
 def weight(input_line: InputLine) -> int:
@@ -451,7 +394,8 @@ def weight(input_line: InputLine) -> int:
     return sum(len(value) for value in (input_line.text, input_line.id, input_line.problem) if isinstance(value, str))
 
 
-def _describe(input_line: InputLine) -> str:
+def describe(input_line: InputLine) -> str:
+    """Return the place and the problem of an input line."""
     return f"{input_line.file}, line {input_line.line}: {input_line.problem}"
 
 
