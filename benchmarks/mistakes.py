@@ -32,12 +32,11 @@ from benchmarks.checkpoints import ODD, random_checkpoint
 from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.catalogue import MISTAKES, forward_values, simulate
 from minibert.parity.diagnosis.findings import Finding
-from minibert.parity.diagnosis.mistakes import DENSE, VECTOR, Mistake, Recipe, forward_values, mask_of, part_mistake
+from minibert.parity.diagnosis.forward import DENSE, Mistake, Recipe, part_mistake
 from minibert.parity.diagnosis.search import diagnose
-from minibert.parity.diagnosis.simulation import simulate
-from minibert.parity.subject import InapplicableError, Padded, visible
+from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
 
 BUDGET = 4.0
 DUMPS: dict[str, list[str]] = {
@@ -49,11 +48,11 @@ DUMPS: dict[str, list[str]] = {
 _RECIPE = Recipe("mean", "unit")
 
 BACKWARDS = part_mistake(
-    *("", "", "", DENSE),
+    DENSE,
     product=lambda inner, here, x, w: inner(here, np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(w[:, ::-1])),
 )
 ODD_FIRST = part_mistake(
-    *("", "", "", DENSE),
+    DENSE,
     product=lambda inner, here, x, w: inner(
         *(here, np.concatenate([x[:, 1::2], x[:, ::2]], axis=1), np.concatenate([w[:, 1::2], w[:, ::2]], axis=1))
     ),

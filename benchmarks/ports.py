@@ -3,7 +3,7 @@
     python -m benchmarks.ports [--write] [--only NAME ...] [--checkpoints NAME ...] [--keep FILE]
 
 Each runtime that is installed runs three checkpoints on three inputs. The table has the largest RMS error over all
-names, and the largest single error. The largest of all set `RMS` and `LARGEST` of parity/verdict.py. A runtime that
+names, and the largest single error. The largest of all set `RMS` and `LARGEST` of parity/comparison.py. A runtime that
 is called wrong is diagnosed, and stands in the second table.
 """
 
@@ -26,8 +26,8 @@ from benchmarks.runtimes import RUNTIMES, Inputs, LeftOutError, Runtime
 from minibert import BertModel, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.parity import Report, check, probe
-from minibert.parity.subject import Subject
-from minibert.parity.verdict import LARGEST, RMS
+from minibert.parity.comparison import LARGEST, RMS
+from minibert.parity.truth import Subject
 
 ALL: dict[str, Runtime] = {**RUNTIMES, **FOREIGN_RUNTIMES}
 

@@ -14,7 +14,7 @@ from minibert.cli.output import report_problem, report_written
 
 if TYPE_CHECKING:
     from minibert.parity.report import Report
-    from minibert.parity.subject import Subject
+    from minibert.parity.truth import Subject
 
 
 # After how many seconds a search for the cause says that it goes on.
@@ -150,7 +150,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     """Load the model with everything that it has: its pooler or head, its modules for sentences, its tokenizer."""
     from minibert.errors import ModelFormatError
     from minibert.models.auto import load
-    from minibert.parity.subject import Subject
+    from minibert.parity.truth import Subject
     from minibert.sentence.modules import check_modules, list_modules, read_pipeline
 
     if (compute_type := getattr(arguments, "compute_type", None)) not in (None, "float32"):

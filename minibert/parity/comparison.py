@@ -1,4 +1,4 @@
-"""`check`: a dump of another implementation beside the float64 values, name by name."""
+"""`check`: a dump of another implementation beside the float64 values, name by name; levels and the verdict."""
 
 from __future__ import annotations
 
@@ -8,30 +8,52 @@ import hashlib
 import itertools
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import minibert
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.packed import PackedBatch
-from minibert.parity.diagnosis.findings import Finding
+from minibert.parity.diagnosis.findings import Finding, mislabelled
 from minibert.parity.diagnosis.forward import state_name
-from minibert.parity.diagnosis.mistakes import VECTOR, mask_of
-from minibert.parity.diagnosis.search import diagnose
+from minibert.parity.diagnosis.search import diagnose, namings
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
-from minibert.parity.matching import Matched, Meaning, Placed, match, place, shape_of
+from minibert.parity.matching import NEARER, Matched, Meaning, Placed, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
-from minibert.parity.subject import INPUTS, Padded, Subject, visible
-from minibert.parity.truth import HALF_PRECISIONS, true_values
-from minibert.parity.verdict import RMS, Errors, find_moved, is_allowed, verdict_of, with_levels
-from minibert.trace.names import Spec
+from minibert.parity.truth import (
+    HALF_PRECISIONS,
+    INPUTS,
+    VECTOR,
+    Padded,
+    Subject,
+    Unit,
+    Values,
+    mask_of,
+    measure_units,
+    round_to,
+    visible,
+)
+from minibert.trace.names import EMBEDDINGS, Spec
 
 __all__ = ["NothingComparedError", "check"]
+
+RMS, LARGEST = 4.0, 8.0
+"""The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
+
+# The share of a squared error that rounding leaves, and a factor for each token does not.
+_SCALED = 0.1
+
+# The least share of float16's error that every value of a float16 forward has, except for look-ups.
+_LEAST_HALF = 1 / 32
+_LOOK_UPS = tuple(entry.path for entry in EMBEDDINGS if entry.weights.endswith("embeddings"))
+
+_EXCHANGED = ", queries and keys exchanged"
 
 
 def check(
@@ -187,29 +209,27 @@ class _Comparison:
         self._specs = dict(subject.names.specs)
         if subject.pipeline is not None:
             self._specs[VECTOR] = Spec(VECTOR, None, "pooled", subject.pipeline.widths[-1], False)
-        self._errors = Errors(subject, inputs, batch)
+        self._truth = self._true([])
         self._found: list[Placed] = []
+
+    def _true(self, names: Iterable[str]) -> Values:
+        return Values(self._subject, self._inputs, self._batch, {*names})
 
     def compare(self, meanings: list[Meaning], findings: list[Finding], budget: str | float) -> Report:
         """Return the report without causes, except for `findings` and names that have the values of other names."""
-        self._errors.expect({name for one in meanings for name in (one.name, one.before) if name in self._specs})
+        self._truth = self._true(name for one in meanings for name in (one.name, one.before) if name in self._specs)
         num_heads = self._subject.config.num_attention_heads
-        placement = place(meanings, self._specs, self._batch, num_heads, self._errors.relative)
+        placement = place(meanings, self._specs, self._batch, num_heads, self._relative)
         self._notes += placement.notes
         found = self._found = placement.found
         if not found and not findings:
             more = len(self._notes) - 1
             same = f" The same is true of {counted(more, 'other name')}." if more > 0 else ""
             raise NothingComparedError(f"Nothing can be compared. {self._notes[0]}{same}")
-        units = self._errors.units([one.name for one in found])
-        rows, moved = find_moved(
-            [self._errors.row(*one, units) for one in found],
-            [one.array for one in found],
-            self._subject.names,
-            self._all_errors(),
-        )
-        rows = with_levels(rows, [one.array for one in found], self._errors)
-        verdict = verdict_of(rows, bool(findings))
+        units = self._units([one.name for one in found])
+        rows = self._with_holds([self._row(one, units[one.name]) for one in found])
+        rows = self._with_levels(rows)
+        verdict = "wrong" if findings else _verdict_of(rows)
         if verdict == "float32" and rows and self._is_ours():
             verdict = "bits"
         first = next((row.name for row in rows if row.level == "wrong"), None)
@@ -219,19 +239,14 @@ class _Comparison:
             verdict=verdict,
             first=findings[0].names[0] if findings else first if verdict == "wrong" else None,
             names=rows,
-            diagnosis=findings or moved,
+            diagnosis=findings or self._mislabelled(rows),
             budget=budget,
-            allowed=not findings and is_allowed(rows, verdict, budget),
+            allowed=not findings and _is_allowed(rows, verdict, budget),
             notes=self._notes,
             misfits=placement.misfits,
             unknown=placement.unknown,
             warnings=[*placement.warnings, *self._different_twins(), *self._near_states(rows, verdict, budget)],
         )
-
-    def _all_errors(self) -> Callable[[FloatArray, str], float]:
-        """Return the relative error beside any value of the model; these are not kept, because they are many."""
-        values = true_values(self._subject, self._inputs, self._batch, list(self._subject.names.specs))
-        return lambda array, name: self._errors.relative(array, name, values[name])
 
     def _worst(self, rows: list[Row]) -> dict[str, FloatArray]:
         """Return one array of each name: of several, the one with the largest error."""
@@ -246,6 +261,160 @@ class _Comparison:
         trace = self._subject.model.trace(**self._inputs, record=names)
         mask = self._batch.mask
         return all(np.array_equal(visible(one.array, mask), visible(trace[one.name], mask)) for one in self._found)
+
+    def diagnosed(self, report: Report) -> Report:
+        """Look for the cause, and mark the names that are wrong by themselves."""
+        rows = report.names
+        port = self._worst(rows)
+        wrong = list(dict.fromkeys(row.name for row in rows if not row.ratio <= RMS))
+        vectors = self._truth[VECTOR] if VECTOR in port else None
+        self._truth.release()
+        labels = row_labels(self._subject, self._batch.mask, self._inputs)
+        holds = {row.name: row.holds for row in rows if row.holds}
+        if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged, which says enough
+            return report
+        model = self._subject.model
+        padded = Padded.of(model.config, self._inputs)
+        causes = diagnose(model, padded, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
+        own = {name for cause in causes for name in cause.names}
+        marked = [dataclasses.replace(row, own=row.level == "wrong" and row.name in own) for row in rows]
+        return dataclasses.replace(report, names=marked, diagnosis=causes or report.diagnosis)
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    def _shown(self, array: FloatArray, name: str) -> FloatArray:
+        return visible(array, mask_of(name, self._batch.mask)).astype(np.float64, copy=False)
+
+    def _relative(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
+        """Return the RMS error over the RMS of the true values."""
+        shown = self._shown(self._truth[name] if true is None else true, name)
+        return _rms(self._shown(array, name) - shown) / (_rms(shown) or 1.0)
+
+    def _units(self, names: Iterable[str], precision: str = "float32") -> dict[str, Unit]:
+        """Return the errors of a plain forward in a precision, by name."""
+        wanted = list(dict.fromkeys(names))
+        return measure_units(self._subject, self._inputs, self._batch, self._truth, wanted, precision)
+
+    def _row(self, one: Placed, unit: Unit) -> Row:
+        """Measure an array; its level is not known yet."""
+        true = self._truth[one.name]
+        with np.errstate(all="ignore"):
+            error = np.abs(self._shown(one.array, one.name) - self._shown(true, one.name))
+        broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
+        rms, largest, relative = broken, broken, broken
+        if np.isfinite(error).all():
+            rms, largest, relative = _rms(error), float(error.max(initial=0.0)), self._relative(one.array, one.name)
+        at: tuple[int, ...] = ()
+        if error.size:
+            indices: Any = np.arange(true.size).reshape(true.shape)
+            flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf)))
+            at = tuple(int(i) for i in np.unravel_index(int(self._shown(indices, one.name)[flat]), true.shape))
+        return Row(
+            name=one.name,
+            given=one.given,
+            level="float32",
+            ratio=rms / unit.rms,
+            worst=largest / unit.largest,
+            rms=rms,
+            largest=largest,
+            relative=relative,
+            unit=unit.rms,
+            at=at,
+            value=float(one.array[at]) if at else 0.0,
+            true=float(true[at]) if at else 0.0,
+            layout=one.layout,
+        )
+
+    # --- levels -------------------------------------------------------------------------------------------------------
+
+    def _with_levels(self, rows: list[Row]) -> list[Row]:
+        """Say which rows are wrong, or which half precision they have."""
+        if all(map(_within, rows)):
+            return rows
+        level = None if any(row.holds for row in rows) else self._half_precision(rows)
+        if level is None:
+            return [row if _within(row) else dataclasses.replace(row, level="wrong") for row in rows]
+        precision, units = level
+        return [
+            dataclasses.replace(
+                row, level=row.level if _within(row) else precision, half={precision: row.rms / units[row.name].rms}
+            )
+            for row in rows
+        ]
+
+    def _half_precision(self, rows: list[Row]) -> tuple[str, dict[str, Unit]] | None:
+        """Return the half precision whose forward has such errors, and its units; None if there is none.
+
+        A mistake can be as small as these errors. So every value must have an error of that size, and the dump must
+        hold the embeddings, where almost no mistake is, or numbers that were rounded. A wrong eps is as small in the
+        embeddings too, but its error has another form. Look-ups may be exact: a port may keep its tables in float32.
+        """
+        if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
+            return None
+        both = list(zip(rows, [one.array for one in self._found], strict=True))
+        computed = [(row, array) for row, array in both if not (row.name in _LOOK_UPS and _within(row))]
+        # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
+        stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for _, array in computed)]
+        states = [(row, array) for row, array in both if row.name == "embeddings"]
+        if not stored and (not states or any(_within(row) or self._is_scaled(array) for row, array in states)):
+            return None
+        for precision in stored[:1] or HALF_PRECISIONS:
+            units = self._units([row.name for row in rows], precision)
+            if all(
+                row.rms <= RMS * units[row.name].rms and row.largest <= LARGEST * units[row.name].largest
+                for row in rows
+            ) and all(row.rms >= _LEAST_HALF * units[row.name].rms for row, _ in computed):
+                return precision, units
+        return None
+
+    def _is_scaled(self, embeddings: FloatArray) -> bool:
+        """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""
+        mask = self._batch.mask
+        true = self._truth["embeddings"][mask]
+        error = embeddings[mask] - true
+        centered = true - self._subject.model.weights.embeddings_norm.bias
+        factors = (error * centered).sum(axis=1) / np.maximum((centered * centered).sum(axis=1), 1e-300)
+        rest = error - factors[:, None] * centered
+        return bool(np.sum(rest * rest) < _SCALED * np.sum(error * error))
+
+    # --- arrays with the name of another value ------------------------------------------------------------------------
+
+    def _with_holds(self, rows: list[Row]) -> list[Row]:
+        """Find arrays that are the value of another name; all wrong rows must be such, or nothing is said."""
+        far = [i for i, row in enumerate(rows) if not _within(row)]
+        if any(rows[i].name == VECTOR or not np.isfinite(rows[i].relative) for i in far):
+            return rows
+        true = self._true(self._subject.names.specs)  # not kept, because these are many
+        changed = list(rows)
+        for i in far:
+            name = self._nearest(rows[i], self._found[i].array, true)
+            if name is None:
+                return rows
+            changed[i] = dataclasses.replace(rows[i], holds=name)
+        return changed
+
+    def _nearest(self, row: Row, array: FloatArray, true: Values) -> str | None:
+        """Return the name whose value an array is much nearer to than to its own."""
+        spec = self._specs[row.name]
+        best, least = None, min(row.relative / NEARER, 5e-3)
+        if spec.kind == "pairs" and self._relative(array.swapaxes(2, 3), row.name) < least:
+            return f"{row.name}{_EXCHANGED}"
+        for name, other in self._subject.names.specs.items():
+            near = name.endswith(".input") or not name.startswith("encoder.layer.") or name.count(".") == 2
+            if name != row.name and (other.kind, other.width) == (spec.kind, spec.width):
+                found = self._relative(array, name, true[name]) if near or other.layer == spec.layer else np.inf
+                if found < least:
+                    best, least = name, found
+        return best
+
+    def _mislabelled(self, rows: list[Row]) -> list[Finding]:
+        """Say what arrays with the name of another value are."""
+        moved = {row.name: row.holds for row in rows if row.holds}
+        if any(held.endswith(_EXCHANGED) for held in moved.values()):
+            text = f"Queries and keys are exchanged: {', '.join([row.given for row in rows if row.holds][:4])}."
+            return [Finding(text, "", tuple(moved), 1.0, "Scores and probs are (B, A, queries, keys).")]
+        depth, names = self._subject.config.num_hidden_layers, {row.name for row in rows}
+        return [mislabelled(moved, namings(moved, names, depth))] if moved else []
 
     # --- what else is said --------------------------------------------------------------------------------------------
 
@@ -281,7 +450,7 @@ class _Comparison:
         states = [state_name(i) for i in range(self._subject.config.num_hidden_layers + 1)]
         true: Mapping[str, FloatArray] = self._worst(rows)  # as near to the true values as float32 is
         if verdict != "float32" or in_units:
-            true = true_values(self._subject, self._inputs, self._batch, states)
+            true = self._true(states)
         nbytes = 8 * len(states) * self._batch.mask.size * self._subject.config.hidden_size
         is_cheap = len(states) * nbytes <= 2**30  # all pairs, else those of neighbours
         near = []
@@ -294,7 +463,7 @@ class _Comparison:
                 allowed = RMS * (row.unit if verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf))
             i = states.index(row.name)
             for other in states if is_cheap else states[max(i - 1, 0) : i + 2]:
-                if other in true and other != row.name and self._errors.rms(true[row.name], true[other]) <= allowed:
+                if other in true and other != row.name and self._distance(true, row.name, other) <= allowed:
                     near.append((row.given, other))
         if near:
             more = f" The same is true of {counted(len(near) - 1, 'other pair')}." if len(near) > 1 else ""
@@ -303,20 +472,35 @@ class _Comparison:
                 f"the errors that {budget if in_units else verdict} allows. Exchanged names are called right too.{more}"
             )
 
-    def diagnosed(self, report: Report) -> Report:
-        """Look for the cause, and mark the names that are wrong by themselves."""
-        rows = report.names
-        port = self._worst(rows)
-        wrong = list(dict.fromkeys(row.name for row in rows if not row.ratio <= RMS))
-        vectors = self._errors.true_vectors if VECTOR in port else None
-        self._errors.truth.release()
-        labels = row_labels(self._subject, self._batch.mask, self._inputs)
-        holds = {row.name: row.holds for row in rows if row.holds}
-        if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged, which says enough
-            return report
-        model = self._subject.model
-        padded = Padded.of(model.config, self._inputs)
-        causes = diagnose(model, padded, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
-        own = {name for cause in causes for name in cause.names}
-        marked = [dataclasses.replace(row, own=row.level == "wrong" and row.name in own) for row in rows]
-        return dataclasses.replace(report, names=marked, diagnosis=causes or report.diagnosis)
+    def _distance(self, values: Mapping[str, FloatArray], name: str, other: str) -> float:
+        return _rms(self._shown(values[name], name) - self._shown(values[other], other))
+
+
+def _rms(values: FloatArray) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.mean(values * values))) if values.size else 0.0
+
+
+def _within(row: Row) -> bool:
+    """Return whether a row is within the budget of float32."""
+    return row.ratio <= RMS and row.worst <= LARGEST
+
+
+def _is_rounded(array: npt.NDArray[Any], precision: str) -> bool:
+    return bool(np.array_equal(array, round_to(precision, array.astype(np.float32))))
+
+
+def _verdict_of(rows: list[Row]) -> str:
+    """Return the verdict, without the bits: "wrong", or the lowest precision."""
+    levels = {row.level for row in rows}
+    if "wrong" in levels or any(row.holds for row in rows):
+        return "wrong"
+    return next((level for level in HALF_PRECISIONS if level in levels), "float32")
+
+
+def _is_allowed(rows: list[Row], verdict: str, budget: str | float) -> bool:
+    """Return whether a budget allows what was found."""
+    if isinstance(budget, int | float):
+        return bool(rows) and all(row.ratio <= budget and row.worst <= 2 * budget and not row.holds for row in rows)
+    order = ("bits", "float32", *HALF_PRECISIONS)
+    return verdict in order[: order.index(budget) + 1]

@@ -17,8 +17,7 @@ from minibert._utils.validation import IntArray, brief, check_int, counted
 from minibert.errors import ModelFormatError
 from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
-from minibert.parity.subject import INPUTS, Padded, Subject
-from minibert.parity.truth import HALF_PRECISIONS, round_to
+from minibert.parity.truth import HALF_PRECISIONS, INPUTS, Padded, Subject, round_to
 
 FORMAT = 1
 """The number of the format of probe.json."""

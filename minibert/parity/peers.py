@@ -20,7 +20,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import open_checkpoint
 from minibert.models.bert import BertModel
 from minibert.parity.dumps import Dump
-from minibert.parity.subject import INPUTS
+from minibert.parity.truth import INPUTS
 
 
 def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:

@@ -1,22 +1,202 @@
-"""What a port is compared with: the values in float64, and how far plain forwards are from them."""
+"""The model that a port is a port of, its inputs, and what the port is compared with: float64 values and units."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert import float64, reference
+from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.parity.subject import Subject, visible
+from minibert.bert.weights import Weights
+from minibert.checkpoint.files import ModelFiles
+from minibert.models.inputs import pack
+from minibert.models.saving import named_arrays
+from minibert.sentence.modules import Pipeline
+from minibert.sentence.pooling import pool
+from minibert.trace.names import Names
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of
+
+VECTOR = "sentence_embedding"
+"""The name of one vector per text, (B, H), which is that of sentence-transformers."""
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+"""The names of the inputs of a model."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """A model of minibert, and what belongs to it.
+
+    Parameters
+    ----------
+    model : BertModel or a model with a head
+    pipeline : Pipeline or None     what makes vectors of its hidden states; None if it is not known
+    tokenizer : BertTokenizer or None
+    name : str                      that of the checkpoint, for reports
+    files : ModelFiles or None      those of the model, for reports
+    """
+
+    model: Any
+    pipeline: Pipeline | None = None
+    tokenizer: Any = None
+    name: str = ""
+    files: ModelFiles | None = None
+
+    @classmethod
+    def of(cls, model: Any) -> Subject:
+        """Take a `BertModel`, a model with a head, or a `SentenceTransformer`.
+
+        Raises
+        ------
+        TypeError
+            It is something else.
+        ValueError
+            Its weights are rounded, because its compute type is not float32.
+        """
+        if isinstance(model, Subject):
+            return model
+        pipeline, tokenizer = None, None
+        if hasattr(model, "pipeline") and hasattr(model, "model"):
+            model, pipeline, tokenizer = model.model, model.pipeline, model.tokenizer
+        if not hasattr(model, "with_ops") or not hasattr(model, "trace"):
+            raise TypeError(
+                f"parity.check was given a {type(model).__name__}; expected a model of minibert: "
+                "BertModel.from_pretrained(...), minibert.load(...) or SentenceTransformer(...)."
+            )
+        if model.compute_type != "float32":
+            raise ValueError(
+                f"the model was loaded with compute_type={model.compute_type!r}, so its weights are rounded; the true "
+                "values need those of the checkpoint. Load it with compute_type='float32'."
+            )
+        return cls(model, pipeline, tokenizer)
+
+    @property
+    def config(self) -> BertConfig:
+        """The config of the encoder."""
+        config: BertConfig = self.model.config
+        return config
+
+    @functools.cached_property
+    def names(self) -> Names:
+        """The names of all values of the model."""
+        names: Names = self.model.value_names()
+        return names
+
+    @property
+    def head(self) -> str | None:
+        """The class of its head, or None."""
+        return self.names.sizes.head
+
+    def weights(self) -> Mapping[str, FloatArray]:
+        """Return the arrays of the checkpoint by their names, without the prefix "bert."."""
+        weights: Weights = self.model.weights
+        return {name.removeprefix("bert."): array for name, array in named_arrays(weights, self.head)}
+
+    def pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
+        """Check inputs, and pack them without padding."""
+        return pack(self.config, **{name: inputs.get(name) for name in INPUTS})
+
+    def vectors(self, last_state: FloatArray, batch: PackedBatch) -> FloatArray:
+        """Return the sentence vectors of a last hidden state in padded form: (B, width).
+
+        The state is rounded to float32 only where a module after the pooling computes in float32.
+        """
+        assert self.pipeline is not None
+        packed = np.ascontiguousarray(last_state[batch.mask])
+        return self.pipeline.finish(pool(packed, batch.cu_seqlens, self.pipeline.pooling))
+
+
+class InapplicableError(ValueError):
+    """A mistake cannot be made with this model or these inputs, for example a position beyond the table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded:
+    """The inputs of a model, each of shape (B, S); `embeds` (B, S, H) replaces the look-up of the ids."""
+
+    ids: IntArray
+    mask: npt.NDArray[np.bool_]
+    types: IntArray
+    positions: IntArray
+    embeds: FloatArray | None = None
+
+    @classmethod
+    def of(cls, config: BertConfig, inputs: Mapping[str, Any]) -> Padded:
+        """Check inputs as a model does, and fill in the defaults.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `BertModel.__call__`; or a name is not that of an input.
+        """
+        unknown = [key for key in inputs if key not in INPUTS]
+        if unknown:
+            raise ValueError(f"inputs has {brief(unknown[0])}; expected {', '.join(INPUTS)}.")
+        given = {key: inputs.get(key) for key in INPUTS}
+        batch = pack(config, **given)
+        shape = batch.mask.shape
+        embeds = None if given["inputs_embeds"] is None else np.array(given["inputs_embeds"], dtype=np.float64)
+        ids = np.zeros(shape, np.int64) if embeds is not None else np.array(given["input_ids"], dtype=np.int64)
+        types, positions = (
+            np.broadcast_to(np.asarray(default if given[key] is None else given[key], dtype=np.int64), shape)
+            for key, default in (("token_type_ids", 0), ("position_ids", np.arange(shape[1])))
+        )
+        return cls(ids, batch.mask, types, positions, embeds)
+
+    @functools.cached_property
+    def packed(self) -> PackedBatch:
+        """All tokens, those of the padding too, as a packed batch of B sequences of S tokens."""
+        rows, length = self.ids.shape
+        embeds = None if self.embeds is None else self.embeds.reshape(rows * length, -1).astype(np.float32)
+        return PackedBatch(
+            token_ids=self.ids.ravel() if embeds is None else np.arange(rows * length),
+            token_types=self.types.ravel(),
+            positions=self.positions.ravel(),
+            cu_seqlens=np.arange(rows + 1) * length,
+            mask=np.ones((rows, length), np.bool_),
+            inputs_embeds=embeds,
+        )
+
+    def cut(self, chosen: Collection[int], width: int | None = None) -> Padded:
+        """Return some of the B sequences, and their first `width` places."""
+        index = np.array(sorted(chosen), dtype=np.int64)
+        ids, types, positions = (array[index, :width] for array in (self.ids, self.types, self.positions))
+        embeds = None if self.embeds is None else self.embeds[index, :width]
+        return Padded(ids, self.mask[index, :width], types, positions, embeds)
+
+
+def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return the values at visible places, flat: of tokens, of pairs of visible tokens, or of visible first tokens.
+
+    Parameters
+    ----------
+    array : in the padded form: (B, S, width), (B, A, S, S) or (B, width)
+    mask : bool array of shape (B, S)
+    """
+    if array.ndim == 4:
+        pairs = np.broadcast_to((mask[:, :, None] & mask[:, None, :])[:, None], array.shape)
+        return array[pairs]
+    if array.ndim == 3:
+        return array[mask].reshape(-1)
+    return array[mask[:, :1].any(axis=1)].reshape(-1)
+
+
+def mask_of(name: str, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which places of a value count: a text has a vector if any of its tokens is visible, not only [CLS]."""
+    shown: npt.NDArray[np.bool_] = np.any(mask, axis=1, keepdims=True) if name == VECTOR else mask
+    return shown
+
+
+# --- precisions -------------------------------------------------------------------------------------------------------
 
 
 def to_float16(x: FloatArray) -> FloatArray:
@@ -61,6 +241,9 @@ _GROUP_NBYTES = 2**27
 _LEAST_UNIT = 2.0**-26
 
 
+# --- values and units -------------------------------------------------------------------------------------------------
+
+
 class Values(Mapping[str, FloatArray]):
     """Values by name in padded form, which are computed when they are read: some layers at a time.
 
@@ -70,7 +253,7 @@ class Values(Mapping[str, FloatArray]):
     inputs : mapping
         As the model takes it.
     batch : PackedBatch      the same inputs
-    names : the canonical names, in the order of the forward pass
+    names : the canonical names, and `VECTOR`
     ops : Ops
     dtype : that of the values
     """
@@ -80,17 +263,19 @@ class Values(Mapping[str, FloatArray]):
         subject: Subject,
         inputs: Mapping[str, Any],
         batch: PackedBatch,
-        names: Sequence[str],
-        ops: Ops,
-        dtype: npt.DTypeLike,
+        names: Collection[str],
+        ops: Ops = float64.OPS,
+        dtype: npt.DTypeLike = np.float64,
     ) -> None:
+        self._subject, self._inputs, self._batch = subject, dict(inputs), batch
         self._model = subject.model.with_ops(ops, dtype)
-        self._specs, self._inputs = subject.names.specs, dict(inputs)
-        self._stops_early = subject.head is None
-        sizes = nbytes_of(subject.names, batch, names, np.dtype(dtype).itemsize)
+        self._last_state = f"encoder.layer.{subject.config.num_hidden_layers - 1}"
+        wanted = {*names, *([self._last_state] if VECTOR in names else [])}
+        ordered = [name for name in subject.names.specs if name in wanted]
+        sizes = nbytes_of(subject.names, batch, ordered, np.dtype(dtype).itemsize)
         self._groups: list[list[str]] = [[]]
         held = 0
-        for name in names:
+        for name in ordered:
             held += sizes[name]
             if held > _GROUP_NBYTES and self._groups[-1]:
                 self._groups.append([])
@@ -100,23 +285,30 @@ class Values(Mapping[str, FloatArray]):
         self._held: tuple[int, Trace] | None = None
 
     def __getitem__(self, name: str) -> FloatArray:
+        if name == VECTOR:
+            return self._vectors
         index = self._group_of[name]
         if self._held is None or self._held[0] != index:
             self._held = None  # before the next forward, so that two groups are never in memory
             self._held = (index, self._compute(self._groups[index]))
         return self._held[1][name]
 
+    @functools.cached_property
+    def _vectors(self) -> FloatArray:
+        return self._subject.vectors(self[self._last_state], self._batch)
+
     def release(self) -> None:
         """Drop the values that are in memory; they are computed again when they are read."""
         self._held = None
 
     def _compute(self, names: list[str]) -> Trace:
-        layers = [self._specs[name].layer for name in names]
+        specs = self._subject.names.specs
+        layers = [specs[name].layer for name in names]
         after = any(
             layer is None and not name.startswith("embeddings") for name, layer in zip(names, layers, strict=True)
         )
         stop = {}
-        if self._stops_early and not after:
+        if self._subject.head is None and not after:
             stop = {"num_layers": max((layer + 1 for layer in layers if layer is not None), default=0)}
         trace: Trace = self._model.trace(**self._inputs, **stop, record=names)
         trace.output = None
@@ -127,11 +319,6 @@ class Values(Mapping[str, FloatArray]):
 
     def __len__(self) -> int:
         return len(self._group_of)
-
-
-def true_values(subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, names: Sequence[str]) -> Values:
-    """Return the values of these names in float64."""
-    return Values(subject, inputs, batch, names, float64.OPS, np.float64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,35 +346,29 @@ def measure_units(
     inputs: Mapping[str, Any],
     batch: PackedBatch,
     truth: Mapping[str, FloatArray],
+    names: Sequence[str],
     precision: str = "float32",
-    names: Sequence[str] | None = None,
 ) -> dict[str, Unit]:
-    """Return the error of each name, or of `names`, in a plain forward of this precision.
+    """Return the error of each of `names` in a plain forward of this precision.
 
     For "float32" that is the larger error of two orders of summation, because the order is a library's choice. For
     "float16" and "bfloat16" the weights and the inputs and results of all ops are rounded.
     """
-    wanted = list(truth) if names is None else names
-    runs = [Values(subject, inputs, batch, wanted, ops, np.float32) for ops in _ops_of(precision)]
+    runs = [Values(subject, inputs, batch, names, ops, np.float32) for ops in _ops_of(precision)]
     units: dict[str, Unit] = {}
-    for name in wanted:
-        shown = visible(truth[name], batch.mask)
+    for name in names:
+        mask = mask_of(name, batch.mask)
+        shown = visible(truth[name], mask).astype(np.float64)
         least = _LEAST_UNIT * float(np.sqrt(np.mean(shown * shown))) if shown.size else 0.0
         for run in runs:
             with np.errstate(all="ignore"):
-                value = visible(run[name], batch.mask)
+                value = visible(run[name], mask)
                 # Look-ups are recorded as they are in the tables, which a port in half precision rounds.
-                error = (value if precision == "float32" else round_to(precision, value)) - shown
+                rounds = precision != "float32" and name != VECTOR
+                error = (round_to(precision, value) if rounds else value) - shown
             unit = Unit.of(np.nan_to_num(error, posinf=np.inf, neginf=np.inf), max(least, 1e-300))
             units[name] = unit.larger(units.get(name, unit))
     return units
-
-
-def plain_states(
-    subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, name: str, precision: str
-) -> list[FloatArray]:
-    """Return one value of each plain forward of this precision."""
-    return [Values(subject, inputs, batch, [name], ops, np.float32)[name] for ops in _ops_of(precision)]
 
 
 def _ops_of(precision: str) -> list[Ops]:

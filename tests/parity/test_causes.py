@@ -10,10 +10,10 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, parity
-from minibert.parity.diagnosis.catalogue import MISTAKES, layer_mistake
-from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, names_of_layer, part_mistake
+from minibert.parity.diagnosis.catalogue import MISTAKES, layer_mistake, simulate
+from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
 from minibert.parity.diagnosis.search import Search
-from minibert.parity.diagnosis.simulation import simulate
+from minibert.parity.truth import VECTOR
 
 LAYERS = 4
 
@@ -82,7 +82,7 @@ def test_a_residual_from_the_input_of_the_layer(subject: Subject) -> None:
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
 def test_layers_with_the_weights_of_others(subject: Subject, dump: str) -> None:
     exchanged = part_mistake(
-        *("", "", "", MISTAKES["W3.first"].symbols),
+        MISTAKES["W3.first"].symbols,
         layer=lambda inner, here, layers: layers[{1: 2, 2: 1}.get(here.layer, here.layer)],
     )
     found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, exchanged], record=DUMPS[dump]))
@@ -113,7 +113,7 @@ def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:
         probs[:, here.layer % 2] *= 1.01
         return probs
 
-    wrong = part_mistake("", "", "", "probs", softmax=scaled)
+    wrong = part_mistake("probs", softmax=scaled)
     found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
     assert [finding.names for finding in found] == [
         tuple(f"encoder.layer.{i}.attention.self.probs" for i in (first, first + 2)) for first in (0, 1)
@@ -143,15 +143,15 @@ def test_the_rows_that_are_right_are_named(
 
 def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
     key = subject.model.weights.layers[2].query_key_value.bias[24:48]
-    bias = part_mistake("", "", "", "value", weights=lambda inner, here, w, b: (w, key.astype(w.dtype)))
+    bias = part_mistake("value", weights=lambda inner, here, w, b: (w, key.astype(w.dtype)))
 
     def tail(inner: Any, here: Any, masked: np.ndarray) -> np.ndarray:
         probs = inner(here, masked)
         probs[..., 4:] *= 3
         return probs
 
-    clamp = part_mistake("", "", "", "intermediate", activation=lambda inner, here, x, name: np.clip(x, 0, 0.1))
-    wrong = [bias.only(names_of_layer(2)), part_mistake("", "", "", "probs", softmax=tail), clamp]
+    clamp = part_mistake("intermediate", activation=lambda inner, here, x, name: np.clip(x, 0, 0.1))
+    wrong = [bias.only(names_of_layer(2)), part_mistake("probs", softmax=tail), clamp]
     found = {
         finding.names[0].partition("layer.")[2]: finding
         for finding in subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong]))

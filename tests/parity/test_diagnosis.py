@@ -13,11 +13,11 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, combinations, judge, try_mistakes
 from minibert import BertModel
-from minibert.parity.diagnosis.catalogue import MISTAKES, eps_mistake, leak_mistake, scale_mistake
+from minibert.parity.diagnosis.catalogue import MISTAKES, eps_mistake, leak_mistake, scale_mistake, simulate
 from minibert.parity.diagnosis.findings import Finding
-from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, names_of_layer, part_mistake
+from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
 from minibert.parity.diagnosis.search import Search, diagnose
-from minibert.parity.diagnosis.simulation import simulate
+from minibert.parity.truth import VECTOR
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def corruption(symbol: str, size: float, layer: int) -> Mistake:
         noise = np.random.default_rng(7).standard_normal(weight.shape)
         return (weight * (1 + size * noise)).astype(weight.dtype), bias
 
-    return part_mistake("", "", "", symbol, weights=weights).only(names_of_layer(layer))
+    return part_mistake(symbol, weights=weights).only(names_of_layer(layer))
 
 
 @pytest.mark.parametrize("size", [1e-5, 0.1, pytest.param(1e-3, marks=pytest.mark.slow), 3.0])

@@ -8,7 +8,7 @@ import pytest
 from minibert import BertConfig
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import fits
-from minibert.parity.diagnosis.catalogue import CURVES
+from minibert.parity.diagnosis.formulas import CURVES
 
 GENERATOR = np.random.default_rng(0)
 H, S, A = 24, 17, 3

@@ -12,10 +12,10 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, load, parity
-from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.findings import separate_by
-from minibert.parity.diagnosis.mistakes import VECTOR, names_of_layer, part_mistake
-from minibert.parity.diagnosis.simulation import simulate
+from minibert.parity.diagnosis.forward import names_of_layer, part_mistake
+from minibert.parity.truth import VECTOR
 from tests.support.head_models import head_checkpoint
 
 
@@ -83,9 +83,7 @@ def test_rows_are_asked_for_only_if_the_inputs_lack_them(subject: Subject) -> No
 def test_the_bias_of_another_map_is_recognised(subject: Subject) -> None:
     key = subject.model.weights.layers[1].query_key_value.bias[24:48]
     assert key.any()
-    wrong = part_mistake("", "", "", "value", weights=lambda inner, here, w, b: (w, key.astype(w.dtype))).only(
-        names_of_layer(1)
-    )
+    wrong = part_mistake("value", weights=lambda inner, here, w, b: (w, key.astype(w.dtype))).only(names_of_layer(1))
     (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
     assert "so the bias is wrong: it is that of encoder.layer.1.attention.self.key" in found.text
 
@@ -117,7 +115,7 @@ def test_numbers_that_are_far_from_all_others(subject: Subject, change: float) -
 
 
 def test_names_to_dump_are_those_that_are_missing(subject: Subject) -> None:
-    wrong = part_mistake("", "", "", "value", weights=lambda inner, here, w, b: (w * 1.5, b)).only(names_of_layer(1))
+    wrong = part_mistake("value", weights=lambda inner, here, w, b: (w * 1.5, b)).only(names_of_layer(1))
     port = simulate(subject.model, subject.inputs, wrong, record=["hidden_states.*", "*.self"])
     (found,) = subject.diagnose(port)
     assert "encoder.layer.1.attention.self.key, " in found.remedy

@@ -13,9 +13,8 @@ from benchmarks import parity
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import Subject
 from minibert import BertModel
-from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.mistakes import VECTOR, forward_values
-from minibert.parity.diagnosis.simulation import find_mistakes, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, forward_values, simulate
+from minibert.parity.truth import VECTOR
 from tests.support.mutants import MUTANTS, mutated
 
 # Most kinds of inside of BERT in one small model; the axes have different lengths.

@@ -9,8 +9,7 @@ import pytest
 
 from minibert import BertForSequenceClassification, BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.parity.subject import Subject, visible
-from minibert.parity.truth import Unit, measure_units, true_values
+from minibert.parity.truth import Subject, Unit, Values, measure_units, visible
 from tests.support.checkpoints import random_checkpoint
 from tests.support.head_models import head_checkpoint
 from tests.support.report import REPORT
@@ -34,7 +33,7 @@ class Model(NamedTuple):
         names = list(subject.names.specs)
         truth = dict(exact.forward(subject.model, **inputs).items())
         batch = subject.pack(inputs)
-        units = measure_units(subject, inputs, batch, true_values(subject, inputs, batch, names))
+        units = measure_units(subject, inputs, batch, Values(subject, inputs, batch, names), names)
         spellings = {name: [name, f"bert.{name}", *subject.names.aliases(name)] for name in names}
         return cls(subject, inputs, batch.mask, truth, units, spellings)
 

@@ -10,11 +10,10 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import ODD_FIRST, Subject
 from minibert import BertModel, SentenceTransformer
-from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.mistakes import names_of_layer, part_mistake, symbol_of
+from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.forward import names_of_layer, part_mistake, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
-from minibert.parity.diagnosis.simulation import simulate
-from minibert.parity.subject import Padded
+from minibert.parity.truth import Padded
 
 BUDGET = 4.0
 
@@ -115,9 +114,7 @@ def test_a_gap_is_one_op(subject: Subject) -> None:
 
 def test_a_changed_weight_is_found_where_it_is(subject: Subject) -> None:
     noise = np.random.default_rng(0).standard_normal((40, 24)).astype(np.float32) * np.float32(1e-3)
-    bad = part_mistake("", "", "", "intermediate_dense", weights=lambda inner, here, w, b: (w + noise, b)).only(
-        names_of_layer(1)
-    )
+    bad = part_mistake("intermediate_dense", weights=lambda inner, here, w, b: (w + noise, b)).only(names_of_layer(1))
     port = simulate(subject.model, subject.inputs, bad)
     assert wrong_names(subject, port) == ["encoder.layer.1.intermediate.dense"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from minibert import BertModel
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.forward import Forward
-from minibert.parity.subject import Padded
+from minibert.parity.truth import Padded
 
 __all__ = ["MUTANTS", "mutated"]
 

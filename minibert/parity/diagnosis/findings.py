@@ -14,11 +14,11 @@ from minibert.bert import reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import PreparedLinear
 from minibert.parity.diagnosis import fits
-from minibert.parity.diagnosis.catalogue import CURVES, MISTAKES
-from minibert.parity.diagnosis.forward import Model, both_names, state_name
-from minibert.parity.diagnosis.mistakes import DENSE, Mistake, mask_of, symbol_of
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.formulas import CURVES
+from minibert.parity.diagnosis.forward import DENSE, Mistake, Model, both_names, state_name, symbol_of
 from minibert.parity.diagnosis.replay import Replay, rms
-from minibert.parity.subject import Padded, visible
+from minibert.parity.truth import Padded, mask_of, visible
 from minibert.trace.names import EMBEDDINGS, HEADS, LAYER, POOLER, Entry
 
 

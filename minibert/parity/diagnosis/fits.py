@@ -17,15 +17,9 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, Int64Array
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm
-from minibert.parity.diagnosis.catalogue import (
-    CURVES,
-    MISTAKES,
-    eps_mistake,
-    layer_mistake,
-    leak_mistake,
-    scale_mistake,
-)
-from minibert.parity.diagnosis.mistakes import Mistake, symbol_of
+from minibert.parity.diagnosis.catalogue import MISTAKES, eps_mistake, layer_mistake, leak_mistake, scale_mistake
+from minibert.parity.diagnosis.formulas import CURVES
+from minibert.parity.diagnosis.forward import Mistake, symbol_of
 from minibert.parity.truth import to_bfloat16
 
 if TYPE_CHECKING:

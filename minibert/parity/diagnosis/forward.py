@@ -14,12 +14,13 @@ possible in a packed batch.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +30,29 @@ from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
 from minibert.bert.weights import Weights
-from minibert.parity.subject import Padded
-from minibert.trace.names import Names, Sizes, lookups
-
-if TYPE_CHECKING:
-    from minibert.parity.diagnosis.mistakes import Mistake
-
+from minibert.parity.truth import Padded
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names, Sizes, lookups
 
 Part: TypeAlias = Callable[..., FloatArray]
 """A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
+
+
+NORMS = ("embeddings", "attention", "output")
+DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense")
+"""The symbols of the outputs of LayerNorms and of linear maps, in trace/names.py."""
+
+_SYMBOLS = {entry.path: entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER)}
+
+
+@functools.lru_cache(maxsize=4096)
+def symbol_of(name: str) -> str:
+    """Return the symbol of a name of trace/names.py, "" for a name without one."""
+    return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
+
+
+def names_of_layer(layer: int) -> list[str]:
+    """Return the names of the values of a layer."""
+    return [entry.path.format(i=layer) for entry in LAYER]
 
 
 def state_name(index: int) -> str:
@@ -121,6 +136,91 @@ PARTS: dict[str, Callable[..., Any]] = {
     "value": lambda here, value: value,
 }
 """The parts by name, as they are right: each is called with `Here` and its own arguments."""
+
+
+class Recipe(NamedTuple):
+    """How one vector of a text is made: a key of `formulas.POOLINGS`, and a key of `formulas.SCALINGS`."""
+
+    pooling: str
+    scaling: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """One mistake.
+
+    Parameters
+    ----------
+    id : str
+        A letter and a number for the kind of mistake, a dot, and the variant: "N1.1e-5".
+    text : str
+        What the port does, and what is right. It names the config field or the op.
+    remedy : str
+        What to change; it names the call in common frameworks.
+    symbols : tuple of str
+        The values of trace/names.py that are computed differently. Everything after them differs too.
+    parts : mapping of str to Part
+        What it does in the place of parts of forward.py.
+    inputs : function of `Padded` and the config, optional
+        How it changes the inputs of the model.
+    dump : function of the arrays by name and the number of layers, optional
+        How it changes what is dumped; the numbers are right then, but they have wrong names.
+    vector : function of `Recipe`, optional
+        How it makes one vector of a text.
+    harmless : str
+        Why it cannot change a hidden state by more than rounding; "" if it can.
+    rounds : bool
+        It rounds numbers. Then float32 and float64 forwards with it differ by more than their own rounding, because a
+        number near the middle of two rounded ones may become either.
+    harmless_if : function of the config
+        Whether `harmless` is true of a model.
+    names : frozenset of str, optional
+        The only names where it is made; None means wherever its symbols are computed.
+    """
+
+    id: str
+    text: str
+    remedy: str
+    symbols: tuple[str, ...]
+    parts: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    inputs: Callable[[Padded, BertConfig], Padded] | None = None
+    dump: Callable[[dict[str, FloatArray], int], dict[str, FloatArray]] | None = None
+    vector: Callable[[Recipe], Recipe] | None = None
+    harmless: str = ""
+    rounds: bool = False
+    harmless_if: Callable[[BertConfig], bool] = lambda config: True
+    names: frozenset[str] | None = None
+
+    @property
+    def kind(self) -> str:
+        """The id without the variant."""
+        return self.id.split(".", 1)[0]
+
+    def acts_at(self, name: str) -> bool:
+        """Return whether the value of a name is computed differently, if what goes in is right."""
+        return (symbol_of(name) or name) in self.symbols and (self.names is None or name in self.names)
+
+    def only(self, names: Iterable[str]) -> Mistake:
+        """Return this mistake where it computes one of these names.
+
+        Raises
+        ------
+        ValueError
+            It is a mistake with the inputs or the vector; or none of its values has such a name.
+        """
+        kept = frozenset(name for name in names if self.acts_at(name))
+        if not self.parts or not kept:
+            raise ValueError(f"{self.id} is not a mistake inside a layer, so it cannot be made in one layer alone.")
+        return dataclasses.replace(self, names=kept)
+
+    def is_harmless(self, config: BertConfig) -> bool:
+        """Return whether it cannot change a hidden state of this model by more than rounding."""
+        return bool(self.harmless) and self.harmless_if(config)
+
+
+def part_mistake(symbols: tuple[str, ...] | str, **parts: Callable[..., Any]) -> Mistake:
+    """Return a mistake that replaces parts where they compute one of the symbols."""
+    return Mistake("", "", "", (symbols,) if isinstance(symbols, str) else symbols, parts)
 
 
 class Model(Protocol):

@@ -21,9 +21,22 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.diagnosis.forward import Forward, Here, Model, Part, Store, names_of, state_name
-from minibert.parity.diagnosis.mistakes import DENSE, VECTOR, Mistake, Recipe, mask_of, part_mistake, symbol_of, vector
-from minibert.parity.subject import Padded, visible
+from minibert.parity.diagnosis.formulas import vector
+from minibert.parity.diagnosis.forward import (
+    DENSE,
+    Forward,
+    Here,
+    Mistake,
+    Model,
+    Part,
+    Recipe,
+    Store,
+    names_of,
+    part_mistake,
+    state_name,
+    symbol_of,
+)
+from minibert.parity.truth import VECTOR, Padded, mask_of, visible
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
@@ -45,7 +58,7 @@ def _in_blocks(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> Fl
 
 
 # Other orders of summation, which are a library's choice.
-_ORDERS = tuple(part_mistake("", "", "", DENSE, product=product) for product in (_backwards, _in_blocks))
+_ORDERS = tuple(part_mistake(DENSE, product=product) for product in (_backwards, _in_blocks))
 
 
 @dataclasses.dataclass(frozen=True)

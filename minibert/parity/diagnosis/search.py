@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,10 +39,10 @@ from minibert.parity.diagnosis.findings import (
     with_mass,
 )
 from minibert.parity.diagnosis.fits import fitted_mistakes
-from minibert.parity.diagnosis.forward import Forward, Model, state_name
-from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, find_recipe, mask_of, symbol_of
+from minibert.parity.diagnosis.formulas import find_recipe
+from minibert.parity.diagnosis.forward import Forward, Mistake, Model, state_name, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
-from minibert.parity.subject import InapplicableError, Padded, visible
+from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
 from minibert.trace.names import LAYER
 
 # A mistake must remove this part of a difference, beside leaving an error within the budget; one that rounds must
@@ -106,6 +106,21 @@ def diagnose(
         recipe = find_recipe(values, inputs, depth, np.asarray(vectors, np.float64))
     search = Search(Replay(model, inputs, port, recipe), budget)
     return list(_Diagnosis(search, port, list(wrong), rows).findings(dict(holds or {})))
+
+
+def namings(moved: Mapping[str, str], names: Collection[str], depth: int) -> list[Mistake]:
+    """Return the mistakes with names that give, of these names, just the moved ones the values of others."""
+    states = [state_name(i) for i in range(depth + 1)]
+    sums = [f"{state}{'.output' if i else ''}.LayerNorm.input" for i, state in enumerate(states)]
+    true = {name: np.zeros(0) for name in (*states, *sums, "embeddings.word_embeddings")}
+    found = []
+    for mistake in MISTAKES.values():
+        if mistake.dump is not None:
+            made = mistake.dump(dict(true), depth)
+            changed = {name for name, value in made.items() if value is not true[name] and name in names}
+            if changed == moved.keys() and all(made[name] is true.get(held) for name, held in moved.items()):
+                found.append(mistake)
+    return found
 
 
 class Trial(NamedTuple):
@@ -350,7 +365,7 @@ class _Diagnosis:
         moved = holds or self._moved()
         if moved and (holds or moved.keys() == {*self._wrong}):
             # A mistake that leaves out the last step of a name looks the same.
-            matching = self._namings(moved)
+            matching = namings(moved, self._port, self._model.config.num_hidden_layers)
             first = [name for name in remaining if name in moved]
             trials = search.singles(first[0], remaining) if first else []
             same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
@@ -364,7 +379,7 @@ class _Diagnosis:
             late = {name: late[name] for name in search.measured if name in late}
             others = self._with_names(late)
             if others and all(finding.mistake for finding in others):
-                yield from [mislabelled(late, self._namings(late)), *others]
+                yield from [mislabelled(late, namings(late, self._port, self._model.config.num_hidden_layers)), *others]
                 return
         # What the encoder makes wrong goes on through the head; only what the head adds to that is said of it.
         after = [name for name in self._wrong if name not in search.measured and name != VECTOR]
@@ -386,7 +401,10 @@ class _Diagnosis:
             moved = {name: early[name] for name in search.measured}
             others = self._with_names(moved)
             if all(finding.mistake for finding in others) and any(one.id == "W3.shifted" for one in search.chosen):
-                yield from [mislabelled(moved, self._namings(moved)), *others]
+                yield from [
+                    mislabelled(moved, namings(moved, self._port, self._model.config.num_hidden_layers)),
+                    *others,
+                ]
                 return
         yield from self._known()
         yield from self._unknown()
@@ -440,19 +458,6 @@ class _Diagnosis:
                 with np.errstate(all="ignore"):
                     if np.linalg.norm(visible(self._port[given], self._inputs.mask) - shown) <= limit:
                         found[given] = name
-        return found
-
-    def _namings(self, moved: Mapping[str, str]) -> list[Mistake]:
-        """Return the mistakes with names that give just these names the values of others."""
-        depth = self._model.config.num_hidden_layers
-        true = {name: np.zeros(0) for name in self._search.replay.names.specs}
-        found = []
-        for mistake in MISTAKES.values():
-            if mistake.dump is not None:
-                made = mistake.dump(dict(true), depth)
-                changed = {name for name, value in made.items() if value is not true[name] and name in self._port}
-                if changed == moved.keys() and all(made[name] is true.get(held) for name, held in moved.items()):
-                    found.append(mistake)
         return found
 
     def _with_names(self, moved: Mapping[str, str]) -> list[Finding]:

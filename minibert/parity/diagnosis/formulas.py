@@ -1,0 +1,577 @@
+"""The formulas of the mistakes: LayerNorm, attention, inputs, weights, residuals, precision, vectors of texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert._utils.validation import FloatArray, Int64Array, IntArray
+from minibert.bert.config import BertConfig
+from minibert.bert.ops import LayerNorm, PreparedLinear
+from minibert.bert.reference import ACTIVATION_FUNCTIONS
+from minibert.bert.weights import LayerWeights
+from minibert.parity.diagnosis.forward import DENSE, NORMS, Here, Mistake, Part, Recipe, part_mistake, state_name
+from minibert.parity.truth import VECTOR, InapplicableError, Padded, to_float16
+from minibert.sentence.pooling import POOLING_MODES
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
+
+_EVERY = tuple(entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER))
+_LOOKUPS = _EVERY[:3]
+IN_LAYER = tuple(entry.symbol for entry in LAYER if entry.weights)
+
+
+# --- LayerNorm and activation -----------------------------------------------------------------------------------------
+
+
+def norm(
+    eps: float | None = None,
+    *,
+    outside: bool = False,
+    unbiased: bool = False,
+    rms: bool = False,
+    weight: bool = True,
+    bias: bool = True,
+    swapped: bool = False,
+) -> Mistake:
+    """Return a LayerNorm with another formula."""
+
+    def part(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        centered = x if rms else x - x.mean(axis=-1, keepdims=True)
+        count = x.shape[-1] - 1 if unbiased else x.shape[-1]
+        variance = (centered * centered).sum(axis=-1, keepdims=True) / x.dtype.type(count)
+        small = x.dtype.type(norm.eps if eps is None else eps)
+        scale, shift = (norm.bias, norm.weight) if swapped else (norm.weight, norm.bias)
+        y = centered / (np.sqrt(variance) + small if outside else np.sqrt(variance + small))
+        y = y * scale if weight else y
+        return y + shift if bias else y
+
+    return part_mistake(NORMS, norm=part)
+
+
+def norm_in_float16(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    """Compute the variance in float16; x is scaled, as large activations would be, so that it is infinite."""
+    centered = x - x.mean(axis=-1, keepdims=True)
+    squares = (centered * x.dtype.type(1024)).astype(np.float16) ** 2
+    variance = squares.sum(axis=-1, keepdims=True, dtype=np.float16).astype(x.dtype)
+    return centered * x.dtype.type(1024) / np.sqrt(variance + x.dtype.type(norm.eps)) * norm.weight + norm.bias
+
+
+def last_norm_skipped(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    """Return the sum in the last layer, without its LayerNorm."""
+    return x if here.layer == here.forward.config.num_hidden_layers - 1 else inner(here, x, norm)
+
+
+def no_norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    """Return the input."""
+    return x
+
+
+def _layer_of(here: Here) -> LayerWeights:
+    assert here.layer is not None
+    return here.forward.weights.layers[here.layer]
+
+
+def other_norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    """Apply the other LayerNorm of the layer."""
+    layer = _layer_of(here)
+    return inner(here, x, layer.output_norm if here.name.endswith(".attention") else layer.attention_norm)
+
+
+def _ggml(x: FloatArray) -> FloatArray:
+    """Look up the tanh form in a table of float16, as ggml does; beyond 10 there is no table."""
+    rounded = x.astype(np.float16).astype(np.float32)
+    table = ACTIVATION_FUNCTIONS["gelu_tanh"](rounded).astype(np.float16)
+    return np.where(x <= -10, 0, np.where(x >= 10, x, table)).astype(x.dtype)
+
+
+def _gelu_with(erf: Callable[[FloatArray], FloatArray]) -> Callable[[FloatArray], FloatArray]:
+    return lambda x: x * x.dtype.type(0.5) * (1 + erf(x * x.dtype.type(math.sqrt(0.5))))
+
+
+def _erf_3(x: FloatArray) -> FloatArray:
+    """Abramowitz and Stegun 7.1.25, error at most 2.5e-5."""
+    t = 1 / (1 + x.dtype.type(0.47047) * np.abs(x))
+    return np.sign(x) * (1 - t * (0.3480242 + t * (-0.0958798 + t * 0.7478556)) * np.exp(-x * x))
+
+
+def _erf_5(x: FloatArray) -> FloatArray:
+    """Abramowitz and Stegun 7.1.26, error at most 1.5e-7."""
+    t = 1 / (1 + x.dtype.type(0.3275911) * np.abs(x))
+    series = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
+    return np.sign(x) * (1 - t * (0.254829592 + t * (-0.284496736 + t * series)) * np.exp(-x * x))
+
+
+CURVES: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "gelu_tanh": ACTIVATION_FUNCTIONS["gelu_tanh"],
+    "gelu": ACTIVATION_FUNCTIONS["gelu"],
+    "gelu in a table of float16": _ggml,
+    "quick_gelu": lambda x: x * (x.dtype.type(0.5) * (1 + np.tanh(x.dtype.type(0.5) * (x.dtype.type(1.702) * x)))),
+    "relu": ACTIVATION_FUNCTIONS["relu"],
+    "silu": ACTIVATION_FUNCTIONS["silu"],
+    "none": lambda x: x,
+    "leaky_relu": lambda x: np.where(x > 0, x, x.dtype.type(0.01) * x),
+    "gelu with a short erf": _gelu_with(_erf_3),
+    "gelu with the erf of Abramowitz and Stegun 7.1.26": _gelu_with(_erf_5),
+    "tanh": np.tanh,
+}
+"""The curves that ports apply, by name."""
+
+
+def curve(name: str, symbol: str = "intermediate") -> Mistake:
+    """Return another activation, a key of `CURVES`."""
+    return part_mistake(symbol, activation=lambda inner, here, x, _: CURVES[name](x).astype(x.dtype, copy=False))
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def scaled(factor: Callable[[int, BertConfig], float]) -> Mistake:
+    """Return scores that are multiplied by `factor` (of D and the config) beside the right scale."""
+
+    def part(inner: Part, here: Here, query: FloatArray, key: FloatArray) -> FloatArray:
+        scores = inner(here, query, key)
+        return scores * scores.dtype.type(factor(query.shape[-1], here.forward.config))
+
+    return part_mistake("scores", scores=part)
+
+
+def split_wrongly(inner: Part, here: Here, x: FloatArray, num_heads: int) -> FloatArray:
+    """View (S, H) as (A, S, D), without the transposition."""
+    return np.ascontiguousarray(x).reshape(len(x), num_heads, x.shape[1], -1)
+
+
+def merge_wrongly(inner: Part, here: Here, context: FloatArray) -> FloatArray:
+    """View (A, S, D) as (S, H), without the transposition."""
+    return np.ascontiguousarray(context).reshape(len(context), context.shape[2], -1)
+
+
+def split_interleaved(inner: Part, here: Here, x: FloatArray, num_heads: int) -> FloatArray:
+    """Give head a the columns a, a + A, a + 2 A, ..."""
+    return x.reshape(*x.shape[:2], -1, num_heads).transpose(0, 3, 1, 2)
+
+
+def merge_interleaved(inner: Part, here: Here, context: FloatArray) -> FloatArray:
+    """Undo `split_interleaved`."""
+    return context.transpose(0, 2, 3, 1).reshape(len(context), context.shape[2], -1)
+
+
+def instead(*order: int) -> Mistake:
+    """Return query, key and value that are computed with the weights of others."""
+    return part_mistake(IN_LAYER[:3], dense=lambda inner, here, x, linear, index: inner(here, x, linear, order[index]))
+
+
+def sliced_by_head(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
+    """Read the fused result as (A, 3, D); it is (3, A, D)."""
+    fused = np.concatenate([inner(here, x, linear, i) for i in range(3)], axis=-1)
+    heads = here.forward.config.num_attention_heads
+    return fused.reshape(len(fused), heads, 3, -1)[:, :, index].reshape(len(fused), -1)
+
+
+def mask(change: Callable[[FloatArray, npt.NDArray[np.bool_]], FloatArray]) -> Mistake:
+    """Return masked scores of the scores and of `shown`, which is (B, 1, 1, S) and False for hidden keys."""
+    return part_mistake("probs", mask=lambda inner, here, scores, shown: change(scores, shown[:, None, None, :]))
+
+
+def mask_as(change: Callable[[npt.NDArray[np.bool_]], npt.NDArray[np.bool_]]) -> Mistake:
+    """Return the right masking with another mask, of `shown` (B, S)."""
+    return part_mistake("probs", mask=lambda inner, here, scores, shown: inner(here, scores, change(shown)))
+
+
+def leaking(constant: float) -> Mistake:
+    """Return a mask that adds a constant to the scores of hidden keys."""
+    return mask(lambda scores, shown: scores + ~shown * scores.dtype.type(constant))
+
+
+def zeroed(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
+    """Set the probs of hidden keys to zero after a softmax over all keys; the rest does not sum to 1."""
+    probs, shown = inner(here, masked), here.forward.shown
+    return probs * shown[:, None, None, :] if len(probs) == len(shown) else probs
+
+
+def causal(inner: Part, here: Here, scores: FloatArray, shown: npt.NDArray[np.bool_]) -> FloatArray:
+    """Hide the keys after each query."""
+    later = np.triu(np.ones(scores.shape[-2:], np.bool_), 1)
+    # Finite, because a query that sees no key at all must not become NaN.
+    return np.where(later, scores.dtype.type(-1e30), np.maximum(inner(here, scores, shown), scores.dtype.type(-1e30)))
+
+
+def _rotated(x: FloatArray, interleaved: bool) -> FloatArray:
+    """Turn pairs of features by angles that grow with the position (RoPE, base 10,000)."""
+    length, size = x.shape[-2:]
+    half = size // 2
+    angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(half) / max(half, 1))
+    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+    pairs = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(half), slice(half, 2 * half))
+    first, second = (x[..., part] for part in pairs)
+    y = x.copy()
+    y[..., pairs[0]] = first * cos - second * sin
+    y[..., pairs[1]] = second * cos + first * sin
+    return y
+
+
+def rope(interleaved: bool) -> Mistake:
+    """Return scores of query and key that are turned."""
+
+    def part(inner: Part, here: Here, query: FloatArray, key: FloatArray) -> FloatArray:
+        return inner(here, _rotated(query, interleaved), _rotated(key, interleaved))
+
+    return part_mistake("scores", scores=part)
+
+
+def softmax_over(axis: int) -> Mistake:
+    """Return a softmax over another axis."""
+
+    def part(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
+        finite = np.where(np.isfinite(masked), masked, masked.dtype.type(-1e30))
+        exponentials = np.exp(finite - finite.max(axis=axis, keepdims=True))
+        return exponentials / exponentials.sum(axis=axis, keepdims=True)
+
+    return part_mistake("probs", softmax=part)
+
+
+def softmax_in_float16(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
+    """Compute softmax in float16."""
+    small = masked.astype(np.float16)
+    exponentials = np.exp(small - small.max(axis=-1, keepdims=True))
+    total = exponentials.sum(axis=-1, keepdims=True, dtype=np.float32).astype(np.float16)
+    return (exponentials / total).astype(masked.dtype)
+
+
+def softmax_without_shift(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
+    """Compute softmax without subtracting the maximum."""
+    exponentials = np.exp(masked)
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+# --- inputs and embeddings --------------------------------------------------------------------------------------------
+
+
+def types(types_of: Callable[[Padded], IntArray], **more: Callable[[Padded], Any]) -> Mistake:
+    """Return a mistake with token types, and with other fields of the inputs."""
+
+    def change(inputs: Padded, config: BertConfig) -> Padded:
+        types = types_of(inputs).astype(np.int64)
+        if types.max(initial=0) >= config.type_vocab_size:
+            raise InapplicableError(f"the model has {config.type_vocab_size} token types (type_vocab_size)")
+        return dataclasses.replace(inputs, types=types, **{name: field(inputs) for name, field in more.items()})
+
+    return Mistake("", "", "", ("types", "probs") if more else ("types",), inputs=change)
+
+
+def positions(positions_of: Callable[[Padded], IntArray]) -> Mistake:
+    """Return other positions, of the inputs."""
+
+    def change(inputs: Padded, config: BertConfig) -> Padded:
+        positions = positions_of(inputs).astype(np.int64)
+        if not 0 <= positions.min(initial=0) <= positions.max(initial=0) < config.max_position_embeddings:
+            raise InapplicableError(f"the model has {config.max_position_embeddings} positions")
+        return dataclasses.replace(inputs, positions=positions)
+
+    return Mistake("", "", "", ("positions",), inputs=change)
+
+
+def restart(inputs: Padded) -> IntArray:
+    """Count the positions of the second segment from 0 again."""
+    columns = np.arange(inputs.ids.shape[1])
+    second = (inputs.types > 0) & inputs.mask
+    begin = np.where(second.any(axis=1), second.argmax(axis=1), 0)[:, None]
+    return np.where(columns >= begin, columns - begin, columns)
+
+
+def total(change: Callable[..., FloatArray]) -> Mistake:
+    """Return another sum of the look-ups of words, types and positions."""
+    return part_mistake("embeddings_sum", total=lambda inner, here, *look_ups: change(*look_ups))
+
+
+def sinusoids(inner: Part, here: Here, table: FloatArray, ids: IntArray) -> FloatArray:
+    """Return the positions of Vaswani et al. 2017, section 3.5, instead of the learned ones."""
+    width, dtype = table.shape[-1], here.forward.dtype
+    angles = ids[:, None] / 10000.0 ** (2 * (np.arange(width) // 2) / width)
+    return np.where(np.arange(width) % 2, np.cos(angles), np.sin(angles)).astype(dtype)
+
+
+def ids(ids_of: Callable[[Padded, int], IntArray]) -> Mistake:
+    """Return a mistake with ids, of the inputs and the size of the vocabulary."""
+
+    def change(inputs: Padded, config: BertConfig) -> Padded:
+        if inputs.embeds is not None:
+            raise InapplicableError("the inputs are inputs_embeds, without ids")
+        return dataclasses.replace(inputs, ids=ids_of(inputs, config.vocab_size))
+
+    return Mistake("", "", "", ("words",), inputs=change)
+
+
+def unknown(inputs: Padded, vocab_size: int) -> IntArray:
+    """Replace every third token inside a row by [UNK]."""
+    count = inputs.mask.cumsum(axis=1)
+    inside = inputs.mask & (count > 1) & (count < count.max(axis=1, keepdims=True))
+    return np.where(inside & (count % 3 == 0), 100 if vocab_size > 1000 else 1, inputs.ids)
+
+
+def cut(length: int) -> Mistake:
+    """Return a cut after `length` tokens; the last one is that which ends the row, [SEP]."""
+
+    def change(inputs: Padded, config: BertConfig) -> Padded:
+        count = inputs.mask.cumsum(axis=1)
+        longer = count[:, -1:] > length
+        if not longer.any():
+            raise InapplicableError(f"no row has more than {length} tokens")
+        ends = inputs.ids[np.arange(len(count)), count.argmax(axis=1)][:, None]
+        ids = np.where(longer & inputs.mask & (count == length), ends, inputs.ids)
+        return dataclasses.replace(inputs, ids=ids, mask=inputs.mask & (count <= length))
+
+    return Mistake("", "", "", ("words", "probs"), inputs=change)
+
+
+# --- weights and residuals --------------------------------------------------------------------------------------------
+
+
+def weights(symbols: tuple[str, ...] | str, change: Callable[[FloatArray, FloatArray], Any]) -> Mistake:
+    """Return another weight and bias of a linear map."""
+    return part_mistake(symbols, weights=lambda inner, here, weight, bias: change(*inner(here, weight, bias)))
+
+
+def transposed(weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Transpose the weight."""
+    if weight.shape[0] != weight.shape[1] or np.array_equal(weight, weight.T):
+        raise InapplicableError(f"a weight of shape {weight.shape} cannot be transposed without an error of shapes")
+    return weight.T, bias
+
+
+def without_bias(weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Set the bias to zero."""
+    return weight, np.zeros_like(bias)
+
+
+def weights_of(choose: Callable[[int, int], int]) -> Mistake:
+    """Return the weights of another layer, of the number of this one and that of all."""
+    return part_mistake(IN_LAYER, layer=lambda inner, here, layers: layers[choose(here.layer, len(layers))])
+
+
+def _value(here: Here, name: str, like: FloatArray) -> FloatArray:
+    """Return a value that was computed before, in the form of another one."""
+    if name not in here.forward.values:
+        raise InapplicableError(f"{name} is not known here")
+    return here.forward.values[name].reshape(like.shape)
+
+
+def sum_before_norm(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
+    """Add the sum whose LayerNorm gives the residual."""
+    assert here.layer is not None
+    before = f"encoder.layer.{here.layer}.attention.output"
+    if here.name == f"{before}.LayerNorm.input":
+        before = f"encoder.layer.{here.layer - 1}.output" if here.layer else "embeddings"
+    return inner(here, dense, _value(here, f"{before}.LayerNorm.input", residual))
+
+
+def layer_input(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
+    """Add the input of the layer."""
+    assert here.layer is not None
+    return inner(here, dense, _value(here, state_name(here.layer), residual))
+
+
+def norm_in_front(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
+    """Apply the block's LayerNorm to its input."""
+    layer = _layer_of(here)
+    norm = layer.output_norm if here.name.endswith("intermediate.dense") else layer.attention_norm
+    at = here._replace(name=f"encoder.layer.{here.layer}.norm-in-front")
+    return inner(here, here.forward.part("norm", at, x, norm), linear, index)
+
+
+def norm_before_sum(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    """Compute residual + LayerNorm(dense)."""
+    block = "attention.output" if here.name.endswith(".attention") else "output"
+    dense = _value(here, f"encoder.layer.{here.layer}.{block}.dense", x)
+    return inner(here, dense, norm) + (x - dense)
+
+
+# --- dropout and low precision ----------------------------------------------------------------------------------------
+
+_DROPOUT = 0.1
+
+
+def _dropped(name: str, value: FloatArray) -> FloatArray:
+    """Set a tenth of the numbers to zero, and scale the others; the same ones each time."""
+    keep = np.random.default_rng([*name.encode()]).random(value.shape) >= _DROPOUT
+    return value * keep / value.dtype.type(1 - _DROPOUT)
+
+
+def drop(inner: Part, here: Here, *arguments: FloatArray) -> FloatArray:
+    """Drop a tenth of the result."""
+    return _dropped(here.name, inner(here, *arguments))
+
+
+def drop_dense(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
+    """Drop a tenth of what is added to the residual."""
+    return inner(here, _dropped(here.name, dense), residual)
+
+
+def q8_0(weight: FloatArray) -> FloatArray:
+    """Round to 8 bits in blocks of 32 with a scale in float16, as ggml does."""
+    if weight.shape[-1] % 32:
+        raise InapplicableError("rows of a weight in q8_0 are multiples of 32")
+    blocks = weight.reshape(*weight.shape[:-1], -1, 32)
+    scale = np.abs(blocks).max(axis=-1, keepdims=True) / weight.dtype.type(127)
+    whole = np.round(blocks / np.where(scale, scale, 1))
+    return (whole * to_float16(scale)).reshape(weight.shape)
+
+
+def int8(weight: FloatArray) -> FloatArray:
+    """Round to 8 bits with one scale for the whole weight."""
+    scale = np.abs(weight).max() / weight.dtype.type(127)
+    return np.round(weight / scale) * scale if scale else weight
+
+
+def dynamic_int8(x: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Round both factors to 8 bits: one scale for the weight, a scale and a zero point for all rows of x."""
+    low, high = min(float(x.min()), 0.0), max(float(x.max()), 0.0)
+    scale = x.dtype.type((high - low) / 255 or 1.0)
+    zero = np.round(-low / scale)
+    rounded = (np.clip(np.round(x / scale) + zero, 0, 255) - zero) * scale
+    return rounded.astype(x.dtype), int8(weight)
+
+
+def sums_in_float16(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
+    """Add up in float16, sixteen products at a time."""
+    x, weight = x.astype(np.float32), weight.astype(np.float32)
+    y = np.zeros((len(x), len(weight)), np.float16)
+    for start in range(0, x.shape[1], 16):
+        y = (y.astype(np.float32) + x[:, start : start + 16] @ weight[:, start : start + 16].T).astype(np.float16)
+    return y.astype(here.forward.dtype)
+
+
+def rounded_weights(rounding: Callable[[FloatArray], FloatArray]) -> Mistake:
+    """Return matrices and tables of embeddings that are rounded; biases stay."""
+    return part_mistake(
+        (*_LOOKUPS, *DENSE),
+        **weights(DENSE, lambda weight, bias: (rounding(weight), bias)).parts,
+        rows=lambda inner, here, table, ids: rounding(inner(here, table, ids)),
+    )
+
+
+def product(change: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]) -> Mistake:
+    """Return products of changed factors."""
+    return part_mistake(DENSE, product=lambda inner, here, x, weight: inner(here, *change(x, weight)))
+
+
+def stored(rounding: Callable[[FloatArray], FloatArray]) -> Mistake:
+    """Return values that are all rounded."""
+    return part_mistake(_EVERY, value=lambda inner, here, value: rounding(inner(here, value)))
+
+
+# --- vectors and names ------------------------------------------------------------------------------------------------
+
+
+def pooled(pooling: str) -> Mistake:
+    """Return another pooling, a key of `POOLINGS`."""
+    return Mistake("", "", "", (VECTOR,), vector=lambda right: right._replace(pooling=pooling))
+
+
+def lengths(scaling: str) -> Mistake:
+    """Return another length, a key of `SCALINGS`."""
+    return Mistake("", "", "", (VECTOR,), vector=lambda right: right._replace(scaling=scaling))
+
+
+def renamed(symbols: tuple[str, ...], source: Callable[[int, int], str]) -> Mistake:
+    """Return a dump whose hidden state i has the values of another name, of i and the number of layers."""
+
+    def change(values: dict[str, FloatArray], depth: int) -> dict[str, FloatArray]:
+        pairs = {state_name(i): source(i, depth) for i in range(depth + 1)}
+        return values | {name: values[held] for name, held in pairs.items() if held in values}
+
+    return Mistake("", "", "", symbols, dump=change)
+
+
+# --- the vector of a text ---------------------------------------------------------------------------------------------
+
+
+Values: TypeAlias = Mapping[str, FloatArray]
+
+
+def _sum(x: FloatArray, positions: Int64Array) -> FloatArray:
+    return x.sum(axis=0)
+
+
+_MODES = {**POOLING_MODES, "sum": _sum}
+
+
+def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray:
+    """Pool the chosen tokens of each row by a formula of sentence/pooling.py; zeros for a row without any."""
+    vectors = np.zeros((len(x), x.shape[-1]), x.dtype)
+    for row, (states, some) in enumerate(zip(x, chosen, strict=True)):
+        if some.any():
+            vectors[row] = _MODES[mode](states[some], np.arange(int(some.sum())))
+    return vectors
+
+
+def _mode(mode: str) -> Callable[[Values, Padded, int], FloatArray]:
+    return lambda values, inputs, depth: _rows(values[state_name(depth)], inputs.mask, mode)
+
+
+def _without_special(values: Values, inputs: Padded, depth: int) -> FloatArray:
+    count = inputs.mask.cumsum(axis=1)
+    inside = inputs.mask & (count > 1) & (count < count.max(axis=1, keepdims=True))
+    return _rows(values[state_name(depth)], inside, "mean")
+
+
+POOLINGS: dict[str, Callable[[Values, Padded, int], FloatArray]] = {
+    **{mode: _mode(mode) for mode in _MODES},
+    "pooler": lambda values, inputs, depth: values["pooler"],
+    "mean with padding": lambda values, inputs, depth: values[state_name(depth)].mean(axis=1),
+    "mean without [CLS] and [SEP]": _without_special,
+    "mean of the first and last state": lambda values, inputs, depth: _rows(
+        (values[state_name(0)] + values[state_name(depth)]) / 2, inputs.mask, "mean"
+    ),
+    "mean of the last state but one": lambda values, inputs, depth: _rows(
+        values[state_name(max(depth - 1, 0))], inputs.mask, "mean"
+    ),
+}
+"""The vector before it is scaled, by name: of the values of all names, the inputs, and the number of layers."""
+
+
+def _length(x: FloatArray) -> FloatArray:
+    norms: FloatArray = np.sqrt((x * x).sum(axis=-1, keepdims=True))
+    return np.where(norms > 0, norms, 1)
+
+
+SCALINGS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "unit": lambda x: x / _length(x),
+    "none": lambda x: x,
+    "twice": lambda x: x / _length(x) ** 2,
+}
+"""Normalised to length 1, left as it is, or divided by its length twice."""
+
+
+def vector(values: Values, inputs: Padded, depth: int, recipe: Recipe, mistakes: Iterable[Mistake] = ()) -> FloatArray:
+    """Make one vector per text, (B, H), with mistakes; `values` has the hidden states and the pooler that it needs.
+
+    Raises
+    ------
+    InapplicableError
+        A value is not there.
+    """
+    for mistake in mistakes:
+        if mistake.vector is not None:
+            recipe = mistake.vector(recipe)
+    try:
+        with np.errstate(all="ignore"):
+            return SCALINGS[recipe.scaling](POOLINGS[recipe.pooling](values, inputs, depth))
+    except KeyError as error:
+        raise InapplicableError(f"{error} is not known here") from None
+
+
+def find_recipe(values: Values, inputs: Padded, depth: int, wanted: FloatArray) -> Recipe | None:
+    """Return the recipe that makes the vectors `wanted` of the true values, or None."""
+    shown = inputs.mask.any(axis=1)
+    limit = 1e-4 * float(np.abs(wanted[shown]).max(initial=0))
+    for pooling in (*POOLING_MODES, *(["pooler"] if "pooler" in values else [])):
+        for scaling in ("unit", "none"):
+            made = vector(values, inputs, depth, Recipe(pooling, scaling))
+            if made.shape == wanted.shape and np.abs(made - wanted)[shown].max(initial=0) <= limit:
+                return Recipe(pooling, scaling)
+    return None
