@@ -7,7 +7,6 @@ input are faults. The default run has a sample of each list; `slow` has 20 times
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
@@ -27,6 +26,7 @@ from benchmarks.checkpoints import VOCABULARY, save_vocabulary
 from benchmarks.hashes import random_model
 from minibert import BertModel, ModelFormatError, SentenceTransformer
 from minibert.cli import main
+from tests.support.damage import both, chances, damaged_bytes, damaged_json, sampled, values
 from tests.support.marks import unix
 from tests.support.report import REPORT
 
@@ -40,30 +40,6 @@ SETTINGS = (
     "sentence_bert_config.json",
 )
 
-# Values that replace one value of a JSON file; a large int is below what Python refuses to print.
-leaves = st.one_of(
-    st.sampled_from([None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 1e308, 1e-9, -0.5]),
-    st.sampled_from(["", "a", "\u0000", "\ud800", "../..", "nan", "BertModel", "Dense", "[UNK]", "x" * 70_000]),
-    st.sampled_from([float("nan"), float("inf")]),
-)
-values = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
-chances = st.integers(0, 2**64 - 1).map(random.Random)
-
-
-def sampled(most: int) -> Any:
-    return settings(
-        max_examples=most, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-    )
-
-
-def both(most: int) -> Any:
-    """The parameter of a list: a sample of this length, and 20 times as many cases under `slow`."""
-    return pytest.mark.parametrize("most", [most, pytest.param(20 * most, marks=pytest.mark.slow)])
-
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -75,46 +51,6 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         warnings.simplefilter("ignore")
         SentenceTransformer(plain).save_pretrained(str(folder))
     return folder
-
-
-def damaged_json(data: bytes, chance: random.Random, value: Any) -> bytes:
-    """Replace, delete, repeat or rename one value somewhere in a JSON file, or damage its bytes."""
-    if chance.random() < 0.2:
-        return damaged_bytes(data, chance)
-    whole = json.loads(data)
-    places: list[tuple[Any, Any]] = []
-
-    def walk(node: Any) -> None:
-        for key in node if isinstance(node, dict) else range(len(node)):
-            places.append((node, key))
-            if isinstance(node[key], dict | list):
-                walk(node[key])
-
-    walk(whole)
-    node, key = chance.choice(places) if places else (None, None)
-    if node is None or chance.random() < 0.05:
-        whole = value
-    elif chance.random() < 0.2:
-        del node[key]
-    elif isinstance(node, dict) and chance.random() < 0.2:
-        node[str(key) + "x"] = node.pop(key)
-    else:
-        node[key] = value
-    return json.dumps(whole).encode()
-
-
-def damaged_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Cut a file, flip bits, or insert bytes."""
-    place = chance.randrange(len(data) + 1)
-    how = chance.randrange(4)
-    if how == 0:
-        return data[:place]
-    if how == 1:
-        return data[:place] + bytes(chance.randrange(256) for _ in range(chance.randrange(1, 9))) + data[place:]
-    changed = bytearray(data)
-    for _ in range(chance.randrange(1, 4)):
-        changed[chance.randrange(len(changed))] ^= 1 << chance.randrange(8)
-    return bytes(changed)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,135 +9,77 @@ import pytest
 
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
+TEXTS: list[tuple[type[Exception], str, list[Any]]] = [
+    (TypeError, "text is a ", [None, 7, b"text", float("nan"), {"text": 1}, iter(["a"]), np.array([["a"]])]),
+    (TypeError, r"text\[0\] is ", [[b"a"], [("a", "b", "c")], [["a"]], np.array([1.5])]),
+    (TypeError, r"text\[1\] is ", [["a", None], ["a", float("nan")], [("a", "b"), "c"]]),
+    (ValueError, r"text\[0\] holds .*'\\ud800', at position 2", ["ab\ud800"]),
+    (ValueError, r"text\[1\] holds .* '\\udfff', at position 0", [["a", "\udfffb"]]),
+]
+LONG, OVERFLOW = "a b c d e", {"return_overflowing_tokens": True}
+OPTIONS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    *((value, {}, error, word) for error, word, values in TEXTS for value in values),
+    (["a"], {"text_pair": ["x\udc80"]}, ValueError, r"text_pair\[0\] holds .* position 1"),
+    ("a", {"text_pair": ["b"]}, TypeError, "both be one text"),
+    (["a"], {"text_pair": "b"}, TypeError, "both be one text"),
+    (["a", "b"], {"text_pair": ["c"]}, ValueError, "2 texts and 1 in text_pair"),
+    (["a"], {"text_pair": [None]}, TypeError, r"text_pair\[0\]"),
+    ("a b", {"is_split_into_words": True}, TypeError, "text is str 'a b'"),
+    ([["a"], "b"], {"is_split_into_words": True}, TypeError, r"text\[1\] is str 'b'"),
+    ([["a", 2]], {"is_split_into_words": True}, TypeError, r"text\[0\]\[1\] is int 2"),
+    ([["a", "\ud812"]], {"is_split_into_words": True}, ValueError, r"text\[0\]\[1\] holds"),
+    (["a", "b c"], {"return_tensors": "np"}, ValueError, "row 0 has 3 tokens, row 1 has 4; add padding=True"),
+    ("a", {"paddin": True}, TypeError, r"Did you mean padding=\?"),
+    *(("a", {name: value}, ValueError, name) for name, values in {
+        "return_tensors": ["tf", 1], "padding_side": ["top"], "text_target": [5], "text_pair_target": ["b"],
+        "padding": ["long", 1], "truncation": ["first"], "max_length": [0, -5, 1], "stride": [-1]}.items()
+      for value in values),
+    *(("a", {name: value}, TypeError, name) for name, value in (
+        ("max_length", True), ("max_length", 5.0), ("max_length", "5"), ("stride", 1.5))),
+    (["a"], {"text_pair": ["b"], "max_length": 2}, ValueError, "no room for the 3 special tokens"),
+    ("a b c", {"truncation": "only_second", "max_length": 4}, ValueError, "text_pair="),
+    (["a", "b"], {"text_pair": ["c", LONG], "truncation": "only_first", "max_length": 6}, ValueError, "text 1 "),
+    (LONG, {"max_length": 5, "stride": 3, **OVERFLOW}, ValueError, "stride=3 must be less than the 3"),
+    ("a b c", {"max_length": 2, **OVERFLOW}, ValueError, "less than the 0 tokens"),
+    ("a", {"padding": True, "pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of=0"),
+    ("a", {"padding": True, "truncation": True, "max_length": 9, "pad_to_multiple_of": 8}, ValueError, "max_length=9"),
+    ("a", {"padding": "max_length", "max_length": 2**62}, MemoryError, "tokens"),
+    ([LONG, "a"], {"padding": "max_length", "max_length": 3, "return_tensors": "np"}, ValueError, "max_length=3"),
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("text", "options", "error", "message"),
-    [
-        (None, {}, TypeError, "text is a NoneType"),
-        (7, {}, TypeError, "text is a int"),
-        (b"text", {}, TypeError, "text is a bytes"),
-        (float("nan"), {}, TypeError, "text is a float"),
-        ({"text": 1}, {}, TypeError, "text is a dict"),
-        (iter(["a"]), {}, TypeError, "text is a list_iterator"),
-        (["a", None], {}, TypeError, r"text\[1\] is NoneType None"),
-        (["a", float("nan")], {}, TypeError, r"text\[1\] is float nan"),
-        (["a", "b", 3], {}, TypeError, r"text\[2\] is int 3"),
-        ([b"a"], {}, TypeError, r"text\[0\] is bytes b'a'"),
-        ([("a", "b", "c")], {}, TypeError, r"text\[0\] is tuple .* text_pair="),
-        ([["a"]], {}, TypeError, r"text\[0\] is list .* is_split_into_words=True"),
-        ([("a", "b"), "c"], {}, TypeError, r"text\[1\] is str 'c'"),
-        (np.array([["a"]]), {}, TypeError, "text is a ndarray"),
-        (np.array([1.5]), {}, TypeError, r"text\[0\] is float"),
-        ("ab\ud800", {}, ValueError, r"text\[0\] holds .* surrogate '\\ud800', at position 2"),
-        (["a", "\udfffb"], {}, ValueError, r"text\[1\] holds .* '\\udfff', at position 0"),
-        (["a"], {"text_pair": ["x\udc80"]}, ValueError, r"text_pair\[0\] holds .* position 1"),
-        ("a", {"text_pair": ["b"]}, TypeError, "both be one text"),
-        (["a"], {"text_pair": "b"}, TypeError, "both be one text"),
-        (["a", "b"], {"text_pair": ["c"]}, ValueError, "2 texts and 1 in text_pair"),
-        (["a"], {"text_pair": [None]}, TypeError, r"text_pair\[0\] is NoneType"),
-        ("a b", {"is_split_into_words": True}, TypeError, "text is str 'a b'"),
-        ([["a"], "b"], {"is_split_into_words": True}, TypeError, r"text\[1\] is str 'b'"),
-        ([["a", 2]], {"is_split_into_words": True}, TypeError, r"text\[0\]\[1\] is int 2"),
-        (["a", ["b"]], {"is_split_into_words": True}, TypeError, r"text\[0\]\[1\] is list"),
-        ([["a", "\ud812"]], {"is_split_into_words": True}, ValueError, r"text\[0\]\[1\] holds"),
-        (["a", "b c"], {"return_tensors": "np"}, ValueError, "row 0 has 3 tokens, row 1 has 4; add padding=True"),
-        ("a", {"return_tensors": "tf"}, ValueError, "'tf'"),
-        ("a", {"return_tensors": 1}, ValueError, "return_tensors=1"),
-        ("a", {"padding_side": "top"}, ValueError, "padding_side='top'"),
-        ("a", {"text_target": 5}, ValueError, "text_target"),
-        ("a", {"text_pair_target": "b"}, ValueError, "expected None or False. Tokenize the targets"),
-        ("a", {"paddin": True}, TypeError, r"BertTokenizer\(\) has no keyword paddin=\. Did you mean padding=\?"),
-        ("a", {"padding": "long"}, ValueError, "padding='long'"),
-        ("a", {"padding": 1}, ValueError, "padding=1"),
-        ("a", {"truncation": "first"}, ValueError, "truncation='first'"),
-        ("a", {"max_length": 0}, ValueError, "max_length=0"),
-        ("a", {"max_length": -5}, ValueError, "max_length=-5"),
-        ("a", {"max_length": True}, TypeError, "max_length=True"),
-        ("a", {"max_length": 5.0}, TypeError, r"max_length=5\.0"),
-        ("a", {"max_length": "5"}, TypeError, "max_length='5'"),
-        ("a", {"max_length": 1}, ValueError, "max_length=1 has no room for the 2 special tokens"),
-        (["a"], {"text_pair": ["b"], "max_length": 2}, ValueError, "no room for the 3 special tokens"),
-        ("a b c", {"truncation": "only_second", "max_length": 4}, ValueError, "needs text_pair="),
-        (
-            ["a", "b"],
-            {"text_pair": ["c", "d e f g"], "truncation": "only_first", "max_length": 6},
-            ValueError,
-            "text 1 .*4",
-        ),
-        ("a", {"stride": -1}, ValueError, "stride=-1"),
-        ("a", {"stride": 1.5}, TypeError, r"stride=1\.5"),
-        (
-            "a b c d e",
-            {"max_length": 5, "stride": 3, "return_overflowing_tokens": True},
-            ValueError,
-            "stride=3 must be less than the 3",
-        ),
-        ("a b c", {"max_length": 2, "return_overflowing_tokens": True}, ValueError, "less than the 0 tokens"),
-        (
-            "a",
-            {"padding": True, "pad_to_multiple_of": 0},
-            ValueError,
-            "pad_to_multiple_of=0",
-        ),
-        (
-            "a",
-            {"padding": True, "truncation": True, "max_length": 9, "pad_to_multiple_of": 8},
-            ValueError,
-            "max_length=9 is not a multiple",
-        ),
-        ("a", {"padding": "max_length", "max_length": 2**62}, MemoryError, "1 row of .* tokens take"),
-        (
-            ["a b c", "a"],
-            {"padding": "max_length", "max_length": 3, "return_tensors": "np"},
-            ValueError,
-            "row 0 has 5 tokens, max_length=3; add truncation=True",
-        ),
-    ],
-)
+
+@pytest.mark.parametrize(("text", "options", "error", "word"), OPTIONS)
 def test_bad_input_is_named(
-    tokenizer: BertTokenizer, text: Any, options: dict[str, Any], error: type[Exception], message: str
+    tokenizer: BertTokenizer, text: Any, options: dict[str, Any], error: type[Exception], word: str
 ) -> None:
-    with pytest.raises(error, match=message) as raised:
+    with pytest.raises(error, match=word) as raised:
         tokenizer(text, **options)
     assert raised.type is error
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda t: t.decode([101, 99999]),
-            ValueError,
-            "token id 99999 at position 1 has no token; ids run from 0 to 30521",
-        ),
-        (lambda t: t.decode(-1), ValueError, "token id -1"),
-        (lambda t: t.decode(2**40), ValueError, f"token id {2**40}"),
-        (lambda t: t.decode([1.0]), TypeError, r"token id 0=1\.0"),
-        (lambda t: t.decode([True]), TypeError, "token id 0=True"),
-        (lambda t: t.decode([101, [102]]), TypeError, "call batch_decode"),
-        (lambda t: t.decode([[[101]]]), TypeError, "token id 0 is a sequence"),
-        (lambda t: t.batch_decode(5), TypeError, "int"),
-        (lambda t: t.decode(["a"]), TypeError, "token id 0='a'"),
-        (lambda t: t.decode(np.array([1.5])), TypeError, "token id 0=.*1.5.*"),
-        (lambda t: t.decode("101"), TypeError, "token id"),
-        (lambda t: t.decode(None), TypeError, "token id"),
-        (lambda t: t.decode({101}), TypeError, "token id"),
-        (lambda t: t.convert_ids_to_tokens([30522]), ValueError, "token id 30522"),
-        (lambda t: t.convert_ids_to_tokens(30522), ValueError, "token id 30522"),
-        (lambda t: t.convert_tokens_to_ids(5), TypeError, "tokens are int 5"),
-        (lambda t: t.convert_tokens_to_ids(["a", 5]), TypeError, "a token is int 5"),
-        (lambda t: t.tokenize(["a", "b"]), TypeError, r"text is list .*expected one str\. For several"),
-        (lambda t: t.tokenize("a b", is_split_into_words=True), TypeError, "text is str .*expected one list of words"),
-        (lambda t: t.tokenize([["a"], ["b"]], is_split_into_words=True), TypeError, "expected a str"),
-        (lambda t: t.encode("a", 5), TypeError, "pair is a int"),
-        (lambda t: t.encode(None), TypeError, "text is a NoneType"),
-    ],
-)
+CALLS: list[tuple[str, type[Exception], str, list[Any]]] = [
+    ("decode", ValueError, "token id ", [[101, 99999], -1, 2**40]),
+    ("decode", TypeError, "token id", [[1.0], [True], ["a"], np.array([1.5]), "101", None, {101}]),
+    ("decode", TypeError, "batch_decode", [[101, [102]]]),
+    ("decode", TypeError, "token id", [[[[101]]]]),
+    ("batch_decode", TypeError, "int", [5]),
+    ("convert_ids_to_tokens", ValueError, "token id 30522", [[30522], 30522]),
+    ("convert_tokens_to_ids", TypeError, "token", [5, ["a", 5]]),
+    ("tokenize", TypeError, "text", [["a", "b"]]),
+    ("encode", TypeError, "text", [None]),
+]
+
+
+@pytest.mark.parametrize(("method", "error", "word", "values"), CALLS)
 def test_bad_calls_are_named(
-    tokenizer: BertTokenizer, call: Callable[[BertTokenizer], Any], error: type[Exception], message: str
+    tokenizer: BertTokenizer, method: str, error: type[Exception], word: str, values: list[Any]
 ) -> None:
-    with pytest.raises(error, match=message):
-        call(tokenizer)
+    for value in values:
+        with pytest.raises(error, match=word):
+            getattr(tokenizer, method)(value)
+    for words in ("a b", [["a"], ["b"]]):
+        with pytest.raises(TypeError, match="expected"):
+            tokenizer.tokenize(words, is_split_into_words=True)
 
 
 def test_every_lone_surrogate_is_refused(tokenizer: BertTokenizer) -> None:

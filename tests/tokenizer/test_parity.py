@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 import transformers
 
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from tests.support.checkpoints import locate_minilm
 from tests.support.report import REPORT
 from tests.support.text_data import naughty_lines, needs_data, tokenization_cases, udhr_lines
 from tests.support.tokenizer_files import (
@@ -104,21 +102,20 @@ def compare_everything(folder: Path, name: str, texts: list[str], all_windows: b
     ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
     assert ours.get_vocab() == theirs.get_vocab()
     short = [SHORT_TEXTS[index % len(SHORT_TEXTS)] for index in range(len(texts))]
-    runs = [("single texts", texts, None, options) for options in SINGLE_OPTIONS]
-    runs += [("pairs", texts, shuffled(texts), options) for options in PAIR_OPTIONS]
-    runs += [("pairs", texts, short, {"truncation": "only_first"} | options) for options in ONE_SIDED_OPTIONS]
-    runs += [("pairs", short, texts, {"truncation": "only_second"} | options) for options in ONE_SIDED_OPTIONS]
-    counts = {"single texts": [0, 0], "pairs": [0, 0]}
-    for kind, first, second, options in runs:
-        many = [run[3] for run in runs if run[0] == kind and makes_many_windows(run[3])]
-        turn = slice(many.index(options), None, len(many)) if options in many and not all_windows else slice(None)
-        compared, mismatches = count_mismatches(ours, theirs, first[turn], second and second[turn], options)
-        assert compared >= len(first[turn])
-        counts[kind][0] += compared
-        counts[kind][1] += mismatches
-    for kind, (compared, mismatches) in counts.items():
-        REPORT.append(f"tokenizer parity, {name}, {kind}: {compared:,} rows compared, {mismatches} mismatches")
-    assert [mismatches for _, mismatches in counts.values()] == [0, 0]
+    singles = [(texts, None, options) for options in SINGLE_OPTIONS]
+    pairs = [(texts, shuffled(texts), options) for options in PAIR_OPTIONS]
+    pairs += [(texts, short, {"truncation": "only_first"} | options) for options in ONE_SIDED_OPTIONS]
+    pairs += [(short, texts, {"truncation": "only_second"} | options) for options in ONE_SIDED_OPTIONS]
+    total = mismatches = 0
+    for runs in (singles, pairs):
+        many = [options for *_, options in runs if makes_many_windows(options)]
+        for first, second, options in runs:
+            turn = slice(many.index(options), None, len(many)) if options in many and not all_windows else slice(None)
+            compared, wrong = count_mismatches(ours, theirs, first[turn], second and second[turn], options)
+            assert compared >= len(first[turn])
+            total, mismatches = total + compared, mismatches + wrong
+    REPORT.append(f"tokenizer parity, {name}: {total:,} rows compared, {mismatches} mismatches")
+    assert mismatches == 0
 
 
 def makes_many_windows(options: dict[str, Any]) -> bool:
@@ -139,13 +136,6 @@ def test_equals_transformers_on_real_texts(folders: Callable[[str], Path], name:
     compare_everything(folders(name), f"{name}, 1/{every} of the texts", real_texts()[first % every :: every], False)
 
 
-@pytest.mark.slow
-@needs_data
-@pytest.mark.parametrize("name", REAL_VOCABULARIES)
-def test_equals_transformers_in_all_windows_of_real_texts(folders: Callable[[str], Path], name: str) -> None:
-    compare_everything(folders(name), f"{name}, all windows", real_texts())
-
-
 def real_texts() -> list[str]:
     assert len(udhr_lines()) == 4101
     assert len(naughty_lines()) > 500
@@ -159,49 +149,30 @@ def case_texts() -> Iterator[str]:
         yield from [text] if isinstance(text, str) else text
 
 
-def test_encodings_equal_transformers_without_padding(tokenizer: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
-    reference = theirs(AWKWARD_TEXTS, return_offsets_mapping=True, return_special_tokens_mask=True)
-    encodings = tokenizer.encodings(AWKWARD_TEXTS)
-    assert len(encodings) == len(AWKWARD_TEXTS)
-    for row, encoding in enumerate(encodings):
-        assert encoding.ids.dtype == encoding.token_types.dtype == encoding.offsets.dtype == np.int64
-        assert encoding.ids.tolist() == reference["input_ids"][row]
-        assert encoding.token_types.tolist() == reference["token_type_ids"][row]
-        assert encoding.special_tokens_mask.tolist() == reference["special_tokens_mask"][row]
-        assert [tuple(offsets) for offsets in encoding.offsets] == reference["offset_mapping"][row]
-        assert encoding.tokens == reference.tokens(row)
-        assert encoding.word_ids == reference.word_ids(row)
-        assert encoding.sequence_ids == reference.sequence_ids(row)
-        assert encoding.n_truncated == 0
-        assert len(encoding) == len(encoding.ids)
-
-
-def test_single_texts_equal_transformers_row_by_row(tokenizer: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+def test_single_texts_equal_transformers_row_by_row(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     for text, pair in zip(AWKWARD_TEXTS, reversed(AWKWARD_TEXTS), strict=True):
-        assert tokenizer(text)["input_ids"] == theirs(text)["input_ids"]
-        assert tokenizer.tokenize(text) == theirs.tokenize(text)
-        assert tokenizer.encode(text) == theirs.encode(text)
-        assert tokenizer.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False)
-        assert tokenizer.encode(text, max_length=6) == theirs.encode(text, max_length=6)
-        if pair:
-            assert tokenizer.encode(text, pair) == theirs.encode(text, pair)
-            assert tokenizer.tokenize(text, pair) == theirs.tokenize(text, pair)
-            assert tokenizer.tokenize([text]) == theirs.tokenize([text])
-            words = text.split()
-            expected = theirs.tokenize(words, is_split_into_words=True)
-            assert tokenizer.tokenize(words, is_split_into_words=True) == expected
-            assert tokenizer.tokenize([words], is_split_into_words=True) == expected
+        words = text.split()
+        calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+            ("__call__", (text,), {"return_offsets_mapping": True, "return_special_tokens_mask": True}),
+            ("tokenize", (text,), {}),
+            *(("encode", (text,), options) for options in ({}, {"add_special_tokens": False}, {"max_length": 6})),
+        ]
+        if pair:  # transformers drops an empty one
+            calls += [("encode", (text, pair), {}), ("tokenize", (text, pair), {}), ("tokenize", ([text],), {})]
+            calls += [("tokenize", (one,), {"is_split_into_words": True}) for one in (words, [words])][
+                : 2 * bool(words)
+            ]
+        for name, arguments, options in calls:
+            ours, theirs = (getattr(one, name)(*arguments, **options) for one in (tokenizer, their_tokenizer))
+            assert ours == theirs or dict(ours) == dict(theirs), (name, arguments)
 
 
-def test_rows_above_max_length_stay_long_without_truncation(tokenizer: BertTokenizer) -> None:
+def test_rows_above_max_length_stay_long_without_truncation(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     """A tutorial of Hugging Face prints such rows."""
-    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     options: dict[str, Any] = {"padding": "max_length", "max_length": 5, "truncation": False}
     for texts in (["a b c d e f", "a"], "a b c d e f", "a"):
         for multiple in (None, 4):
-            expected = theirs(texts, pad_to_multiple_of=multiple, **options)
+            expected = their_tokenizer(texts, pad_to_multiple_of=multiple, **options)
             found = tokenizer(texts, pad_to_multiple_of=multiple, **options)
             assert {name: found[name] for name in found} == {name: expected[name] for name in expected}
             assert repr(found.keys()) == repr(expected.keys())
@@ -209,25 +180,26 @@ def test_rows_above_max_length_stay_long_without_truncation(tokenizer: BertToken
     assert whole.tolist() == [tokenizer("a b c d e f")["input_ids"]]
 
 
-def test_words_equal_transformers(tokenizer: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+def test_words_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     sentences = [text.split(" ") for text in AWKWARD_TEXTS] + [[], ["New York", "", "embeddings"]]
     for options in ({}, {"truncation": True, "max_length": 7}, {"text_pair": sentences[::-1]}):
         options = {"padding": True, "is_split_into_words": True} | options
-        mine, reference = tokenizer(sentences, **EVERYTHING, **options), theirs(sentences, **EVERYTHING, **options)
+        mine, reference = (
+            tokenizer(sentences, **EVERYTHING, **options),
+            their_tokenizer(sentences, **EVERYTHING, **options),
+        )
         assert described(mine) == described(reference)
     for words in (["one", "text"], []):
-        mine, reference = tokenizer(words, is_split_into_words=True), theirs(words, is_split_into_words=True)
+        mine, reference = tokenizer(words, is_split_into_words=True), their_tokenizer(words, is_split_into_words=True)
         assert mine["input_ids"] == reference["input_ids"]
 
 
-def test_character_positions_equal_transformers(tokenizer: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+def test_character_positions_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     for side in ("right", "left"):
-        tokenizer.padding_side = theirs.padding_side = side
+        tokenizer.padding_side = their_tokenizer.padding_side = side
         batch = (AWKWARD_TEXTS, AWKWARD_TEXTS[::-1])
         options = {"padding": True, "truncation": True, "max_length": 40}
-        mine, reference = tokenizer(*batch, **options), theirs(*batch, **options)
+        mine, reference = tokenizer(*batch, **options), their_tokenizer(*batch, **options)
         for row, texts in enumerate(zip(*batch, strict=True)):
             for sequence, text in enumerate(texts):
                 for char in range(min(len(text), 60)):
@@ -235,61 +207,51 @@ def test_character_positions_equal_transformers(tokenizer: BertTokenizer) -> Non
             for token in range(len(mine["input_ids"][0])):
                 assert mine.token_to_chars(row, token) == reference.token_to_chars(row, token)
                 assert repr(mine.token_to_chars(row, token)) == repr(reference.token_to_chars(row, token))
-    tokenizer.padding_side = "right"
+    tokenizer.padding_side = their_tokenizer.padding_side = "right"
 
 
-def test_decoding_equals_transformers(tokenizer: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
-    sequences = [theirs.encode(text, truncation=True) for text in AWKWARD_TEXTS + random_texts(50)]
+def test_decoding_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
+    sequences = [their_tokenizer.encode(text, truncation=True) for text in AWKWARD_TEXTS + random_texts(50)]
     generator = np.random.default_rng(3)
     sequences += [generator.integers(0, 30522, size=40).tolist() for _ in range(50)]
     for skip in (False, True):
         for clean_up in (None, False, True):
             options = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": clean_up}
-            expected = [theirs.decode(ids, **options) for ids in sequences]
+            expected = [their_tokenizer.decode(ids, **options) for ids in sequences]
             assert tokenizer.batch_decode(sequences, **options) == expected
             assert [tokenizer.decode(np.array(ids), **options) for ids in sequences] == expected
         for ids in sequences:
-            assert tokenizer.convert_ids_to_tokens(ids, skip) == theirs.convert_ids_to_tokens(ids, skip)
-    assert tokenizer.decode(101) == theirs.decode(101)
-    assert tokenizer.decode([]) == theirs.decode([]) == ""
+            assert tokenizer.convert_ids_to_tokens(ids, skip) == their_tokenizer.convert_ids_to_tokens(ids, skip)
+    assert tokenizer.decode(101) == their_tokenizer.decode(101)
+    assert tokenizer.decode([]) == their_tokenizer.decode([]) == ""
 
 
-def test_vocabulary_equals_transformers(tokenizer: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+def test_vocabulary_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     names = ["cls", "sep", "pad", "unk", "mask"]
     for name in [f"{name}_token" for name in names] + [f"{name}_token_id" for name in names]:
-        assert getattr(tokenizer, name) == getattr(theirs, name) is not None
+        assert getattr(tokenizer, name) == getattr(their_tokenizer, name) is not None
     for name in ("all_special_tokens", "all_special_ids", "vocab_size", "padding_side", "truncation_side"):
-        assert getattr(tokenizer, name) == getattr(theirs, name)
-    assert len(tokenizer) == len(theirs) == 30522
-    assert tokenizer.vocab == tokenizer.get_vocab() == theirs.vocab
+        assert getattr(tokenizer, name) == getattr(their_tokenizer, name)
+    assert len(tokenizer) == len(their_tokenizer) == 30522
+    assert tokenizer.vocab == tokenizer.get_vocab() == their_tokenizer.vocab
     assert list(tokenizer.vocab.values()) == list(range(30522))
     tokens = ["[CLS]", "hello", "##ing", "no such token", ""]
-    assert tokenizer.convert_tokens_to_ids(tokens) == theirs.convert_tokens_to_ids(tokens)
+    assert tokenizer.convert_tokens_to_ids(tokens) == their_tokenizer.convert_tokens_to_ids(tokens)
     assert tokenizer.convert_tokens_to_ids("hello") == 7592
     assert tokenizer.convert_ids_to_tokens(7592) == "hello"
     for pair in (False, True):
-        assert tokenizer.num_special_tokens_to_add(pair) == theirs.num_special_tokens_to_add(pair) == 2 + pair
+        assert tokenizer.num_special_tokens_to_add(pair) == their_tokenizer.num_special_tokens_to_add(pair) == 2 + pair
 
 
-def test_tutorial_sequences(tokenizer: BertTokenizer) -> None:
-    sentence = (
-        "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
-    )
-    expected = (
-        "101 2044 11065 2769 2013 1996 2924 11632 1010 1996 2924 27307 2001 2464 5645 2006 1996 5900 2314 2924 1012 102"
-    )
-    assert tokenizer.encode(sentence) == [int(token_id) for token_id in expected.split()]
-    listed = (
-        "knight lap survey ma ##ow noise billy ##ium shooting guide bedroom priest resistance motor homes sounded giant"
-    )
-    assert list(tokenizer.vocab.keys())[5000:5020] == [*listed.split(), "##mer", "150", "scenes"]
-    assert tokenizer.tokenize("embeddings") == ["em", "##bed", "##ding", "##s"]
-    assert tokenizer.encode("this is a test sentence") == [101, 2023, 2003, 1037, 3231, 6251, 102]
+ALL_CODE_POINTS = [code_point for code_point in range(0x110000) if not 0xD800 <= code_point < 0xE000]
 
 
-def compare_code_points(folder: Path, name: str, code_points: list[int]) -> None:
+@needs_data
+@pytest.mark.parametrize("name", ["uncased", pytest.param("bert-base-cased", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [300, pytest.param(1, marks=pytest.mark.slow)])
+def test_single_code_points_equal_transformers(folders: Callable[[str], Path], name: str, every: int) -> None:
+    code_points = sorted({*ALL_CODE_POINTS[:0x500], *ALL_CODE_POINTS[::every]})
+    folder = folders(name)
     ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
     texts = [f"a{chr(code_point)}b {chr(code_point)}" for code_point in code_points]
     compared, mismatches = count_mismatches(ours, theirs, texts, None, {}, batch_size=256)
@@ -297,23 +259,7 @@ def compare_code_points(folder: Path, name: str, code_points: list[int]) -> None
     assert (compared, mismatches) == (len(code_points), 0)
 
 
-ALL_CODE_POINTS = [code_point for code_point in range(0x110000) if not 0xD800 <= code_point < 0xE000]
-
-
-def test_single_code_points_equal_transformers(folders: Callable[[str], Path]) -> None:
-    sample = sorted({*ALL_CODE_POINTS[:0x500], *random.Random(4).sample(ALL_CODE_POINTS, 5000)})
-    compare_code_points(folders("uncased"), "uncased", sample)
-
-
-@pytest.mark.slow
-@needs_data
-@pytest.mark.parametrize("name", ["uncased", "bert-base-cased"])
-def test_every_code_point_equals_transformers(folders: Callable[[str], Path], name: str) -> None:
-    compare_code_points(folders(name), name, ALL_CODE_POINTS)
-
-
-def test_encode_takes_lists_as_transformers_does(tokenizer: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+def test_encode_takes_lists_as_transformers_does(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     calls: list[tuple[Any, dict[str, Any]]] = [
         (["a cat", "dog"], {}),
         (["a cat", "dog"], {"return_tensors": "np", "padding": True}),
@@ -323,7 +269,7 @@ def test_encode_takes_lists_as_transformers_does(tokenizer: BertTokenizer) -> No
     for text, options in calls:
         np.testing.assert_array_equal(
             np.array(tokenizer.encode(text, **options), dtype=object),
-            np.array(theirs.encode(text, **options), dtype=object),
+            np.array(their_tokenizer.encode(text, **options), dtype=object),
         )
     with pytest.raises(TypeError, match=r"101"):
         tokenizer.encode([101, 102])
