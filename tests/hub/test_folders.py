@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.numpy import load_file
 
 from minibert.checkpoint.files import locate
 from minibert.errors import ModelFormatError
@@ -18,51 +20,20 @@ from tests.support.fake_hub import CONFIG, FILES, index, write
 from tests.support.marks import unix
 
 BAD_FILENAMES = [
-    "",
-    ".",
-    "..",
-    "../config.json",
-    "a/../../config.json",
-    "1_Pooling/../config.json",
-    "./config.json",
-    "/etc/passwd",
-    "//server/share/x",
-    "1_Pooling//config.json",
-    "1_Pooling/",
-    "a\\b",
-    "..\\config.json",
-    "\\\\server\\share",
-    "C:config.json",
-    "C:/config.json",
-    "config.json:stream",
-    "a\0b",
-    "a\nb",
-    "a\x1b[31mb",
-    "a\x7f",
-    "\ud800.json",
-    "\u202egnp.exe",
+    *("", ".", "..", "../config.json", "a/../../config.json", "1_Pooling/../config.json", "./config.json"),
+    *("/etc/passwd", "//server/share/x", "1_Pooling//config.json", "1_Pooling/", "a\\b", "..\\config.json"),
+    *("\\\\server\\share", "C:config.json", "C:/config.json", "config.json:stream", "a\0b", "a\nb", "a\x1b[31mb"),
+    *("a\x7f", "\ud800.json", "\u202egnp.exe"),
 ]
 
 
-@pytest.mark.parametrize("filename", BAD_FILENAMES)
-def test_a_file_name_outside_the_folder_is_refused_in_a_folder(tmp_path: Path, filename: str) -> None:
+@pytest.mark.parametrize("filename", [*BAD_FILENAMES, None, b"config.json", 3, Path("config.json")])
+def test_a_file_name_outside_the_folder_is_refused(tmp_path: Path, filename: Any) -> None:
     write(tmp_path, {"config.json": b"{}", "model/config.json": b"{}"})
     files = locate(tmp_path / "model")
-    for method in (files.find, files.require):
-        with pytest.raises(ModelFormatError, match="cannot name a file in folder"):
+    for method in (files.find, files.require, locate("org/name").find):
+        with pytest.raises(ModelFormatError if isinstance(filename, str) else TypeError, match="file"):
             method(filename)
-
-
-@pytest.mark.parametrize("filename", BAD_FILENAMES)
-def test_a_file_name_outside_the_folder_is_refused_for_the_hub(filename: str) -> None:
-    with pytest.raises(ModelFormatError, match="cannot name a file in hub repository org/name"):
-        locate("org/name").find(filename)
-
-
-@pytest.mark.parametrize("filename", [None, b"config.json", 3, Path("config.json")])
-def test_a_file_name_of_another_type_is_refused(tmp_path: Path, filename: Any) -> None:
-    with pytest.raises(TypeError, match="file name must be a str"):
-        locate(tmp_path).find(filename)
 
 
 def test_a_folder_finds_what_it_has(tmp_path: Path) -> None:
@@ -81,51 +52,42 @@ def test_a_folder_finds_what_it_has(tmp_path: Path) -> None:
 
 def test_require_lists_the_files_that_exist(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": b"", "sub/b.txt": b"", **{f"many/{i:02}": b"" for i in range(20)}})
-    with pytest.raises(ModelFormatError, match=r"has no config\.json\. It has: a\.txt, many/, sub/\.$"):
-        locate(tmp_path).require("config.json")
-    with pytest.raises(ModelFormatError, match=r"subfolder sub has no config\.json\. It has: b\.txt\.$"):
-        locate(tmp_path, subfolder="sub").require("config.json")
-    with pytest.raises(ModelFormatError, match=r"00, .*, 11, and 8 more\.$"):
-        locate(tmp_path, subfolder="many").require("config.json")
-    with pytest.raises(ModelFormatError, match="It has: nothing"):
-        locate(tmp_path, subfolder="absent").require("config.json")
+    for subfolder, message in (
+        ("", r"no config\.json\. It has: a\.txt, many/, sub/\.$"),
+        ("sub", r"subfolder sub has no config\.json\. It has: b\.txt\.$"),
+        ("many", r"00, .*, 11, and 8 more\.$"),
+        ("absent", "It has: nothing"),
+    ):
+        with pytest.raises(ModelFormatError, match=message):
+            locate(tmp_path, subfolder=subfolder).require("config.json")
+    if os.name == "posix":
+        (tmp_path / "\x1b[2J").write_bytes(b"")
+        with pytest.raises(ModelFormatError, match=r"^[^\x1b]*\\x1b\[2J"):
+            locate(tmp_path).require("config.json")
 
 
 @unix
-def test_a_file_name_cannot_write_to_the_terminal(tmp_path: Path) -> None:
-    (tmp_path / "\x1b[2J").write_bytes(b"")
-    with pytest.raises(ModelFormatError) as caught:
-        locate(tmp_path).require("config.json")
-    assert "\x1b" not in str(caught.value)
-    assert "x1b[2J" in str(caught.value)
-
-
-@unix
-def test_special_files_are_refused_without_waiting(tmp_path: Path) -> None:
+def test_special_files_are_refused_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "device.json").symlink_to("/dev/zero")
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "dangling.json").symlink_to("nowhere.json")
     (tmp_path / "loop.json").symlink_to("loop.json")
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
     with socket.socket(socket.AF_UNIX) as listening:
-        here = os.getcwd()
-        os.chdir(tmp_path)  # a socket's path must be short
-        try:
-            listening.bind("socket.json")
-        finally:
-            os.chdir(here)
+        listening.bind("socket.json")
         files = locate(tmp_path)
-        for filename, message in {
-            "pipe.json": "is a device, pipe or socket, expected a regular file",
-            "device.json": "is a device, pipe or socket",
-            "socket.json": "is a device, pipe or socket",
-            "folder.json": "is a folder, expected a regular file",
-            "dangling.json": "is a link to 'nowhere.json', which does not exist",
-            "loop.json": "cannot be read",
-            "n" * 300: "cannot be read",
-        }.items():
+        for filename in (
+            "pipe.json",
+            "device.json",
+            "socket.json",
+            "folder.json",
+            "dangling.json",
+            "loop.json",
+            "n" * 300,
+        ):
             for method in (files.find, files.require):
-                with pytest.raises(ModelFormatError, match=message):
+                with pytest.raises(ModelFormatError, match=filename[:250]):
                     method(filename)
 
 
@@ -142,82 +104,53 @@ def test_links_are_followed(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in files.checkpoint()] == [b"w"]
 
 
-def test_a_single_file_is_the_checkpoint(tmp_path: Path) -> None:
-    files = locate(write(tmp_path, FILES))
-    assert files.checkpoint() == [tmp_path / "model.safetensors"]
-    assert files.index() is None
-
-
-def test_shards_come_in_the_order_of_their_first_mention(tmp_path: Path) -> None:
+def test_shards_come_in_the_order_of_their_first_mention_and_after_a_single_file(tmp_path: Path) -> None:
     shards = ("b.safetensors", "a.safetensors", "b.safetensors", "c.safetensors", "a.safetensors")
     write(tmp_path, {"model.safetensors.index.json": index(*shards), **dict.fromkeys(shards, b"")})
     files = locate(tmp_path)
     assert [path.name for path in files.checkpoint()] == ["b.safetensors", "a.safetensors", "c.safetensors"]
     assert files.index() == {f"t{i}": shard for i, shard in enumerate(shards)}
-
-
-def test_a_single_file_goes_before_shards(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").unlink()
+    with pytest.raises(ModelFormatError, match=r"no a\.safetensors"):
+        locate(tmp_path).checkpoint()
     write(tmp_path, {"model.safetensors": b"", "model.safetensors.index.json": b"{ damaged"})
     assert locate(tmp_path).checkpoint() == [tmp_path / "model.safetensors"]
     assert locate(tmp_path).index() is None
 
 
+BAD_SHARDS = [
+    *("../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "x.bin", "x.safetensors/", "..\\x.safetensors"),
+    *("C:x.safetensors", "x\0.safetensors", "\ud800.safetensors", "", ".", None, 3, ["x.safetensors"]),
+]
+
+
 @pytest.mark.parametrize(
-    "shard",
-    [
-        "../x.safetensors",
-        "/etc/x.safetensors",
-        "sub/x.safetensors",
-        "x.bin",
-        "x.safetensors/",
-        "..\\x.safetensors",
-        "C:x.safetensors",
-        "x\0.safetensors",
-        "\ud800.safetensors",
-        "",
-        ".",
-        None,
-        3,
-        ["x.safetensors"],
-    ],
+    "content", [*({"t": shard} for shard in BAD_SHARDS), None, {}, [], "x"], ids=lambda content: ascii(content)
 )
-def test_a_shard_name_must_be_a_plain_safetensors_file(tmp_path: Path, shard: Any) -> None:
-    shard_index = json.dumps({"weight_map": {"t": shard}}).encode()
+def test_a_shard_name_must_be_a_plain_safetensors_file(tmp_path: Path, content: Any) -> None:
+    shard_index = json.dumps({} if content is None else {"weight_map": content}).encode()
     write(tmp_path, {"x.safetensors": b"", "model/sub/x.safetensors": b"", "model/x.bin": b""})
     write(tmp_path, {"model/model.safetensors.index.json": shard_index})
     files = locate(tmp_path / "model")
     for method in (files.checkpoint, files.index):
-        with pytest.raises(ModelFormatError, match=r"expected (a plain file name|plain names)|half a character"):
+        with pytest.raises(ModelFormatError, match=r"index\.json|half a character|cannot name"):
             method()
-
-
-@pytest.mark.parametrize("content", [b"{}", b'{"weight_map": {}}', b'{"weight_map": []}', b'{"weight_map": "x"}'])
-def test_an_index_without_a_weight_map_is_refused(tmp_path: Path, content: bytes) -> None:
-    write(tmp_path, {"model.safetensors.index.json": content})
-    with pytest.raises(ModelFormatError, match=r"index\.json must hold a non-empty object .weight_map."):
-        locate(tmp_path).checkpoint()
-
-
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    write(tmp_path, {"model.safetensors.index.json": index("a.safetensors", "b.safetensors"), "a.safetensors": b""})
-    with pytest.raises(ModelFormatError, match=r"folder .* has no b\.safetensors\. It has: a\.safetensors, model"):
-        locate(tmp_path).checkpoint()
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, r"neither model\.safetensors nor .*It has: nothing"),
-        ({"config.json": b"{}"}, r"neither model\.safetensors nor .*It has: config\.json"),
-        ({"pytorch_model.bin": b""}, r"only as a pickle \(pytorch_model\.bin\).*spaces/safetensors/convert\n"),
-        ({"pytorch_model.bin.index.json": b"{}", "pytorch_model-1.bin": b""}, r"as a pickle \(pytorch_model\.bin\.ind"),
-        ({"tf_model.h5": b""}, r"It has: tf_model\.h5\..*from_tf=True"),
-        ({"tf_model.h5": b"", "pytorch_model.bin": b""}, "only as a pickle"),
+        ((), r"neither model\.safetensors nor .*It has: nothing"),
+        (("config.json",), r"It has: config\.json"),
+        (("pytorch_model.bin",), r"pickle \(pytorch_model\.bin\).*spaces/safetensors/convert\n"),
+        (("pytorch_model.bin.index.json", "pytorch_model-1.bin"), r"pickle \(pytorch_model\.bin\.ind"),
+        (("tf_model.h5",), r"It has: tf_model\.h5\..*from_tf=True"),
+        (("tf_model.h5", "pytorch_model.bin"), "pickle"),
     ],
 )
-def test_a_folder_without_safetensors_names_the_remedy(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+def test_a_folder_without_safetensors_names_the_remedy(tmp_path: Path, files: tuple[str, ...], message: str) -> None:
     with pytest.raises(ModelFormatError, match=message):
-        locate(write(tmp_path, files)).checkpoint()
+        locate(write(tmp_path, dict.fromkeys(files, b"{}"))).checkpoint()
 
 
 def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
@@ -238,8 +171,7 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
 
 
 @unix
-def test_the_conversion_command_of_the_message_works(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="the command is for machines with torch")
+def test_the_conversion_command_of_the_message_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tied = torch.arange(6.0).reshape(2, 3)
     torch.save({"embeddings": tied, "decoder": tied, "part": tied[:, 1]}, tmp_path / "pytorch_model-1-of-2.bin")
     torch.save({"bias": torch.ones(2, dtype=torch.float16)}, tmp_path / "pytorch_model-2-of-2.bin")
@@ -247,11 +179,8 @@ def test_the_conversion_command_of_the_message_works(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError) as caught:
         locate(tmp_path).checkpoint()
     command = next(line for line in str(caught.value).splitlines() if line.startswith("python -c"))
-    python = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run(command, shell=True, check=True, cwd=tmp_path, env={**os.environ, "PATH": python})
-
-    from safetensors.numpy import load_file
-
+    monkeypatch.chdir(tmp_path)
+    exec(shlex.split(command)[2], {})
     [path] = locate(tmp_path).checkpoint()
     tensors = load_file(path)
     assert sorted(tensors) == ["bias", "decoder", "embeddings", "part"]

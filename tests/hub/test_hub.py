@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 
 from minibert.checkpoint.files import ModelFiles, locate
@@ -39,29 +40,53 @@ def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- names --------
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        *("", "  ", "a\0b", "/no/such/folder", "./nothing-here", "../nothing-here", "..nothing", "~/no-such-folder"),
-        *("~no-such-user/x", "models\\bert", "C:\\models\\bert", "org/name/", Path("org/name"), "a/b/c", "org//name"),
-        *("org/na me", "org/name\n", "-x", "org/name.git", "a--b", "a..b", "https://huggingface.co/org/name"),
-        *("hf://org/name", "日本語", "org/\ud800", "org/\x1b[31m", "x" * 97),
-    ],
-)
-def test_a_name_that_cannot_be_a_model_is_refused(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"names no model|There is no folder|neither an existing folder nor a hub id"):
-        locate(given)
-
-
 class BytesPath:
     def __fspath__(self) -> bytes:
         return b"folder"
 
 
-@pytest.mark.parametrize("given", [None, 3, 1.5, b"folder", ["folder"], True, BytesPath()])
-def test_a_name_of_another_type_is_refused(given: Any) -> None:
-    with pytest.raises(TypeError, match="named by a str"):
-        locate(given)
+_NAMES = [
+    *("", "  ", "a\0b", "/no/such/folder", "./nothing-here", "../nothing-here", "..nothing", "~/no-such-folder"),
+    *("~no-such-user/x", "models\\bert", "C:\\models\\bert", "org/name/", Path("org/name"), "a/b/c", "org//name"),
+    *("org/na me", "org/name\n", "-x", "org/name.git", "a--b", "a..b", "https://huggingface.co/org/name"),
+    *("hf://org/name", "日本語", "org/\ud800", "org/\x1b[31m", "x" * 97),
+]
+_REVISIONS = (
+    "",
+    "a b",
+    "..",
+    "a..b",
+    "../main",
+    "/main",
+    "main/",
+    "a//b",
+    "a\\b",
+    "a:b",
+    "a~1",
+    "a^",
+    "*",
+    "a\0",
+    "./x",
+)
+BAD_ARGUMENTS: list[tuple[str, type[Exception], str, list[Any]]] = [
+    ("name_or_path", ValueError, "names no model|no folder|neither an existing folder nor a hub id", _NAMES),
+    ("name_or_path", TypeError, "named by a str", [None, 3, 1.5, b"folder", ["folder"], True, BytesPath()]),
+    ("revision", ValueError, "revision", [*_REVISIONS]),
+    ("revision", TypeError, "revision", [3]),
+    ("cache_dir", TypeError, "cache_dir", [3, b"x", BytesPath()]),
+    ("token", TypeError, "token", [3]),
+    ("token", ValueError, r"^((?!cret).)*$", ["", "hf_sec\nret", "hf_sécret"]),
+    ("subfolder", TypeError, "file", [None]),
+    ("subfolder", ModelFormatError, "file", ["../x", "/x"]),
+]
+
+
+@pytest.mark.parametrize(("argument", "error", "word", "values"), BAD_ARGUMENTS)
+def test_an_unusable_argument_is_refused(argument: str, error: type[Exception], word: str, values: list[Any]) -> None:
+    for value in values:
+        arguments = {argument: value} if argument != "name_or_path" else {}
+        with pytest.raises(error, match=word):
+            locate("org/name" if arguments else value, **arguments)
 
 
 @unix
@@ -70,11 +95,9 @@ def test_what_is_not_a_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     monkeypatch.chdir(tmp_path)
-    for given in (tmp_path / "config.json", str(tmp_path / "model.safetensors"), "bert-base-uncased"):
-        with pytest.raises(ValueError, match="is a file; pass the folder"):
-            locate(given)
-    for given in (tmp_path / "pipe", tmp_path / "dangling", "/dev/null"):
-        with pytest.raises(ValueError, match="exists but is not a folder"):
+    files = (tmp_path / "config.json", str(tmp_path / "model.safetensors"), "bert-base-uncased")
+    for given in (*files, tmp_path / "pipe", tmp_path / "dangling", "/dev/null"):
+        with pytest.raises(ValueError, match="is a file" if given in files else "not a folder"):
             locate(given)
 
 
@@ -89,24 +112,6 @@ def test_a_folder_goes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 _REVISIONS = ("", "a b", "..", "a..b", "../main", "/main", "main/", "a//b", "a\\b", "a:b", "a~1", "a^", "*", "a\0")
-
-
-@pytest.mark.parametrize(
-    ("argument", "value", "kind"),
-    [
-        *(("revision", value, ValueError) for value in (*_REVISIONS, "./x")),
-        ("revision", 3, TypeError),
-        *(("cache_dir", value, TypeError) for value in (3, b"x", BytesPath())),
-        ("token", 3, TypeError),
-        *(("token", value, ValueError) for value in ("", "hf_sec\nret", "hf_sécret")),
-        ("subfolder", None, TypeError),
-        *(("subfolder", value, ModelFormatError) for value in ("../x", "/x")),
-    ],
-)
-def test_an_unusable_argument_is_refused(argument: str, value: Any, kind: type[Exception]) -> None:
-    with pytest.raises(kind, match="file" if argument == "subfolder" else argument) as caught:
-        locate("org/name", **{argument: value})
-    assert "cret" not in str(caught.value)
 
 
 # --- downloads --------
@@ -146,29 +151,19 @@ def test_a_cached_revision_needs_no_network(hub: FakeHub, cache: Path, monkeypat
     assert hub.asked == []
 
 
-def test_an_absent_file_fixes_the_commit_too(hub: FakeHub, cache: Path) -> None:
+def test_the_commit_stays(hub: FakeHub, cache: Path) -> None:
+    """An absent file fixes it too; neither main nor another process that writes into the cache changes it."""
     commit = hub.repositories[NAME]["main"]
     files = locate(NAME, cache_dir=cache)
     assert files.find("modules.json") is None
-    hub.commit(NAME, {"config.json": b"new", "modules.json": b"[]"})
+    hub.commit(NAME, {"config.json": b"new", "modules.json": b"[]", "model.safetensors": b"other weights"})
     assert files.source == f"hub repository {NAME} at {commit[:7]}"
     assert files.require("config.json").read_bytes() == CONFIG
     assert files.find("modules.json") is None
-
-
-def test_the_commit_stays_when_another_process_updates_the_cache(hub: FakeHub, cache: Path) -> None:
-    commit = hub.repositories[NAME]["main"]
-    files = locate(NAME, cache_dir=cache)
-    files.require("config.json")
+    [weights] = locate(NAME, cache_dir=cache).checkpoint()  # a later load completes the cached commit
+    assert weights.read_bytes() == FILES["model.safetensors"]
     write(cache / FOLDER, {"refs/main": b"b" * 40})
     assert commit in str(files.require("1_Pooling/config.json"))
-
-
-def test_a_later_load_completes_the_cached_commit(hub: FakeHub, cache: Path) -> None:
-    locate(NAME, cache_dir=cache).find("config.json")
-    hub.commit(NAME, {**FILES, "model.safetensors": b"other weights"})
-    [weights] = locate(NAME, cache_dir=cache).checkpoint()
-    assert weights.read_bytes() == FILES["model.safetensors"]
 
 
 def test_branch_tag_commit_and_pull_request_as_revision(
@@ -239,16 +234,10 @@ def test_offline_an_unknown_file_is_not_taken_for_absent(
     files = locate(NAME, cache_dir=cache)
     assert files.find("known-absent.json") is None
     for filename in ("modules.json", "model.safetensors"):
-        with pytest.raises(DownloadError, match=rf"no {filename}, and does not know whether .*HF_HUB_OFFLINE is set"):
+        with pytest.raises(DownloadError, match=filename):
             files.find(filename)
-    with pytest.raises(ModelFormatError, match=r"has no known-absent\.json\.$"):
-        files.require("known-absent.json")
-
-
-def test_a_whole_snapshot_knows_its_absent_files(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    huggingface_hub.snapshot_download(NAME, cache_dir=cache)  # as `hf download` does
+    monkeypatch.undo()
+    huggingface_hub.snapshot_download(NAME, cache_dir=cache, endpoint=hub.endpoint)  # as `hf download` does
     go_offline(monkeypatch)
     files = locate(NAME, cache_dir=cache)
     assert files.find("modules.json") is None
@@ -294,47 +283,32 @@ def test_an_unreadable_cache_is_a_download_error(tmp_path: Path, monkeypatch: py
 # --- a hub that fails --------
 
 LOGIN = (200, {"Content-Type": "text/html", "ETag": '"x"'}, b"<html>Welcome to the hotel</html>")
-DENIED, STATUS, NETWORK = "does not give .* Check the name", "status {}", "could not be fetched"
 
 
-@pytest.mark.parametrize(
-    ("method", "answer", "message"),
-    [
-        *(("HEAD", (status,), STATUS.format(status)) for status in (400, 404, 429, 451, 500, 502, 503, 504)),
-        ("HEAD", (404, {"X-Error-Code": "RepoNotFound"}), DENIED),
-        ("HEAD", (404, {"X-Error-Code": "RevisionNotFound"}), DENIED),
-        ("HEAD", (401, {"X-Error-Code": "RepoNotFound"}), DENIED),
-        ("HEAD", (401,), DENIED),
-        ("HEAD", (403,), DENIED),
-        ("HEAD", (403, {"X-Error-Code": "GatedRepo"}), DENIED),
-        ("HEAD", LOGIN, NETWORK),
-        ("HEAD", (200, {"X-Repo-Commit": "a" * 40}), NETWORK),
-        ("HEAD", (302, {"Location": "/org/model/resolve/main/config.json"}), NETWORK),
-        ("GET", (500,), STATUS.format(500)),
-        ("GET", (403,), DENIED),
-        ("GET", (404,), STATUS.format(404)),
-        ("GET", (200, {}, b"{}"), NETWORK),
-        ("GET", (200, {}, b"0123456789", 1000), NETWORK),
-        ("GET", (302, {"Location": "http://127.0.0.1:9/x"}), NETWORK),
-    ],
-)
+MOVED = {"Location": "/org/model/resolve/main/config.json"}
+FAILURES: list[tuple[str, str, list[tuple[Any, ...]]]] = [
+    *(("HEAD", f"status {status}", [(status,)]) for status in (400, 404, 429, 451, 500, 502, 503, 504)),
+    ("HEAD", "does not give", [(401,), (403,), (403, {"X-Error-Code": "GatedRepo"})]),
+    ("HEAD", "does not give", [(404, {"X-Error-Code": f"{what}NotFound"}) for what in ("Repo", "Revision")]),
+    ("HEAD", "could not be fetched", [LOGIN, (200, {"X-Repo-Commit": "a" * 40}), (302, MOVED)]),
+    ("GET", "status", [(500,), (404,)]),
+    ("GET", "does not give", [(403,)]),
+    ("GET", "could not be fetched", [(200, {}, b"{}"), (200, {}, b"0123456789", 1000)]),
+    ("GET", "could not be fetched", [(302, {"Location": "http://127.0.0.1:9/x"})]),
+]
+
+
+@pytest.mark.parametrize(("method", "message", "answers"), FAILURES)
 def test_a_failing_hub_is_a_download_error(
-    hub: FakeHub, cache: Path, method: str, answer: tuple[Any, ...], message: str
+    hub: FakeHub, cache: Path, method: str, message: str, answers: list[tuple[Any, ...]]
 ) -> None:
-    hub.answers[method] = answer
-    with pytest.raises(DownloadError, match=message) as caught:
-        locate(NAME, cache_dir=cache).require("config.json")
-    assert NAME in str(caught.value)
-    assert caught.value.__cause__ is not None
+    for answer in answers:
+        hub.answers[method] = answer
+        with pytest.raises(DownloadError, match=f"{NAME}.*{message}|{message}.*{NAME}") as caught:
+            locate(NAME, cache_dir=cache).require("config.json")
+        assert caught.value.__cause__ is not None
     hub.answers.clear()  # a part of the file is not used as the file afterwards
     assert locate(NAME, cache_dir=cache).require("config.json").read_bytes() == CONFIG
-
-
-def test_a_hub_that_cannot_be_reached(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-    with pytest.raises(DownloadError, match=r"org/model could not be fetched"):
-        locate(NAME, cache_dir=cache).find("config.json")
 
 
 def test_a_busy_hub_is_asked_again(hub: FakeHub, cache: Path) -> None:
@@ -354,6 +328,14 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, cache: Path) 
     return locate(NAME, cache_dir=cache)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_an_interrupt_passes_through(
+    hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    with pytest.raises(type(error)):
+        failing(monkeypatch, error, cache).find("config.json")
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -371,14 +353,6 @@ def test_any_exception_of_the_client_is_a_download_error(
     with pytest.raises(DownloadError, match=message) as caught:
         failing(monkeypatch, error, cache).find("config.json")
     assert caught.value.__cause__ is error
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_an_interrupt_passes_through(
-    hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    with pytest.raises(type(error)):
-        failing(monkeypatch, error, cache).find("config.json")
 
 
 # --- answers that are paths --------

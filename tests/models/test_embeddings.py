@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import re
 from pathlib import Path
@@ -19,29 +18,25 @@ from tests.support.model_calls import CALLS, EMBEDS, IDS, POSITIONS, RANDOM, TOK
 
 @pytest.mark.parametrize("name", ["word_embeddings", "position_embeddings", "token_type_embeddings"])
 def test_each_table_is_that_of_transformers(model: BertModel, eager: transformers.BertModel, name: str) -> None:
-    table, theirs = getattr(model.embeddings, name), getattr(eager.embeddings, name)
-    np.testing.assert_array_equal(table.weight, theirs.weight.detach().numpy())
+    table, theirs = getattr(model.embeddings, name), getattr(eager.embeddings, name).weight.detach().numpy()
+    np.testing.assert_array_equal(table.weight, theirs)
     assert not table.weight.flags.writeable
+    assert model.get_input_embeddings() is model.embeddings.word_embeddings
     rows = len(table.weight)
     ids = RANDOM.integers(rows, size=(2, 3, 4))
     for some in (ids, ids[0], ids[0, 0], ids[0, 0, 0], ids.tolist(), ids.astype(np.uint8)):
         looked_up = table(some)
-        np.testing.assert_array_equal(looked_up, theirs.weight.detach().numpy()[np.asarray(some)])
+        np.testing.assert_array_equal(looked_up, theirs[np.asarray(some)])
         assert looked_up.dtype == np.float32
-    looked_up = table(ids)
     looked_up[:] = 0  # the result is a copy
     assert table(ids).any()
-    with pytest.raises(ValueError, match=rf"{name} ids at index 1 is {rows}; valid are 0 to {rows - 1}"):
-        table([0, rows])
-    with pytest.raises(ValueError, match=rf"{name} ids at index \(\) is -1"):
-        table(-1)
-    with pytest.raises(TypeError, match=rf"{name} ids holds float64"):
-        table([0.0])
-    assert repr(table) == f"Embedding({name}, {rows} x {H})"
-
-
-def test_the_word_embeddings_are_the_input_embeddings(model: BertModel) -> None:
-    assert model.get_input_embeddings() is model.embeddings.word_embeddings
+    for wrong, error, word in (
+        ([0, rows], ValueError, f"is {rows};"),
+        (-1, ValueError, "is -1"),
+        ([0.0], TypeError, ""),
+    ):
+        with pytest.raises(error, match=f"{name} ids.*{word}"):
+            table(wrong)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +79,6 @@ def test_what_only_a_model_of_torch_has_names_its_place_here(model: BertModel, n
         _ = model.embeddings.word_embeddings.num_embeddings
 
 
-def test_a_part_of_a_model_can_be_copied(model: BertModel) -> None:
-    norm = copy.copy(model.embeddings.LayerNorm)
-    np.testing.assert_array_equal(norm(EMBEDS), model.embeddings.LayerNorm(EMBEDS))
-
-
 def test_layer_norm_as_a_step(model: BertModel, eager: transformers.BertModel) -> None:
     norm, theirs = model.embeddings.LayerNorm, eager.embeddings.LayerNorm
     np.testing.assert_array_equal(norm.weight, theirs.weight.detach().numpy())
@@ -106,21 +96,21 @@ def test_layer_norm_as_a_step(model: BertModel, eager: transformers.BertModel) -
     assert repr(norm) == f"LayerNorm({H}, eps=1e-12)"
 
 
+BAD = np.where(np.arange(4 * H).reshape(2, 2, H) == 3 * H + 5, np.nan, 1)
+
+
 @pytest.mark.parametrize(
-    ("x", "error", "message"),
+    ("x", "error", "word"),
     [
-        (np.zeros((2, H + 1)), ValueError, "has shape (2, 49); expected (..., 48)"),
-        (np.zeros(()), ValueError, "has shape (); expected (..., 48)"),
-        (np.zeros((2, H), int), TypeError, "holds int64 values; expected floats"),
-        ("text", TypeError, "is text"),
-        ([[1.0], [1.0, 2.0]], ValueError, "is not a rectangular array"),
-        (np.where(np.arange(4 * H).reshape(2, 2, H) == 3 * H + 5, np.nan, 1), ValueError, "at [1, 1] holds NaN"),
-        (np.where(np.arange(4 * H).reshape(2, 2, H) == H, 1e300, 1), ValueError, "at [0, 1] holds NaN, infinity or"),
-        (np.full(H, np.inf), ValueError, "at [] holds NaN, infinity or a value beyond 1e17"),
+        *((x, ValueError, "shape") for x in (np.zeros((2, H + 1)), np.zeros(()))),
+        *((x, TypeError, "") for x in (np.zeros((2, H), int), "text")),
+        ([[1.0], [1.0, 2.0]], ValueError, ""),
+        (BAD, ValueError, r"at \[1, 1\]"),
+        *((np.full(H, value), ValueError, r"at \[\]") for value in (np.inf, 1e300)),
     ],
 )
-def test_layer_norm_refuses(model: BertModel, x: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(f"LayerNorm's input {message}")):
+def test_layer_norm_refuses(model: BertModel, x: Any, error: type[Exception], word: str) -> None:
+    with pytest.raises(error, match=f"LayerNorm's input.*{word}"):
         model.embeddings.LayerNorm(x)
 
 
@@ -143,24 +133,13 @@ def test_the_whole_embedding_is_the_first_hidden_state_bit_for_bit(model: BertMo
     np.testing.assert_array_equal(model.embeddings(**CALLS[call]), model(**CALLS[call]).hidden_states[0])
 
 
-def test_the_whole_embedding_of_a_large_batch(model: BertModel) -> None:
-    ids = RANDOM.integers(V, size=(70, 50))
-    np.testing.assert_array_equal(model.embeddings(ids), model(ids, output_hidden_states=0).hidden_states[0])
-
-
 def test_the_whole_embedding_equals_transformers(model: BertModel, eager: transformers.BertModel) -> None:
     with torch.no_grad():
         expected = eager.embeddings(torch.from_numpy(IDS), torch.from_numpy(TOKEN_TYPES), torch.from_numpy(POSITIONS))
     ours = model.embeddings(IDS, TOKEN_TYPES, POSITIONS)
     np.testing.assert_allclose(ours, expected.numpy(), rtol=0, atol=TOLERANCE)
-
-
-def test_the_embeddings_check_their_inputs(model: BertModel) -> None:
-    with pytest.raises(ValueError, match="input_ids at row 0, column 1 is 120"):
-        model.embeddings([[1, 120]])
-    with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
-        model.embeddings()
-
-
-def test_the_embeddings_describe_themselves(model: BertModel) -> None:
-    assert repr(model.embeddings).startswith("BertEmbeddings(Embedding(word_embeddings, 120 x 48), Embedding(position_")
+    ids = RANDOM.integers(V, size=(70, 50))
+    np.testing.assert_array_equal(model.embeddings(ids), model(ids, output_hidden_states=0).hidden_states[0])
+    for arguments in (([[1, 120]],), ()):
+        with pytest.raises(ValueError, match="input_ids"):
+            model.embeddings(*arguments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import transformers
 
 from minibert import BertModel
 from minibert.bert.ops import Ops
-from minibert.models.bert import TOKENS_PER_STEP
-from tests.support.model_calls import CALLS, IDS, RANDOM, RIGHT, A, L, V, run
+from tests.support.model_calls import CALLS, IDS, RIGHT, A, L, run
 
 # --- the layers to keep, and the layer to stop at ---------------------------------------------------------------------
 
@@ -146,21 +144,6 @@ def test_wrapped_ops_see_every_module_of_the_checkpoint_once(
         np.testing.assert_array_equal(ours, before)
 
 
-def test_wrapped_ops_see_the_tables(prepared: BertModel) -> None:
-    tables: list[Any] = []
-
-    def embed(words: Any, ids: Any, types_table: Any, types: Any, positions_table: Any, positions: Any) -> Any:
-        tables.append((words, types_table, positions_table))
-        return prepared.ops.embed(words, ids, types_table, types, positions_table, positions)
-
-    BertModel(prepared.weights, prepared.ops._replace(embed=embed))(IDS)
-    weights = prepared.weights
-    ((words, types, positions),) = tables
-    assert words is weights.word_embeddings
-    assert types is weights.token_type_embeddings
-    assert positions is weights.position_embeddings
-
-
 @pytest.mark.parametrize("num_layers", range(L + 1))
 def test_stopping_early_stops_the_work(prepared: BertModel, num_layers: int) -> None:
     seen: list[str] = []
@@ -168,20 +151,6 @@ def test_stopping_early_stops_the_work(prepared: BertModel, num_layers: int) -> 
     layers = {int(path.split(".")[2]) for path in seen if path.startswith("encoder.layer.")}
     assert layers == set(range(num_layers))
     assert ("pooler.dense" in seen) == (num_layers == L)
-
-
-def test_only_the_last_state_of_a_selection_needs_work_to_be_kept(prepared: BertModel) -> None:
-    """All layers run whatever is selected; only num_layers= stops them."""
-    seen: list[str] = []
-    BertModel(prepared.weights, recording(prepared.ops, seen))(IDS, output_hidden_states=[0])
-    assert "pooler.dense" in seen
-
-
-def test_every_step_passes_the_wrapped_ops(prepared: BertModel) -> None:
-    seen: list[str] = []
-    ids = RANDOM.integers(V, size=(TOKENS_PER_STEP // 32 + 1, 32))
-    BertModel(prepared.weights, recording(prepared.ops, seen))(ids)
-    assert set(Counter(seen).values()) == {2}
 
 
 def test_wrapped_ops_can_replace_results(prepared: BertModel) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import torch
 import transformers
 
 from minibert import BertModel, BertModelOutput
-from tests.support.model_calls import CALLS, IDS, B, H, S, run
+from tests.support.model_calls import IDS, B, H, S, run
 
 # --- outputs ----------------------------------------------------------------------------------------------------------
 
@@ -42,32 +41,19 @@ def test_an_output_is_read_like_that_of_transformers(model: BertModel, eager: tr
     assert output.hidden_states[-1] is output.last_hidden_state
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_the_last_hidden_state_is_the_last_of_the_hidden_states(model: BertModel, call: str) -> None:
-    output = model(**CALLS[call])
-    assert output.hidden_states[-1] is output.last_hidden_state
-
-
 def test_fields_that_were_not_requested_are_skipped_as_in_transformers(model: BertModel) -> None:
     output = model(IDS, output_hidden_states=False)
-    assert output.hidden_states is None
-    assert output.attentions is None
+    assert (output.hidden_states, output.attentions) == (None, None)
     assert "hidden_states" not in output
     assert 0 not in output
     assert output.to_tuple() == (output.last_hidden_state, output.pooler_output)
-    with pytest.raises(KeyError, match="'hidden_states' is not in this output, which has last_hidden_state, p"):
+    with pytest.raises(KeyError, match="'hidden_states'"):
         output["hidden_states"]
     with pytest.raises(IndexError):
         output[2]
     with pytest.raises(dataclasses.FrozenInstanceError):
         output.pooler_output = None  # type: ignore[misc]
-
-
-def test_an_output_describes_itself(model: BertModel) -> None:
-    assert repr(model(IDS, output_hidden_states=[1])) == (
-        f"BertModelOutput(last_hidden_state=<array {(B, S, H)}>, pooler_output=<array {(B, H)}>, "
-        f"hidden_states=<1 of 4 arrays {(B, S, H)}>)"
-    )
+    assert f"hidden_states=<1 of 4 arrays {(B, S, H)}>" in repr(model(IDS, output_hidden_states=[1]))
     assert repr(BertModelOutput()) == "BertModelOutput()"
 
 
@@ -81,36 +67,20 @@ def test_a_model_cannot_be_made_of_a_config(model: BertModel) -> None:
 
 
 @pytest.mark.parametrize("pooler", [True, False])
-def test_num_parameters_equals_transformers(folder: Path, pooler: bool) -> None:
+def test_a_model_with_or_without_pooler(folder: Path, model: BertModel, pooler: bool) -> None:
     theirs = transformers.BertModel.from_pretrained(folder, add_pooling_layer=pooler)
-    assert BertModel.from_pretrained(folder, add_pooling_layer=pooler).num_parameters() == theirs.num_parameters()
-
-
-def test_without_pooler(folder: Path, model: BertModel) -> None:
-    output = BertModel.from_pretrained(folder, add_pooling_layer=False)(IDS)
-    assert output.pooler_output is None
-    assert output.keys() == ("last_hidden_state", "hidden_states")
+    ours = BertModel.from_pretrained(folder, add_pooling_layer=pooler)
+    assert ours.num_parameters() == theirs.num_parameters()
+    output = ours(IDS)
+    assert ("pooler_output" in output.keys()) == (output.pooler_output is not None) == pooler  # noqa: SIM118
     np.testing.assert_array_equal(output.last_hidden_state, model(IDS).last_hidden_state)
 
 
-def test_harmless_methods_of_torch_return_the_model_itself(model: BertModel) -> None:
-    assert model.eval() is model
-    assert model.to("cpu") is model
-    assert model.to(torch.device("cpu")) is model
-    assert model.train(False) is model
-
-
-@pytest.mark.parametrize("device", ["cuda", "cuda:0", "mps", 0, torch.device("cuda"), torch.float16, None])
-def test_other_devices_are_refused(model: BertModel, device: Any) -> None:
-    with pytest.raises(ValueError, match=r"because minibert runs on the CPU in float32\. Use \.to\('cpu'\)"):
-        model.to(device)
-
-
-def test_training_is_refused(model: BertModel) -> None:
+def test_methods_of_torch_return_the_model_itself_or_are_refused(model: BertModel) -> None:
+    assert model.eval() is model.to("cpu") is model.to(torch.device("cpu")) is model.train(False) is model
+    for device in ("cuda", "cuda:0", "mps", 0, torch.device("cuda"), torch.float16, None):
+        with pytest.raises(ValueError, match="CPU"):
+            model.to(device)
     for arguments in ((), (True,)):
-        with pytest.raises(ValueError, match=r"only runs trained models\. Train the model with transformers"):
+        with pytest.raises(ValueError, match="only runs trained models"):
             model.train(*arguments)
-
-
-def test_a_model_describes_itself(model: BertModel) -> None:
-    assert repr(model) == f"BertModel(3 layers, hidden_size=48, 4 heads, {model.num_parameters():,} parameters)"
