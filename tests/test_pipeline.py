@@ -13,21 +13,17 @@ import pytest
 from safetensors.numpy import save_file
 
 from minibert import ModelFormatError, SentenceTransformer
-from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles, locate
+from minibert.checkpoint.files import ModelFiles, locate
 from minibert.sentence.modules import Module, check_modules, list_modules
+from minibert.sentence.pooling import POOLING_MODES
 from tests.support.checkpoints import random_checkpoint, their_vectors
-from tests.support.report import REPORT
 from tests.support.sentence_modules import (
     MEAN,
-    NEW,
-    NEW_HOMES,
-    OLD,
     dense,
     model_with_modules,
     random_tensors,
     write_json,
 )
-from tests.support.text_data import VARIABLE, udhr_lines
 
 
 def _listed(files: ModelFiles) -> list[Module]:
@@ -141,7 +137,6 @@ def test_files_that_sentence_transformers_itself_saved(tmp_path: Path) -> None:
 
 
 SAFETENSORS = "model.safetensors"
-MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 OLD_MODES = ["cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"]
 
 
@@ -151,43 +146,7 @@ def test_old_pooling_switches(tmp_path: Path, modes: list[str]) -> None:
     assert_equal_to_theirs(model_with_modules(tmp_path / "model", [("Pooling", config, None)]))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
-@pytest.mark.parametrize("files", ["old", "v6", "prompt", "Dense"])
-def test_all_modes_on_a_thousand_real_texts(tmp_path: Path, files: str) -> None:
-    """The real weights have other modules behind them; each mode's vectors are normalised to length 1."""
-    folder = tmp_path / "model"
-    shutil.copytree(locate(DEFAULT_MODEL).require("config.json").parent, folder)
-    if files == "old":
-        pooling: dict[str, Any] = {f"pooling_mode_{mode}": True for mode in OLD_MODES}
-    else:
-        pooling = {"pooling_mode": MODES, "include_prompt": files != "prompt"}
-    width = "word_embedding_dimension" if files == "old" else "embedding_dimension"
-    write_json(folder / "1_Pooling" / "config.json", {width: 384, **pooling})
-    names = [f"{OLD}.Transformer", f"{OLD}.Pooling"]
-    if files != "old":
-        names = [f"{NEW}.{NEW_HOMES[kind]}.{kind}" for kind in ("Transformer", "Pooling")]
-    modules = [{"type": names[0], "path": ""}, {"type": names[1], "path": "1_Pooling"}]
-    if files == "Dense":
-        _, config, tensors = dense(6 * 384, 6 * 32)
-        write_json(folder / "2_Dense" / "config.json", config)
-        save_file({name: tensor / np.float32(8) for name, tensor in tensors.items()}, folder / "2_Dense" / SAFETENSORS)
-        modules.append({"type": f"{NEW}.{NEW_HOMES['Dense']}.Dense", "path": "2_Dense"})
-    write_json(folder / "modules.json", [{"idx": i, "name": str(i), **one} for i, one in enumerate(modules)])
-    texts = [text for text in dict.fromkeys(udhr_lines()) if len(text) <= 60][:1000]
-    assert len(texts) == 1000
-    options = {"prompt": "query: "} if files == "prompt" else {}
-    ours, expected = SentenceTransformer(folder).encode(texts, **options), their_vectors(folder, texts, **options)
-    assert ours.shape == expected.shape
-    units = [
-        x.reshape(1000, 6, -1) / np.linalg.norm(x.reshape(1000, 6, -1), axis=2)[..., None] for x in (ours, expected)
-    ]
-    apart = np.abs(units[0] - units[1]).max(axis=(0, 2))
-    REPORT.append(f"all pooling modes, {files}: {len(texts)} real texts, differences of at most {apart.max():.1e}")
-    assert (apart <= TOLERANCE).all(), dict(zip(MODES, apart, strict=True))
-
-
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", POOLING_MODES)
 @pytest.mark.parametrize("include_prompt", [True, False])
 def test_pooling_modes_with_and_without_the_prompt(tmp_path: Path, mode: str, include_prompt: bool) -> None:
     config = {"embedding_dimension": 24, "pooling_mode": mode, "include_prompt": include_prompt}
@@ -230,28 +189,19 @@ POOLING = ("models.Pooling", "1_Pooling")
         ([], "lists nothing"),
         ({}, "a type and a path"),
         ("text", "a type and a path"),
-        ([3], "a type and a path"),
-        ([{"type": 3, "path": ""}], "a type and a path"),
-        ([{"path": ""}], "a type and a path"),
         (listed(FIRST), "lists Transformer;"),
         (listed(POOLING, FIRST), "Pooling, Transformer"),
-        (listed(FIRST, POOLING, POOLING), "Pooling, Pooling"),
         (listed(FIRST, POOLING, ("models.Asym", "2_Asym")), "Asym"),
-        (listed(FIRST, ("models.WeightedLayerPooling", "1")), "WeightedLayerPooling"),
         (listed(FIRST, ("models.WordWeights", "1"), POOLING), "WordWeights"),
-        (listed(("models.CLIPModel", "")), "CLIPModel"),
         ([{"type": "os.system", "path": ""}], "never run"),
         ([{"type": "my_repo.custom.Pooling", "path": ""}], "never run"),
         (listed(FIRST, ("models.Pooling", "../elsewhere")), "leaves the model"),
-        (listed(FIRST, ("models.Pooling", "a/../../b")), "leaves the model"),
         (listed(FIRST, ("models.Pooling", "/etc")), "leaves the model"),
         (listed(FIRST, ("models.Pooling", "..\\up")), "leaves the model"),
         (listed(FIRST, ("models.Pooling", "\\\\host\\share")), "leaves the model"),
         (listed(FIRST, ("models.Pooling", "C:x")), "cannot name a file"),
-        (listed(FIRST, ("models.Pooling", "a//b")), "cannot name a file"),
         (listed(FIRST, ("models.Pooling", "a\nb")), "cannot name a file"),
         (listed(FIRST, ("models.Pooling", "9_Nothing")), "9_Nothing/config.json"),
-        (listed(("models.Transformer", "0_Nothing"), POOLING), "0_Nothing"),
     ],
 )
 def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None:
@@ -265,16 +215,13 @@ def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None
     ("config", "message"),
     [
         ({"in_features": 23}, "vectors of length 23, but the one before it gives 24"),
-        ({"in_features": None}, "in_features=None"),
         ({"out_features": 0}, "out_features=0"),
-        ({"out_features": True}, "out_features=True"),
         ({"out_features": 14}, r"linear.weight has shape \[13, 24\], expected \[14, 24\]"),
         ({"bias": False}, "linear.bias is unexpected"),
         ({"bias": "yes"}, "bias='yes'"),
         ({"use_residual": True}, "residual.weight is missing"),
         ({"activation_function": "torch.nn.modules.activation.PReLU"}, "PReLU"),
         ({"activation_function": "os.system"}, "os.system.*No code is imported"),
-        ({"activation_function": "torch.hub.Tanh"}, "torch.hub.Tanh"),
         ({"activation_function": None}, "activation_function=None"),
         ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings'"),
     ],
@@ -304,13 +251,6 @@ def test_bad_dense_weights(tmp_path: Path) -> None:
     (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"\x80\x02 never opened")
     with pytest.raises(ModelFormatError, match=r"pytorch_model\.bin"):
         SentenceTransformer(folder)
-    weights.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ModelFormatError, match="does not exist"):
-        SentenceTransformer(folder)
-    weights.unlink()
-    weights.mkdir()
-    with pytest.raises(ModelFormatError, match="is a folder"):
-        SentenceTransformer(folder)
 
 
 def test_bad_layer_norm_and_normalize(tmp_path: Path) -> None:
@@ -337,9 +277,3 @@ def test_a_linked_folder_is_read_as_data(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "elsewhere" / "config.json")
     with pytest.raises(ModelFormatError, match="a device, pipe or socket"):
         SentenceTransformer(folder)
-
-
-def test_the_real_model() -> None:
-    model = SentenceTransformer()
-    assert (model.pipeline.pooling, model.pipeline.names) == (("mean",), ("Normalize",))
-    assert [module.kind for module in _listed(locate(DEFAULT_MODEL))] == ["Transformer", "Pooling", "Normalize"]

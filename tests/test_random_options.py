@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import minibert
 from tests.support import sentence_heads
@@ -48,6 +49,8 @@ def close(ours: Any, theirs: Any, atol: float) -> None:
     if isinstance(theirs, str):
         assert ours == theirs
         return
+    if isinstance(theirs, torch.Tensor):
+        assert isinstance(ours, torch.Tensor)
     found, expected = np.asarray(ours), np.asarray(theirs)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), atol=atol)
@@ -115,7 +118,7 @@ def encode_sparse(draw: random.Random, model: Any) -> Any:
     )
     given = texts(draw)
     found = model.encode(draw.choice((given, given[0])), **options)
-    return np.asarray(found.to_dense() if hasattr(found, "to_dense") else found)
+    return np.asarray(found.to_dense() if hasattr(found, "to_dense") else found)  # tensors there, arrays here
 
 
 CALLS = {

@@ -38,25 +38,6 @@ def original() -> Any:
 # --- encode -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inputs", [TEXTS, TEXTS[0], [TEXTS[0]], []])
-@pytest.mark.parametrize("options", [{"convert_to_tensor": True}, {"convert_to_numpy": False}])
-@pytest.mark.parametrize("precision", [None, "float32", "binary", "ubinary"])
-def test_encode_answers_in_the_kind_of_theirs(
-    minilm_sentences: SentenceTransformer, original: Any, inputs: Any, options: dict[str, bool], precision: str | None
-) -> None:
-    ours = minilm_sentences.encode(inputs, precision=precision, **options)
-    theirs = original.encode(inputs, precision=precision, **options)
-    assert type(ours) is type(theirs)
-    if isinstance(ours, list):
-        assert [(type(one), one.shape, one.dtype) for one in ours] == [(type(o), o.shape, o.dtype) for o in theirs]
-        ours, theirs = (torch.stack(one) if one else torch.zeros(0) for one in (ours, theirs))
-    if inputs != []:
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        if ours.dtype == torch.float32:
-            torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
-    assert ours.numel() == theirs.numel()
-
-
 def test_tensors_of_tokens(minilm_sentences: SentenceTransformer, original: Any) -> None:
     ours = minilm_sentences.encode(TEXTS, output_value="token_embeddings", convert_to_tensor=True)
     theirs = original.encode(TEXTS, output_value="token_embeddings")
@@ -69,15 +50,6 @@ def test_tensors_of_tokens(minilm_sentences: SentenceTransformer, original: Any)
     one = minilm_sentences.encode(TEXTS[1], output_value=None, convert_to_numpy=False)
     assert isinstance(one["sentence_embedding"], torch.Tensor)
     assert "prompt_length" not in one
-
-
-def test_a_tensor_and_its_info(minilm_sentences: SentenceTransformer) -> None:
-    vectors, info = minilm_sentences.encode(TEXTS, convert_to_tensor=True, return_info=True)
-    np.testing.assert_array_equal(vectors.numpy(), minilm_sentences.encode(TEXTS))
-    assert len(info) == len(TEXTS)
-    out = np.zeros((4, 384), dtype=np.float32)
-    filled = minilm_sentences.encode(TEXTS, convert_to_tensor=True, out=out)
-    assert filled.data_ptr() == out.ctypes.data
 
 
 def test_the_model_has_the_attributes_of_a_torch_model(minilm_sentences: SentenceTransformer) -> None:
@@ -114,12 +86,6 @@ def test_scores_of_tensors_are_tensors(name: str, kind: str) -> None:
     assert isinstance(ours, torch.Tensor)
     assert (ours.dtype, ours.shape, ours.requires_grad) == (torch.float32, theirs.shape, False)
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
-
-
-def test_two_single_tensors_have_a_tensor_of_one_score() -> None:
-    x = torch.from_numpy(A)
-    assert similarity.pairwise_cos_sim(x[0], x[1]).shape == util.pairwise_cos_sim(x[0], x[1]).shape == ()
-    assert similarity.cos_sim(x[0], x[1]).shape == (1, 1)
 
 
 def test_the_scores_of_a_model(minilm_sentences: SentenceTransformer, original: Any) -> None:

@@ -120,7 +120,7 @@ def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single
 def _as_tensors(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _as_tensors(one) for name, one in value.items()}
-    return torch_interop.to_tensor(value) if isinstance(value, np.ndarray) else value
+    return torch_interop.to_tensor(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value
 
 
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:

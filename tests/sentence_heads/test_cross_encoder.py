@@ -122,6 +122,7 @@ def test_the_forms_of_inputs_and_answers(one: CrossEncoder) -> None:
     tensor = one.predict(given, convert_to_tensor=True)
     assert isinstance(tensor, torch.Tensor)
     assert tensor.numpy().tobytes() == whole.tobytes()
+    assert torch.equal(one.predict(given[0], convert_to_tensor=True), tensor[0])
     listed = one.predict(given, convert_to_numpy=False)
     assert isinstance(listed, list)
     assert all(isinstance(score, torch.Tensor) for score in listed)
