@@ -23,11 +23,10 @@ from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.kernels.cache import link
 from minibert.kernels.compilation import compile_to_object, function
-from minibert.kernels.memory import floats_at
-from minibert.kernels.object_code import link
 from minibert.kernels.processor import WIDTH
-from minibert.kernels.simd import load, number, sum_lanes
+from minibert.kernels.simd import floats_at, load, number, sum_lanes
 
 TOKENS = 22
 ROUNDS = 60

@@ -38,7 +38,7 @@ from minibert import BertTokenizer
 from minibert._utils.system import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
-from minibert.kernels.words import words_of
+from minibert.kernels.processor import words_of
 
 OURS = "float32"
 

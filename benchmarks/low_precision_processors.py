@@ -22,8 +22,7 @@ import numpy as np
 from minibert.bert.low_precision import COMPUTE_TYPES, FORMATS
 from minibert.bert.ops import Linear
 from minibert.kernels import make_ops
-from minibert.kernels.processor import target
-from minibert.kernels.words import words_of
+from minibert.kernels.processor import target, words_of
 
 H, ROWS = 384, 64
 MAPS = {

@@ -36,11 +36,10 @@ from minibert._utils.system import available_cores
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import make_ops
+from minibert.kernels.cache import link
 from minibert.kernels.compilation import compile_to_object, function
-from minibert.kernels.memory import floats_at
-from minibert.kernels.object_code import link
 from minibert.kernels.processor import REGISTER_LANES, WIDTH
-from minibert.kernels.simd import broadcast, fma, number, sum_lanes
+from minibert.kernels.simd import broadcast, floats_at, fma, number, sum_lanes
 
 Call = Callable[[], object]
 

@@ -23,7 +23,7 @@ from minibert.cli.states import add_verbs as add_states
 from minibert.corpus.extract import EXTRACT_FORMATS
 from minibert.corpus.sources import INPUT_FORMATS, ON_ERROR
 from minibert.corpus.writers import OUTPUT_DTYPES
-from minibert.kernels.tasks import ACTIVATION_CODES
+from minibert.kernels.ops import ACTIVATION_CODES
 from minibert.models.options import BACKENDS, COMPUTE_TYPES
 from minibert.scikit import MinibertTransformer
 from minibert.sentence.options import EncodeOptions

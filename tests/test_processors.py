@@ -15,8 +15,7 @@ import pytest
 
 from benchmarks.low_precision_processors import without
 from minibert.bert.low_precision import FORMATS
-from minibert.kernels.processor import REGISTER_LANES, Processor, target, usable_target
-from minibert.kernels.words import words_of
+from minibert.kernels.processor import REGISTER_LANES, Processor, target, usable_target, words_of
 from tests.support.checkpoints import locate_minilm, sentence_model
 from tests.support.outcomes import PATIENCE, ROOT
 from tests.support.processor_hashes import EXPECTED, of_model, of_ops
@@ -165,7 +164,7 @@ def use_small_stack():
 thread = threading.Thread(target=use_small_stack)
 thread.start()
 started.wait()
-from minibert.kernels.words import words_of
+from minibert.kernels.processor import words_of
 print(*(words_of(name).dot.name for name in FORMATS))
 done.set()
 """

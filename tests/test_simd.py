@@ -11,10 +11,11 @@ import pytest
 from scipy.special import ndtr
 
 from minibert.kernels import gemm, simd
+from minibert.kernels.cache import link
 from minibert.kernels.compilation import compile_to_object, function
-from minibert.kernels.memory import floats_at, longs_at, microseconds
-from minibert.kernels.object_code import link
 from minibert.kernels.processor import MR, NR, WIDTH
+from minibert.kernels.run_task import microseconds
+from minibert.kernels.simd import floats_at, longs_at
 from tests.support import oracle
 from tests.support.native import native
 

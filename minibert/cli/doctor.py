@@ -128,7 +128,7 @@ def _warmup(arguments: argparse.Namespace) -> None:
         return
     start = time.perf_counter()
     try:
-        from minibert.kernels.machine_code import load_run_task
+        from minibert.kernels.cache import load_run_task
 
         load_run_task(choose_compute_type(arguments.compute_type))
     except ImportError as error:
@@ -163,7 +163,7 @@ def processor() -> dict[str, Any]:
         Numba cannot be imported.
     """
     from minibert.kernels import processor
-    from minibert.kernels.words import words_of
+    from minibert.kernels.processor import words_of
 
     target = processor.target()
     return {
@@ -189,10 +189,10 @@ def cache_state() -> list[dict[str, Any]]:
         Numba cannot be imported.
     """
     from minibert._utils.private_files import why_untrusted
-    from minibert.kernels import machine_code
+    from minibert.kernels import cache as kernel_cache
 
     states = []
-    for folder in machine_code.cache_folders():
+    for folder in kernel_cache.cache_folders():
         files = [file for file in folder.glob("*.bin") if os.path.isfile(file)] if os.path.isdir(folder) else []
         nearest = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
         states.append(
@@ -236,9 +236,9 @@ def clear() -> list[dict[str, Any]]:
 
     folders: list[tuple[Path, re.Pattern[str]]] = []
     with contextlib.suppress(ImportError):  # without Numba there are no kernels
-        from minibert.kernels import machine_code
+        from minibert.kernels import cache as kernel_cache
 
-        for folder in machine_code.cache_folders():
+        for folder in kernel_cache.cache_folders():
             found = folder.parent.glob("kernels-*") if folder.parent.is_dir() else ()
             folders += [(one, _KERNELS) for one in sorted(found) if re.fullmatch("kernels-[0-9a-f]{16}", one.name)]
     if (weights := shared_folder()) is not None:

@@ -1,8 +1,8 @@
 """The ops as compiled code, which people run: `make_ops` returns them. Numba compiles them once for each machine.
 
-Read the files in this order: ops.py and tasks.py (an op, and its work as the threads see it), gemm.py (the matrix
+Read the files in this order: ops.py (an op, and its work as the threads see it), gemm.py (the matrix
 product), attention.py, rowwise.py, threads.py (how threads share the work of an op), run_task.py (what the threads
-run). simd.py has the vector type, tile.py the micro-tile, machine_code.py the cache on disk. Only compilation.py and
+run). simd.py has the vector type, tile.py the micro-tile, cache.py the cache on disk. Only compilation.py and
 the files that it compiles import Numba.
 """
 

@@ -22,23 +22,27 @@ import numpy as np
 
 from minibert.kernels.compilation import function
 from minibert.kernels.gemm import multiply_tile, prefetch_tile
-from minibert.kernels.memory import floats_at, ints_at, longs_at, task_at
+from minibert.kernels.ops import ATTENTION
 from minibert.kernels.processor import MR, NR, WIDTH
 from minibert.kernels.simd import (
     broadcast,
     exp2,
     first_lanes,
+    floats_at,
+    ints_at,
     largest,
     load,
     load_first,
+    longs_at,
     maximum,
     number,
     store,
     store_first,
     sum_lanes,
+    task_at,
     transpose_block,
 )
-from minibert.kernels.tasks import ATTENTION, FLOAT
+from minibert.kernels.threads import FLOAT
 
 _ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for each Python integer among its arguments
 _BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)

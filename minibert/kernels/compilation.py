@@ -20,7 +20,7 @@ import numba
 from numba import types
 from numba.core.compiler_lock import global_compiler_lock
 
-from minibert.kernels.object_code import ObjectCode
+from minibert.kernels.cache import ObjectCode
 from minibert.kernels.processor import target
 
 if numba.config.DISABLE_JIT:  # an ImportError, so that callers handle it like a missing Numba

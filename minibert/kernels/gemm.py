@@ -4,7 +4,7 @@ What        y (M, N) = activation(x (M, K) weight^T (K, N) + bias) + residual
 Layout      x and y are row-major. The weight is in panels of NR columns (packing.py has a picture)
 Registers   A micro-tile is MR x NR sums. Each step of k loads one row of the panel, NR numbers, and broadcasts MR
             numbers of x. The totals of a tile are in registers too with AVX-512, else in the first cache
-Loop order  chunks (some micro-tiles x some panels; tasks.py cuts them) -> panels -> micro-tiles -> blocks
+Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> panels -> micro-tiles -> blocks
             of k -> k
 Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
             number of rows
@@ -41,26 +41,24 @@ from typing import Any
 import numpy as np
 
 from minibert.bert.low_precision import BLOCK
-from minibert.kernels.amx import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.compilation import function, inline
-from minibert.kernels.memory import floats_at, stack_floats, task_at
-from minibert.kernels.processor import MR, NR, WIDTH
+from minibert.kernels.low_precision import amx_multiplier, begin_tiles, end_tiles
+from minibert.kernels.ops import LINEAR
+from minibert.kernels.processor import MR, NR, PACKED, WIDTH, Words
 from minibert.kernels.simd import (
-    fma,
-    gelu,
+    activate,
+    floats_at,
     load,
     load_first,
-    maximum,
-    number,
     prefetch,
     prefetch_second,
+    stack_floats,
     store,
     store_first,
-    tanh,
+    task_at,
 )
-from minibert.kernels.tasks import ACTIVATION_CODES, FLOAT, LINEAR
+from minibert.kernels.threads import FLOAT
 from minibert.kernels.tile import add_block, add_products, finish_tile, zero_tile
-from minibert.kernels.words import PACKED, Words
 
 # As int64, because Numba compiles a function again for each Python integer among its arguments.
 _ZERO, _NR = np.int64(0), np.int64(NR)
@@ -187,32 +185,6 @@ def multiply_tile(rows, a, lda, b, depth, c, ldc):
 
 
 # --- epilogue --------------------------------------------------------------------------------------------------------
-
-GELU, GELU_TANH, RELU, SILU, TANH, SIGMOID = (
-    ACTIVATION_CODES[name] for name in ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
-)
-
-
-@inline
-def activate(x, code):
-    """Compute the activation with this code; reference.py has the formulas."""
-    if code == GELU:
-        return gelu(x)
-    if code == GELU_TANH:
-        half = x * 0.5
-        inner = x * 0.7978845608028654
-        inner = fma(inner * x, x * 0.044715, inner)
-        return fma(half, tanh(inner), half)
-    if code == RELU:
-        return maximum(x, number(0.0))
-    if code == SILU:
-        half = x * 0.5
-        return fma(half, tanh(half), half)
-    if code == TANH:
-        return tanh(x)
-    if code == SIGMOID:
-        return fma(number(0.5), tanh(x * 0.5), number(0.5))
-    return x
 
 
 @function

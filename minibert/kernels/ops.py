@@ -1,6 +1,8 @@
 """The five ops: each describes its work as a task and lets the threads compute it.
 
 What        `make_ops` returns them as the `Ops` that encoder.forward takes. What each computes is in bert/reference.py
+Chunks      A chunk is a part of the work of one op. It writes its own part of the result and nothing else, so any
+            thread may compute it, in any order. How the work is cut does not change a result
 Layout      The kernels see only addresses. So inputs that are not C-contiguous float32 (ids: int32) are copied first
 Contract    Callers have checked every shape and every id (bert/ops.py). This file imports numba only to compile
 """
@@ -14,31 +16,93 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.low_precision import format_of, quantise_linear
+from minibert.bert.low_precision import FORMATS, format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
+from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
-from minibert.kernels.machine_code import load_run_task
+from minibert.kernels.cache import load_run_task
 from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
-from minibert.kernels.processor import MR, processor_name
-from minibert.kernels.tasks import (
-    ACTIVATION_CODES,
-    ATTENTION,
-    EMBED,
-    FLOAT,
-    LAYER_NORM,
-    LINEAR,
-    LINEAR_WORDS,
-    QUANTISE,
-    SMALL,
-    address,
-    attention_scratch,
-    linear_chunks,
-    row_chunks,
-)
-from minibert.kernels.threads import Team
-from minibert.kernels.words import words_of
+from minibert.kernels.processor import MR, NR, processor_name, words_of
+from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
-__all__ = ["attention", "embed", "layer_norm", "linear", "make_ops"]
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+# x (M, K), panels and bias (gemm.py), residual and y (M, N), as addresses. `activation` is one of ACTIVATION_CODES, and
+# `has_residual` 0 or 1. The next four are those of `LinearChunks`. In low precision, x is words; if `source` is not 0,
+# it is the address of the floats that the leader quantises into them before the chunks.
+_LINEAR_FIELDS = (
+    "x panels bias residual y M N K activation has_residual tiles block_tiles panels_per_chunk chunks_per_block source"
+)
+LINEAR = TaskKind(1, _LINEAR_FIELDS)
+LINEAR_WORDS = {name: TaskKind(6 + 2 * i, _LINEAR_FIELDS) for i, name in enumerate(FORMATS)}
+# x (M, K) as floats, and y as the words of a format (processor.py)
+QUANTISE = {name: TaskKind(7 + 2 * i, "x y M K") for i, name in enumerate(FORMATS)}
+# The addresses of query, key and value, whose rows have a distance of `stride` floats; of cu_seqlens (B + 1,) and
+# context (T, H). `scores` and `probs` are 0 if they are not wanted; those of sequence b begin at pairs_first[b].
+ATTENTION = TaskKind(2, "query key value cu_seqlens context num_heads D stride scores probs pairs_first")
+# Three tables and three look-ups into them; y (T, H).
+EMBED = TaskKind(3, "words ids type_table token_types position_table positions y T H")
+LAYER_NORM = TaskKind(4, "x weight bias y T H eps")
+
+ACTIVATION_CODES: dict[str | None, int] = {None: 0, **{name: code for code, name in enumerate(ACTIVATION_FUNCTIONS, 1)}}
+
+
+# --- chunks ----------------------------------------------------------------------------------------------------------
+
+# Measured with other values in turn, in one process on two threads (Zen 5, a whole forward of MiniLM; noise: 3 %).
+# Numbers of 4 bytes that x has in one block, whose rows stay in the second cache while all panels are read. On a Xeon
+# with AMX (bert-base, 8 x 128), 7 micro-tiles for K = 768 and 28 for K = 3,072 are 6 % slower than 28 and 7.
+# MiniLM: no difference from 3 to 28 on Zen 5, nor on the Xeon.
+BLOCK_NUMBERS = 7 * 7 * 3072
+MOST_ROWS = 28 * 7  # of one block. 42 * 7: 7 % slower (the same Xeon)
+FEW_TILES = 20  # up to this number of micro-tiles are one block, so each panel is read once. 7 and 14: 5 % (1 x 128)
+CHUNKS_PER_THREAD = 24  # of one product; so no thread waits long for the last one. 4 to 96: no difference
+LEAST_TILES = 8  # of one chunk; so taking a chunk costs little. 4 and 16: 4 % slower, 32: 11 % (1 x 22)
+SMALL = 1 << 16  # numbers of x that the leader quantises alone, because a second op would take longer
+ROWS = 32  # rows of one chunk of an op that computes each token alone; not measured with other values
+
+
+class LinearChunks(NamedTuple):
+    """How a product is cut: each chunk multiplies `block_tiles` of the `tiles` micro-tiles by `panels_per_chunk`."""
+
+    tiles: int
+    block_tiles: int
+    panels_per_chunk: int
+    chunks_per_block: int
+
+
+@functools.lru_cache(maxsize=1024)
+def linear_chunks(M: int, N: int, row_size: int, num_threads: int, rows: int = MR) -> tuple[LinearChunks, int]:
+    """Return how a product of M rows and N columns is cut, and its number of chunks; a micro-tile has up to `rows`.
+
+    `row_size` is the distance of two rows of x in numbers of 4 bytes.
+    With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
+    and each stays in cache while all panels are read.
+    """
+    tiles = -(-M // rows)
+    most_tiles = max(1, min(MOST_ROWS, BLOCK_NUMBERS // max(1, row_size)) // rows)
+    blocks = 1 if tiles <= FEW_TILES else -(-tiles // most_tiles)
+    num_panels = -(-N // NR)
+    block_tiles = -(-tiles // blocks)
+    wanted = -(-CHUNKS_PER_THREAD * num_threads // blocks) if num_threads > 1 else 1
+    panels_per_chunk = max(1, num_panels // wanted, -(-LEAST_TILES * MR // (rows * max(1, block_tiles))))
+    chunks_per_block = -(-num_panels // panels_per_chunk)
+    cut = LinearChunks(tiles, block_tiles, panels_per_chunk, chunks_per_block)
+    return cut, blocks * chunks_per_block if M else 0
+
+
+def row_chunks(num_rows: int) -> int:
+    """Return the number of chunks of an op that computes each row alone."""
+    return -(-num_rows // ROWS)
+
+
+def attention_scratch(S: int, D: int) -> int:
+    """Return how many floats a thread needs for one attention head of S tokens: packed keys and values, scores, ..."""
+    columns = -(-S // NR) * NR
+    return columns * D + -(-D // NR) * S * NR + MR * (columns + NR + 1)
+
+
+# --- the ops ---------------------------------------------------------------------------------------------------------
 
 
 class Resources(NamedTuple):
@@ -128,7 +192,7 @@ def linear(
     if isinstance(packed, PackedWords):
         name, words = packed.format.name, words_of(packed.format.name)
         kind, row_size, rows = LINEAR_WORDS[name], words.row_size(K), words.rows
-        # The rows of x begin at a cache line, and AMX may read one more (amx.py).
+        # The rows of x begin at a cache line, and AMX may read one more (low_precision.py).
         memory = resources.buffers.empty((M + 1) * row_size + CACHE_LINE // FLOAT)
         factor = -(-address(memory) // CACHE_LINE) * CACHE_LINE
         if x.size > SMALL:

@@ -9,7 +9,7 @@ Layout      Panels of NR columns. A panel is contiguous::
               K |  0 |  1 |  2 |   ------>   panel 1: ...
                 +----+----+----+             the last panel is filled up with zeros
 
-            In low precision, a panel is what words.py describes
+            In low precision, a panel is what processor.py describes
 Contract    This file does not import numba
 Source      Goto and van de Geijn 2008 (ACM TOMS 34(3)), section 5
 """
@@ -26,9 +26,8 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.low_precision import Format, QuantisedLinear, format_of
 from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty
-from minibert.kernels.machine_code import cache_key
-from minibert.kernels.processor import NR
-from minibert.kernels.words import PACKED, Words, words_of
+from minibert.kernels.cache import cache_key
+from minibert.kernels.processor import NR, PACKED, Words, words_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

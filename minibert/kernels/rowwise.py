@@ -15,21 +15,23 @@ from __future__ import annotations
 import math
 
 from minibert.kernels.compilation import function, inline
-from minibert.kernels.memory import floats_at, ints_at, task_at
+from minibert.kernels.ops import EMBED, LAYER_NORM, ROWS
 from minibert.kernels.processor import WIDTH
 from minibert.kernels.simd import (
     broadcast,
     first_lanes,
+    floats_at,
     fma,
+    ints_at,
     load,
     load_first,
     narrow,
     store,
     store_first,
     sum_lanes,
+    task_at,
     widen,
 )
-from minibert.kernels.tasks import EMBED, LAYER_NORM, ROWS
 
 _embed_task, _layer_norm_task = task_at(EMBED), task_at(LAYER_NORM)
 

@@ -8,30 +8,25 @@ Contract    The counters are sequentially consistent atomics. All arguments are 
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from minibert.bert.low_precision import FORMATS_OF
 from minibert.kernels.attention import attention_chunk
 from minibert.kernels.compilation import function
 from minibert.kernels.gemm import linear_chunk, linear_words_chunk
-from minibert.kernels.memory import (
-    DEFAULT_FLOAT_MODE,
-    atomic_add,
-    atomic_load,
-    atomic_store,
-    float_mode,
-    longs_at,
-    microseconds,
-    nap,
-    relax,
-    set_float_mode,
-    yield_core,
-)
-from minibert.kernels.quantise import quantisers
+from minibert.kernels.low_precision import quantisers
+from minibert.kernels.ops import ATTENTION, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
+from minibert.kernels.processor import ARM64, X86, Words, words_of
 from minibert.kernels.rowwise import embed_chunk, layer_norm_chunk
-from minibert.kernels.tasks import ATTENTION, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
+from minibert.kernels.simd import call_llvm, longs_at
 from minibert.kernels.threads import (
     ACTIVE,
     CALLERS,
@@ -48,7 +43,138 @@ from minibert.kernels.threads import (
     TASK,
     THREAD,
 )
-from minibert.kernels.words import Words, words_of
+
+# --- atomics, and the system ------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def atomic_add(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
+    """Compute memory[index] += value of int64 memory as one atomic step; return the old value."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.gep(arguments[0], [arguments[1]])
+        return builder.atomic_rmw("add", pointer, arguments[2], "seq_cst")
+
+    return types.int64(memory, types.intp, types.int64), codegen
+
+
+@intrinsic
+def atomic_load(typingctx: Any, memory: Any, index: Any) -> Any:
+    """Read memory[index] of int64 memory atomically: the last value that any thread stored."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(builder.gep(arguments[0], [arguments[1]]), "seq_cst", 8)
+
+    return types.int64(memory, types.intp), codegen
+
+
+@intrinsic
+def atomic_store(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
+    """Store memory[index] = value atomically, after everything that this thread wrote before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.gep(arguments[0], [arguments[1]])
+        builder.store_atomic(arguments[2], pointer, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(memory, types.intp, types.int64), codegen
+
+
+# Denormal numbers count, and sums are rounded to nearest. Other libraries change this mode of a thread (-ffast-math,
+# torch.set_flush_denormal), and the results would depend on it.
+DEFAULT_FLOAT_MODE = 0 if ARM64 else 0x1F80
+
+
+@intrinsic
+def float_mode(typingctx: Any) -> Any:
+    """Return the thread's mode of floating-point arithmetic, on x86-64 and arm64; else 0."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        if ARM64:
+            return call_llvm(builder, "llvm.aarch64.get.fpcr", word)
+        if not X86:
+            return ir.Constant(word, 0)
+        mode = cgutils.alloca_once(builder, ir.IntType(32))
+        call_llvm(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), mode)
+        return builder.zext(builder.load(mode), word)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def set_float_mode(typingctx: Any, mode: Any) -> Any:
+    """Set the thread's mode of floating-point arithmetic to what `float_mode` returned."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if ARM64:
+            call_llvm(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), arguments[0])
+        elif X86:
+            mode = cgutils.alloca_once(builder, ir.IntType(32))
+            builder.store(builder.trunc(arguments[0], ir.IntType(32)), mode)
+            call_llvm(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), mode)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def relax(typingctx: Any) -> Any:
+    """Tell the processor that the thread waits in a loop."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if X86:
+            call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
+        elif ARM64:
+            call_llvm(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), 1))
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def microseconds(typingctx: Any) -> Any:
+    """Return the time of a steady clock, on systems that have a call for it; else 0."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        if os.name != "posix":
+            return ir.Constant(word, 0)
+        clock = getattr(time, "CLOCK_MONOTONIC", 0)
+        result = cgutils.alloca_once(builder, ir.ArrayType(word, 2))
+        call_llvm(builder, "clock_gettime", ir.IntType(32), ir.Constant(ir.IntType(32), clock), result)
+        seconds, nanoseconds = (builder.load(cgutils.gep_inbounds(builder, result, 0, i)) for i in (0, 1))
+        of_seconds = builder.mul(seconds, ir.Constant(word, 1_000_000))
+        return builder.add(of_seconds, builder.sdiv(nanoseconds, ir.Constant(word, 1000)))
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def yield_core(typingctx: Any) -> Any:
+    """Let another thread that waits for this core run first, on systems that have a call for it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if os.name == "posix":
+            call_llvm(builder, "sched_yield", ir.IntType(32))
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def nap(typingctx: Any) -> Any:
+    """Leave the core to other threads for about 50 microseconds, on systems that have a call for it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if os.name == "posix":
+            call_llvm(builder, "usleep", ir.IntType(32), ir.Constant(ir.IntType(32), 50))
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+# --- the team --------------------------------------------------------------------------------------------------------
 
 # A leader looks this number of times whether the helpers have finished before it naps (about a hundred microseconds).
 # With a busy core, the speed left was the same for naps of 50, 200, 600 and 1,500 microseconds.

@@ -5,20 +5,24 @@ What        A type, and functions and operators for it. Numba compiles Python to
             it. This file only adds this name::
 
                 @function
-                def scale(x, y, n):                   # y = 2 x, 16 numbers at a time; x and y are memory (memory.py)
+                def scale(x, y, n):                   # y = 2 x, 16 numbers at a time; x and y are memory
                     for i in range(0, n, WIDTH):
                         store(y, i, 2.0 * load(x, i))
 
 Order       1. A type (`Vector`) and its data model: in LLVM the value *is* the vector.
             2. Intrinsics: functions whose body is LLVM instructions, one each: `load`, `store`, `broadcast`, `fma`, ...
-            3. Operators: ``+ - * /`` between vectors, and between a vector and a number.
-            4. Functions in plain Python that use 2 and 3: `exp2`, `gelu`, `tanh`. LLVM inlines them into the kernels
+            3. Memory: `floats_at(address)`, `ints_at` and `longs_at` give memory whose numbers are read as ``x[i]``.
+               `task_at(kind)` makes the function that gives the task at an address.
+            4. Operators: ``+ - * /`` between vectors, and between a vector and a number.
+            5. Functions in plain Python that use 2 and 4: `exp2`, `tanh`, the activations. LLVM inlines them into the
+               kernels
 Layout      A vector has WIDTH = 16 lanes on every processor. With AVX-512 it is one register; with AVX2 LLVM splits it
             into two, with NEON or SSE into four
 Numerics    A sum over lanes has the same order, and the same bits, on every processor. Fast math is off: LLVM computes
             exactly the operations that the code contains, in the order of the code. Where a * b + c should be rounded
             once, the code calls `fma`
-Contract    Loads and stores do not check bounds. To see the code for another processor, name it before Python starts:
+Contract    Memory does not know its length, and nothing checks bounds. The caller of a kernel keeps the arrays alive.
+            To see the code for another processor, name it before Python starts:
             ``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma``, or ``NUMBA_CPU_NAME=generic``
 """
 
@@ -28,6 +32,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -35,44 +40,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 from minibert.kernels.compilation import inline
+from minibert.kernels.ops import ACTIVATION_CODES
 from minibert.kernels.processor import WIDTH
-
-__all__ = [
-    "FLOATS",
-    "INTS",
-    "WIDTH",
-    "Memory",
-    "absolute",
-    "broadcast",
-    "call_llvm",
-    "combine_lanes",
-    "exp2",
-    "first_lanes",
-    "fma",
-    "fma_lanes",
-    "gelu",
-    "largest",
-    "load",
-    "load_first",
-    "load_lanes",
-    "maximum",
-    "minimum",
-    "narrow",
-    "number",
-    "prefetch",
-    "prefetch_second",
-    "round_even",
-    "splat",
-    "store",
-    "store_first",
-    "store_lanes",
-    "sum_lanes",
-    "tanh",
-    "transpose_block",
-    "widen",
-    "zero_lanes",
-]
-
+from minibert.kernels.threads import TaskKind
 
 # --- 1. the type -----------------------------------------------------------------------------------------------------
 
@@ -94,7 +64,7 @@ double_vector = Vector(types.float64, _DOUBLES)  # twice as many registers; for 
 
 
 class Memory(types.Type):
-    """Memory that holds numbers of one type, from an address on; memory.py makes values of it."""
+    """Memory that holds numbers of one type, from an address on; part 3 makes values of it."""
 
     def __init__(self, element: Any) -> None:
         super().__init__(name=f"memory({element})")
@@ -394,7 +364,81 @@ def transpose_block(typingctx: Any, source: Any, start: Any, stride: Any, target
     return types.void(*arrays), codegen
 
 
-# --- 3. operators ----------------------------------------------------------------------------------------------------
+# --- 3. memory -----------------------------------------------------------------------------------------------------
+
+
+def _memory_at(element: Any, doc: str) -> Any:
+    memory = Memory(element)
+
+    @intrinsic
+    def at(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(memory))
+
+        return memory(types.int64), codegen
+
+    at.__doc__ = doc
+    return at
+
+
+floats_at = _memory_at(types.float32, "Return the float32 memory that begins at an address.")
+ints_at = _memory_at(types.int32, "Return the int32 memory that begins at an address.")
+longs_at = _memory_at(types.int64, "Return the int64 memory that begins at an address.")
+
+
+@type_callable(operator.getitem)
+def _type_of_item(context: Any) -> Any:
+    return lambda memory, index: memory.element if isinstance(memory, Memory) else None
+
+
+@lower_builtin(operator.getitem, Memory, types.Integer)
+def _get_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return builder.load(builder.gep(arguments[0], [arguments[1]]))
+
+
+@type_callable(operator.setitem)
+def _type_of_assignment(context: Any) -> Any:
+    return lambda memory, index, value: types.void if isinstance(memory, Memory) else None
+
+
+@lower_builtin(operator.setitem, Memory, types.Integer, types.Any)
+def _set_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    memory, index, value = arguments
+    element = signature.args[0].element
+    builder.store(context.cast(builder, value, signature.args[2], element), builder.gep(memory, [index]))
+    return context.get_dummy_value()
+
+
+def task_at(kind: TaskKind) -> Any:
+    """Make the function that returns the task of this kind at an address, a record with named fields."""
+    record = numba.from_dtype(kind.dtype)
+
+    @intrinsic
+    def at(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(record))
+
+        return record(types.int64), codegen
+
+    return at
+
+
+def stack_floats(count: int) -> Any:
+    """Make the function that returns the address of memory for `count` floats; it lasts until its caller returns."""
+
+    @intrinsic
+    def allocate(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            memory = cgutils.alloca_once(builder, ir.ArrayType(ir.FloatType(), count))
+            memory.align = 64  # a cache line
+            return builder.ptrtoint(memory, ir.IntType(64))
+
+        return types.int64(), codegen
+
+    return allocate
+
+
+# --- 4. operators ----------------------------------------------------------------------------------------------------
 
 
 def _define_operator(operation: Any, instruction: str) -> None:
@@ -433,7 +477,7 @@ for _operation, _instruction in (
     _define_operator(_operation, _instruction)
 
 
-# --- 4. functions ----------------------------------------------------------------------------------------------------
+# --- 5. functions ----------------------------------------------------------------------------------------------------
 
 
 @inline
@@ -500,3 +544,42 @@ def tanh(x):
     q = fma(q, s, number(0.4743256))
     q = fma(q, s, number(1.0))
     return maximum(minimum(x * p / q, number(1.0)), number(-1.0))  # rounding may give more than 1
+
+
+@inline
+def gelu_tanh(x):
+    """Compute x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    half = x * 0.5
+    inner = x * 0.7978845608028654
+    inner = fma(inner * x, x * 0.044715, inner)
+    return fma(half, tanh(inner), half)
+
+
+@inline
+def silu(x):
+    """Compute x / (1 + exp(-x))."""
+    half = x * 0.5
+    return fma(half, tanh(half), half)
+
+
+_GELU, _GELU_TANH, _RELU, _SILU, _TANH, _SIGMOID = (
+    ACTIVATION_CODES[name] for name in ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
+)
+
+
+@inline
+def activate(x, code):
+    """Compute the activation with this code; reference.py has the formulas."""
+    if code == _GELU:
+        return gelu(x)
+    if code == _GELU_TANH:
+        return gelu_tanh(x)
+    if code == _RELU:
+        return maximum(x, number(0.0))
+    if code == _SILU:
+        return silu(x)
+    if code == _TANH:
+        return tanh(x)
+    if code == _SIGMOID:
+        return fma(number(0.5), tanh(x * 0.5), number(0.5))
+    return x

@@ -1,6 +1,8 @@
 """A team of threads that share the chunks of each op. Between two ops, the leader makes no system call.
 
-What        `Team.run` computes an op, described as a *task* (tasks.py): a kind, named fields, and a number of chunks
+What        `Team.run` computes an op, described as a *task*: a kind, named fields, and a number of chunks.
+            Python writes a task with `TaskKind.write`. A kernel reads the same fields by name, as a record with the
+            dtype of its kind (`task_at` in simd.py). So each name is written down once, in ops.py
 Layout      The threads share one row of int64 numbers, the *state*; run_task.py reads and writes it::
 
                 0            SHARED      address of the shared state       (in the states of callers and helpers only)
@@ -9,7 +11,7 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 3            NUM_CHUNKS  of the task
                 4, 5         SCRATCH     memory for intermediate results
                              SCRATCH_SIZE, the bytes of it that each thread has
-                6 ... 21     TASK        its kind and its fields
+                6 ... 21     TASK        its kind, then addresses, sizes and options as int64; only `eps` is a float64
                 22           NUM_SHARES
                 24           REMAINING   chunks that nobody has taken yet  (set by the leader, lowered by every thread)
                 32           ACTIVE      helpers that may be inside a chunk  (raised and lowered by helpers)
@@ -59,14 +61,64 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import struct
+import sys
 import threading
 import weakref
 from collections import deque
 from typing import Any
 
+import numpy as np
+
 from minibert.kernels.buffers import aligned_empty
-from minibert.kernels.object_code import Kernel
-from minibert.kernels.tasks import FLOAT, HEADER, MOST_FIELDS, TaskKind, address
+from minibert.kernels.cache import Kernel
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+FLOAT = 4  # bytes of a float32
+HEADER = 6  # numbers of a state before its task; the picture above shows them
+MOST_FIELDS = 16  # of any task, with its kind
+
+
+class TaskKind:
+    """A kind of task: its number, and the names of its fields in the order in which `write` takes the values."""
+
+    def __init__(self, number: int, names: str) -> None:
+        self.number = number
+        types = {name: "f8" if name == "eps" else "i8" for name in names.split()}
+        if len(types) >= MOST_FIELDS:
+            raise ValueError(f"a task has {len(types)} fields; there is room for {MOST_FIELDS - 1}")
+        self.dtype = np.dtype([("kind", "i8"), *types.items()])
+        codes = "".join("d" if kind == "f8" else "q" for kind in types.values())
+        self._pack = struct.Struct(f"={HEADER}qq{codes}").pack_into
+
+    def write(self, memory: Any, header: tuple[int, ...], values: tuple[float, ...]) -> None:
+        """Write the header of a state, and a task with these values, to the beginning of `memory`."""
+        self._pack(memory, 0, *header, self.number, *values)
+
+
+# In memory an array is Python's object header, then the pointer to its data. This is part of NumPy's binary interface,
+# which compiled extensions rely on. Source: PyArrayObject_fields in numpy/ndarraytypes.h.
+_DATA = object.__basicsize__
+_pointer_at = ctypes.c_size_t.from_address
+
+
+def address(array: np.ndarray[Any, Any]) -> int:
+    """Return the address of the first number of an array."""
+    return _pointer_at(id(array) + _DATA).value  # eight times as fast as array.ctypes.data
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return array.ctypes.data
+
+
+if sys.implementation.name != "cpython" or any(
+    address(x) != x.ctypes.data for x in (np.zeros(3), np.zeros((2, 5))[:, 2:])
+):
+    address = _address
+
+
+# --- the team --------------------------------------------------------------------------------------------------------
 
 # The indices of the state, as the picture above shows.
 SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, TASK, NUM_SHARES = *range(7), HEADER + MOST_FIELDS

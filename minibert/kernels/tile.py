@@ -1,7 +1,7 @@
 """The micro-tile: a block of rows x NR numbers that stays in registers, as a value in Numba.
 
 What        `zero_tile` and `add_products` make the functions that return a tile of zeros, and that are one step of a
-            matrix product, of floats or of words (words.py); `add_block`, `add_tiles`, `add_row`, `load_tile` and
+            matrix product, of floats or of words (processor.py); `add_block`, `add_tiles`, `add_row`, `load_tile` and
             `store_tile` do what their names say
 Layout      A tile is an LLVM array of rows x (NR / WIDTH) vectors of floats, or of int32. LLVM splits it into vectors,
             and each of them gets its registers
@@ -19,9 +19,8 @@ from numba import types
 from numba.extending import intrinsic, models, register_model
 
 from minibert.kernels.compilation import inline
-from minibert.kernels.processor import NR, WIDTH
+from minibert.kernels.processor import NR, PACKED, TILE_ROWS, WIDTH, Dot, Words
 from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes
-from minibert.kernels.words import PACKED, TILE_ROWS, Dot, Words
 
 _COLUMNS = NR // WIDTH  # vectors of one row
 _WORD = ir.IntType(64)
@@ -124,7 +123,7 @@ def add_products(words: Words | None = None) -> Any:
 
 
 def _unpacked(builder: Any, lines: list[list[Any]]) -> Iterator[list[Any]]:
-    """Yield the eight lines of numbers that seven lines are (words.py), each as its vectors."""
+    """Yield the eight lines of numbers that seven lines are (processor.py), each as its vectors."""
     two, three = (ir.Constant(lines[0][0].type, [number] * lines[0][0].type.count) for number in (2, 3))
     # Shift and mask, because one instruction for both (vpshldw) takes the time of a product on a Zen 5: 10 % in all.
     eighth = [lanes.type(None) for lanes in lines[0]]
@@ -168,7 +167,7 @@ def _indices(numbers: range) -> Any:
 
 
 def load_sums(rows: int, words: Words) -> Any:
-    """Make the function that loads the first rows of a group's sums that AMX has written (amx.py), as whole numbers."""
+    """Make the function that loads the first rows of a group's sums, as AMX has written them (low_precision.py)."""
 
     @intrinsic
     def load(typingctx: Any, address: Any) -> Any:

@@ -36,7 +36,7 @@ def choose_ops(backend: str | None, num_threads: int | None, compute_type: str |
         return _numpy_ops(compute_type)
     try:
         from minibert.kernels import make_ops
-        from minibert.kernels.words import is_faster
+        from minibert.kernels.processor import is_faster
 
         if not is_faster(compute_type):
             _warn_slow(compute_type, "this processor does not have the instructions for it")

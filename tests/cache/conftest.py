@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.kernels.machine_code import _read_code, load_run_task
+from minibert.kernels.cache import _read_code, load_run_task
 from tests.support import outcomes
 from tests.support.machine_code import ONCE, PROGRAM, compiled, machine_code
 

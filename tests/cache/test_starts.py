@@ -166,8 +166,8 @@ def test_sources_in_an_archive_are_never_cached(model: Path, tmp_path: Path) -> 
     archive = shutil.make_archive(str(tmp_path / "package"), "zip", copy_package(tmp_path / "package"))
     variables = {"PYTHONPATH": archive, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     program = """
-        from minibert.kernels.machine_code import cache_folders
-        print(list(cache_folders()), "minibert" in str(sys.modules["minibert.kernels.machine_code"].__file__))
+        from minibert.kernels.cache import cache_folders
+        print(list(cache_folders()), "minibert" in str(sys.modules["minibert.kernels.cache"].__file__))
         """
     outcome, printed = outcomes.run(program, model, **variables)
     assert (outcome, printed.split()) == ("ok", ["[]", "True"])

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from minibert._utils.private_files import read_trusted, why_untrusted, write_trusted
-from minibert.kernels import machine_code
-from minibert.kernels.object_code import ObjectCode
+from minibert.kernels import cache as kernel_cache
+from minibert.kernels.cache import ObjectCode
 
 needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
@@ -30,11 +30,11 @@ class Trap:
         self.above = root / "above"
         self.base = self.above / "base"
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(self.base))
-        (self.folder,) = machine_code.cache_folders()
+        (self.folder,) = kernel_cache.cache_folders()
         self.folder.mkdir(parents=True)
         for place in (self.above, self.base, self.folder):
             place.chmod(0o755)
-        machine_code._save(ObjectCode("run_task", b"machine code"))
+        kernel_cache._save(ObjectCode("run_task", b"machine code"))
         (self.file,) = self.folder.iterdir()
         self.poison = self.file.read_bytes()
         self.file.chmod(0o644)
@@ -43,7 +43,7 @@ class Trap:
 
     def load(self) -> bool:
         """Look for the machine code; return whether the file is used."""
-        found = machine_code._read_code() is not None
+        found = kernel_cache._read_code() is not None
         self.used |= found
         return found
 
@@ -301,13 +301,13 @@ def test_a_folder_that_is_swapped_while_it_is_checked(place: str, trap: Trap) ->
 @needs_owners
 def test_a_folder_below_one_that_is_open_to_others_is_warned_of_once(trap: Trap) -> None:
     trap.above.chmod(0o777)
-    machine_code._warn_not_saved.cache_clear()
+    kernel_cache._warn_not_saved.cache_clear()
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for symbol in ("twice", "thrice"):
-            machine_code._save(ObjectCode(symbol, b"machine code"))
-    machine_code._warn_not_saved.cache_clear()
+            kernel_cache._save(ObjectCode(symbol, b"machine code"))
+    kernel_cache._warn_not_saved.cache_clear()
     (warning,) = caught
     assert (warning.category, str(trap.above) in str(warning.message)) == (RuntimeWarning, True)
     assert os.listdir(trap.folder) == [trap.file.name]

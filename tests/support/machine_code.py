@@ -16,16 +16,16 @@ PACKAGE = Path(minibert.__file__).parent
 # Checks the numbers, and prints how often the kernels were compiled. If OUTCOMES_STOCK names a file of machine code,
 # "compiling" takes the code from it, because true compilation takes many seconds and is not what most tests are about.
 PROGRAM = """
-from minibert.kernels import machine_code
-from minibert.kernels.object_code import ObjectCode
-compilations, compile_code = [], machine_code._compile_code
+from minibert.kernels import cache as kernel_cache
+from minibert.kernels.cache import ObjectCode
+compilations, compile_code = [], kernel_cache._compile_code
 def counted(compute_type):
     compilations.append(1)
     if not os.environ.get("OUTCOMES_STOCK"):
         return compile_code(compute_type)
     line, _, content = Path(os.environ["OUTCOMES_STOCK"]).read_bytes()[32:].partition(b"\\n")
     return ObjectCode(json.loads(line)["symbol"], content)
-machine_code._compile_code = counted
+kernel_cache._compile_code = counted
 check(load())
 print("compiled:", len(compilations))
 """

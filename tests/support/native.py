@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from minibert.kernels.cache import link
 from minibert.kernels.compilation import compile_to_object, function
-from minibert.kernels.object_code import link
 
 __all__ = ["native"]
 

@@ -31,8 +31,7 @@ from minibert.bert.low_precision import COMPUTE_TYPES, FORMATS
 from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
-from minibert.kernels.processor import REGISTER_LANES
-from minibert.kernels.words import words_of
+from minibert.kernels.processor import REGISTER_LANES, words_of
 from minibert.sentence.modules import Activation
 from minibert.sentence.pooling import POOLING_MODES, SpladePooling, pool_words
 from tests.support import oracle

@@ -1,4 +1,4 @@
-"""The cache of the machine code: the kernels as a file that a process loads without Numba.
+"""The cache of the machine code: the kernels as a file on disk, and how a process loads it without Numba.
 
 What        `load_run_task` returns the one function of kernels/ that Python calls. The code is on disk after the first
             use. If not, compilation.py compiles it; importing Numba and compiling take seconds
@@ -10,7 +10,9 @@ Files       - A file is used only if it is complete (it begins with the SHA-256 
             - If machine code cannot be saved, it is compiled at every start, and one warning says so.
             - Machine code of other versions of the sources is deleted when it has not been used for a month.
 Layout      SHA-256 of the rest (32 bytes) | one line of JSON: format, key, symbol | an object file
-Contract    This file imports numba only to compile
+Contract    Code that `link` has loaded is never freed, because a helper thread may still run it.
+            This file imports numba only to compile
+Source      https://llvm.org/docs/MCJITDesignAndImplementation.html
 Why not     Numba's own cache: a damaged file raises an error at every start, or is executed; a folder that cannot be
             written to raises an error; a change in another file that a function uses is not noticed; and loading needs
             all of Numba, which takes longer than loading a small model
@@ -19,6 +21,7 @@ Why not     Numba's own cache: a damaged file raises an error at every start, or
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -28,8 +31,9 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -37,9 +41,20 @@ import llvmlite.binding as llvm
 from minibert._utils.private_files import FOLDER_FLAGS, HAS_FOLDER_DESCRIPTORS, read_trusted, user_cache, write_trusted
 from minibert._utils.reporting import warn_caller
 from minibert.bert import low_precision
-from minibert.kernels.object_code import Kernel, ObjectCode, link
-from minibert.kernels.processor import target
-from minibert.kernels.words import words_of
+from minibert.kernels.processor import target, words_of
+
+Kernel = Callable[[int], None]
+"""A compiled function of one address. It does not raise, and other Python threads run meanwhile."""
+
+
+class ObjectCode(NamedTuple):
+    """Machine code as LLVM wrote it: an object file, and the name of the function in it."""
+
+    symbol: str
+    content: bytes
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
 
 _FORMAT = 1
 _FILE = "run_task-{}.bin"
@@ -228,3 +243,32 @@ def _warn_not_saved(reasons: str) -> None:
         "5 to 15 seconds. Set NUMBA_CACHE_DIR to a folder to which only you can write.",
         RuntimeWarning,
     )
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+# Never freed, like the machine code, because a helper thread may still run when the interpreter ends.
+_UNUSED = (ctypes.c_int64 * 2)()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_UNUSED))
+
+
+def link(code: ObjectCode, num_arguments: int) -> Callable[..., None]:
+    """Load an object file into this process and return its function of this number of integers.
+
+    The function does not return anything. Other Python threads run while it runs.
+    """
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code.content))
+    engine.finalize_object()
+    # Numba's convention for calls: a place for the result and one for an exception, then the arguments.
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * num_arguments)
+    address = engine.get_function_address(code.symbol)
+    if not address:
+        raise ImportError(f"the machine code does not have the function {code.symbol}")
+    function = prototype(address)
+    engine.detach()  # never freed
+    unused = ctypes.addressof(_UNUSED)
+    return functools.partial(function, unused, unused)
