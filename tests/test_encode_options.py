@@ -14,7 +14,6 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.bert.config import ACTIVATIONS
 from minibert.bert.low_precision import FORMATS_OF
-from minibert.cli import main
 from minibert.cli.corpus import add_verbs as add_extract
 from minibert.cli.embed import add_verbs as add_embed
 from minibert.cli.options import Parser
@@ -45,11 +44,6 @@ def test_every_way_to_encode_has_the_same_options_and_defaults() -> None:
     beyond = {"self", "inputs", "sentences", "show_progress_bar", "output_value", "precision", "convert_to_numpy"}
     beyond |= {"convert_to_tensor", "device", "out", "return_info", "pool", "chunk_size", "task", "processing_kwargs"}
     assert set(of_encode) == {*fields, *beyond}
-
-
-def test_an_unknown_option_is_named_with_those_that_exist() -> None:
-    with pytest.raises(TypeError, match=r"'normalise' is not an option of encode here; expected prompt_name, prompt, "):
-        EncodeOptions.of({"normalise": True})
 
 
 def test_options_hold_layers_that_can_be_read_again() -> None:
@@ -90,13 +84,6 @@ def test_the_command_line_offers_the_choices_of_the_library(verb: str, option: s
 
 def test_the_kernels_have_every_activation() -> None:
     assert set(ACTIVATION_CODES) - {None, "sigmoid"} == set(ACTIVATIONS.values())
-
-
-def test_a_library_error_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "table.csv").write_text("body\na\n")
-    arguments = ["embed", "-i", str(tmp_path / "table.csv"), "-o", str(tmp_path / "out.npy")]
-    assert main(arguments) == 1
-    assert "does not have a column 'text'; it has 'body'. Give text_column= and id_column=." in capsys.readouterr().err
 
 
 def test_no_message_of_the_library_names_a_flag() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tracemalloc
 import warnings
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 
 from minibert.vectors import search, similarity
 from minibert.vectors.similarity import cos_sim, normalize_embeddings, quantize_embeddings, truncate_embeddings
+from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
-from tests.support.text_data import VARIABLE, udhr_lines
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
@@ -69,23 +68,12 @@ def test_integers_are_computed_as_floats() -> None:
 
 
 @pytest.mark.parametrize("name", [*ALL, *(f"pairwise_{name}" for name in ALL)])
-@pytest.mark.parametrize(
-    ("a", "b", "error"),
-    [
-        (A, B[:, :10], ValueError),
-        (A[None], B, ValueError),
-        (3.0, B, ValueError),
-        (["text"], B, TypeError),
-        ("text", B, TypeError),
-        (None, B, TypeError),
-        ([[1.0], [1.0, 2.0]], B, ValueError),
-        (A.astype(object), B, TypeError),
-        (np.ma.masked_greater(A, 1), A, TypeError),
-    ],
-)
-def test_wrong_vectors(name: str, a: Any, b: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"\ba\b"):
-        getattr(similarity, name)(a, b)
+def test_wrong_vectors(name: str) -> None:
+    table: Refused = {
+        ("a", TypeError): (["text"], "text", None, B.astype(object), np.ma.masked_greater(B, 1)),
+        ("a", ValueError): (B[:, :10], B[None], 3.0, [[1.0], [1.0, 2.0]]),
+    }
+    check_refused(getattr(similarity, name), {"b": B}, table)
 
 
 def test_normalize_and_truncate() -> None:
@@ -121,30 +109,23 @@ def test_quantized_as_theirs(precision: str) -> None:
             )
 
 
-@pytest.mark.parametrize(
-    ("embeddings", "precision", "options", "error", "match"),
-    [
-        *((np.where(MANY > 2, np.nan, MANY), name, {}, ValueError, name) for name in similarity.PRECISIONS[1:]),
-        (MANY, "int8", {"ranges": [MANY.max(0), MANY.min(0)]}, ValueError, "least values"),
-        (MANY, "int8", {"ranges": "wide"}, TypeError, "ranges"),
-        (MANY, "int8", {"ranges": MANY[:3]}, ValueError, "ranges"),
-        *((MANY, "int8", {"ranges": [[-bad] * 43, [bad] * 43]}, ValueError, "ranges") for bad in (np.nan, np.inf)),
-        (MANY, "int8", {"calibration_embeddings": MANY * np.nan}, ValueError, "calibration_embeddings"),
-        (MANY, "int8", {"calibration_embeddings": MANY[:, :3]}, ValueError, "calibration_embeddings"),
-        ([[1.0, 2.0], [3.0]], "int8", {}, ValueError, "embeddings"),
-        (MANY[0], "int8", {}, ValueError, "single vector"),
-        (MANY[:1], "uint8", {}, ValueError, "single vector"),
-        (MANY, "int4", {}, ValueError, "precision='int4'"),
-        (MANY.astype(np.int8), "int8", {}, TypeError, "int8"),
-        (MANY * 0 + 70000, "float16", {}, ValueError, "70000"),
-        (np.array([1.0, -1e300, np.inf]), "float32", {}, ValueError, r"1e\+300"),
-    ],
-)
-def test_values_that_cannot_be_quantized(
-    embeddings: Any, precision: str, options: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        quantize_embeddings(embeddings, precision, **options)
+def test_values_that_cannot_be_quantized() -> None:
+    table: Refused = {
+        ("embeddings", ValueError): (np.where(MANY > 2, np.nan, MANY), [[1.0, 2.0], [3.0]]),
+        ("embeddings", TypeError): (MANY.astype(np.int8),),
+        ("ranges", TypeError): ("wide",),
+        ("ranges", ValueError): (MANY[:3], [MANY.max(0), MANY.min(0)], [[-np.nan] * 43] * 2, [[-np.inf] * 43] * 2),
+        ("calibration_embeddings", ValueError): (MANY * np.nan, MANY[:, :3]),
+        ("precision", ValueError): ("int4",),
+    }
+    check_refused(quantize_embeddings, {"embeddings": MANY, "precision": "int8"}, table)
+    for values, precision, message in (
+        *((np.where(MANY > 2, np.nan, MANY), name, name) for name in similarity.PRECISIONS[1:]),
+        *((MANY[0], "int8", "single vector"), (MANY[:1], "uint8", "single vector")),
+        *((MANY * 0 + 70000, "float16", "70000"), (np.array([1.0, -1e300, np.inf]), "float32", r"1e\+300")),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quantize_embeddings(values, precision)
 
 
 def test_quantized_ends_of_ranges() -> None:
@@ -239,60 +220,34 @@ def test_community_detection_equals_theirs(threshold: float, batch_size: int) ->
         assert ours
 
 
-@pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
-def test_paraphrases_and_communities_of_real_texts() -> None:
-    """The articles of the declaration have the same pairs and groups with our vectors and functions as with theirs."""
-    import torch
-
-    from minibert import SentenceTransformer
-
-    texts = [text for text in dict.fromkeys(udhr_lines()) if len(text) < 200][:150]
-    model = SentenceTransformer()
-    vectors = model.encode(texts)
-    ours, theirs = search.community_detection(vectors, 0.6, 3), util.community_detection(vectors, 0.6, 3)
-    assert [set(group) for group in ours] == [set(group) for group in theirs]
-    # Where scores are equal theirs leaves the order open, and texts of unknown words only have equal vectors.
-    firsts = np.flatnonzero(np.triu(vectors @ vectors.T > 0.999, 1).sum(axis=0) == 0)
-    assert len(firsts) > 50
-    pairs = search.paraphrase_mining(model, [texts[i] for i in firsts], top_k=2)
-    expected = util.paraphrase_mining_embeddings(torch.from_numpy(vectors[firsts]), top_k=2)
-    assert {tuple(pair[1:]) for pair in pairs} == {tuple(pair[1:]) for pair in expected}
-    np.testing.assert_allclose([pair[0] for pair in pairs], [pair[0] for pair in expected], atol=2e-6)
-
-
 class _Encodes:
     def encode(self, texts: list[str], **_: Any) -> np.ndarray:
         return A[: len(texts)]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "options", "error", "match"),
-    [
-        ("semantic_search", (A, B[:, :3]), {}, ValueError, "one model"),
-        ("semantic_search", (A, B), {"top_k": 0}, ValueError, "top_k"),
-        ("semantic_search", (A, B), {"top_k": 2.5}, TypeError, "top_k"),
-        ("semantic_search", (A, B), {"query_chunk_size": 0}, ValueError, "query_chunk_size"),
-        ("semantic_search", (A, ["text"]), {}, TypeError, "corpus_embeddings"),
-        ("semantic_search", (A[None], B), {}, ValueError, "query_embeddings"),
-        ("semantic_search", (A, B), {"score_function": lambda a, b: a}, ValueError, "score_function"),
-        ("semantic_search", (A, B), {"score_function": "cos"}, TypeError, "score_function"),
-        ("semantic_search", (A * np.nan, B), {}, ValueError, "NaN"),
-        ("paraphrase_mining_embeddings", (A,), {"max_pairs": 0}, ValueError, "max_pairs"),
-        ("paraphrase_mining_embeddings", ([[1.0], [1.0, 2.0]],), {}, ValueError, "one length"),
-        ("community_detection", (A,), {"min_community_size": 0}, ValueError, "min_community_size"),
-        ("community_detection", (A,), {"batch_size": True}, TypeError, "batch_size"),
-        ("community_detection", (A,), {"threshold": "high"}, TypeError, "threshold"),
-        ("community_detection", (A,), {"threshold": np.nan}, TypeError, "threshold"),
-        ("community_detection", (A * np.nan,), {}, ValueError, "NaN"),
-        ("paraphrase_mining", ("all-MiniLM-L6-v2", ["a", "b"]), {}, TypeError, "model"),
-        ("paraphrase_mining", (_Encodes(), "abc"), {}, TypeError, "sentences"),
-    ],
-)
-def test_bad_searches(
-    name: str, arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        getattr(search, name)(*arguments, **options)
+def test_bad_searches() -> None:
+    search_: Refused = {
+        ("corpus_embeddings", TypeError): (["text"],),
+        ("corpus_embeddings", ValueError): (B[:, :3],),
+        ("query_embeddings", ValueError): (A[None],),
+        ("top_k", TypeError): (2.5,),
+        ("top_k", ValueError): (0,),
+        ("query_chunk_size", ValueError): (0,),
+        ("score_function", TypeError): ("cos",),
+        ("score_function", ValueError): (lambda a, b: a, lambda a, b: np.full((len(a), len(b)), np.nan)),
+    }
+    check_refused(search.semantic_search, {"query_embeddings": A, "corpus_embeddings": B}, search_)
+    mining: Refused = {("max_pairs", ValueError): (0,), ("embeddings", ValueError): ([[1.0], [1.0, 2.0]],)}
+    check_refused(search.paraphrase_mining_embeddings, {"embeddings": A}, mining)
+    groups: Refused = {
+        ("embeddings", ValueError): (A * np.nan,),
+        ("min_community_size", ValueError): (0,),
+        ("batch_size", TypeError): (True,),
+        ("threshold", TypeError): ("high", np.nan),
+    }
+    check_refused(search.community_detection, {"embeddings": A}, groups)
+    texts: Refused = {("model", TypeError): ("all-MiniLM-L6-v2",), ("sentences", TypeError): ("abc",)}
+    check_refused(search.paraphrase_mining, {"model": _Encodes(), "sentences": ["a", "b"]}, texts)
 
 
 # --- numbers near the ends of their range ----------------------------------------------------------------------------

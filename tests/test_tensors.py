@@ -23,18 +23,6 @@ TEXTS = ["first text", "second, longer text"]
 # --- _utils/torch_interop.py ------------------------------------------------------------------------------------------
 
 
-def test_tensors_are_recognised() -> None:
-    tensor = torch.zeros(2)
-    assert torch_interop.is_tensor(tensor)
-    assert torch_interop.is_tensor(torch.nn.Parameter(tensor))
-    for other in (None, 1, "a", [tensor], np.zeros(2), torch, torch.Tensor):
-        assert not torch_interop.is_tensor(other)
-    for several in (tensor, [tensor], (tensor, 1)):
-        assert torch_interop.holds_tensor(several)
-    for other in ([], (), [1, tensor], np.zeros(2), {0: tensor}, "a"):
-        assert not torch_interop.holds_tensor(other)
-
-
 def test_a_tensor_and_its_array_share_memory() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
     array = torch_interop.to_array(tensor)
@@ -65,25 +53,10 @@ def test_every_dense_tensor_becomes_its_values(kind: str) -> None:
     assert array.dtype == (np.float32 if kind in ("grad", "bfloat16", "transposed", "0-d") else array.dtype)
 
 
-def test_tensors_in_lists_become_arrays() -> None:
-    given = [torch.ones(2), torch.zeros(2)]
-    assert [type(one) for one in torch_interop.to_array(given)] == [np.ndarray, np.ndarray]
-    for other in (None, 5, "a", [1, 2], np.ones(2)):
-        assert torch_interop.to_array(other) is other
-
-
 @pytest.mark.parametrize("tensor", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")], ids=["sparse", "meta"])
 def test_a_tensor_without_plain_values_is_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"cannot be read by NumPy .* Give a dense tensor with values"):
         torch_interop.to_array(tensor)
-
-
-def test_every_array_becomes_a_tensor() -> None:
-    base = np.arange(6, dtype=np.float32).reshape(2, 3)
-    read_only = base.copy()
-    read_only.flags.writeable = False
-    for array in (base, base[:, ::-1], base.T, read_only, base.astype(">f4"), base.astype(np.int64), base[:0]):
-        np.testing.assert_array_equal(torch_interop.to_tensor(array).numpy(), array)
 
 
 def test_values_of_return_tensors() -> None:

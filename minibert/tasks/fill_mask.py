@@ -177,7 +177,7 @@ class FillMaskPipeline(TaskPipeline):
         return np.array(found, dtype=np.int64)
 
     def _target_id(self, target: Any) -> int:
-        check_text(target, "a target")
+        check_text(target, "a word of targets")
         vocab = self.tokenizer._vocab
         if target in vocab:
             return vocab[target]
@@ -186,8 +186,8 @@ class FillMaskPipeline(TaskPipeline):
             return vocab[tokens[0]]  # the same word, as the tokenizer writes it: in lower case, for example
         parts = f"its tokens are {', '.join(map(repr, tokens[:8]))}" if tokens else "it has no tokens"
         raise ValueError(
-            f"target {brief(target)} is not one token of the vocabulary: {parts}. A [MASK] stands for one token; give "
-            "words of tokenizer.vocab."
+            f"targets has {brief(target)}, which is not one token of the vocabulary: {parts}. A [MASK] stands for one "
+            "token; give words of tokenizer.vocab."
         )
 
 

@@ -132,7 +132,7 @@ def _labels_of(labels: Any) -> tuple[str, ...]:
         labels = [label.strip() for label in labels.split(",") if label.strip()]
     if not isinstance(labels, Iterable) or isinstance(labels, bytes):
         raise TypeError(f"candidate_labels={brief(labels)}; expected a list of str, or a str with commas.")
-    found = tuple(check_text(label, "a candidate label") for label in labels)
+    found = tuple(check_text(label, "a label of candidate_labels") for label in labels)
     if not found or not all(label.strip() for label in found):
         what = "has an empty label" if found else "is empty"
         raise ValueError(f"candidate_labels {what}; give at least one label, and each must have a character.")

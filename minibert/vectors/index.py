@@ -6,10 +6,9 @@ candidates among quantized vectors; then their scores are computed again with th
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -98,23 +97,17 @@ def semantic_search_faiss(
             f"corpus_index is a {type(corpus_index).__name__}; expected a faiss.{kind.__name__} for "
             f"corpus_precision={corpus_precision!r}."
         )
-    query = _Query.of(
-        query_embeddings, corpus_precision, corpus_index.d, top_k, rescore, rescore_multiplier, ranges,
-        calibration_embeddings,
-    )  # fmt: skip
+
+    def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
+        scores, ids = corpus_index.search(np.ascontiguousarray(sent, np.uint8 if binary else np.float32), count)
+        return ids, scores
 
     def stored(ids: Int64Array) -> npt.NDArray[Any]:
-        found = np.zeros((*ids.shape, query.sent.shape[1]), dtype=np.uint8 if binary else np.float32)
-        for place in zip(*np.nonzero(ids >= 0), strict=True):  # faiss may crash for -1, which means "no more matches"
-            found[place] = corpus_index.reconstruct(int(ids[place]))
-        return found
+        return np.stack([corpus_index.reconstruct(int(i)) for i in ids])
 
-    start = time.perf_counter()
-    sent = query.sent if binary else query.sent.astype(np.float32, copy=False)
-    scores, ids = corpus_index.search(np.ascontiguousarray(sent), query.candidates)
-    answers = query.answers(ids, scores, ids >= 0, stored)
-    seconds = time.perf_counter() - start
-    return (answers, seconds, corpus_index) if output_index else (answers, seconds)
+    library = _Library(corpus_index.d, find, stored, corpus_index if output_index else None)
+    settings = top_k, ranges, calibration_embeddings, rescore, rescore_multiplier
+    return _search(library, query_embeddings, corpus_precision, *settings)
 
 
 def semantic_search_usearch(
@@ -173,130 +166,111 @@ def semantic_search_usearch(
             f"corpus_index is {given}; expected a usearch.index.Index with dtype={dtype!r} for "
             f"corpus_precision={corpus_precision!r}."
         )
-    query = _Query.of(
-        query_embeddings, corpus_precision, corpus_index.ndim, top_k, rescore, rescore_multiplier, ranges,
-        calibration_embeddings,
-    )  # fmt: skip
 
-    def stored(ids: Int64Array) -> npt.NDArray[Any]:
-        found = np.zeros((*ids.shape, query.sent.shape[1]), dtype=np.uint8 if binary else np.int8)
-        valid = ids >= 0
-        if valid.any():
-            found[valid] = np.asarray(corpus_index.get(ids[valid].astype(np.uint64))).astype(found.dtype)
-        return found
-
-    start = time.perf_counter()
-    ids, scores = np.full((len(query.sent), 0), -1, dtype=np.int64), np.zeros((len(query.sent), 0), dtype=np.float32)
-    if len(query.sent) and len(corpus_index):
-        sent = _as_bytes(query.sent, corpus_precision)
-        matches = corpus_index.search(sent, count=query.candidates, exact=bool(exact))
+    def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
+        if not len(sent) or not len(corpus_index):
+            return np.zeros((len(sent), 0), dtype=np.int64), np.zeros((len(sent), 0), dtype=np.float32)
+        matches = corpus_index.search(_as_bytes(sent, corpus_precision), count=count, exact=bool(exact))
         keys, scores = np.atleast_2d(matches.keys), np.atleast_2d(matches.distances)
         counts = getattr(matches, "counts", keys.shape[1])  # the matches of one query alone do not have this attribute
         filled = np.arange(keys.shape[1]) < np.reshape(np.asarray(counts), (-1, 1))
-        ids = np.where(filled, keys.astype(np.int64), -1)
-    answers = query.answers(ids, scores, ids >= 0, stored)
-    seconds = time.perf_counter() - start
-    return (answers, seconds, corpus_index) if output_index else (answers, seconds)
+        return np.where(filled, keys.astype(np.int64), -1), scores
+
+    def stored(ids: Int64Array) -> npt.NDArray[Any]:
+        return np.asarray(corpus_index.get(ids.astype(np.uint64))).astype(np.uint8 if binary else np.int8)
+
+    library = _Library(corpus_index.ndim, find, stored, corpus_index if output_index else None)
+    settings = top_k, ranges, calibration_embeddings, rescore, rescore_multiplier
+    return _search(library, query_embeddings, corpus_precision, *settings)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Query:
-    """The queries of one search, as the index takes them and as they are rescored.
+class _Library(NamedTuple):
+    """An index of a library.
 
     Parameters
     ----------
-    sent : ndarray of shape (m, width)
-        Of the corpus's precision.
-    floats : ndarray of shape (m, H), or None
-        The queries, if candidates are rescored.
-    precision : str
-    ranges : ndarray of shape (2, H), or None
-    candidates, top_k : int
-        How many matches the index is asked for, and how many are answered.
+    width : int
+        Of its vectors, in numbers or bits.
+    find : (queries (m, w), count) -> ids (m, k) and scores (m, k), best first; the id -1 means "no more matches"
+    stored : ids (n,) -> vectors (n, w)
+    output : the index, if the caller wants it
     """
 
-    sent: npt.NDArray[Any]
-    floats: FloatArray | None
-    precision: str
-    ranges: FloatArray | None
-    candidates: int
-    top_k: int
+    width: int
+    find: Callable[[npt.NDArray[Any], int], tuple[Int64Array, FloatArray]]
+    stored: Callable[[Int64Array], npt.NDArray[Any]]
+    output: Any
 
-    @classmethod
-    def of(
-        cls,
-        embeddings: npt.ArrayLike,
-        precision: str,
-        index_width: int,
-        top_k: int,
-        rescore: bool,
-        multiplier: int,
-        ranges: npt.ArrayLike | None,
-        calibration_embeddings: npt.ArrayLike | None,
-    ) -> _Query:
-        queries = as_matrix("query_embeddings", embeddings)
-        top_k = check_int("top_k", top_k, 1)
-        candidates = top_k * check_int("rescore_multiplier", multiplier, 1)
-        quantized = queries.dtype.kind != "f"
-        if quantized and queries.dtype != _STORED.get(precision):
-            raise TypeError(
-                f"query_embeddings holds {queries.dtype}; expected floats"
-                + (f", or {np.dtype(_STORED[precision])} as the corpus." if precision in _STORED else ".")
-            )
-        if not np.isfinite(queries).all():
-            raise ValueError("query_embeddings holds NaN or infinity, which cannot be ranked.")
-        bits = precision in ("binary", "ubinary")
-        width = queries.shape[1] if quantized or not bits else (queries.shape[1] + 7) // 8
-        if width * (8 if bits else 1) != index_width and len(queries):
-            raise ValueError(
-                f"query_embeddings has vectors of {queries.shape[1]} {'bytes' if quantized and bits else 'features'}, "
-                f"which does not fit the corpus, of {index_width} {'bits' if bits else 'features'}; both must come "
-                "from one model."
-            )
-        if quantized or not len(queries):
-            sent = queries if quantized else np.zeros((0, width), dtype=_STORED.get(precision, np.float32))
-            return cls(sent, None, precision, None, top_k, top_k)
-        found = None
-        if precision in ("int8", "uint8"):
+
+def _search(
+    library: _Library,
+    embeddings: npt.ArrayLike,
+    precision: str,
+    top_k: int,
+    ranges: npt.ArrayLike | None,
+    calibration_embeddings: npt.ArrayLike | None,
+    rescore: bool,
+    multiplier: int,
+) -> Any:
+    queries = as_matrix("query_embeddings", embeddings)
+    top_k = check_int("top_k", top_k, 1)
+    candidates = top_k * check_int("rescore_multiplier", multiplier, 1)
+    quantized, bits = queries.dtype.kind != "f", precision in ("binary", "ubinary")
+    if quantized and queries.dtype != _STORED.get(precision):
+        raise TypeError(
+            f"query_embeddings holds {queries.dtype}; expected floats"
+            + (f", or {np.dtype(_STORED[precision])} as the corpus." if precision in _STORED else ".")
+        )
+    if not np.isfinite(queries).all():
+        raise ValueError("query_embeddings holds NaN or infinity, which cannot be ranked.")
+    width = queries.shape[1] if quantized or not bits else (queries.shape[1] + 7) // 8
+    if width * (8 if bits else 1) != library.width and len(queries):
+        raise ValueError(
+            f"query_embeddings has vectors of {queries.shape[1]} {'bytes' if quantized and bits else 'features'}, "
+            f"which does not fit the corpus, of {library.width} {'bits' if bits else 'features'}; both must come "
+            "from one model."
+        )
+    sent, found = queries, None
+    if not quantized:
+        if precision in ("int8", "uint8") and len(queries):
             found = quantization_ranges(queries, precision, ranges, calibration_embeddings)
         sent = quantize_embeddings(queries, precision, found)
-        if precision == "float32" or not rescore:
-            return cls(sent, None, precision, found, top_k, top_k)
-        return cls(sent, queries, precision, found, candidates, top_k)
+    again = bool(rescore) and not quantized and precision != "float32"
+    start = time.perf_counter()
+    ids, scores = library.find(sent, candidates if again else top_k)
+    if again and (ids >= 0).any():
+        ids, scores = _rescored(library, queries, ids, precision, found)
+    answers = [
+        [{"corpus_id": int(i), "score": float(s)} for i, s in zip(*row, strict=True) if i >= 0]
+        for row in zip(ids[:, :top_k], scores[:, :top_k], strict=True)
+    ]
+    seconds = time.perf_counter() - start
+    return (answers, seconds) if library.output is None else (answers, seconds, library.output)
 
-    def answers(
-        self,
-        ids: Int64Array,
-        scores: FloatArray,
-        valid: npt.NDArray[np.bool_],
-        stored: Callable[[Int64Array], npt.NDArray[Any]],
-    ) -> list[list[dict[str, int | float]]]:
-        """Rescore candidates, if that was asked for, and return the best of each query: ids and scores (m, k)."""
-        if self.floats is not None and ids.size:
-            try:
-                candidates = self._as_floats(stored(ids))
-            except RuntimeError as error:
-                raise ValueError(
-                    f"this index does not give its vectors back ({str(error).splitlines()[0]}); give rescore=False."
-                ) from error
-            rescored = np.einsum("ij,ikj->ik", self.floats.astype(np.float64), candidates)
-            rescored[~valid] = -np.inf
-            order = np.argsort(-rescored, axis=1, kind="stable")[:, : self.top_k]
-            ids, scores, valid = (np.take_along_axis(x, order, axis=1) for x in (ids, rescored, valid))
-        return [
-            [{"corpus_id": int(i), "score": float(s)} for i, s, ok in zip(*row, strict=True) if ok]
-            for row in zip(ids[:, : self.top_k], scores[:, : self.top_k], valid[:, : self.top_k], strict=True)
-        ]
 
-    def _as_floats(self, candidates: npt.NDArray[Any]) -> FloatArray:
-        """Turn stored vectors into numbers: bits 0 and 1, or the lower ends of the steps: (m, k, H)."""
-        assert self.floats is not None
-        if self.ranges is None:
-            return np.unpackbits(candidates, axis=-1)[..., : self.floats.shape[1]].astype(np.float64)
-        least, greatest = self.ranges.astype(np.float32)
+def _rescored(
+    library: _Library, queries: FloatArray, ids: Int64Array, precision: str, ranges: FloatArray | None
+) -> tuple[Int64Array, FloatArray]:
+    """Sort the candidates by their dot products with the queries' floats: (m, k), (m, k)."""
+    valid = ids >= 0
+    try:
+        stored = library.stored(ids[valid])
+    except RuntimeError as error:
+        raise ValueError(
+            f"this index does not give its vectors back ({str(error).splitlines()[0]}); give rescore=False."
+        ) from error
+    candidates = np.zeros((*ids.shape, queries.shape[1]))
+    if ranges is None:  # bits 0 and 1
+        candidates[valid] = np.unpackbits(stored, axis=-1)[:, : queries.shape[1]]
+    else:  # the lower ends of the steps
+        least, greatest = ranges.astype(np.float32)
         steps = (greatest - least) / 255
-        levels = candidates.astype(np.float64) + (128 if self.precision == "int8" else 0)
-        return levels * np.where(steps == 0, 1, steps) + least
+        levels = stored.astype(np.float64) + (128 if precision == "int8" else 0)
+        candidates[valid] = levels * np.where(steps == 0, 1, steps) + least
+    scores = np.einsum("ij,ikj->ik", queries.astype(np.float64), candidates)
+    scores[~valid] = -np.inf
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
 
 def _one_corpus(embeddings: npt.ArrayLike | None, index: object, precision: str) -> npt.NDArray[Any] | None:

@@ -109,13 +109,6 @@ def test_colours_are_for_terminals_only(
             assert run(capsys, *arguments)[1] == plain
 
 
-@pytest.mark.parametrize(
-    ("part", "expected"), [(0, ""), (1, "█" * 4), (0.5, "██"), (0.28, "█▏"), (7, "█" * 4), (-1, "")]
-)
-def test_bars(part: float, expected: str) -> None:
-    assert display.bar(part, 4) == expected.ljust(4)
-
-
 def test_rerank(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = in_home(home, "rerank", "a cat", "-", "-m", "SequenceClassification", "--truncation", "silent")
     standard_input(monkeypatch, (home / "lines.txt").read_bytes())
@@ -235,9 +228,7 @@ def test_info_names_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 BAD: list[tuple[list[str], int, str]] = [
     (["rerank", "q", "-m", "SequenceClassification"], 1, "there is no text; give texts, or a file with --input"),
     (["sparse", "a"], 2, "the following arguments are required: -m/--model"),
-    (["sparse", "a", "--resume", "-m", "MaskedLM"], 1, "--resume is for files of texts"),
     (["sparse", "a", "-i", "lines.txt", "-m", "MaskedLM"], 1, "texts and --input are both given"),
-    (["sparse", "-i", "lines.txt", "-m", "MaskedLM"], 1, "--input needs --output FILE"),
     (["sparse", "-i", "lines.txt", "-o", "out.npy", "-m", "MaskedLM"], 1, ".jsonl"),
     (["sparse", "-i", "lines.txt", "-o", "out.jsonl", "--json", "-m", "MaskedLM"], 1, "--json is for texts"),
     (
@@ -246,14 +237,8 @@ BAD: list[tuple[list[str], int, str]] = [
         "--truncation error does not work with --input",
     ),
     (["rerank", "q", "-i", "lines.txt", "-o", "out.jsonl", "-k", "3", "-m", "SequenceClassification"], 1, "--top-k"),
-    (["rerank", "q", "a", "-k", "0", "-m", "SequenceClassification"], 2, "not a whole number of at least 1"),
-    (["rerank", "q", "a", "-m", "MaskedLM"], 1, "never makes random weights"),
-    (["rerank", "q", "a", "--prompt-name", "x", "-m", "SequenceClassification"], 1, "this model has none"),
     (["fill-mask", "a cat", "-m", "MaskedLM"], 1, "[MASK]"),
-    (["fill-mask", "[MASK]", "--targets", "xyzzy", "-m", "MaskedLM"], 1, "xyzzy"),
-    (["ner", "a", "-m", "MaskedLM"], 1, "BertForTokenClassification"),
     (["ner", "a", "--aggregation", "none", "--stride", "2", "-m", "TokenClassification"], 1, "stride="),
-    (["answer", "", "a", "-m", "QuestionAnswering"], 1, "question"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,175 +20,157 @@ from minibert import (
     ModelFormatError,
 )
 from tests.support.head_models import head_checkpoint, their_model
-from tests.support.report import REPORT
+from tests.support.refusals import Refused, check_refused
 from tests.support.task_models import task_folder
 
 FolderFor = Callable[..., Path]
 Ours = Callable[..., Any]
-Case = tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
+Case = tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]
 
 TEXT = "the cat sat"
-ANY_TASK: list[Case] = [
-    ((None,), {}, TypeError, "inputs is NoneType None; expected a str"),
-    ((3,), {}, TypeError, "inputs is int 3; expected a str.*, or a list or an iterable of such inputs"),
-    ((b"the cat",), {}, TypeError, "inputs is bytes"),
-    (([TEXT, 3],), {}, TypeError, r"inputs\[1\] is int 3"),
-    (([TEXT, None],), {}, TypeError, r"inputs\[1\] is NoneType"),
-    (("half \ud800",), {}, ValueError, r"inputs\[0\] holds half a character"),
-    ((np.array([[TEXT]]),), {}, TypeError, "of shape"),
-    ((TEXT,), {"truncation": "cut"}, ValueError, "truncation='cut'; expected 'warn'"),
-    ((TEXT,), {"truncation": 1}, ValueError, "truncation=1"),
-    ((TEXT,), {"max_length": 0}, ValueError, "max_length=0; expected an int of at least 1"),
-    ((TEXT,), {"max_length": 65}, ValueError, "max_length=65, but the model takes 64 tokens"),
-    ((TEXT,), {"max_length": "8"}, TypeError, "max_length='8'"),
-    ((TEXT,), {"max_length": 1}, ValueError, "max_length=1 has no room for the 2 special tokens"),
-    ((TEXT,), {"padding": "wide"}, ValueError, "padding='wide'; expected one of"),
-    ((TEXT,), {"batch_size": 0}, ValueError, "batch_size=0; expected an int of at least 1"),
-    ((TEXT,), {"batch_size": 1.5}, TypeError, "batch_size=1.5"),
-    ((TEXT,), {"maxlength": 8}, TypeError, r"has no argument maxlength=. Did you mean max_length=\? It has "),
-]
+ANY_TASK: Refused = {
+    ("inputs", TypeError): (None, 3, b"the cat", [TEXT, 3], [TEXT, None], np.array([[TEXT]])),
+    ("inputs", ValueError): ("half \ud800",),
+    ("truncation", ValueError): ("cut", 1),
+    ("max_length", ValueError): (0, 65, 1),
+    ("max_length", TypeError): ("8",),
+    ("padding", ValueError): ("wide",),
+    ("batch_size", ValueError): (0,),
+    ("batch_size", TypeError): (1.5,),
+    ("maxlength", TypeError): (8,),
+}
 
 MASKED = "the [MASK] sat"
-CASES: dict[str, list[Case]] = {
-    "fill-mask": [
-        ((TEXT,), {}, ValueError, r"inputs\[0\] has no \[MASK\]. Write \[MASK\] where a word is wanted"),
-        (([MASKED, TEXT],), {}, ValueError, r"inputs\[1\] has no \[MASK\]"),
-        ((MASKED,), {"top_k": 0}, ValueError, "top_k=0; expected an int of at least 1"),
-        ((MASKED,), {"top_k": "5"}, TypeError, "top_k='5'"),
-        ((MASKED,), {"targets": []}, ValueError, "targets is empty"),
-        (
-            (MASKED,),
-            {"targets": ["cat", "xyzzy"]},
-            ValueError,
-            "'xyzzy' is not one token of the vocabulary: its tokens",
-        ),
-        ((MASKED,), {"targets": "漢"}, ValueError, "is not one token of the vocabulary: its tokens are '.UNK.'"),
-        ((MASKED,), {"targets": [" "]}, ValueError, "it has no tokens"),
-        ((MASKED,), {"targets": ""}, ValueError, "it has no tokens"),
-        ((MASKED,), {"targets": [3]}, TypeError, "a target is int 3; expected a str"),
-        ((MASKED,), {"targets": 3}, TypeError, "targets=3; expected a word, or a list of words"),
-        ((MASKED,), {"tokenizer_kwargs": [1]}, TypeError, r"tokenizer_kwargs=\[1\]; expected a mapping"),
-        ((MASKED,), {"tokenizer_kwargs": {"stride": 3}}, ValueError, "tokenizer_kwargs has 'stride'; expected trunc"),
-        (
-            (MASKED,),
-            {"truncation": True, "tokenizer_kwargs": {"truncation": True}},
-            ValueError,
-            "truncation is given twice",
-        ),
-        ((MASKED,), {"tokenizer_kwargs": {"max_length": 99}}, ValueError, "the model takes 64 tokens"),
-        (({"text": MASKED},), {}, TypeError, "inputs is dict"),
-    ],
-    "text-classification": [
-        ((TEXT,), {"top_k": 0}, ValueError, "top_k=0; expected an int of at least 1, or None for all labels"),
-        ((TEXT,), {"top_k": ""}, TypeError, "top_k=''"),
-        ((TEXT,), {"function_to_apply": "relu"}, ValueError, "function_to_apply='relu'; expected 'softmax'"),
-        ((TEXT,), {"function_to_apply": 3}, ValueError, "function_to_apply=3"),
-        (({"text_pair": TEXT},), {}, ValueError, r"inputs\[0\] has 'text_pair'; expected 'text' and 'text_pair'"),
-        (({},), {}, ValueError, "has no keys; expected"),
-        (({"text": TEXT, "label": 1},), {}, ValueError, "has 'label', 'text'"),
-        (({"text": TEXT, "text_pair": None},), {}, TypeError, r"inputs\[0\]\['text_pair'\] is NoneType"),
-        (([[TEXT, TEXT]],), {}, TypeError, "a dict with 'text' and 'text_pair' for two texts"),
-        (([[TEXT]],), {}, TypeError, "expected a str, or a dict"),
-        (([[[TEXT, 3]]],), {}, TypeError, r"inputs\[0\]\[0\]\[1\] is int 3"),
-        (({"text": TEXT, "text_pair": TEXT},), {"max_length": 2}, ValueError, "has no room for the 3 special tokens"),
-        (
-            ({"text": "cat", "text_pair": "cat " * 90},),
-            {"truncation": "only_first"},
-            ValueError,
-            "inputs from index 0: .* may cut one text only",
-        ),
-    ],
-    "token-classification": [
-        ((TEXT,), {"aggregation_strategy": "best"}, ValueError, "aggregation_strategy='best'; expected one of 'none'"),
-        ((TEXT,), {"aggregation_strategy": 1}, ValueError, "aggregation_strategy=1"),
-        ((TEXT,), {"stride": 4}, ValueError, "stride= joins the entities of several windows"),
-        ((TEXT,), {"stride": -1, "aggregation_strategy": "max"}, ValueError, "stride=-1"),
-        ((TEXT,), {"stride": 62, "aggregation_strategy": "max"}, ValueError, "stride=62, but a window has room for 62"),
-        ((TEXT,), {"stride": "4", "aggregation_strategy": "max"}, TypeError, "stride='4'"),
-        ((TEXT,), {"ignore_labels": "O"}, TypeError, r"ignore_labels='O'; expected a list of labels, such as \['O'\]"),
-        ((TEXT,), {"ignore_labels": [0]}, TypeError, r"ignore_labels\[0\] is int 0"),
-        ((TEXT,), {"is_split_into_words": 1}, TypeError, "is_split_into_words=1; expected True or False"),
-        ((TEXT,), {"is_split_into_words": True}, TypeError, "inputs is str .*is_split_into_words=True a list of words"),
-        (([TEXT.split(), TEXT],), {"is_split_into_words": True}, TypeError, r"inputs\[0\]\[0\] is list"),
-        (((one for one in [TEXT]),), {"is_split_into_words": 2}, TypeError, "is_split_into_words=2"),
-        ((TEXT.split(),), {"is_split_into_words": True, "delimiter": 3}, TypeError, "delimiter is int 3"),
-        (([["the", 3]],), {"is_split_into_words": True}, TypeError, r"inputs\[0\]\[1\] is int 3"),
-        (([TEXT.split()],), {}, TypeError, r"inputs\[0\] is list"),
-        ((TEXT,), {"offset_mapping": [(0, 3)]}, TypeError, "has no argument offset_mapping="),
-    ],
-    "question-answering": [
-        (("", TEXT), {}, ValueError, r"inputs\[0\]\['question'\] is empty; give a question of at least one word"),
-        (("who?", ""), {}, ValueError, r"inputs\[0\]\['context'\] is empty"),
-        (("who?", " \n "), {}, ValueError, r"inputs\[0\]\['context'\] is empty"),
-        (("who?", "\u200b\u200b"), {}, ValueError, r"inputs\[0\]\['context'\] has no tokens"),
-        (("who?",), {}, TypeError, "a question needs a context"),
-        ((), {}, TypeError, "question= is missing; give both"),
-        ((), {"question": "who?"}, TypeError, "context= is missing; give both"),
-        (({"question": "who?"},), {}, ValueError, r"inputs\[0\] has 'question'; expected 'question' and 'context'"),
-        (({"question": "who?", "context": None},), {}, TypeError, r"\['context'\] is NoneType"),
-        (({"question": "who?", "context": TEXT},), {"question": "who?"}, TypeError, "not both"),
-        ((), {"question": ["a", "b"], "context": [TEXT]}, ValueError, "2 questions and 1 contexts"),
-        ((), {"question": "a", "context": [TEXT, TEXT]}, ValueError, "1 questions and 2 contexts"),
-        ((), {"question": 3, "context": TEXT}, TypeError, "question is a int"),
-        (("who?", TEXT), {"top_k": 0}, ValueError, "top_k=0"),
-        (("who?", TEXT), {"max_answer_len": 0}, ValueError, "max_answer_len=0"),
-        (("who?", TEXT), {"max_seq_len": 65}, ValueError, "max_seq_len=65, but the model takes 64 tokens"),
-        (("who?", TEXT), {"max_length": 20}, ValueError, "is called max_seq_len="),
-        (("who?", TEXT), {"doc_stride": -1}, ValueError, "doc_stride=-1"),
-        (("who?", TEXT * 50), {"doc_stride": 99}, ValueError, "doc_stride=99, but a window has room for"),
-        (("who? " * 40, TEXT), {}, ValueError, "so a window of 64 tokens has no room for the context"),
-        (("who?", TEXT), {"handle_impossible_answer": 1}, TypeError, "expected True or False"),
-        (("who?", TEXT), {"topk": 3}, TypeError, "has no argument topk=. Did you mean top_k="),
-    ],
-    "zero-shot-classification": [
-        ((TEXT,), {}, TypeError, "candidate_labels is missing; give the labels to choose from"),
-        ((TEXT, []), {}, ValueError, "candidate_labels is empty; give at least one label"),
-        ((TEXT, ""), {}, ValueError, "candidate_labels is empty"),
-        ((TEXT, " , "), {}, ValueError, "candidate_labels is empty"),
-        ((TEXT, ["a", " "]), {}, ValueError, "candidate_labels has an empty label"),
-        ((TEXT, ["a", 3]), {}, TypeError, "a candidate label is int 3"),
-        ((TEXT, 3), {}, TypeError, "candidate_labels=3; expected a list of str"),
-        ((TEXT, ["a"]), {"candidate_labels": ["b"]}, TypeError, "candidate_labels is given twice"),
-        ((TEXT, ["a"]), {"hypothesis_template": "It is so."}, ValueError, "has no place for the label"),
-        ((TEXT, ["a"]), {"hypothesis_template": "{x}"}, ValueError, "cannot take a label"),
-        ((TEXT, ["a"]), {"hypothesis_template": "{} {}"}, ValueError, "cannot take a label"),
-        ((TEXT, ["a"]), {"hypothesis_template": "{"}, ValueError, "cannot take a label"),
-        ((TEXT, ["a"]), {"hypothesis_template": 3}, TypeError, "hypothesis_template is int 3"),
-        ((TEXT, ["a"]), {"multi_label": "yes"}, TypeError, "multi_label='yes'; expected True or False"),
-        (("", ["a"]), {}, ValueError, r"inputs\[0\] is empty; give a text"),
-        ((TEXT, ["cat " * 90]), {}, ValueError, "inputs from index 0: .*may cut one text only"),
-    ],
-    "next-sentence": [
-        ((TEXT,), {}, TypeError, r"text_pair is missing; give two texts: pipe\(first, second\)"),
-        (([TEXT],), {}, TypeError, r"inputs\[0\] is str .*expected a dict with 'text' and 'text_pair'"),
-        (([(TEXT, 3)],), {}, TypeError, r"inputs\[0\]\[1\] is int 3"),
-        (([(TEXT, TEXT)], TEXT), {}, TypeError, "text_pair is given beside a list"),
-        (({"text": TEXT},), {}, ValueError, "expected 'text' and 'text_pair'"),
-    ],
-    "feature-extraction": [
-        ((TEXT,), {"return_tensors": "tf"}, ValueError, "return_tensors='tf'"),
-        ((TEXT,), {"return_tensors": 1}, TypeError, "return_tensors=1; expected True, False"),
-        ((TEXT,), {"tokenize_kwargs": {"add_special_tokens": False}}, ValueError, "tokenize_kwargs has"),
-        (({"text": TEXT},), {}, TypeError, "inputs is dict"),
-    ],
-}
-for name in ("text-classification", "feature-extraction"):
-    CASES[name] = [*CASES[name], *ANY_TASK]
-EVERY = [(task, *case) for task, cases in CASES.items() for case in cases]
+WORDS = TEXT.split()
+PAIR = {"text": TEXT, "text_pair": TEXT}
+ASKED = {"question": "who?", "context": TEXT}
+CASES: list[tuple[str, dict[str, Any], Refused]] = [
+    ("text-classification", {"inputs": TEXT}, ANY_TASK),
+    ("feature-extraction", {"inputs": TEXT}, ANY_TASK),
+    (
+        "fill-mask",
+        {"inputs": MASKED},
+        {
+            ("inputs", ValueError): (TEXT, [MASKED, TEXT]),
+            ("inputs", TypeError): ({"text": MASKED},),
+            ("top_k", ValueError): (0,),
+            ("top_k", TypeError): ("5",),
+            ("targets", ValueError): ([], ["cat", "xyzzy"], "漢", [" "], ""),
+            ("targets", TypeError): ([3], 3),
+            ("tokenizer_kwargs", TypeError): ([1],),
+            ("tokenizer_kwargs", ValueError): ({"stride": 3},),
+        },
+    ),
+    ("fill-mask", {"inputs": MASKED, "truncation": True}, {("tokenizer_kwargs", ValueError): ({"truncation": True},)}),
+    (
+        "text-classification",
+        {"inputs": TEXT},
+        {
+            ("inputs", ValueError): ({"text_pair": TEXT}, {}, {"text": TEXT, "label": 1}),
+            ("inputs", TypeError): ({"text": TEXT, "text_pair": None}, [[TEXT, TEXT]], [[TEXT]], [[[TEXT, 3]]]),
+            ("top_k", ValueError): (0,),
+            ("top_k", TypeError): ("",),
+            ("function_to_apply", ValueError): ("relu", 3),
+        },
+    ),
+    ("text-classification", {"inputs": PAIR}, {("max_length", ValueError): (2,)}),
+    (
+        "text-classification",
+        {"inputs": {"text": "cat", "text_pair": "cat " * 90}},
+        {("truncation", ValueError): ("only_first",)},
+    ),
+    (
+        "token-classification",
+        {"inputs": TEXT},
+        {
+            ("inputs", TypeError): ([WORDS],),
+            ("aggregation_strategy", ValueError): ("best", 1),
+            ("stride", ValueError): (4,),
+            ("ignore_labels", TypeError): ("O", [0]),
+            ("is_split_into_words", TypeError): (1, True),
+            ("offset_mapping", TypeError): ([(0, 3)],),
+        },
+    ),
+    (
+        "token-classification",
+        {"inputs": TEXT, "aggregation_strategy": "max"},
+        {("stride", ValueError): (-1, 62), ("stride", TypeError): ("4",)},
+    ),
+    (
+        "token-classification",
+        {"inputs": WORDS, "is_split_into_words": True},
+        {("delimiter", TypeError): (3,), ("inputs", TypeError): ([WORDS, TEXT], [["the", 3]])},
+    ),
+    (
+        "question-answering",
+        ASKED,
+        {
+            ("question", TypeError): (3, None),
+            ("question", ValueError): ("", "who? " * 40),
+            ("context", TypeError): (3, None),
+            ("context", ValueError): ("", " \n ", "\u200b\u200b"),
+            ("inputs", TypeError): (ASKED,),
+            ("top_k", ValueError): (0,),
+            ("max_answer_len", ValueError): (0,),
+            ("max_seq_len", ValueError): (65,),
+            ("max_length", ValueError): (20,),
+            ("doc_stride", ValueError): (-1,),
+            ("handle_impossible_answer", TypeError): (1,),
+            ("topk", TypeError): (3,),
+        },
+    ),
+    ("question-answering", {**ASKED, "context": TEXT * 50}, {("doc_stride", ValueError): (99,)}),
+    (
+        "zero-shot-classification",
+        {"sequences": TEXT, "candidate_labels": ["a"]},
+        {
+            ("candidate_labels", TypeError): (None, ["a", 3], 3),
+            ("candidate_labels", ValueError): ([], "", " , ", ["a", " "]),
+            ("hypothesis_template", ValueError): ("It is so.", "{x}", "{} {}", "{"),
+            ("hypothesis_template", TypeError): (3,),
+            ("multi_label", TypeError): ("yes",),
+        },
+    ),
+    (
+        "next-sentence",
+        {"inputs": PAIR},
+        {("inputs", TypeError): ([TEXT], [(TEXT, 3)]), ("inputs", ValueError): ({"text": TEXT},)},
+    ),
+    ("next-sentence", {"inputs": [(TEXT, TEXT)]}, {("text_pair", TypeError): (TEXT,)}),
+    ("next-sentence", {"inputs": TEXT}, {("text_pair", TypeError): (None,)}),
+    (
+        "feature-extraction",
+        {"inputs": TEXT},
+        {
+            ("inputs", TypeError): ({"text": TEXT},),
+            ("return_tensors", ValueError): ("tf",),
+            ("return_tensors", TypeError): (1,),
+            ("tokenize_kwargs", ValueError): ({"add_special_tokens": False},),
+        },
+    ),
+]
+OTHERS: list[Case] = [
+    ("question-answering", ("who?",), {}, TypeError, "a question needs a context"),
+    ("question-answering", ({"question": "who?"},), {}, ValueError, "expected 'question' and 'context'"),
+    ("question-answering", (), {"question": ["a", "b"], "context": [TEXT]}, ValueError, "2 questions and 1 contexts"),
+    ("zero-shot-classification", (TEXT, ["a"]), {"candidate_labels": ["b"]}, TypeError, "given twice"),
+    ("zero-shot-classification", ("", ["a"]), {}, ValueError, r"inputs\[0\] is empty"),
+    ("zero-shot-classification", (TEXT, ["cat " * 90]), {}, ValueError, "inputs from index 0"),
+]
 
 
-def identifier(value: object) -> str:
-    """Return a name for a value of a case that is the same in every process; an iterator's own name is not."""
-    return re.sub(" at 0x[0-9a-f]+", "", str(value))
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[f"{i} {case[0]}" for i, case in enumerate(CASES)])
+def test_bad_calls(index: int, ours: Ours) -> None:
+    task, given, table = CASES[index]
+    check_refused(ours(task), given, table)
 
 
-@pytest.mark.parametrize(("task", "inputs", "arguments", "error", "message"), EVERY, ids=identifier)
-def test_bad_calls(
+@pytest.mark.parametrize(("task", "inputs", "arguments", "error", "message"), OTHERS)
+def test_other_bad_calls(
     task: str, inputs: tuple[Any, ...], arguments: dict[str, Any], error: type[Exception], message: str, ours: Ours
 ) -> None:
-    with pytest.raises(error, match=message) as caught:
+    with pytest.raises(error, match=message):
         ours(task)(*inputs, **arguments)
-    assert type(caught.value) is error
 
 
 def test_bad_arguments_are_refused_before_anything_is_read(ours: Ours) -> None:
@@ -244,7 +225,7 @@ BAD_PIPELINES: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), BAD_PIPELINES, ids=identifier)
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD_PIPELINES, ids=range(len(BAD_PIPELINES)))
 def test_bad_pipelines(arguments: dict[str, Any], error: type[Exception], message: str, folder_for: FolderFor) -> None:
     folders = {"FOLDER": "token-classification", "CLASSES": "text-classification"}
     model = arguments.get("model")
@@ -323,8 +304,3 @@ def test_logits_that_are_not_numbers(value: float, folder_for: FolderFor) -> Non
     pipe = minibert.pipeline("ner", broken, tokenizer=BertTokenizer.from_pretrained(folder))
     with pytest.raises(ModelFormatError, match=r"the model computes NaN or infinity for inputs\[1\]"):
         pipe(["a", "b"])
-
-
-def test_the_cases_are_counted() -> None:
-    assert len(EVERY) + len(BAD_PIPELINES) >= 100
-    REPORT.append(f"tasks: {len(EVERY) + len(BAD_PIPELINES)} cases of bad input")
