@@ -33,8 +33,7 @@ class ApiKeys:
     def __init__(self, keys: Sequence[str] = (), path: str | None = None) -> None:
         if isinstance(keys, str | bytes):  # each of its letters would open the service
             raise TypeError(f"keys is a {type(keys).__name__}; expected a sequence of str, such as [key].")
-        self._given, self._path = [_digest(_checked(key, "a key")) for key in keys], path
-        self._digests: list[bytes] = []
+        self._given, self._path = [_digest(key, "a key") for key in keys], path
         self.reload()
 
     def __len__(self) -> int:
@@ -42,9 +41,7 @@ class ApiKeys:
 
     def reload(self) -> None:
         """Read the file again. If that fails, the keys stay as they were, and the error is raised."""
-        digests = [*self._given]
-        if self._path is not None:
-            digests += [_digest(key) for key in _read(self._path)]
+        digests = self._given + ([] if self._path is None else _read(self._path))
         if not digests:
             raise ValueError(f"{printable(self._path)} has no key; write a key per line." if self._path else "no keys.")
         self._digests = digests
@@ -56,23 +53,22 @@ class ApiKeys:
         """
         scheme, _, rest = authorization.strip().partition(b" ")
         given = hashlib.sha256(rest.strip() if scheme.lower() == b"bearer" else authorization.strip()).digest()
-        found = False
-        for digest in self._digests:
-            found |= hmac.compare_digest(given, digest)
-        return found
+        return sum(hmac.compare_digest(given, digest) for digest in self._digests) > 0
 
 
-def _digest(key: str) -> bytes:
+def _digest(key: str, where: str) -> bytes:
+    """Return the digest of a key that a header can hold. The message of the error does not show the key."""
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise ValueError(f"{where} is empty, or has a space or another character that a key cannot have.")
     return hashlib.sha256(key.encode()).digest()
 
 
-def _read(path: str) -> list[str]:
+def _read(path: str) -> list[bytes]:
     try:
         with open(path, "rb") as file:
             content = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = os_reason(error) if isinstance(error, OSError) else error
-        raise OSError(f"the file of keys, {printable(path)}, cannot be read: {reason}.") from error
+    except OSError as error:
+        raise OSError(f"the file of keys, {printable(path)}, cannot be read: {os_reason(error)}.") from error
     if len(content) > _MOST_BYTES:
         raise ValueError(f"{printable(path)} has more than {_MOST_BYTES} bytes; expected a key per line.")
     try:
@@ -80,14 +76,7 @@ def _read(path: str) -> list[str]:
     except UnicodeDecodeError:
         raise ValueError(f"{printable(path)} is not UTF-8; expected a key per line.") from None
     return [
-        _checked(line, f"line {number} of {printable(path)}")
+        _digest(line, f"line {number} of {printable(path)}")
         for number, line in enumerate(lines, 1)
         if line and not line.startswith("#")
     ]
-
-
-def _checked(key: str, where: str) -> str:
-    """Return a key that a header can hold. The message of the error does not show the key."""
-    if not key or not all("!" <= character <= "~" for character in key):
-        raise ValueError(f"{where} is empty, or has a space or another character that a key cannot have.")
-    return key

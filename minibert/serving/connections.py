@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import cast
 
@@ -20,8 +22,6 @@ _HEAD_BYTES = 2**16
 _KEPT_FILES = 8  # for a connection more than there is room for, and for files that are read
 _PROBE_SECONDS = 1.0
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-
-_current: ContextVar[Connection | None] = ContextVar("connection", default=None)
 
 
 class Connections:
@@ -80,18 +80,23 @@ class Connection(asyncio.Protocol):
     ----------
     connections : Connections
     inner : asyncio.Protocol
+
+    Attributes
+    ----------
+    working : int
+        Requests that have begun and are not answered.
+    only_probes : bool
+        Only GET is answered, because there is room for few connections.
+    ended : bool
     """
 
     transport: asyncio.Transport
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self._connections, self._inner = connections, inner
-        self.working = 0
-        """Requests that have begun and are not answered."""
-        self.only_probes = False
-        """Only GET is answered, because there is room for few connections."""
-        self.ended = False
+        self.working, self.only_probes, self.ended = 0, False, False
         self._awaits_head, self._looks, self._head_bytes, self._unsent, self._sent_looks = True, 0, 0, 0, 0
+        self.eof_received, self.pause_writing = inner.eof_received, inner.pause_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first head."""
@@ -109,20 +114,12 @@ class Connection(asyncio.Protocol):
         if not self.working and not self._awaits_head:
             self._awaits_head, self._looks, self._head_bytes = True, 0, 0
         if self._awaits_head:
-            if self._head_bytes > _HEAD_BYTES:  # what came before was all of a head, or `begin` would have been called
+            if self._head_bytes > _HEAD_BYTES:  # what came before was all of a head, or `request` would have begun
                 self._refuse_head()
                 return
             self._head_bytes += len(data)
         _current.set(self)
         self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        """Tell the server that the client sends nothing more."""
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        """Tell the server that the client reads slowly."""
-        self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         """Tell the server that the client has read."""
@@ -153,18 +150,19 @@ class Connection(asyncio.Protocol):
         self.ended = True
         self.transport.abort()
 
-    def begin(self) -> None:
-        """Note that the head of a request is there."""
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """A request, from the end of its head to the end of its answer."""
         self.working += 1
         self._awaits_head, self._looks = False, 0
-
-    def end(self) -> None:
-        """Note that a request is answered."""
-        self.working -= 1
-        if self in self._connections.open:  # it is now the last one that waits for a request
-            self._connections.open[self] = self._connections.open.pop(self)
-        if self.only_probes:
-            self.transport.close()
+        try:
+            yield
+        finally:
+            self.working -= 1
+            if self in self._connections.open:  # it is now the last one that waits for a request
+                self._connections.open[self] = self._connections.open.pop(self)
+            if self.only_probes:
+                self.transport.close()
 
 
 def _in_socket(transport: asyncio.Transport) -> int:
@@ -176,6 +174,9 @@ def _in_socket(transport: asyncio.Transport) -> int:
         return int.from_bytes(fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except OSError:  # it is closed
         return 0
+
+
+_current: ContextVar[Connection | None] = ContextVar("connection", default=None)
 
 
 def current() -> Connection | None:

@@ -17,19 +17,20 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from minibert.checkpoint.files import locate
 from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.model import full_name
+from minibert.sentence.modules import list_modules, loader_of
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.serving.arguments import check_model_name, named_models, options_of, pairs_of, texts_of
-from minibert.serving.classifier import ScoreOptions
-from minibert.serving.embedder import TextOptions
-from minibert.serving.models import ModelsByName
-from minibert.serving.prepared import Prepared, Report
+from minibert.serving.classifier import Classifier, ScoreOptions
+from minibert.serving.embedder import Embedder, TextOptions
+from minibert.serving.models import ModelsByName, Report, ServedModel
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
 from minibert.serving.settings import ServiceError, Settings
@@ -92,15 +93,13 @@ class Engine:
         settings: Settings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if settings is not None and not isinstance(settings, Settings):
-            raise TypeError(f"settings is {shown(settings)}; expected Settings, such as Settings(max_wait=10).")
-        if not callable(clock):
-            raise TypeError(f"clock is {shown(clock)}; expected a function that returns seconds.")
         self.settings = settings or Settings()
-        self.models = ModelsByName(named_models(models), any_name=self.settings.any_model_name)
-        for served in self.models.values():
-            served.check_default_prompt(self.settings.default_prompt_name)
-        self._has_prompts = any(any(served.model.prompts.values()) for served in self.models.values())
+        named = models if isinstance(models, Mapping) else {"default": models}
+        if not named:
+            raise ValueError("models is empty; an engine needs at least one model.")
+        made = [self._served(name, model) for name, model in named.items()]
+        self.models = ModelsByName(made, any_name=self.settings.any_model_name)
+        self._has_prompts = any(any(served.model.prompts.values()) for served in made)
         self.observers: list[Callable[[int, int, float], object]] = []
         self._clock = clock
         self._scheduler = Scheduler(step_seconds=self.settings.step_seconds, max_wait=self.settings.max_wait)
@@ -111,6 +110,19 @@ class Engine:
         self._unfinished: set[Job] = set()
         self._heartbeat, self._busy_seconds = clock(), 0.0
         self._cancelled_units = self._refused_jobs = 0
+
+    def _served(self, name: str, model: SentenceTransformer | CrossEncoder) -> ServedModel[Any]:
+        if isinstance(model, CrossEncoder):
+            return Classifier(name, model)
+        if not isinstance(model, SentenceTransformer):
+            raise TypeError(
+                f"models: {name!r} is {shown(model)}; expected a SentenceTransformer or a CrossEncoder, or a dict of "
+                "names and these. Load a folder or a hub id first: Engine(SentenceTransformer(name))."
+            )
+        prompt = self.settings.default_prompt_name
+        if prompt is not None and prompt not in model.prompts:
+            raise ValueError(f"default_prompt_name={prompt!r}; the model {name} has {[*model.prompts]}.")
+        return Embedder(name, model)
 
     # -- requests
 
@@ -127,11 +139,8 @@ class Engine:
                 raise ServiceError("unavailable", "the service is stopping; send the request again.", retry_after=1.0)
             job.admitted = self._clock()
             if job.units:
-                try:
+                with self._counted():
                     self._scheduler.admit(job)
-                except ServiceError:
-                    self._refused_jobs += 1
-                    raise
                 self._unfinished.add(job)
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="minibert-engine", daemon=True)
@@ -158,12 +167,16 @@ class Engine:
             The estimated wait is too long.
         """
         unknown = low or size > INTERACTIVE_TOKENS or self._has_prompts
-        with self._changed:
-            try:
-                self._scheduler.check_room(size, size > LONG_BODY, None if unknown else False)
-            except ServiceError:
-                self._refused_jobs += 1
-                raise
+        with self._changed, self._counted():
+            self._scheduler.check_room(size, size > LONG_BODY, None if unknown else False)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except ServiceError:
+            self._refused_jobs += 1
+            raise
 
     def read(self, size: int, function: Callable[..., Any], *arguments: Any) -> Reading:
         """Call a function that tokenizes a request in a thread; what waits for it is in the estimated wait.
@@ -181,27 +194,20 @@ class Engine:
         with self._changed:
             self._scheduler.was_read(reading.size, reading.size > LONG_BODY, reading.seconds if whole else None)
 
-    def prepare(
+    def embed(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any
-    ) -> Prepared:
-        """Tokenize texts, and return the job that computes them; `options` are the fields of `TextOptions`.
+    ) -> Answer:
+        """Turn texts, or rows of token ids, into vectors, and wait for them; `options` are those of `TextOptions`.
 
         Raises
         ------
         ServiceError
-            A text or an option is wrong, or the texts are not in a list; the message names it.
+            A text or an option is wrong, the model is not served, the estimated wait is too long, or the engine ends.
         TypeError
-            There is no such option.
+            There is no such option, or the texts are not in a list.
         """
-        check_model_name(model)
-        chosen = options_of(TextOptions, options)
-        return self.models.embedder(model).prepare(texts_of(inputs), chosen, self.settings)
-
-    def embed(
-        self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any
-    ) -> Answer:
-        """Turn texts into vectors, and wait for them. Arguments and errors are those of `prepare` and `submit`."""
-        prepared = self.prepare(inputs, model, **options)
+        served = self.models.of(Embedder, model)
+        prepared = served.prepare(_listed(inputs), TextOptions(**options), self.settings)
         return Answer(self._computed(prepared.job), prepared.report)
 
     def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:
@@ -212,9 +218,11 @@ class Engine:
         ServiceError, TypeError
             As for `embed`.
         """
-        check_model_name(model)
-        chosen = options_of(ScoreOptions, options)
-        prepared = self.models.classifier(model).prepare(pairs_of(inputs), chosen, self.settings)
+        pairs = _listed(inputs)
+        if any(isinstance(pair, str) for pair in pairs):
+            raise TypeError("inputs has a text alone; expected pairs, such as (query, text), or (text, None).")
+        pairs = [(first, second) for first, second in pairs]
+        prepared = self.models.of(Classifier, model).prepare(pairs, ScoreOptions(**options), self.settings)
         return Answer(self._computed(prepared.job), prepared.report)
 
     def _computed(self, job: Job) -> Any:
@@ -279,12 +287,16 @@ class Engine:
         thread.join(timeout)
         if not thread.is_alive():
             return not self._dead
+        self._fail_all(ServiceError("unavailable", "the service has stopped; send the request again.", retry_after=1.0))
+        return False
+
+    def _fail_all(self, error: ServiceError, *, dead: bool = False) -> None:
         with self._changed:
+            self._dead |= dead
             self._scheduler.clear()
             jobs = [*self._unfinished]
             self._unfinished.clear()
-        _fail(jobs, ServiceError("unavailable", "the service has stopped; send the request again.", retry_after=1.0))
-        return False
+        _fail(jobs, error)
 
     def __reduce__(self) -> str:
         raise TypeError(
@@ -307,12 +319,7 @@ class Engine:
                 del step  # a finished request must not keep its arrays until the next one comes
         except BaseException as error:  # nothing may wait for a thread that has ended
             _LOG.critical("the engine has stopped: %r", error)
-            with self._changed:
-                self._dead = True
-                self._scheduler.clear()
-                jobs = [*self._unfinished]
-                self._unfinished.clear()
-            _fail(jobs, ServiceError("failed", "the engine has stopped."))
+            self._fail_all(ServiceError("failed", "the engine has stopped."), dead=True)
             if not isinstance(error, Exception):
                 raise
 
@@ -330,7 +337,7 @@ class Engine:
             return step
 
     def _compute(self, step: Step) -> None:
-        results = results_of(step)
+        results = _results_of(step)
         seconds = self._clock() - self._heartbeat
         with self._changed:
             self._scheduler.finished(step, seconds)
@@ -339,10 +346,10 @@ class Engine:
             job.compute_seconds += seconds
         complete = list[Job]()
         for (job, index), result in zip(step.members, results, strict=True):
-            if isinstance(result, Failure):
+            if isinstance(result, Exception):
                 if not job.future.done():
-                    _LOG.error("a text cannot be computed: %r", result.error)
-                    _fail([job], ServiceError("failed", f"input {index} cannot be computed: {reason_of(result.error)}"))
+                    _LOG.error("a text cannot be computed: %r", result)
+                    _fail([job], ServiceError("failed", f"input {index} cannot be computed: {_reason_of(result)}"))
                 self._forget(job)
             if job.future.done():  # it has failed, or its client has gone
                 continue
@@ -367,7 +374,7 @@ class Engine:
             value = job.assemble(job.results)
         except Exception as error:
             _LOG.error("an answer cannot be made: %r", error)
-            _fail([job], ServiceError("failed", f"the answer cannot be made: {reason_of(error)}"))
+            _fail([job], ServiceError("failed", f"the answer cannot be made: {_reason_of(error)}"))
         else:
             with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(value)
@@ -390,58 +397,72 @@ class Engine:
             self._cancelled_units += self._scheduler.remove(job)
 
 
+def _listed(inputs: Any) -> list[Any]:
+    """Return inputs as a list; the letters of one text, or the keys of a mapping, would give vectors, too."""
+    if isinstance(inputs, str | bytes | Mapping):
+        raise TypeError(f"inputs is {shown(inputs)}; expected a list, such as [text].")
+    return [*inputs]
+
+
 def _fail(jobs: Sequence[Job], error: ServiceError) -> None:
     for job in jobs:
         with contextlib.suppress(InvalidStateError):
             job.future.set_exception(error)
 
 
-class Failure(NamedTuple):
-    """In place of the result of a unit that cannot be computed."""
+def _results_of(step: Step) -> list[Any]:
+    """Compute a step; if it fails, compute its units one by one, so that only the one that cannot be fails.
 
-    error: Exception
-
-
-def results_of(step: Step) -> list[Any]:
-    """Compute a step; if it fails, compute its units one by one, so that only the one that cannot be fails."""
+    An exception is in the place of its result.
+    """
     units = step.units
     try:
         return _checked(step.kind.compute(units), len(units))
     except Exception as error:
         if len(units) == 1:
-            return [Failure(error)]
+            return [error]
     results: list[Any] = []
     for unit in units:
         try:
             results += _checked(step.kind.compute([unit]), 1)
         except Exception as error:
-            results.append(Failure(error))
+            results.append(error)
     return results
 
 
 def _checked(results: Sequence[Any], number: int) -> list[Any]:
+    """Return results, with an error for each vector with NaN or infinity in it: clients could not read it."""
     if len(results) != number:
         raise RuntimeError(f"{number} texts have {len(results)} results")
-    if len({getattr(result, "shape", None) for result in results}) == 1 and _are_finite(results):
-        return [*results]
-    return [_finite(result) for result in results]
+    if len({getattr(result, "shape", None) for result in results}) == 1:  # together is faster
+        whole = np.array(results)
+        if whole.dtype == np.float32 and np.isfinite(whole).all():
+            return [*results]
+    return [
+        ArithmeticError("its vector is not finite")
+        if isinstance(result, np.ndarray) and not np.isfinite(result).all()
+        else result
+        for result in results
+    ]
 
 
-def _are_finite(results: Sequence[Any]) -> bool:
-    """Check results of one shape together, which is faster."""
-    whole = np.array(results)
-    return whole.dtype == np.float32 and bool(np.isfinite(whole).all())
-
-
-def _finite(result: Any) -> Any:
-    """Return a result, or a failure for a vector with NaN or infinity in it: clients could not read it."""
-    if isinstance(result, np.ndarray) and not np.isfinite(result).all():
-        return Failure(ArithmeticError("its vector is not finite"))
-    return result
-
-
-def reason_of(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     """Describe an error to a client, who may not see what else is in a traceback."""
     if isinstance(error, MemoryError):
         return "there is not enough memory; send fewer or shorter texts."
     return f"{error}." if isinstance(error, ArithmeticError) else "an error of the service; its log has the details."
+
+
+def load_served(name: str, **options: Any) -> SentenceTransformer | CrossEncoder:
+    """Load a folder or a hub id: as a `CrossEncoder` if it has a head for sequence classification.
+
+    modules.json decides if the model has it, else `architectures` of config.json. `options` and errors are those of the
+    two classes.
+    """
+    files = locate(full_name(name), revision=options.get("revision"))
+    listed = list_modules(files)
+    if listed is None:
+        scores = "BertForSequenceClassification" in (files.settings("config.json").get("architectures") or ())
+    else:
+        scores = loader_of(listed) == "CrossEncoder"
+    return (CrossEncoder if scores else SentenceTransformer)(name, **options)

@@ -1,44 +1,166 @@
-"""The models of a service by the names that requests give them, and the class that each one needs."""
+"""The models of a service by the names that requests give them, and what those for vectors and for scores share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+import dataclasses
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
-from minibert.checkpoint.files import locate
-from minibert.models.options import Backend, ComputeType
+from minibert._utils.validation import Int64Array
 from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.sentence.model import full_name
-from minibert.sentence.modules import list_modules, loader_of
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.serving.classifier import ServedClassifier
-from minibert.serving.embedder import ServedModel
-from minibert.serving.settings import ServiceError
+from minibert.serving.scheduler import Job
+from minibert.serving.settings import ErrorKind, ServiceError, Settings
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding, RawEncoding
 
-_Served = TypeVar("_Served", ServedModel, ServedClassifier)
+_MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
+_CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
+
+COUNTED = 2**16
+"""Characters. The tokens of a longer text are not counted to its end only to refuse it."""
+
+_Model = TypeVar("_Model", SentenceTransformer, CrossEncoder)
+_Text = TypeVar("_Text")
+_Tokens = TypeVar("_Tokens")
 
 
-class ModelsByName(dict[str, ServedModel | ServedClassifier]):
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was done to the texts of a request.
+
+    Parameters
+    ----------
+    n_tokens : tuple of int
+        Tokens of each text that are computed, its prompt and the special tokens included.
+    truncated : tuple of int
+        Indices of the texts that were cut.
+    prompt_name : str or None
+        The prompt before each text; None if there is none.
+    n_characters : int
+        Of all texts.
+    n_bytes : int
+        Of the answer's numbers.
+    compute_type : str
+        The numbers that the model multiplies.
+    """
+
+    n_tokens: tuple[int, ...]
+    truncated: tuple[int, ...]
+    prompt_name: str | None
+    n_characters: int
+    n_bytes: int
+    compute_type: str
+
+
+class Prepared(NamedTuple):
+    """The job of a request, and the report that goes with its answer."""
+
+    job: Job
+    report: Report
+
+
+class ServedModel(Generic[_Model]):
+    """A model under the name by which clients ask for it.
+
+    Attributes
+    ----------
+    name : str
+    model : SentenceTransformer or CrossEncoder
+    created : int
+        Seconds since 1970.
+    """
+
+    gives: ClassVar[str]
+    """What its answers are, for messages."""
+
+    def __init__(self, name: str, model: _Model) -> None:
+        self.name, self.created = name, int(time.time())
+        self.model: _Model = model
+
+    @property
+    def compute_type(self) -> str:
+        """The numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8"."""
+        return self.model.compute_type
+
+    def computation(self) -> dict[str, Any]:
+        """Return how the model computes, for /info, /v1/models and the metrics."""
+        names = ("compute_type", "num_threads", "shared_weights")
+        return {name: getattr(self.model.model, name) for name in names}
+
+    def details(self) -> dict[str, Any]:
+        """Return what OpenAI's list of models says about this one besides its name."""
+        return {"max_input_length": self.model.max_seq_length, **self.computation()}
+
+    def model_type(self) -> dict[str, Any]:
+        """Return text-embeddings-inference's description of the model."""
+        raise NotImplementedError
+
+    def first_job(self, settings: Settings) -> Job:
+        """Return a job of 60 words, after which the kernels are compiled and the speed is known."""
+        raise NotImplementedError
+
+    def check_prompt(self, name: str) -> str:
+        """Return the name of a prompt; ServiceError if the model does not have it."""
+        if name not in self.model.prompts:
+            known = ", ".join(f'"{one}"' for one in self.model.prompts)  # tei-client reads the names from this message
+            raise wrong("prompt_name", f"{name[:200]!r} is not a prompt of this model. Available prompts: [{known}]")
+        return name
+
+    def prepared(
+        self,
+        job: Job,
+        rows: Sequence[int],
+        groups: Sequence[Sequence[Encoding]],
+        *,
+        prompt_name: str | None,
+        n_characters: int,
+        n_bytes: int,
+    ) -> Prepared:
+        """Return a job and its report; `rows` has the index of the windows in `groups` of each input."""
+        per_group = [sum(map(len, group)) for group in groups]
+        cut = [len(group) == 1 and group[0].n_truncated > 0 for group in groups]
+        n_tokens, truncated = tuple(per_group[row] for row in rows), tuple(i for i, row in enumerate(rows) if cut[row])
+        if prompt_name is not None and not self.model.prompts[prompt_name]:
+            prompt_name = None  # an empty text
+        return Prepared(job, Report(n_tokens, truncated, prompt_name, n_characters, n_bytes, self.compute_type))
+
+
+@dataclasses.dataclass(frozen=True)
+class Forward:
+    """A way to compute with a model, whose speed depends on the model alone."""
+
+    model: Any
+
+    @property
+    def rate_key(self) -> Hashable:
+        """See `Kind.rate_key`."""
+        return id(self.model)
+
+
+_Served = TypeVar("_Served", bound=ServedModel[Any])
+
+
+class ModelsByName(dict[str, ServedModel[Any]]):
     """The models that are served; the first one of each class is the default for vectors, and for scores.
 
     Parameters
     ----------
-    models : mapping of str to SentenceTransformer or CrossEncoder
+    models : iterable of ServedModel
     any_name : bool
         A name that no model has means the first model.
     """
 
-    def __init__(self, models: Mapping[str, SentenceTransformer | CrossEncoder], *, any_name: bool) -> None:
-        super().__init__()
-        for name, model in models.items():
-            self[name] = ServedClassifier(name, model) if isinstance(model, CrossEncoder) else ServedModel(name, model)
+    def __init__(self, models: Iterable[ServedModel[Any]], *, any_name: bool) -> None:
+        super().__init__({served.name: served for served in models})
         self._any_name = any_name
 
     def knows(self, name: str) -> bool:
         """Say if `name` is the name of a model, whatever `any_name` says; the name is as for `served`."""
         return name == "default" or self._find(name) is not None
 
-    def served(self, name: str | None = None) -> ServedModel | ServedClassifier:
+    def served(self, name: str | None = None) -> ServedModel[Any]:
         """Return the model with this name, its last part ("org/name" has "name"), "default" or None.
 
         Raises
@@ -50,58 +172,37 @@ class ModelsByName(dict[str, ServedModel | ServedClassifier]):
             return next(iter(self.values()))
         found = self._find(name)
         if found is None:
+            known = ", ".join(map(repr, self))
             raise ServiceError(
-                "model",
-                f"the model {name[:200]!r} is not served here; expected {', '.join(map(repr, self))}.",
-                param="model",
+                "model", f"the model {name[:200]!r} is not served here; expected {known}.", param="model"
             )
         return found
 
-    def embedder(self, name: str | None = None) -> ServedModel:
-        """Return a model that gives vectors; the name is as for `served`.
+    def of(
+        self, kind: type[_Served], name: str | None = None, best: Callable[[_Served], bool] = lambda served: True
+    ) -> _Served:
+        """Return a model of a class; the name is as for `served`.
+
+        If the name does not choose a model, it is the first one of the class, or the first one that is the best.
 
         Raises
         ------
         ServiceError
-            There is no such model.
+            There is no such model, or it is not of the class.
         """
-        return self._of_class(name, ServedModel)
-
-    def classifier(self, name: str | None = None, *, for_ranking: bool = False) -> ServedClassifier:
-        """Return a model that gives scores; the name is as for `served`.
-
-        Parameters
-        ----------
-        name : str, optional
-        for_ranking : bool
-            If the name does not choose a model, take the first one with one label.
-
-        Raises
-        ------
-        ServiceError
-            There is no such model.
-        """
-        found = self._of_class(name, ServedClassifier)
-        if for_ranking and (name is None or self._find(name) is None):
-            all_of_them = [served for served in self.values() if isinstance(served, ServedClassifier)]
-            return next((served for served in all_of_them if served.model.num_labels == 1), found)
-        return found
-
-    def _of_class(self, name: str | None, kind: type[_Served]) -> _Served:
         found = self.served(name)
-        if isinstance(found, kind):
+        if name is not None and self._find(name) is not None and isinstance(found, kind):
             return found
-        first = next((served for served in self.values() if isinstance(served, kind)), None)
-        named = name is not None and self._find(name) is not None
-        if first is None or named:
+        some = [served for served in self.values() if isinstance(served, kind)]
+        if not some or (name is not None and self._find(name) is not None):
             raise ServiceError(
                 "unsupported",
                 f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives "
-                f"{kind.gives}{f', such as {first.name}' if first else ''}.",
+                f"{kind.gives}{f', such as {some[0].name}' if some else ''}.",
             )
-        return first
+        return next(filter(best, some), some[0])
 
-    def _find(self, name: str) -> ServedModel | ServedClassifier | None:
+    def _find(self, name: str) -> ServedModel[Any] | None:
         """Return the model with a name; "name" and "org/name" are the same, "other/name" is another one."""
         if name in self:
             return self[name]
@@ -113,37 +214,98 @@ class ModelsByName(dict[str, ServedModel | ServedClassifier]):
         return None
 
 
-def load_served(
-    name: str,
-    *,
-    revision: str | None = None,
-    backend: Backend | None = None,
-    num_threads: int | None = None,
-    compute_type: ComputeType | None = None,
-    shared_weights: bool | None = None,
-) -> SentenceTransformer | CrossEncoder:
-    """Load a folder or a hub id: as a `CrossEncoder` if it has a head for sequence classification.
+# --- texts and errors -------------------------------------------------------------------------------------------------
 
-    modules.json decides if the model has it, else `architectures` of config.json.
 
-    Raises
-    ------
-    ModelFormatError, DownloadError, TypeError, ValueError
-        As for the two classes.
-    """
-    files = locate(full_name(name), revision=revision)
-    listed = list_modules(files)
-    if listed is None:
-        named = files.settings("config.json").get("architectures")
-        scores = isinstance(named, list) and "BertForSequenceClassification" in named
-    else:
-        scores = loader_of(listed) == "CrossEncoder"
-    kind = CrossEncoder if scores else SentenceTransformer
-    return kind(
-        name,
-        revision=revision,
-        backend=backend,
-        num_threads=num_threads,
-        compute_type=compute_type,
-        shared_weights=shared_weights,
+def wrong(field: str, text: str, *, kind: ErrorKind = "invalid") -> ServiceError:
+    """Return the error of a field; its message is the name of the field and the text."""
+    return ServiceError(kind, f"{field} {text}", param=field)
+
+
+def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -> ServiceError:
+    """Return the error of an input that is longer than the limit; `encoding` is what is left of it."""
+    given = len(encoding) + encoding.n_truncated
+    return ServiceError(
+        "too_long", f"{field}[{index}] has {given} tokens; the limit is {limit}.", limit=limit, given=given, param=field
     )
+
+
+def check_number(number: int, settings: Settings, n_bytes: int = 0) -> None:
+    """Refuse a request with too many inputs, or whose answer would take too much memory."""
+    if number > settings.max_inputs:
+        raise ServiceError(
+            "too_many",
+            f"the request has {number} inputs; the limit is {settings.max_inputs}. Send them in several requests.",
+        )
+    if n_bytes > settings.max_result_bytes:
+        raise ServiceError(
+            "too_large",
+            f"the numbers of the {number} inputs take {n_bytes} bytes; the limit is {settings.max_result_bytes}. Send "
+            "fewer at once.",
+        )
+
+
+def check_side(side: str | None) -> None:
+    """Refuse a side of texts that is neither left nor right."""
+    if side not in (None, "left", "right"):
+        raise wrong("truncation_direction", f"{side[:50]!r}; expected 'left' or 'right'.")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Ids:
+    """What the service reads of the library's encodings."""
+
+    ids: Int64Array
+    special_tokens_mask: Int64Array
+    type_ids: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def encoding_of(ids: Int64Array, special: Int64Array, types: Int64Array, n_truncated: int) -> Encoding:
+    """Return an encoding of tokens of which only the ids are known."""
+    return Encoding(cast(RawEncoding, _Ids(ids, special, types)), None, n_truncated)
+
+
+def without_rest(encoding: Encoding) -> Encoding:
+    """Return an encoding that does not keep the tokens that were cut in memory."""
+    if not encoding.n_truncated:
+        return encoding
+    return encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
+
+
+def enough_of(text: str, tokenizer: BertTokenizer, side: str, limit: int) -> str:
+    """Return a part of a long text that should have more than `limit` tokens, at the end that is kept.
+
+    It ends where the tokenizer can cut the text with any text beside it. So if this part is cut to `limit` tokens, they
+    are those of the whole text; if not, the whole text must be tokenized.
+    """
+    most = _CHARACTERS_PER_TOKEN * limit
+    if len(text) <= most:
+        return text
+    place = tokenizer.last_cut(text[:-most] if side == "left" else text[:most])
+    if place is None:
+        if len(text) > _MOST_WHOLE:
+            raise ServiceError("too_large", f"a text of {len(text)} characters has hardly any spaces; send less of it.")
+        return text
+    return text[place:] if side == "left" else text[:place]
+
+
+def tokenize_enough(
+    whole: list[_Text],
+    shorten: Callable[[_Text], _Text],
+    tokenize: Callable[[list[_Text], list[int]], list[_Tokens]],
+    is_sure: Callable[[_Text, _Tokens], bool],
+) -> list[_Tokens]:
+    """Tokenize a part of each text, and then the texts whose first tokens are not known from their part.
+
+    `tokenize` gets texts and their indices.
+    """
+    given = [shorten(text) for text in whole]
+    found = tokenize(given, [*range(len(whole))])
+    unsure = [i for i, text in enumerate(given) if text != whole[i] and not is_sure(text, found[i])]
+    if unsure:
+        for i, tokens in zip(unsure, tokenize([whole[i] for i in unsure], unsure), strict=True):
+            found[i] = tokens
+    return found

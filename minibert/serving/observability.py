@@ -7,22 +7,17 @@ import json
 import logging
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Iterable
 from typing import Any
 
-from minibert.serving.engine import Engine, Load
-from minibert.serving.libraries import missing
-from minibert.serving.prepared import computation_of
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-except ImportError as error:
-    raise missing(error) from error
-
+from minibert.serving.engine import Engine
+from minibert.serving.models import Report
+from minibert.serving.scheduler import Job
 
 LOG = logging.getLogger("minibert.serving")
 REQUESTS = LOG.getChild("requests")
@@ -110,26 +105,17 @@ class _Writer(logging.Handler):
     def _run(self) -> None:
         while True:
             line = self._lines.get()
-            with contextlib.suppress(OSError, ValueError):
-                if self._dropped:
-                    dropped, self._dropped = self._dropped, 0
-                    line += f"\nminibert: {dropped} lines of the log were dropped"
-                _write(f"{line}\n")
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                line += f"\nminibert: {dropped} lines of the log were dropped"
+            rest = f"{line}\n".encode(errors="backslashreplace")
+            with contextlib.suppress(OSError):
+                while rest:  # without the lock of sys.stderr, which a thread that a full pipe stops would keep
+                    rest = rest[os.write(_STANDARD_ERROR, rest) :]
             self._lines.task_done()
 
 
-def _write(text: str) -> None:
-    """Write to the standard error without its lock, which a thread that a full pipe stops would keep at the end."""
-    try:
-        number = sys.stderr.fileno()
-    except (AttributeError, OSError, ValueError):  # it is not a file
-        sys.stderr.write(text)
-        return
-    rest = text.encode(errors="backslashreplace")
-    while rest:
-        rest = rest[os.write(number, rest) :]
-
-
+_STANDARD_ERROR = 2
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536, 262144)
 
@@ -177,7 +163,7 @@ class Metrics:
         labels = ("model", "compute_type", "num_threads", "shared_weights")
         models = Gauge("model_info", "The models", labels, namespace=namespace, registry=registry)
         for name, served in engine.models.items():
-            how = computation_of(served.model.model)
+            how = served.computation()
             models.labels(name, how["compute_type"], how["num_threads"], int(how["shared_weights"])).set(1)
         registry.register(_EngineCollector(engine, namespace))
         engine.observers.append(self._observe_step)
@@ -186,6 +172,18 @@ class Metrics:
         self._step_size.observe(size)
         self._step_tokens.observe(tokens)
         self._step_seconds.observe(seconds)
+
+    def add(self, job: Job, report: Report) -> None:
+        """Count the texts of a request that was computed."""
+        self.queue.observe(job.queue_seconds)
+        self.inference.observe(job.compute_seconds)
+        for number in report.n_tokens:
+            self.input_length.observe(number)
+        self.texts.inc(len(report.n_tokens))
+        self.tokens.inc(sum(report.n_tokens))
+        self.truncated.inc(len(report.truncated))
+        if report.prompt_name is not None:
+            self.prompts.inc(len(report.n_tokens))
 
     def text(self) -> bytes:
         """Return all numbers in Prometheus' text format."""
@@ -196,20 +194,20 @@ class _EngineCollector:
     """Reads the engine's numbers when they are asked for."""
 
     def __init__(self, engine: Engine, namespace: str) -> None:
-        self._engine, self._namespace, self._started = engine, namespace, time.monotonic()
+        self._engine, self._namespace = engine, namespace
 
     def collect(self) -> Iterable[Metric]:
-        load: Load = self._engine.load()
-        name = self._namespace
-        yield GaugeMetricFamily(f"{name}_queue_size", "Requests that wait", load.queued_jobs)
-        yield GaugeMetricFamily(f"{name}_queue_tokens", "Tokens that wait", load.queued_tokens)
+        load, name = self._engine.load(), self._namespace
         wait = GaugeMetricFamily(f"{name}_estimated_wait_seconds", "Estimated wait of a new request", labels=["class"])
         wait.add_metric(["interactive"], load.wait_interactive)
         wait.add_metric(["bulk"], load.wait_bulk)
         yield wait
-        yield CounterMetricFamily(f"{name}_engine_busy_seconds", "Seconds of computation", load.busy_seconds)
-        yield CounterMetricFamily(
-            f"{name}_cancelled_texts", "Texts dropped because their client left", load.cancelled_units
-        )
-        yield CounterMetricFamily(f"{name}_shed", "Requests refused because the wait was too long", load.refused_jobs)
-        yield GaugeMetricFamily(f"{name}_engine_alive", "1 while the engine works", float(load.alive))
+        for kind, what, text, value in (
+            (GaugeMetricFamily, "queue_size", "Requests that wait", load.queued_jobs),
+            (GaugeMetricFamily, "queue_tokens", "Tokens that wait", load.queued_tokens),
+            (GaugeMetricFamily, "engine_alive", "1 while the engine works", load.alive),
+            (CounterMetricFamily, "engine_busy_seconds", "Seconds of computation", load.busy_seconds),
+            (CounterMetricFamily, "cancelled_texts", "Texts dropped because their client left", load.cancelled_units),
+            (CounterMetricFamily, "shed", "Requests refused because the wait was too long", load.refused_jobs),
+        ):
+            yield kind(f"{name}_{what}", text, float(value))

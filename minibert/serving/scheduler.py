@@ -4,7 +4,8 @@ Nothing here computes, waits or reads a clock. The engine asks for a step, and s
 
 A step takes texts of one class. Where both classes wait, their steps alternate, so that a short request waits for one
 step of a long one at most. Within a class the requests take turns (deficit round robin: Shreedhar and Varghese 1996):
-each may have `QUANTUM` tokens computed in its turn, so that a client with many texts does not delay the others.
+each may have `QUANTUM` tokens computed in its turn, so that a client with many texts does not delay the others. A bulk
+request that has had less than `YOUNG` tokens may have a whole step in its turn, so that it ends before longer ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ QUANTUM = 128
 
 MIN_STEP, MAX_STEP = 128, 1024
 """Limits of a step's tokens. Below, the products are too small to be fast; above, a step of the encoder ends anyway."""
+
+YOUNG = 2**15
+"""Tokens that a bulk request may have computed in larger turns."""
 
 _DECAY = 0.9  # how much a step counts for the rate, compared with the step after it
 _FIRST_RATE = 2000.0  # tokens per second, before anything was computed
@@ -263,7 +267,7 @@ class Scheduler:
                 continue
             if not job.in_turn:
                 job.in_turn = True
-                job.deficit += QUANTUM
+                job.deficit += budget if bulk and job.tokens - job.queued_tokens < YOUNG else QUANTUM
             room = True
             while job.next < len(job.units) and (cost := job.costs[job.next]) <= job.deficit:
                 room = not members or tokens + cost <= budget

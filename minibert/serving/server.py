@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import logging
 import os
@@ -18,19 +19,18 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from minibert._utils.files import os_reason, printable
-from minibert.serving.asgi import LoadingGate, Service, app
+from minibert.serving.asgi import app, path_of, refusal, request_id_of
 from minibert.serving.auth import ApiKeys
-from minibert.serving.connections import Connection, Connections
+from minibert.serving.connections import Connection, Connections, current
 from minibert.serving.engine import Engine
-from minibert.serving.libraries import missing
 from minibert.serving.observability import LOG
-
-try:
-    import uvicorn
-except ImportError as error:
-    raise missing(error) from error
-
+from minibert.serving.settings import ServiceError
 
 DIED = 70
 """The exit code if the engine has stopped (EX_SOFTWARE of sysexits.h)."""
@@ -67,9 +67,8 @@ def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
     if not 0 <= port <= 65535:  # some systems would take the rest of a division
         raise OSError(f"cannot listen on {printable(host)}, port {port}: a port is a number from 0 to 65535.")
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = found[0]
         bound = socket.socket(family, kind)
         try:
             if os.name == "posix":
@@ -112,6 +111,35 @@ def _is_listening(path: str) -> bool:
         except OSError:
             return True
     return True
+
+
+class _Gate:
+    """The first to see a request. While the models are loaded: 200 to /livez, and 503 to others. Then `app` answers."""
+
+    def __init__(self) -> None:
+        self.app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = current()
+        if connection is None:
+            await self._answer(scope, receive, send)
+            return
+        with connection.request():
+            if connection.only_probes and scope["method"] not in ("GET", "HEAD"):
+                message = "the service has too many connections; send it again later."
+                error = ServiceError("unavailable", message, retry_after=1.0)
+                await refusal(error, scope, connection="close")(scope, receive, send)
+            else:
+                await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.app is not None:
+            await self.app(scope, receive, send)
+        elif path_of(scope) == "/livez" and scope["method"] in ("GET", "HEAD"):
+            await Response(b"", 200, {"x-request-id": request_id_of(scope)})(scope, receive, send)
+        else:
+            error = ServiceError("unavailable", "the model is being loaded; send the request again.", retry_after=1.0)
+            await refusal(error, scope)(scope, receive, send)
 
 
 def serve(
@@ -160,10 +188,9 @@ def serve(
         with contextlib.suppress(AttributeError):  # the C library is not glibc
             # By default most threads have an arena of their own, which keeps tens of megabytes that were freed.
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-    gate, address, path, made = LoadingGate(), _address(bound), None, None
-    if bound.family == getattr(socket, "AF_UNIX", None):
-        path = bound.getsockname()
-        made = _file_of(path)
+    name, gate = bound.getsockname(), _Gate()
+    path = name if bound.family == getattr(socket, "AF_UNIX", None) else None
+    made = None if path is None else _file_of(path)
     config = uvicorn.Config(
         gate,
         log_config=None,
@@ -177,27 +204,23 @@ def serve(
         timeout_graceful_shutdown=max(1, round(shutdown_timeout)),
     )
     config.load()
-    protocol, connections = (
-        config.http_protocol_class,
-        Connections(head_timeout=head_timeout, send_timeout=send_timeout),
-    )
-    config.http_protocol_class = lambda **options: Connection(connections, protocol(**options))  # type: ignore[assignment]
-
-    services = list[Service]()  # one, as soon as it is loaded
-
-    def leave() -> None:
-        for service in services:
-            service.leaving = True
+    inner, connections = config.http_protocol_class, Connections(head_timeout=head_timeout, send_timeout=send_timeout)
+    config.http_protocol_class = lambda **options: Connection(connections, inner(**options))  # type: ignore[assignment]
 
     def load_app() -> Engine:
         engine = load()
-        made = app(engine, metrics_namespace=metrics_namespace, keys=keys, allow_origins=allow_origins)
-        gate.app, services[:] = made, [made.state.service]
+        gate.app = app(engine, metrics_namespace=metrics_namespace, keys=keys, allow_origins=allow_origins)
         gc.collect()
         gc.freeze()  # the search for garbage then leaves out what was loaded
         return engine
 
-    server = _Server(config, load_app, lambda: listening(address), lambda: started(address), keys, leave, drain_delay)
+    def leave() -> None:
+        if isinstance(gate.app, Starlette):
+            gate.app.state.service.leaving = True
+
+    server = _Server(config, load_app, leave, keys, drain_delay)
+    server.when_listening = functools.partial(listening, _address(name))
+    server.when_started = functools.partial(started, _address(name))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0002)  # the engine's thread gives the lock of Python away between two ops
@@ -210,7 +233,7 @@ def serve(
         if path is not None and made is not None and _file_of(path) == made:  # not that of the next service
             with contextlib.suppress(OSError):
                 os.unlink(path)
-    if server.loading:
+    if server.engine is None and server.error is None:  # it is still being loaded
         logging.shutdown()
         os._exit(1 if server.force_exit else 0)
     if server.error is not None:
@@ -233,8 +256,7 @@ def _file_of(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
-def _address(bound: socket.socket) -> str:
-    name = bound.getsockname()
+def _address(name: Any) -> str:
     if not isinstance(name, tuple):
         return f"unix:{name}"
     host = f"[{name[0]}]" if ":" in name[0] else name[0]
@@ -244,19 +266,19 @@ def _address(bound: socket.socket) -> str:
 class _Server(uvicorn.Server):
     """uvicorn's server, which loads the engine, and ends with an exit code instead of the signal that it got."""
 
+    when_listening: Callable[[], object]
+    when_started: Callable[[], object]
+
     def __init__(
         self,
         config: uvicorn.Config,
         load: Callable[[], Engine],
-        listening: Callable[[], object],
-        started: Callable[[], object],
-        keys: ApiKeys | None,
         leave: Callable[[], object],
+        keys: ApiKeys | None,
         drain_delay: float,
     ) -> None:
         super().__init__(config)
-        self._leave, self._drain_delay = leave, drain_delay
-        self._load, self._call_listening, self._call_started, self._keys = load, listening, started, keys
+        self._load, self._leave, self._keys, self._drain_delay = load, leave, keys, drain_delay
         self._loader = threading.Thread(target=self._run_load, name="minibert-load", daemon=True)
         self.engine: Engine | None = None
         self.error: BaseException | None = None
@@ -264,23 +286,15 @@ class _Server(uvicorn.Server):
         """When the requests that have begun began to be the last ones; None before a signal."""
         self.died = False
 
-    @property
-    def loading(self) -> bool:
-        """Say if the thread that loads is still at work."""
-        return self._loader.is_alive()
-
     def _run_load(self) -> None:
         try:
             self.engine = self._load()
         except BaseException as error:  # it is raised where the service was started
             self.error = error
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._loader.start()
-        self._call_listening()
-
     async def main_loop(self) -> None:
+        self._loader.start()
+        self.when_listening()
         watch = asyncio.ensure_future(self._watch())
         try:
             await super().main_loop()
@@ -289,10 +303,10 @@ class _Server(uvicorn.Server):
 
     async def _watch(self) -> None:
         """Say when the engine is there; end the process if it has stopped, because nothing would be answered."""
-        while self.loading:
+        while self._loader.is_alive():
             await asyncio.sleep(0.02)
         if self.engine is not None:
-            self._call_started()
+            self.when_started()
             while not self.engine.has_died:
                 await asyncio.sleep(0.2)
                 if self.asked is not None and time.monotonic() >= self.asked:

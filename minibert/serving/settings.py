@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal, get_args
 
 from minibert._utils.validation import brief, check_choice, check_int
 
-KINDS = (
-    *("invalid_json", "invalid", "empty", "too_long", "too_many", "too_large", "media_type", "model", "not_found"),
-    *("key", "method", "slow", "overloaded", "unavailable", "unsupported", "failed"),
-)
-"""What can be wrong with a request. The first ones are the client's errors; "failed" is ours."""
+# The first ones are the client's errors; "failed" is ours.
+ErrorKind = Literal[
+    "invalid_json", "invalid", "empty", "too_long", "too_many", "too_large", "media_type", "model", "not_found", "key",
+    "method", "slow", "overloaded", "unavailable", "unsupported", "failed",
+]  # fmt: skip
+Truncation = Literal["mark", "error", "split"]
 
 
 class ServiceError(Exception):
@@ -18,8 +20,7 @@ class ServiceError(Exception):
 
     Parameters
     ----------
-    kind : str
-        One of `KINDS`.
+    kind : ErrorKind
     message : str
         Names the input, what was found and what to do.
     param : str, optional
@@ -32,7 +33,7 @@ class ServiceError(Exception):
 
     def __init__(
         self,
-        kind: str,
+        kind: ErrorKind,
         message: str,
         *,
         param: str | None = None,
@@ -40,8 +41,6 @@ class ServiceError(Exception):
         limit: int | None = None,
         given: int | None = None,
     ) -> None:
-        if kind not in KINDS:
-            raise ValueError(f"kind={kind!r}; expected one of {', '.join(KINDS)}.")
         super().__init__(message)
         self.kind, self.message, self.param, self.retry_after = kind, message, param, retry_after
         self.limit, self.given = limit, given
@@ -82,7 +81,7 @@ class Settings:
     Raises
     ------
     TypeError, ValueError
-        A time is not a number of seconds above 0, a limit is not an int of at least 1, or another value is not among
+        A time is not a number of seconds above 0, a limit is not an int of at least 1, or `truncation` is not among
         those above.
     """
 
@@ -99,16 +98,10 @@ class Settings:
     any_model_name: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("step_seconds", "max_wait", "request_timeout", "body_timeout"):
-            seconds = getattr(self, name)
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-                raise TypeError(f"{name}={brief(seconds)}; expected a number of seconds above 0.")
-            if not 0 < seconds < _FOREVER:  # NaN is refused, too
-                raise ValueError(f"{name}={brief(seconds)}; expected a number of seconds above 0, less than 10**9.")
-        for name in ("max_inputs", "max_body_bytes", "max_inflight_bytes", "max_result_bytes"):
-            check_int(name, getattr(self, name), 1)
-        check_choice("truncation", self.truncation, ("mark", "error", "split"))
-        if self.default_prompt_name is not None and not isinstance(self.default_prompt_name, str):
-            raise TypeError(f"default_prompt_name={brief(self.default_prompt_name)}; expected a str, or None.")
-        if not isinstance(self.any_model_name, bool):
-            raise TypeError(f"any_model_name={brief(self.any_model_name)}; expected a bool.")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int":
+                check_int(field.name, value, 1)
+            elif field.type == "float" and not 0 < value < _FOREVER:  # NaN is refused, too
+                raise ValueError(f"{field.name}={brief(value)}; expected a number of seconds above 0, less than 10**9.")
+        check_choice("truncation", self.truncation, get_args(Truncation))

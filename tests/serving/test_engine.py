@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import math
 import random
 import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minibert import SentenceTransformer
-from minibert.integrations.bert_serving import BertClient
-from minibert.serving.engine import Engine
+import minibert
+from minibert import CrossEncoder, SentenceTransformer
+from minibert.serving.embedder import Embedder
+from minibert.serving.engine import Engine, load_served
 from minibert.serving.scheduler import Scheduler
-from minibert.serving.settings import KINDS, ServiceError, Settings
+from minibert.serving.settings import ServiceError, Settings
+from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job
+from tests.support.sentence_heads import model_folder
 
 LONG = "a long text of many words " * 100
 
@@ -308,12 +314,6 @@ def test_the_times_of_a_request_are_measured(model: SentenceTransformer) -> None
         assert (one.queue_seconds, one.compute_seconds) == (2.5, 0)
 
 
-def test_errors_have_a_known_kind() -> None:
-    with pytest.raises(ValueError, match="expected one of"):
-        ServiceError("other", "text")
-    assert len(set(KINDS)) == len(KINDS)
-
-
 # --- texts and vectors ------------------------------------------------------------------------------------------------
 
 TEXTS = ["A cat sleeps.", "", "A cat sleeps.", LONG, "the bank", "\0 \ufeff x", "中文 text"]
@@ -347,14 +347,6 @@ def test_vectors_of_tokens_are_those_of_encode(engine: Engine, model: SentenceTr
     expected = model.encode(TEXTS, output_value="token_embeddings", truncation="silent")
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_pooled_vectors_without_the_modules_are_those_of_bert_as_service(
-    engine: Engine, model: SentenceTransformer
-) -> None:
-    texts = ["A cat sleeps.", "the bank"]
-    found = engine.embed(texts, layers=[-2], pooling="mean", modules=False).value
-    np.testing.assert_array_equal(found, BertClient(model=model).encode(texts))
 
 
 def test_the_scaling_of_a_model_can_be_left_out(engine: Engine, model: SentenceTransformer) -> None:
@@ -399,36 +391,49 @@ def test_the_report_counts_what_was_computed(engine: Engine, model: SentenceTran
     assert report.n_characters == sum(map(len, TEXTS))
 
 
-REFUSED: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
-    "too long": (["a", LONG], {"truncation": "error"}, "too_long", r"input\[1\] has \d+ tokens; the limit is 64"),
-    "not a text": (["a", 3], {}, "invalid", r"inputs\[1\] is int"),
-    "surrogate": (["\ud800"], {}, "invalid", r"inputs\[0\]"),
-    "prompt": (["a"], {"prompt_name": "none"}, "invalid", "prompt_name 'none' is not a prompt"),
-    "input type": (["a"], {"input_type": "x"}, "invalid", "input_type 'x'"),
-    "dimensions": (["a"], {"dimensions": 25}, "invalid", "dimensions is 25; expected a number from 1 to 24"),
-    "no dimensions": (["a"], {"dimensions": 0}, "invalid", "dimensions is 0"),
-    "layers": (["a"], {"layers": [9]}, "invalid", "layers"),
-    "pooling": (["a"], {"pooling": "x"}, "invalid", "pooling"),
-    "pooling none": (["a"], {"pooling": "none"}, "invalid", "pooling"),
-    "truncation": (["a"], {"truncation": "x"}, "invalid", "truncate 'x'"),
-    "split tokens": (["a"], {"truncation": "split", "tokens": True}, "invalid", "not of tokens"),
-    "side": (["a"], {"side": "up"}, "invalid", "truncation_direction 'up'"),
-    "max tokens": (["a"], {"max_tokens": 65}, "invalid", "truncate_prompt_tokens is 65"),
-    "too many": (["a"] * 2049, {}, "too_many", "2049 inputs; the limit is 2048"),
-    "foreign ids": ([[101, 5], [5, 6]], {}, "invalid", "check_embedding_ctx_length=False"),
-    "id": ([[10**9]], {}, "invalid", r"input\[0\]\[0\] is not a token id"),
-    "negative id": ([[-1]], {"add_special_tokens": True}, "invalid", r"input\[0\]\[0\] is not a token id"),
-    "no ids": ([[]], {}, "invalid", r"input\[0\] is empty"),
-    "many ids": ([[5] * 99], {"add_special_tokens": True, "truncation": "error"}, "too_long", "has 101 tokens"),
-}
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (["a", LONG], {"truncation": "error"}, "too_long"),
+    (["a", 3], {}, "invalid"),
+    (["\ud800"], {}, "invalid"),
+    (["a"], {"input_type": "x"}, "invalid"),
+    (["a"], {"dimensions": 25}, "invalid"),
+    (["a"], {"dimensions": 0}, "invalid"),
+    (["a"], {"pooling": "none"}, "invalid"),
+    (["a"], {"truncation": "split", "tokens": True}, "invalid"),
+    (["a"], {"side": "up"}, "invalid"),
+    (["a"], {"max_tokens": 65}, "invalid"),
+    (["a"], {"layers": "x"}, "invalid"),
+    (["a"], {"pooling": 3}, "invalid"),
+    (["a"] * 2049, {}, "too_many"),
+    ([[101, 5], [5, 6]], {}, "invalid"),
+    ([[10**9]], {}, "invalid"),
+    ([[-1]], {"add_special_tokens": True}, "invalid"),
+    ([[]], {}, "invalid"),
+    ([[5] * 99], {"add_special_tokens": True, "truncation": "error"}, "too_long"),
+    ([[5] * 99], {"add_special_tokens": True, "truncation": "split"}, "too_long"),
+    *((inputs, {}, "invalid") for inputs in ([1, 2], [None], [["a"]], [[101, 102], "a"], ["a", [101, 102]])),
+    *((inputs, {}, "invalid") for inputs in ([[101, 5.0, 102]], [[101, True, 102]], [np.array(3)])),
+    *((inputs, {}, "TypeError") for inputs in ("abc", b"abc", None, 5, {"a": 1}, np.array("abc"))),
+    *((["a"], given, "TypeError") for given in ({"dimensions": "3"}, {"max_tokens": 5.0}, {"dimension": 3})),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_and_why(name: str, engine: Engine) -> None:
-    inputs, options, kind, message = REFUSED[name]
-    with pytest.raises(ServiceError, match=message) as caught:
+@pytest.mark.parametrize(("inputs", "options", "kind"), REFUSED)
+def test_what_is_refused_and_why(engine: Engine, inputs: Any, options: dict[str, Any], kind: str) -> None:
+    with pytest.raises((ServiceError, TypeError)) as caught:
         engine.embed(inputs, **options)
-    assert caught.value.kind == kind
+    assert getattr(caught.value, "kind", type(caught.value).__name__) == kind
+
+
+def test_other_sequences_of_texts_and_ids_are_taken(engine: Engine, model: SentenceTransformer) -> None:
+    texts = ["A cat sleeps.", "the bank"]
+    expected = model.encode(texts)
+    for given in (tuple(texts), np.array(texts)):
+        np.testing.assert_array_equal(engine.embed(given).value, expected)  # type: ignore[arg-type]
+    ids = [model.tokenizer.encode(text) for text in texts]
+    for rows in (ids, [np.array(row) for row in ids], [tuple(row) for row in ids]):
+        np.testing.assert_array_equal(engine.embed(rows).value, expected)  # type: ignore[arg-type]
+    assert engine.embed(texts, dimensions=np.int64(3), layers=np.array([1])).value.shape == (2, 3)
 
 
 def test_vectors_of_tokens_that_would_take_too_much_memory_are_refused(model: SentenceTransformer) -> None:
@@ -442,26 +447,130 @@ def test_vectors_of_tokens_that_would_take_too_much_memory_are_refused(model: Se
 def test_models_are_found_by_their_names(model: SentenceTransformer, short_model: SentenceTransformer) -> None:
     with Engine({"org/one": model, "two": short_model}) as engine:
         for name in (None, "default", "org/one", "one"):
-            assert engine.models.embedder(name).model is model
-        assert engine.models.embedder("other/two").model is short_model
-        with pytest.raises(ServiceError, match="'other/one' is not served here"):  # it may be another model
-            engine.models.embedder("other/one")
+            assert engine.models.of(Embedder, name).model is model
+        assert engine.models.of(Embedder, "other/two").model is short_model
+        with pytest.raises(ServiceError, match="'other/one'"):  # it may be another model
+            engine.models.of(Embedder, "other/one")
         assert engine.embed(["a"], "two").value.shape == (1, short_model.get_embedding_dimension())
         with pytest.raises(ServiceError, match="'three' is not served here; expected 'org/one', 'two'") as caught:
             engine.embed(["a"], "three")
         assert caught.value.kind == "model"
-    assert Engine(model, settings=Settings(any_model_name=True)).models.embedder("x").model is model
+    assert Engine(model, settings=Settings(any_model_name=True)).models.of(Embedder, "x").model is model
 
 
-def test_settings_that_do_not_fit_the_model_are_refused(model: SentenceTransformer) -> None:
-    with pytest.raises(ValueError, match="truncation='warn'; expected one of 'mark'"):
-        Engine(model, settings=Settings(truncation="warn"))
+def test_settings_and_models_are_checked(model: SentenceTransformer) -> None:
+    for name in ("step_seconds", "max_wait", "request_timeout", "body_timeout"):
+        for value in (-1, 0, math.nan, math.inf, 10**10, "1", None):
+            with pytest.raises((TypeError, ValueError)):
+                Settings(**{name: value})
+    for name in ("max_inputs", "max_body_bytes", "max_inflight_bytes", "max_result_bytes"):
+        for value in (-1, 0, "a", None, 1.5, True):
+            with pytest.raises((TypeError, ValueError), match=name):
+                Settings(**{name: value})
+    with pytest.raises(ValueError, match="truncation"):
+        Settings(truncation="warn")
     with pytest.raises(ValueError, match="default_prompt_name='x'"):
         Engine(model, settings=Settings(default_prompt_name="x"))
+    wrong: Any
+    for wrong in ("all-MiniLM-L6-v2", None, [], {}, {"a": "b"}):
+        with pytest.raises((TypeError, ValueError), match="models"):
+            Engine(wrong)
     with Engine(model, settings=Settings(default_prompt_name="query", truncation="error")) as engine:
         assert engine.embed(["a"]).report.prompt_name == "query"
-        with pytest.raises(ServiceError, match="tokens; the limit is 64"):
+        with pytest.raises(ServiceError, match="the limit is 64"):
             engine.embed([LONG])
+
+
+def test_a_prompt_that_is_changed_is_used(model: SentenceTransformer) -> None:
+    changed = copy.copy(model)
+    changed.prompts = {"query": "find "}
+    with Engine(changed) as engine:
+        before = engine.embed(["a"], prompt_name="query").value
+        changed.prompts = {"query": "look for "}
+        after = engine.embed(["a"], prompt_name="query").value
+    np.testing.assert_array_equal(after[0], changed.encode("a", prompt_name="query"))
+    assert not np.array_equal(before, after)
+
+
+def test_an_observer_that_raises_is_logged_and_removed(
+    model: SentenceTransformer, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = list[int]()
+
+    def count(units: int, tokens: int, seconds: float) -> None:
+        seen.append(tokens)
+
+    def fail(*step: float) -> None:
+        raise ArithmeticError("a fault of the observer")
+
+    with Engine(model) as engine:
+        engine.observers += [fail, count]
+        for _ in range(3):
+            assert engine.embed(["a"]).report.n_tokens == (3,)
+        assert engine.load().alive
+        assert engine.observers == [count]
+    assert seen == [3, 3, 3]
+    assert caplog.text.count("\nArithmeticError: a fault") == 1
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
+    folder = tmp_path_factory.mktemp("ranker") / "ranker"
+    return CrossEncoder(model_folder(folder, "BertForSequenceClassification", num_labels=1, scale=5))
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "function"),
+    [("regression", "none"), ("multi_label_classification", "sigmoid"), ("single_label_classification", "softmax")],
+)
+def test_what_the_labels_mean_is_in_the_config(tmp_path: Path, problem_type: str, function: str) -> None:
+    folder = model_folder(tmp_path / "m", "BertForSequenceClassification", num_labels=3, problem_type=problem_type)
+    [expected] = minibert.pipeline("text-classification", str(folder), top_k=None, function_to_apply=function)(["a"])
+    with Engine(CrossEncoder(folder)) as engine:
+        found = engine.score([("a", None)]).value[0]
+    assert sorted(found.tolist(), reverse=True) == [np.float32(one["score"]) for one in expected]
+
+
+def test_an_engine_of_a_cross_encoder_alone(ranker: CrossEncoder) -> None:
+    with Engine(ranker, settings=Settings(truncation="error", default_prompt_name="x")) as engine:
+        engine.warm_up()
+        with pytest.raises(ServiceError, match="gives scores of texts; this route needs a model that gives vectors"):
+            engine.embed(["a"])
+        with pytest.raises(ServiceError, match=r"inputs\[0\] has \d+ tokens"):
+            engine.score([("a", LONG)])
+        some: Any = [["a", "b"], ("a", None)]
+        np.testing.assert_array_equal(engine.score(some).value, engine.score([("a", "b"), ("a", None)]).value)
+        wrong: Any
+        for wrong in ("ab", ["ab"], [("a", "b"), ("a",)], [(None, "a")], [("a", 5)], [("a", "\ud800")], None, 5):
+            with pytest.raises((ServiceError, TypeError, ValueError)):
+                engine.score(wrong)
+        for options in ({"scores": "x"}, {"truncation": "split"}, {"side": "up"}):
+            with pytest.raises(ServiceError):
+                engine.score([("a", "b")], **options)
+
+
+def test_scores_have_the_same_bytes_beside_any_others(model: SentenceTransformer, ranker: CrossEncoder) -> None:
+    pairs = [(f"query {i}", f"text number {j} " * (1 + j)) for i in range(8) for j in range(6)]
+    expected = ranker.predict(pairs, activation_fn="Sigmoid", truncation="silent")
+    with Engine({"ranker": ranker, "small": model}) as engine, ThreadPoolExecutor(8) as pool:
+        rows = [[i] for i in range(48)] + [[*range(48)]] * 4
+        found = pool.map(lambda some: engine.score([pairs[i] for i in some], scores="rank").value[:, 0], rows)
+        vectors = pool.map(lambda i: engine.embed([f"text {i}"]).value, range(30))
+        for some, scores in zip(rows, found, strict=True):
+            np.testing.assert_array_equal(scores, expected[some])
+        assert len([*vectors]) == 30
+
+
+def test_the_class_of_a_model_is_chosen_by_its_files(tmp_path: Path) -> None:
+    labels = model_folder(tmp_path / "labels", "BertForSequenceClassification", num_labels=3)
+    assert isinstance(load_served(str(labels)), CrossEncoder)
+    random_checkpoint(tmp_path / "plain")
+    with pytest.warns(UserWarning, match=r"has no modules\.json"):
+        assert isinstance(load_served(str(tmp_path / "plain")), SentenceTransformer)
+    assert isinstance(load_served(str(sentence_model(tmp_path / "modules"))), SentenceTransformer)
 
 
 # --- the same bytes under any load ------------------------------------------------------------------------------------

@@ -206,6 +206,13 @@ def test_pages_of_the_given_origins_may_ask(model: SentenceTransformer) -> None:
             assert "x-minibert-truncated" in response.headers["access-control-expose-headers"]
     with made, TestClient(app(made)) as client:
         assert "access-control-allow-origin" not in client.get("/livez", headers={"origin": origin}).headers
+    with pytest.raises(TypeError, match="allow_origins"):
+        app(made, allow_origins=origin)
+    for namespace in ("a b", "", "1a"):
+        with pytest.raises(ValueError, match="metrics_namespace"):
+            app(made, metrics_namespace=namespace)
+    with TestClient(app(made, metrics_namespace="te")) as client:
+        assert b"te_queue_size 0.0" in client.get("/metrics").content
 
 
 def test_the_application_can_be_mounted(model: SentenceTransformer) -> None:
@@ -247,7 +254,7 @@ def record(**request: Any) -> logging.LogRecord:
     return made
 
 
-def test_without_json_one_cut_text_per_minute_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_json_one_cut_text_per_minute_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     handlers, propagate, level = observability.LOG.handlers[:], observability.LOG.propagate, observability.LOG.level
     try:
         observability.log_requests(as_json=False)
@@ -259,7 +266,7 @@ def test_without_json_one_cut_text_per_minute_is_said(capsys: pytest.CaptureFixt
     finally:
         observability.LOG.handlers[:], observability.LOG.propagate = handlers, propagate
         observability.LOG.setLevel(level)
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 2
     assert "2 of 5 texts of a request were cut (request r)" in lines[0]
     assert lines[1] == "minibert: an error"
@@ -389,11 +396,63 @@ def test_labels_of_the_metrics_have_fixed_sets(model: SentenceTransformer) -> No
         assert word not in text
 
 
+# --- how the models compute -------------------------------------------------------------------------------------------
+
+
+def test_threads_and_shared_weights_are_in_the_descriptions(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    options: dict[str, dict[str, Any]] = {
+        "shared": {"shared_weights": True, "num_threads": 1},
+        "own": {"shared_weights": False, "num_threads": 2},
+        "numpy": {"backend": "numpy", "num_threads": 2},
+    }
+    models = {name: SentenceTransformer(folder, **given) for name, given in options.items()}
+    expected = {"shared": (1, True), "own": (2, False), "numpy": (1, False)}
+    with Engine(models) as engine, TestClient(app(engine)) as client:
+        listed = client.get("/v1/models").json()["data"]
+        assert {one["id"]: (one["num_threads"], one["shared_weights"]) for one in listed} == expected
+        found = client.get("/info").json()
+        assert (found["num_threads"], found["shared_weights"]) == expected["shared"]
+        metrics = client.get("/metrics").text
+        for name, (threads, shared) in expected.items():
+            labels = f'model="{name}",num_threads="{threads}",shared_weights="{int(shared)}"'
+            assert f'minibert_model_info{{compute_type="float32",{labels}}} 1.0' in metrics
+
+
+def test_a_low_precision_is_named_in_every_place(folder: Path) -> None:
+    """float32 and int8 beside each other: the first does not need a header, the second one has it everywhere."""
+    models = {name: SentenceTransformer(folder, compute_type=name) for name in ("float32", "int8")}
+    with Engine(models) as engine, TestClient(app(engine)) as client:
+        listed = client.get("/v1/models").json()["data"]
+        assert {one["id"]: one["compute_type"] for one in listed} == {"float32": "float32", "int8": "int8"}
+        assert client.get("/v1/models/int8").json()["compute_type"] == "int8"
+        assert client.get("/info").json()["model_dtype"] == "float32"
+        line = 'minibert_model_info{compute_type="int8",model="int8",num_threads="%d",shared_weights="0"} 1.0'
+        assert line % models["int8"].model.num_threads in client.get("/metrics").text
+        for name, header in (("float32", None), ("int8", "int8")):
+            answer = client.post("/v1/embeddings", json={"input": "a", "model": name})
+            assert (answer.status_code, answer.headers.get("x-minibert-compute-type")) == (200, header)
+    with Engine({"low": models["int8"]}) as engine, TestClient(app(engine)) as client:
+        found = client.get("/info").json()
+        assert (found["model_dtype"], found["compute_type"]) == ("int8", "int8")
+
+
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
 def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"--host": "::1", "--port": "7", "--threads": "3", "--api-key": "a,b", "--cors-allow-origin": "x, y"}
+    values = {
+        "--host": "::1",
+        "--hostname": "::1",
+        "--port": "7",
+        "--threads": "3",
+        "--api-key": "a,b",
+        "--cors-allow-origin": "x, y",
+    }
+    values |= {"--truncation": "error", "--backend": "numpy", "--compute-type": "int8"}
     for action in parser()._actions:
         for flag in action.option_strings:
             if flag in ("-h", "--help"):
@@ -402,9 +461,21 @@ def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setenv("MINIBERT_SERVE_" + flag[2:].replace("-", "_").upper(), value)
     arguments = vars(parser().parse_args([]))
     assert (arguments["host"], arguments["port"], arguments["num_threads"]) == ("::1", 7, 3)
-    assert (arguments["api_key"], arguments["cors_allow_origin"]) == (["a", "b"], ["x", "y"])
+    assert (arguments["api_key"], arguments["allow_origins"]) == (["a", "b"], ["x", "y"])
     for name, value in arguments.items():
-        if name not in ("host", "port", "num_threads", "api_key", "cors_allow_origin", "models", "run", "parser"):
+        if name not in (
+            "host",
+            "port",
+            "num_threads",
+            "api_key",
+            "allow_origins",
+            "models",
+            "run",
+            "step_seconds",
+            "truncation",
+            "backend",
+            "compute_type",
+        ):
             assert value in (True, 5, 5.0, "5"), name
     assert parser().parse_args(["--port", "9"]).port == 9  # an option is stronger
 

@@ -9,27 +9,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
+import orjson
+from msgspec import Meta, Raw, Struct
 
 from minibert._utils.validation import FloatArray
 from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.libraries import missing
-from minibert.serving.prepared import Prepared, Report
-from minibert.serving.scheduler import Job
-from minibert.serving.settings import ServiceError
-
-try:
-    import msgspec
-    import orjson
-    from msgspec import Meta, Raw, Struct
-except ImportError as error:
-    raise missing(error) from error
-
+from minibert.serving.models import Prepared, Report
+from minibert.serving.settings import ErrorKind, ServiceError
 
 __all__ = ["STATUS", "Errors", "Meta", "Post", "Raw", "Struct", "Work"]
 
-STATUS = {
+STATUS: Mapping[ErrorKind, int] = {
     "invalid_json": 400,
     "invalid": 400,
     "empty": 400,
@@ -59,19 +52,12 @@ class Errors:
     name : str
     content : callable
         (error, the protocol's name of the field with the texts, message) -> the JSON.
-    fields : mapping
-        The properties of its JSON schema.
     statuses : mapping of str to int
     """
 
     name: str
-    content: Callable[[ServiceError, str, str], Any]
-    fields: Mapping[str, Any]
-    statuses: Mapping[str, int] = dataclasses.field(default_factory=lambda: STATUS)
-
-    def status(self, error: ServiceError) -> int:
-        """Return the status of an error."""
-        return self.statuses[error.kind]
+    content: Callable[[ServiceError, str, str], dict[str, Any]]
+    statuses: Mapping[ErrorKind, int] = dataclasses.field(default_factory=lambda: STATUS)
 
     def body(self, error: ServiceError, field: str) -> bytes:
         """Return the JSON of an error; `field` is the protocol's name of the field with the texts."""
@@ -86,18 +72,18 @@ class Work:
     ----------
     write : callable
         Makes the body of the answer from the job's value; without a job, from None.
-    job : Job, optional
-    report : Report, optional
+    prepared : Prepared, optional
+        Its job, and what was done to its texts.
     ignored : tuple of str
         Fields of the request without an effect.
-    media_type : str
+    write_bytes : callable, optional
+        Makes the body for clients that accept raw bytes.
     """
 
     write: Callable[[Any], bytes]
-    job: Job | None = None
-    report: Report | None = None
+    prepared: Prepared | None = None
     ignored: tuple[str, ...] = ()
-    media_type: str = "application/json"
+    write_bytes: Callable[[Any], bytes] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +95,10 @@ class Post:
     errors : Errors
     field : str
         The name of the field with the texts.
-    kinds : tuple of structs
-        What its body may be.
-    read : callable
-        (engine, body, Accept header) -> Work. It runs in a thread that may take its time.
+    kind : struct
+        What its body is.
+    answer : callable
+        (engine, struct, fields that the struct does not have) -> Work. It runs in a thread that may take its time.
     summary : str
     computes : bool
         Its answers need the engine.
@@ -120,84 +106,42 @@ class Post:
 
     errors: Errors
     field: str
-    kinds: tuple[type, ...]
-    read: Callable[[Engine, bytes, str], Work]
+    kind: type[Struct]
+    answer: Callable[[Engine, Any, tuple[str, ...]], Work]
     summary: str
     computes: bool = True
 
+    @property
+    def kinds(self) -> tuple[type[Struct], ...]:
+        """What its body may be, for the OpenAPI document."""
+        return (self.kind,)
 
-def text_options(request: VectorFields, *, normalize: bool | None) -> TextOptions:
-    """Return the options that OpenAI's and text-embeddings-inference's requests share."""
-    return TextOptions(
-        **truncation_of(request),
-        normalize=normalize,
-        dimensions=request.dimensions,
-        max_tokens=request.truncate_prompt_tokens,
-        input_type=request.input_type,
-        layers=request.layers,
-        pooling=request.pooling,
-        add_special_tokens=bool(request.add_special_tokens),
-        low=request.priority == "low",
-    )
+    def read(self, engine: Engine, body: bytes) -> Work:
+        """Read a request; ServiceError if it is wrong."""
+        return self.answer(engine, *decode(body, self.kind))
 
 
-def fields_without_effect(request: VectorFields, inputs: Sequence[Any], default: str) -> tuple[str, ...]:
-    """Return the names of the fields that have no effect on these texts or token ids.
-
-    `default` is what happens to a text that is too long if the request does not say it.
-    """
-    found = []
-    if not inputs or isinstance(inputs[0], str):
-        if request.add_special_tokens is False:  # texts always get them, as in `encode`
-            found.append("add_special_tokens")
-        split = (truncation_of(request)["truncation"] or default) == "split"
-        if split and request.truncation_direction is not None:
-            found.append("truncation_direction")
-    else:
-        found += [name for name in ("prompt_name", "input_type") if getattr(request, name) is not None]
-    return tuple(found)
+# --- fields that several protocols have -------------------------------------------------------------------------------
 
 
-def truncation_of(request: TruncationFields) -> dict[str, Any]:
-    """Return the fields that all options share: `truncation`, `side` and `prompt_name`."""
-    truncate = request.truncate
-    if isinstance(truncate, bool):
-        truncate = "mark" if truncate else "error"
-    side = None if request.truncation_direction is None else request.truncation_direction.lower()
-    return {"truncation": truncate, "side": side, "prompt_name": request.prompt_name}
+def any_of(*shapes: Any, description: str | None = None) -> Meta:
+    """Return the JSON schema of a field: "string" is one, ["string"] a list of them."""
 
+    def schema(shape: Any) -> dict[str, Any]:
+        return {"type": shape} if isinstance(shape, str) else {"type": "array", "items": schema(shape[0])}
 
-def notes_of(report: Report, ignored: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of an answer about texts that were cut and fields without an effect, if there are any."""
-    notes: dict[str, Any] = {"truncated": report.truncated} if report.truncated else {}
-    return notes | ({"ignored": ignored} if ignored else {})
-
-
-def work_of(
-    prepared: Prepared, write: Callable[[Any], bytes], ignored: tuple[str, ...], media_type: str = "application/json"
-) -> Work:
-    """Return the work of a request whose texts are prepared; `write` makes the body from the vectors or scores."""
-    return Work(write, prepared.job, prepared.report, ignored, media_type)
+    return Meta(description=description, extra_json_schema={"anyOf": [schema(shape) for shape in shapes]})
 
 
 Texts = Annotated[
     Raw,
-    Meta(
+    any_of(
+        *("string", ["string"], ["integer"], [["integer"]]),
         description="A text, several texts, the token ids of one text, or those of several.",
-        extra_json_schema={
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "items": {"type": "string"}},
-                {"type": "array", "items": {"type": "integer"}},
-                {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
-            ]
-        },
     ),
 ]
-OneOrMore = Annotated[
-    Raw,
-    Meta(extra_json_schema={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
+OneOrMore = Annotated[Raw, any_of("string", ["string"])]
+Priority = Literal["low", "normal"] | None
 
 
 class TruncationFields(Struct, kw_only=True):
@@ -207,9 +151,16 @@ class TruncationFields(Struct, kw_only=True):
     truncation_direction: str | None = None
     prompt_name: str | None = None
 
+    def options(self) -> dict[str, Any]:
+        """Return the options that these fields mean."""
+        truncate, side = self.truncate, self.truncation_direction
+        if isinstance(truncate, bool):
+            truncate = "mark" if truncate else "error"
+        return {"truncation": truncate, "side": side and side.lower(), "prompt_name": self.prompt_name}
+
 
 class VectorFields(TruncationFields, kw_only=True):
-    """The fields of requests for vectors that several protocols have."""
+    """The fields of requests for vectors that OpenAI's and text-embeddings-inference's protocols have."""
 
     dimensions: int | None = None
     input_type: str | None = None
@@ -218,8 +169,42 @@ class VectorFields(TruncationFields, kw_only=True):
     layers: int | list[int] | None = None
     pooling: str | list[str] | None = None
     add_special_tokens: bool | None = None
-    priority: Literal["low", "normal"] | None = None
+    priority: Priority = None
 
+    def text_options(self, **more: Any) -> TextOptions:
+        """Return the options that these fields mean; `more` takes their places."""
+        same = ("normalize", "dimensions", "input_type", "layers", "pooling")
+        fields = {name: getattr(self, name) for name in same}
+        fields |= {"max_tokens": self.truncate_prompt_tokens, "low": self.priority == "low"}
+        add = bool(self.add_special_tokens)
+        return TextOptions(**{**self.options(), **fields, "add_special_tokens": add, **more})
+
+    def without_effect(self, inputs: Sequence[Any], default: str) -> tuple[str, ...]:
+        """Return the names of the fields that have no effect on these texts or token ids.
+
+        `default` is what happens to a text that is too long if the request does not say it.
+        """
+        if inputs and not isinstance(inputs[0], str):
+            return tuple(name for name in ("prompt_name", "input_type") if getattr(self, name) is not None)
+        found = ["add_special_tokens"] if self.add_special_tokens is False else []  # texts always get them
+        if (self.options()["truncation"] or default) == "split" and self.truncation_direction is not None:
+            found.append("truncation_direction")
+        return tuple(found)
+
+
+def notes_of(report: Report, ignored: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of an answer about texts that were cut and fields without an effect, if there are any."""
+    notes: dict[str, Any] = {"truncated": report.truncated} if report.truncated else {}
+    return notes | ({"ignored": ignored} if ignored else {})
+
+
+def usage_of(report: Report) -> dict[str, int]:
+    """Return OpenAI's count of tokens."""
+    total = sum(report.n_tokens)
+    return {"prompt_tokens": total, "total_tokens": total}
+
+
+# --- from JSON --------------------------------------------------------------------------------------------------------
 
 _Struct = TypeVar("_Struct", bound=Struct)
 
@@ -235,6 +220,7 @@ _MOST_STRINGS = 2**20
 _SLICE = 2**18  # bytes that are looked at at a time
 _REST_OF_ESCAPES = re.compile(rb"\\*[\s\S]?")
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+_NAMES = {b"{": "an object", b"n": "null", b"t": "true", b"f": "false"}
 
 
 def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
@@ -287,6 +273,12 @@ def is_object(raw: Raw) -> bool:
     return _first(raw) == b"{"
 
 
+def not_empty(values: Sequence[Any], field: str) -> None:
+    """Refuse an empty list."""
+    if not values:
+        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
+
+
 def read_inputs(raw: Raw, field: str, *, ids: bool = True) -> list[Any]:
     """Read a text, texts, or token ids: the list of texts, or of lists of ids.
 
@@ -299,17 +291,20 @@ def read_inputs(raw: Raw, field: str, *, ids: bool = True) -> list[Any]:
     if start == b'"':
         return [_decode(raw, str, field)]
     if start != b"[":
-        raise ServiceError("invalid", f"{field} is {_name(start)}; expected a text or a list of texts.", param=field)
-    inner = bytes(raw).lstrip()[1:].lstrip()[:1]
-    if inner == b"]":
-        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
-    if not ids or inner not in b"[-0123456789":
-        texts: list[str] = _decode(raw, list[str], field)
-        return texts
-    if inner == b"[":
-        several: list[list[int]] = _decode(raw, list[list[int]], field)
-        return several
-    return [_decode(raw, list[int], field)]
+        given = _NAMES.get(start, "a number")
+        raise ServiceError("invalid", f"{field} is {given}; expected a text or a list of texts.", param=field)
+    inner = _first(bytes(raw).lstrip()[1:])
+    numbers = ids and inner in b"-0123456789" and inner != b""
+    kind: Any = list[list[int]] if ids and inner == b"[" else list[int] if numbers else list[str]
+    found: list[Any] = _decode(raw, kind, field)
+    not_empty(found, field)
+    return [found] if numbers else found
+
+
+def read_lists(raw: Raw, field: str) -> list[list[str]]:
+    """Read lists of texts."""
+    lists: list[list[str]] = _decode(raw, list[list[str]], field)
+    return lists
 
 
 def read_pairs(raw: Raw, field: str) -> tuple[list[tuple[str, str | None]], bool]:
@@ -320,11 +315,8 @@ def read_pairs(raw: Raw, field: str) -> tuple[list[tuple[str, str | None]], bool
     ServiceError
         The value is something else, or an empty list.
     """
-    several = _first(raw) == b"[" and bytes(raw).lstrip()[1:].lstrip()[:1] == b"["
-    if several:
-        rows: list[list[str]] = _decode(raw, list[list[str]], field)
-    else:
-        rows = [read_inputs(raw, field, ids=False)]
+    several = _first(raw) == b"[" and _first(bytes(raw).lstrip()[1:]) == b"["
+    rows = read_lists(raw, field) if several else [read_inputs(raw, field, ids=False)]
     for index, row in enumerate(rows):
         if not 1 <= len(row) <= 2:
             where = f"{field}[{index}]" if several else field
@@ -335,14 +327,6 @@ def read_pairs(raw: Raw, field: str) -> tuple[list[tuple[str, str | None]], bool
     return [(row[0], row[1] if len(row) == 2 else None) for row in rows], not several
 
 
-def read_token_lists(raw: Raw, field: str) -> list[list[str]]:
-    """Read texts that are given as lists of tokens."""
-    tokens: list[list[str]] = _decode(raw, list[list[str]], field)
-    if not tokens:
-        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
-    return tokens
-
-
 def _decode(body: bytes | Raw, kind: Any, field: str) -> Any:
     try:
         return _decoder(kind).decode(body)
@@ -350,34 +334,30 @@ def _decode(body: bytes | Raw, kind: Any, field: str) -> Any:
         message, _, place = str(error).partition(" - at `$")
         place = (field + place.rstrip("`")).removeprefix(".")
         if place.startswith("["):  # a key of the object itself
-            place = "the body"
-        where = f"{place}: " if place else "the body: "
+            place = ""
         if message.startswith("Invalid enum value") and place in _CHOICES:
             message += f", expected {_CHOICES[place]}"
         raise ServiceError(
-            "invalid", f"{where}{message.replace('`', '')}.", param=re.sub(r"[\[.].*", "", place)
+            "invalid",
+            f"{place or 'the body'}: {message.replace('`', '')}.",
+            param=re.sub(r"[\[.].*", "", place),
         ) from None
     except RecursionError:
         raise ServiceError("invalid_json", "the body has too many nested brackets.") from None
     except UnicodeDecodeError:
         raise ServiceError("invalid_json", "the body is not UTF-8.") from None
     except msgspec.DecodeError as error:
-        if not bytes(body).strip():
-            raise ServiceError("invalid_json", "the body is not JSON: it is empty; expected an object.") from None
+        reason = f"{error}." if bytes(body).strip() else "it is empty; expected an object."
         if _HALF_CHARACTER.search(bytes(body)):
-            half = " A \\ud800 to \\udfff without its other half is not a character; leave it out."
-        else:
-            half = ""
-        raise ServiceError("invalid_json", f"the body is not JSON: {error}.{half}") from None
+            reason += " A \\ud800 to \\udfff without its other half is not a character; leave it out."
+        raise ServiceError("invalid_json", f"the body is not JSON: {reason}") from None
 
 
-def _first(raw: Raw) -> bytes:
+def _first(raw: Raw | bytes) -> bytes:
     return bytes(raw).lstrip()[:1]
 
 
-def _name(start: bytes) -> str:
-    names = {b"{": "an object", b"n": "null", b"t": "true", b"f": "false"}
-    return names.get(start, "a number")
+# --- to bytes ---------------------------------------------------------------------------------------------------------
 
 
 def dump(value: Any) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from minibert._utils.validation import FloatArray, check_indices
-from minibert.serving.embedder import GivenIds, TextOptions
+from minibert.serving.embedder import Embedder, TextOptions, encoding_of_ids
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import base
 from minibert.serving.settings import ServiceError
@@ -15,17 +15,7 @@ from minibert.serving.settings import ServiceError
 class EncodeRequest(base.Struct, kw_only=True):
     """bert-as-service's request; texts are lists of tokens with `is_tokenized`."""
 
-    texts: Annotated[
-        base.Raw,
-        base.Meta(
-            extra_json_schema={
-                "anyOf": [
-                    {"type": "array", "items": {"type": "string"}},
-                    {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
-                ]
-            }
-        ),
-    ]
+    texts: Annotated[base.Raw, base.any_of(["string"], [["string"]])]
     id: int | str | None = None
     is_tokenized: bool = False
     show_tokens: bool = False
@@ -37,12 +27,8 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
     return {"status": base.STATUS[error.kind], "error": message}
 
 
-ERRORS = base.Errors("bert", _error, {"error": {"type": "string"}, "status": {"type": "integer"}})
-
-
-def _encode(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, EncodeRequest)
-    served = engine.models.embedder()
+def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) -> base.Work:
+    served = engine.models.of(Embedder)
     tokenizer = served.model.tokenizer
     try:
         count = served.model.model.config.num_hidden_layers
@@ -55,10 +41,11 @@ def _encode(engine: Engine, body: bytes, accept: str) -> base.Work:
         modules=False,
         add_special_tokens=True,
     )
-    inputs: list[Any]
     if request.is_tokenized:
-        tokens = base.read_token_lists(request.texts, "texts")
-        inputs = [[tokenizer.convert_tokens_to_ids(token) for token in row] for row in tokens]
+        inputs: list[Any] = [
+            [tokenizer.convert_tokens_to_ids(token) for token in row] for row in base.read_lists(request.texts, "texts")
+        ]
+        base.not_empty(inputs, "texts")
     else:
         inputs = base.read_inputs(request.texts, "texts", ids=False)
     blank = next((i for i, one in enumerate(inputs) if not (one.strip() if isinstance(one, str) else one)), None)
@@ -67,12 +54,10 @@ def _encode(engine: Engine, body: bytes, accept: str) -> base.Work:
     prepared = served.prepare(inputs, options, engine.settings)
     shown: dict[str, Any] = {"status": 200, "id": request.id}
     if request.show_tokens:
-        limit = served.model.max_seq_length
-        ids = GivenIds(served.model, limit, True, "mark")
         rows = [
-            ids.encoding(i, one).ids.tolist()
+            encoding_of_ids(served.model, i, one, True, "mark").ids.tolist()
             if isinstance(one, list)
-            else tokenizer.encode(one, truncation=True, max_length=limit)
+            else tokenizer.encode(one, truncation=True, max_length=served.model.max_seq_length)
             for i, one in enumerate(inputs)
         ]
         shown["tokens"] = [tokenizer.convert_ids_to_tokens(row) for row in rows]
@@ -80,9 +65,11 @@ def _encode(engine: Engine, body: bytes, accept: str) -> base.Work:
     def write(vectors: FloatArray) -> bytes:
         return b'{"result":' + base.list_of_vectors([*vectors]) + b"," + base.dump(shown)[1:]
 
-    return base.work_of(prepared, write, ignored)
+    return base.Work(write, prepared, ignored)
 
 
 POSTS: Mapping[str, base.Post] = {
-    "/encode": base.Post(ERRORS, "texts", (EncodeRequest,), _encode, "Turn texts into vectors, as bert-as-service"),
+    "/encode": base.Post(
+        base.Errors("bert", _error), "texts", EncodeRequest, _encode, "Turn texts into vectors, as bert-as-service"
+    )
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from minibert._utils.validation import FloatArray
-from minibert.serving.embedder import TextOptions
+from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import base
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
@@ -28,24 +29,20 @@ class CohereEmbedRequest(base.Struct, kw_only=True):
     prompt_name: str | None = None
 
 
-_COHERE_TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
+_TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
+_WRITTEN: dict[str, Callable[[FloatArray], list[Any]]] = {
+    "float": list,
+    "base64": lambda vectors: [base64.b64encode(base.array_file(row)).decode() for row in vectors],
+    "binary": lambda vectors: [*quantize_embeddings(vectors, "binary")],
+    "ubinary": lambda vectors: [*quantize_embeddings(vectors, "ubinary")],
+}
 
 
-def _version_1(engine: Engine, body: bytes, accept: str) -> base.Work:
-    """Answer by type if `embedding_types` is there, else with floats alone."""
-    return _cohere(engine, body, ())
-
-
-def _version_2(engine: Engine, body: bytes, accept: str) -> base.Work:
-    """Answer by type; without `embedding_types`, with floats under their name."""
-    return _cohere(engine, body, ("float",))
-
-
-def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> base.Work:
-    request, ignored = base.decode(body, CohereEmbedRequest)
-    served = engine.models.embedder(request.model)
-    if not request.texts:
-        raise ServiceError("empty", "texts is an empty list; expected at least one text.", param="texts")
+def _embed(
+    default: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, ignored: tuple[str, ...]
+) -> base.Work:
+    """Answer by type; without `embedding_types` and a default with floats alone."""
+    base.not_empty(request.texts, "texts")
     kinds = tuple(dict.fromkeys(request.embedding_types or default))  # a repeated one is computed once
     for kind in kinds:
         if kind in ("int8", "uint8"):
@@ -55,13 +52,10 @@ def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> base.Work:
                 "vector depend on the other texts. Ask for float, base64, binary or ubinary.",
                 param="embedding_types",
             )
-        if kind not in ("float", "base64", "binary", "ubinary"):
-            raise ServiceError(
-                "invalid",
-                f"embedding_types: {kind[:50]!r}; expected float, base64, binary or ubinary.",
-                param="embedding_types",
-            )
-    truncation, side = _COHERE_TRUNCATE[request.truncate]
+        if kind not in _WRITTEN:
+            message = f"embedding_types: {kind[:50]!r}; expected float, base64, binary or ubinary."
+            raise ServiceError("invalid", message, param="embedding_types")
+    truncation, side = _TRUNCATE[request.truncate]
     options = TextOptions(
         truncation=truncation,
         side=side,
@@ -70,38 +64,33 @@ def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> base.Work:
         dimensions=request.output_dimension,
     )
     try:
-        prepared = served.prepare(request.texts, options, engine.settings)
+        prepared = engine.models.of(Embedder, request.model).prepare(request.texts, options, engine.settings)
     except ServiceError as error:
         if error.param != "dimensions":
             raise
         message = error.message.replace("dimensions", "output_dimension", 1)
         raise ServiceError(error.kind, message, param="output_dimension") from None
-    report = prepared.report
 
     def write(vectors: FloatArray) -> bytes:
-        found: dict[str, Any] = {}
-        for kind in kinds or ("float",):
-            if kind == "float":
-                found[kind] = [*vectors]
-            elif kind == "base64":
-                found[kind] = [base64.b64encode(base.array_file(row)).decode() for row in vectors]
-            else:
-                found[kind] = [*quantize_embeddings(vectors, kind)]
         answer: dict[str, Any] = {
             "id": uuid.uuid4().hex,
             "response_type": "embeddings_by_type" if kinds else "embeddings_floats",
-            "embeddings": found if kinds else found["float"],
+            "embeddings": {kind: _WRITTEN[kind](vectors) for kind in kinds} if kinds else [*vectors],
             "texts": request.texts,
-            "meta": {"billed_units": {"input_tokens": sum(report.n_tokens)}},
+            "meta": {"billed_units": {"input_tokens": sum(prepared.report.n_tokens)}},
         }
-        answer |= base.notes_of(report, ignored)
-        return base.dump(answer)
+        return base.dump(answer | base.notes_of(prepared.report, ignored))
 
-    return base.work_of(prepared, write, ignored)
+    return base.Work(write, prepared, ignored)
 
 
-_SUMMARY = "Turn texts into vectors, as Cohere"
 POSTS: Mapping[str, base.Post] = {
-    "/v1/embed": base.Post(OPENAI_ERRORS, "texts", (CohereEmbedRequest,), _version_1, _SUMMARY),
-    "/v2/embed": base.Post(OPENAI_ERRORS, "texts", (CohereEmbedRequest,), _version_2, _SUMMARY),
+    path: base.Post(
+        OPENAI_ERRORS,
+        "texts",
+        CohereEmbedRequest,
+        functools.partial(_embed, default),
+        "Turn texts into vectors, as Cohere",
+    )
+    for path, default in (("/v1/embed", ()), ("/v2/embed", ("float",)))
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert._utils.validation import FloatArray
-from minibert.serving.embedder import ServedModel, TextOptions
+from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import base
 from minibert.serving.settings import ServiceError
@@ -46,14 +46,13 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
     return {"error": _WORDS.get(error.kind, "") + message}
 
 
-ERRORS = base.Errors("ollama", _error, {"error": {"type": "string"}}, {**base.STATUS, "overloaded": 503})
+ERRORS = base.Errors("ollama", _error, {**base.STATUS, "overloaded": 503})
 
 
 _TAG = "latest"
 
 
-def _ollama(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, OllamaEmbedRequest)
+def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]) -> base.Work:
     served = _model(engine, request.model)
     shown = {"model": request.model or served.name}
     if bytes(request.input).split() in ([b"[]"], [b"[", b"]"], [b'""']):  # a program asks so whether a model is there
@@ -61,31 +60,28 @@ def _ollama(engine: Engine, body: bytes, accept: str) -> base.Work:
     inputs = base.read_inputs(request.input, "input", ids=False)
     truncation = None if request.truncate is None else "mark" if request.truncate else "error"
     options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
-    prepared = served.prepare(inputs, options, engine.settings)
+    job, report = prepared = served.prepare(inputs, options, engine.settings)
 
     def write(vectors: FloatArray) -> bytes:
-        seconds = prepared.job.queue_seconds + prepared.job.compute_seconds
         rest = {
             **shown,
-            "total_duration": round(1e9 * seconds),
+            "total_duration": round(1e9 * (job.queue_seconds + job.compute_seconds)),
             "load_duration": 0,
-            "prompt_eval_count": sum(prepared.report.n_tokens),
+            "prompt_eval_count": sum(report.n_tokens),
+            **base.notes_of(report, ignored),
         }
-        rest |= base.notes_of(prepared.report, ignored)
         return b'{"embeddings":' + base.list_of_vectors([*vectors]) + b"," + base.dump(rest)[1:]
 
-    return base.work_of(prepared, write, ignored)
+    return base.Work(write, prepared, ignored)
 
 
-def _ollama_old(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, OllamaOldRequest)
+def _embed_one(engine: Engine, request: OllamaOldRequest, ignored: tuple[str, ...]) -> base.Work:
     prepared = _model(engine, request.model).prepare([request.prompt], TextOptions(), engine.settings)
     rest = base.notes_of(prepared.report, ignored)
-    return base.work_of(prepared, lambda vectors: base.dump({"embedding": vectors[0], **rest}), ignored)
+    return base.Work(lambda vectors: base.dump({"embedding": vectors[0], **rest}), prepared, ignored)
 
 
-def _show(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, OllamaShowRequest)
+def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) -> base.Work:
     details = _model(engine, request.model or request.name).details()
     info = {"general.architecture": "bert", "bert.embedding_length": details["embedding_dimension"]}
     info["bert.context_length"] = details["max_input_length"]
@@ -93,17 +89,15 @@ def _show(engine: Engine, body: bytes, accept: str) -> base.Work:
     return base.Work(lambda _: base.dump(shown), ignored=ignored)
 
 
-def _model(engine: Engine, name: str | None) -> ServedModel:
+def _model(engine: Engine, name: str | None) -> Embedder:
     """Return a model by Ollama's name: one without a tag has the tag "latest", and another tag is another model."""
     models = engine.models
-    if name is None or models.knows(name):
-        return models.embedder(name)
-    untagged, _, tag = name.rpartition(":")
+    untagged, _, tag = (name or "").rpartition(":")
     same = untagged if tag == _TAG else f"{name}:{_TAG}"
-    if models.knows(same):
-        return models.embedder(same)
+    if name is not None and not models.knows(name) and models.knows(same):
+        name = same
     try:
-        return models.embedder(name)
+        return models.of(Embedder, name)
     except ServiceError as error:
         if error.kind == "model" and untagged and models.knows(untagged):
             message = f"{error.message} A name with another tag than :{_TAG} is another model."
@@ -118,7 +112,7 @@ def model_list(engine: Engine) -> dict[str, Any]:
 
 
 POSTS: Mapping[str, base.Post] = {
-    "/api/embed": base.Post(ERRORS, "input", (OllamaEmbedRequest,), _ollama, "Turn texts into vectors, as Ollama"),
-    "/api/embeddings": base.Post(ERRORS, "prompt", (OllamaOldRequest,), _ollama_old, "Turn a text into a vector"),
-    "/api/show": base.Post(ERRORS, "model", (OllamaShowRequest,), _show, "Describe a model, as Ollama", False),
+    "/api/embed": base.Post(ERRORS, "input", OllamaEmbedRequest, _embed, "Turn texts into vectors, as Ollama"),
+    "/api/embeddings": base.Post(ERRORS, "prompt", OllamaOldRequest, _embed_one, "Turn a text into a vector"),
+    "/api/show": base.Post(ERRORS, "model", OllamaShowRequest, _show, "Describe a model, as Ollama", False),
 }

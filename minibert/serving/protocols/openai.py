@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.serving.classifier import ServedClassifier
-from minibert.serving.embedder import ServedModel
+from minibert.serving.embedder import Embedder
 from minibert.serving.engine import Engine
+from minibert.serving.models import ServedModel
 from minibert.serving.protocols import base
 from minibert.serving.settings import ServiceError
 
@@ -49,58 +49,34 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param or None, "code": _CODES.get(error.kind)}}
 
 
-ERRORS = base.Errors(
-    "openai",
-    _error,
-    {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-)
+ERRORS = base.Errors("openai", _error)
 
 
-def _written(vectors: FloatArray, encoding: str, rest: dict[str, Any]) -> bytes:
-    """Return OpenAI's answer; `rest` are its fields after the vectors."""
+def _embed(engine: Engine, request: OpenAIEmbeddingRequest, ignored: tuple[str, ...]) -> base.Work:
+    served = engine.models.of(Embedder, request.model)
+    inputs = base.read_inputs(request.input, "input")
+    prepared = served.prepare(inputs, request.text_options(), engine.settings)
+    ignored += request.without_effect(inputs, engine.settings.truncation)
+    report = prepared.report
+    rest = {"model": served.name, "usage": base.usage_of(report), **base.notes_of(report, ignored)}
+    rest |= {"prompt_name": report.prompt_name} if report.prompt_name is not None else {}
 
-    def entries() -> Iterator[bytes]:
+    def entries(vectors: FloatArray) -> Iterator[bytes]:
+        in_base64 = request.encoding_format == "base64"
         for index, vector in enumerate(np.ascontiguousarray(vectors)):
-            shown = base64.b64encode(base.array_file(vector)).decode() if encoding == "base64" else vector
+            shown = base64.b64encode(base.array_file(vector)).decode() if in_base64 else vector
             yield base.dump({"object": "embedding", "index": index, "embedding": shown})
 
-    return base.joined(b'{"object":"list","data":[', entries(), b"]," + base.dump(rest)[1:])
+    def write(vectors: FloatArray) -> bytes:
+        return base.joined(b'{"object":"list","data":[', entries(vectors), b"]," + base.dump(rest)[1:])
+
+    return base.Work(write, prepared, ignored)
 
 
-def _openai(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, OpenAIEmbeddingRequest)
-    served = engine.models.embedder(request.model)
-    inputs = base.read_inputs(request.input, "input")
-    prepared = served.prepare(inputs, base.text_options(request, normalize=request.normalize), engine.settings)
-    ignored += base.fields_without_effect(request, inputs, engine.settings.truncation)
-    report = prepared.report
-    total = sum(report.n_tokens)
-    rest: dict[str, Any] = {"model": served.name, "usage": {"prompt_tokens": total, "total_tokens": total}}
-    rest |= base.notes_of(report, ignored)
-    rest |= {"prompt_name": report.prompt_name} if report.prompt_name is not None else {}
-    encoding = request.encoding_format or "float"
-    return base.work_of(prepared, lambda vectors: _written(vectors, encoding, rest), ignored)
-
-
-def model_object(served: ServedModel | ServedClassifier) -> dict[str, Any]:
+def model_object(served: ServedModel[Any]) -> dict[str, Any]:
     """Return OpenAI's description of a model."""
-    return {
-        "id": served.name,
-        "object": "model",
-        "created": served.created,
-        "owned_by": "minibert",
-        **served.details(),
-    }
+    same = {"id": served.name, "object": "model", "created": served.created, "owned_by": "minibert"}
+    return {**same, **served.details()}
 
 
 def model_list(engine: Engine) -> dict[str, Any]:
@@ -108,8 +84,5 @@ def model_list(engine: Engine) -> dict[str, Any]:
     return {"object": "list", "data": [model_object(served) for served in engine.models.values()]}
 
 
-_POST = base.Post(ERRORS, "input", (OpenAIEmbeddingRequest,), _openai, "Turn texts into vectors")
-POSTS: Mapping[str, base.Post] = {
-    "/v1/embeddings": _POST,
-    "/embeddings": _POST,
-}
+_POST = base.Post(ERRORS, "input", OpenAIEmbeddingRequest, _embed, "Turn texts into vectors")
+POSTS: Mapping[str, base.Post] = {"/v1/embeddings": _POST, "/embeddings": _POST}

@@ -1,23 +1,23 @@
-"""text-embeddings-inference's protocol for vectors and tokens; protocol_scores.py has its scores.
+"""text-embeddings-inference's protocol, and ranks in the form of Cohere and Jina.
 
 Source: text-embeddings-inference 1.9, router/src/http/types.rs and server.rs.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.serving.classifier import ScoreOptions, ServedClassifier
-from minibert.serving.embedder import TextOptions
+from minibert.serving.classifier import Classifier, ScoreOptions
+from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.prepared import check_number
+from minibert.serving.models import check_number
 from minibert.serving.protocols import base
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
@@ -62,23 +62,14 @@ class PredictRequest(base.TruncationFields, kw_only=True):
 
     inputs: Annotated[
         base.Raw,
-        base.Meta(
+        base.any_of(
+            *("string", ["string"], [["string"]]),
             description="A text, a pair of texts, or a list of lists with one text or two.",
-            extra_json_schema={
-                "anyOf": [
-                    {"type": "string"},
-                    {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
-                    {
-                        "type": "array",
-                        "items": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
-                    },
-                ]
-            },
         ),
     ]
     model: str | None = None
     raw_scores: bool = False
-    priority: Literal["low", "normal"] | None = None
+    priority: base.Priority = None
 
 
 class RerankDocument(base.Struct):
@@ -98,7 +89,7 @@ class RerankRequest(base.TruncationFields, kw_only=True):
     return_text: bool = False
     return_documents: bool = False
     top_n: int | None = None
-    priority: Literal["low", "normal"] | None = None
+    priority: base.Priority = None
 
 
 class TokenizeRequest(base.Struct, kw_only=True):
@@ -113,17 +104,7 @@ class TokenizeRequest(base.Struct, kw_only=True):
 class DecodeRequest(base.Struct, kw_only=True):
     """text-embeddings-inference's request for the text of token ids."""
 
-    ids: Annotated[
-        base.Raw,
-        base.Meta(
-            extra_json_schema={
-                "anyOf": [
-                    {"type": "array", "items": {"type": "integer"}},
-                    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
-                ]
-            }
-        ),
-    ]
+    ids: Annotated[base.Raw, base.any_of(["integer"], [["integer"]])]
     skip_special_tokens: bool = True
     model: str | None = None
 
@@ -144,90 +125,60 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
 
 
 ERRORS = base.Errors(
-    "tei",
-    _error,
-    {"error": {"type": "string"}, "error_type": {"type": "string"}},
-    {**base.STATUS, "invalid": 422, "too_long": 413, "too_many": 413, "unsupported": 424},
+    "tei", _error, {**base.STATUS, "invalid": 422, "too_long": 413, "too_many": 413, "unsupported": 424}
 )
-
 
 _MOST_CHARACTERS = 2**17  # of a request for tokens: each token takes some hundred bytes of JSON
 _PART = 2**12  # tokens that are written at a time
 
 
-def _embed(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, EmbedRequest)
-    return _embed_request(engine, request, ignored, accept)
-
-
-def _embed_request(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...], accept: str) -> base.Work:
+def _embed(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> base.Work:
     inputs = base.read_inputs(request.inputs, "inputs")
-    options = base.text_options(request, normalize=True if request.normalize is None else request.normalize)
-    prepared = engine.models.embedder(request.model).prepare(inputs, options, engine.settings)
-    ignored += base.fields_without_effect(request, inputs, engine.settings.truncation)
-    if "application/octet-stream" in accept:
-        return base.work_of(prepared, base.array_file, ignored, "application/octet-stream")
-    return base.work_of(prepared, base.list_of_vectors, ignored)
+    options = request.text_options(normalize=request.normalize is not False)
+    prepared = engine.models.of(Embedder, request.model).prepare(inputs, options, engine.settings)
+    ignored += request.without_effect(inputs, engine.settings.truncation)
+    return base.Work(base.list_of_vectors, prepared, ignored, base.array_file)
 
 
-def _embed_all(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, EmbedRequest)
+def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> base.Work:
     inputs = base.read_inputs(request.inputs, "inputs")
-    for name in ("dimensions", "pooling"):
-        if getattr(request, name) is not None:
-            ignored = (*ignored, name)
-    ignored += base.fields_without_effect(request, inputs, "mark")
-    options = dataclasses.replace(
-        base.text_options(request, normalize=request.normalize), tokens=True, dimensions=None, pooling=None
-    )
-    prepared = engine.models.embedder(request.model).prepare(inputs, options, engine.settings)
-    return base.work_of(prepared, base.list_of_vectors, ignored)
+    ignored += tuple(name for name in ("dimensions", "pooling") if getattr(request, name) is not None)
+    ignored += request.without_effect(inputs, "mark")
+    options = request.text_options(tokens=True, dimensions=None, pooling=None)
+    prepared = engine.models.of(Embedder, request.model).prepare(inputs, options, engine.settings)
+    return base.Work(base.list_of_vectors, prepared, ignored)
 
 
-def _root(engine: Engine, body: bytes, accept: str) -> base.Work:
-    """Do what the model is for: the one that the request names, else the first."""
-    content, _ = base.decode(body, RootRequest)
-    if isinstance(engine.models.served(content.model), ServedClassifier):
-        return (rerank if bytes(content.query) else predict)(engine, body, accept)
-    return (_similarity if base.is_object(content.inputs) else _embed)(engine, body, accept)
-
-
-def _similarity(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, SimilarityRequest)
-    if not request.inputs.sentences:
-        raise ServiceError("empty", "inputs.sentences is an empty list; expected at least one text.", param="inputs")
-    given = request.parameters or base.TruncationFields()
-    for name in ("truncate", "truncation_direction", "prompt_name"):
-        if getattr(given, name) is None:
-            setattr(given, name, getattr(request, name))
+def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, ...]) -> base.Work:
+    base.not_empty(request.inputs.sentences, "inputs.sentences")
+    given = request.options() | {
+        name: value for name, value in (request.parameters or request).options().items() if value is not None
+    }
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.models.embedder(request.model).prepare(
-        texts, TextOptions(**base.truncation_of(given)), engine.settings
-    )
+    prepared = engine.models.of(Embedder, request.model).prepare(texts, TextOptions(**given), engine.settings)
 
     def write(vectors: FloatArray) -> bytes:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
         return base.dump(np.asarray(pairwise_cos_sim(source, vectors[1:]), dtype=np.float32))
 
-    return base.work_of(prepared, write, ignored)
+    return base.Work(write, prepared, ignored)
 
 
-def _tokenize(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, TokenizeRequest)
+def _check_size(rows: list[Any], field: str, engine: Engine) -> None:
+    """Refuse too many texts or rows of ids, and too much in them."""
+    check_number(len(rows), engine.settings)
+    if (size := sum(map(len, rows))) > _MOST_CHARACTERS:
+        things = "characters" if isinstance(rows[0], str) else "numbers"
+        raise ServiceError("too_large", f"{field} has {size} {things}; the limit of this route is {_MOST_CHARACTERS}.")
+
+
+def _tokenize(engine: Engine, request: TokenizeRequest, ignored: tuple[str, ...]) -> base.Work:
     texts = base.read_inputs(request.inputs, "inputs", ids=False)
     served = engine.models.served(request.model)
-    check_number(len(texts), engine.settings)
-    if sum(map(len, texts)) > _MOST_CHARACTERS:
-        raise ServiceError(
-            "too_large",
-            f"inputs have {sum(map(len, texts))} characters; the limit of this route is {_MOST_CHARACTERS}.",
-        )
-    prompt = ""
-    if request.prompt_name is not None:
-        prompt = served.model.prompts[served.check_prompt(request.prompt_name)]
-    whole = [prompt + text for text in texts]
+    _check_size(texts, "inputs", engine)
+    prompt = "" if request.prompt_name is None else served.model.prompts[served.check_prompt(request.prompt_name)]
     encode = functools.partial(served.model.tokenizer.encodings, add_special_tokens=request.add_special_tokens)
-    rows = (_tokens(text, encode([text])[0]) for text in in_turns(whole))
+    rows = (_tokens(text, encode([text])[0]) for text in in_turns([prompt + text for text in texts]))
     content = base.joined(b"[", rows, b"]")  # in its turn, because what it is made of takes many times the memory
     return base.Work(lambda _: content, ignored=ignored)
 
@@ -259,14 +210,11 @@ def _tokens(text: str, encoding: Encoding) -> bytes:
     return base.joined(b"[", map(part, range(0, len(encoding.ids), _PART)), b"]")
 
 
-def _decode(engine: Engine, body: bytes, accept: str) -> base.Work:
-    request, ignored = base.decode(body, DecodeRequest)
+def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) -> base.Work:
     rows = base.read_inputs(request.ids, "ids")
-    if not all(isinstance(row, list) for row in rows):
+    if isinstance(rows[0], str):
         raise ServiceError("invalid", "ids must be numbers, or lists of numbers.", param="ids")
-    check_number(len(rows), engine.settings)
-    if sum(map(len, rows)) > _MOST_CHARACTERS:
-        raise ServiceError("too_large", f"ids has {sum(map(len, rows))} numbers; the limit is {_MOST_CHARACTERS}.")
+    _check_size(rows, "ids", engine)
     try:
         texts = engine.models.served(request.model).model.tokenizer.batch_decode(
             rows, skip_special_tokens=request.skip_special_tokens
@@ -299,80 +247,84 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
     }
 
 
-def predict(engine: Engine, body: bytes, accept: str) -> base.Work:
-    """Read a request for the scores of labels."""
-    request, ignored = base.decode(body, PredictRequest)
-    served = engine.models.classifier(request.model)
+def _predict(engine: Engine, request: PredictRequest, ignored: tuple[str, ...]) -> base.Work:
+    served = engine.models.of(Classifier, request.model)
     inputs, single = base.read_pairs(request.inputs, "inputs")
-    options = _score_options(request, "raw" if request.raw_scores else "labels", "inputs")
     labels = served.labels
 
     def write(scores: FloatArray) -> bytes:
         rows = [[{"score": row[i], "label": labels[i]} for i in np.argsort(-row, kind="stable")] for row in scores]
         return base.dump(rows[0] if single else rows)
 
-    return base.work_of(served.prepare(inputs, options, engine.settings), write, ignored)
+    options = _score_options(request, "labels", "inputs")
+    return base.Work(write, served.prepare(inputs, options, engine.settings), ignored)
 
 
-def rerank(engine: Engine, body: bytes, accept: str) -> base.Work:
-    """Read a request for the order of texts."""
-    request, ignored = base.decode(body, RerankRequest)
-    served = engine.models.classifier(request.model, for_ranking=True)
+def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) -> base.Work:
+    served = engine.models.of(Classifier, request.model, lambda served: served.model.num_labels == 1)
     if (request.texts is None) == (request.documents is None):
         raise ServiceError("invalid", "the body needs texts or documents, and not both.", param="texts")
     theirs = request.texts is not None
     field = "texts" if theirs else "documents"
     texts = request.texts or [one if isinstance(one, str) else one.text for one in request.documents or ()]
-    if not texts:
-        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
+    base.not_empty(texts, field)
     if request.top_n is not None and request.top_n < 1:
         raise ServiceError("invalid", f"top_n is {request.top_n}; expected a number from 1.", param="top_n")
-    options = _score_options(request, "raw" if request.raw_scores else "rank", field)
+    options = _score_options(request, "rank", field)
     prepared = served.prepare([(request.query, text) for text in texts], options, engine.settings)
-    shown = request.return_text or request.return_documents
-    report = prepared.report
+    score = "score" if theirs else "relevance_score"
+
+    def result(index: int, scores: FloatArray) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        if request.return_text or request.return_documents:
+            shown = {"text": texts[index]} if theirs else {"document": {"text": texts[index]}}
+        return {"index": index, score: scores[index, 0], **shown}
 
     def write(scores: FloatArray) -> bytes:
-        flat = scores[:, 0]
-        order = np.argsort(-flat, kind="stable")[: request.top_n]
+        results = [result(i, scores) for i in np.argsort(-scores[:, 0], kind="stable")[: request.top_n]]
         if theirs:
-            return base.dump([{"index": i, "score": flat[i], **({"text": texts[i]} if shown else {})} for i in order])
-        total = sum(report.n_tokens)
-        results = [
-            {"index": i, "relevance_score": flat[i], **({"document": {"text": texts[i]}} if shown else {})}
-            for i in order
-        ]
-        rest: dict[str, Any] = {"model": served.name, "usage": {"prompt_tokens": total, "total_tokens": total}}
-        rest |= base.notes_of(report, ignored)
-        meta = {"billed_units": {"search_units": 1}}
-        return base.dump({"id": uuid.uuid4().hex, "object": "rerank", "results": results, **rest, "meta": meta})
+            return base.dump(results)
+        answer: dict[str, Any] = {"id": uuid.uuid4().hex, "object": "rerank", "results": results, "model": served.name}
+        answer |= {"usage": base.usage_of(prepared.report), **base.notes_of(prepared.report, ignored)}
+        return base.dump({**answer, "meta": {"billed_units": {"search_units": 1}}})
 
-    return base.work_of(prepared, write, ignored)
+    return base.Work(write, prepared, ignored)
 
 
 def _score_options(request: PredictRequest | RerankRequest, scores: str, field: str) -> ScoreOptions:
-    return ScoreOptions(scores=scores, field=field, low=request.priority == "low", **base.truncation_of(request))
+    scores = "raw" if request.raw_scores else scores
+    return ScoreOptions(scores=scores, field=field, low=request.priority == "low", **request.options())
 
 
-_RERANK = base.Post(OPENAI_ERRORS, "documents", (RerankRequest,), rerank, "Sort texts by how well they answer a query")
+class _Root(base.Post):
+    """What the model is for: the one that the request names, else the first."""
 
-_ROOT = base.Post(
-    ERRORS,
-    "inputs",
-    (EmbedRequest, SimilarityRequest, PredictRequest, RerankRequest),
-    _root,
-    "What the model is for: vectors, similarities, scores of labels, or ranks",
-)
+    @property
+    def kinds(self) -> tuple[type[msgspec.Struct], ...]:
+        return (EmbedRequest, SimilarityRequest, PredictRequest, RerankRequest)
+
+    def read(self, engine: Engine, body: bytes) -> base.Work:
+        content, _ = base.decode(body, RootRequest)
+        if isinstance(engine.models.served(content.model), Classifier):
+            path = "/rerank" if bytes(content.query) else "/predict"
+        else:
+            path = "/similarity" if base.is_object(content.inputs) else "/embed"
+        return POSTS[path].read(engine, body)
+
+
+_ROOT = _Root(ERRORS, "inputs", RootRequest, _embed, "What the model is for: vectors, similarities, or scores")
+_RERANK = base.Post(OPENAI_ERRORS, "documents", RerankRequest, _rerank, "Sort texts by how well they answer a query")
+
 POSTS: Mapping[str, base.Post] = {
-    "/embed": base.Post(ERRORS, "inputs", (EmbedRequest,), _embed, "Turn texts into vectors"),
+    "/embed": base.Post(ERRORS, "inputs", EmbedRequest, _embed, "Turn texts into vectors"),
     "/": _ROOT,
     "/invocations": _ROOT,
-    "/embed_all": base.Post(ERRORS, "inputs", (EmbedRequest,), _embed_all, "Turn texts into vectors of their tokens"),
-    "/similarity": base.Post(ERRORS, "inputs", (SimilarityRequest,), _similarity, "Compare a sentence with others"),
-    "/tokenize": base.Post(ERRORS, "inputs", (TokenizeRequest,), _tokenize, "Turn texts into tokens", False),
-    "/decode": base.Post(ERRORS, "ids", (DecodeRequest,), _decode, "Turn token ids into texts", False),
-    "/predict": base.Post(ERRORS, "inputs", (PredictRequest,), predict, "Turn texts or pairs into scores of labels"),
-    "/rerank": base.Post(ERRORS, "texts", (RerankRequest,), rerank, "Sort texts by how well they answer a query"),
+    "/embed_all": base.Post(ERRORS, "inputs", EmbedRequest, _embed_all, "Turn texts into vectors of their tokens"),
+    "/similarity": base.Post(ERRORS, "inputs", SimilarityRequest, _similarity, "Compare a sentence with others"),
+    "/tokenize": base.Post(ERRORS, "inputs", TokenizeRequest, _tokenize, "Turn texts into tokens", False),
+    "/decode": base.Post(ERRORS, "ids", DecodeRequest, _decode, "Turn token ids into texts", False),
+    "/predict": base.Post(ERRORS, "inputs", PredictRequest, _predict, "Turn texts or pairs into scores of labels"),
+    "/rerank": base.Post(ERRORS, "texts", RerankRequest, _rerank, "Sort texts by how well they answer a query"),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
 }

@@ -1,0 +1,600 @@
+"""The routes of all protocols over ASGI: answers beside `encode` and `predict`, errors, headers, OpenAPI."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import minibert
+from minibert import CrossEncoder, SentenceTransformer
+from minibert.integrations.bert_serving import BertClient
+from minibert.serving.asgi import app
+from minibert.serving.embedder import Embedder
+from minibert.serving.engine import Engine
+from minibert.serving.scheduler import MAX_STEP
+from minibert.serving.settings import Settings
+from minibert.vectors.similarity import pairwise_cos_sim, quantize_embeddings
+from tests.support.sentence_heads import model_folder
+
+TEXTS = ["A cat sleeps.", "", "the bank", "A cat sleeps."]
+LONG = "a long text of many words " * 100
+QUERY, SCORED = "the bank", [*TEXTS, "word " * 300, "中文"]
+LABELS = {"id2label": {0: "good", 1: "bad", 2: "odd"}, "label2id": {"good": 0, "bad": 1, "odd": 2}}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("heads")
+    options: dict[str, Any] = {"labels": {"num_labels": 3, **LABELS}, "ranker": {"num_labels": 1, "scale": 5}}
+    kind = "BertForSequenceClassification"
+    return {name: model_folder(folder / name, kind, **given) for name, given in options.items()}
+
+
+@pytest.fixture(scope="module")
+def ranker(folders: dict[str, Path]) -> CrossEncoder:
+    return CrossEncoder(folders["ranker"])
+
+
+@pytest.fixture(scope="module")
+def classifier(folders: dict[str, Path]) -> CrossEncoder:
+    return CrossEncoder(folders["labels"], prompts={"ask": "question: "})
+
+
+@pytest.fixture(scope="module")
+def client(model: SentenceTransformer, ranker: CrossEncoder, classifier: CrossEncoder) -> Iterator[TestClient]:
+    models = {"org/small": model, "labels": classifier, "org/ranker": ranker}
+    with Engine(models) as engine, TestClient(app(engine), raise_server_exceptions=False) as made:
+        yield made
+
+
+def post(client: TestClient, path: str, body: Any, **headers: str) -> Any:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return client.post(path, content=content, headers=headers)
+
+
+def numbers(client: TestClient) -> dict[str, float]:
+    lines = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def message_of(response: Any) -> str:
+    error = response.json()["error"]
+    return str(error["message"] if isinstance(error, dict) else error)
+
+
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+def openai(answer: Any) -> list[Any]:
+    assert [entry["index"] for entry in answer["data"]] == [*range(len(answer["data"]))]
+    assert (answer["object"], answer["model"]) == ("list", "org/small")
+    assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"]
+    assert not {"truncated", "ignored"} & set(answer)
+    return [entry["embedding"] for entry in answer["data"]]
+
+
+def in_base64(rows: list[str]) -> list[Any]:
+    return [np.frombuffer(base64.b64decode(row), dtype="<f4") for row in rows]
+
+
+def cohere(answer: Any) -> list[Any]:
+    assert (answer["texts"], answer["response_type"]) == (TEXTS, "embeddings_by_type")
+    assert answer["meta"]["billed_units"]["input_tokens"] > 0
+    return answer["embeddings"]["float"]  # type: ignore[no-any-return]
+
+
+IDS = "the token ids of these texts"
+SHORT = {"truncate_dim": 4, "normalize_embeddings": True}
+# path, body, the vectors of its answer, arguments of `encode`
+VECTORS: list[tuple[str, dict[str, Any], Callable[[Any], Any], dict[str, Any]]] = [
+    ("/v1/embeddings", {"input": TEXTS, "model": "small"}, openai, {}),
+    ("/embeddings", {"input": TEXTS, "encoding_format": "float"}, openai, {}),
+    ("/v1/embeddings", {"input": TEXTS, "encoding_format": "base64"}, lambda answer: in_base64(openai(answer)), {}),
+    ("/v1/embeddings", {"input": TEXTS[0]}, openai, {"inputs": TEXTS[:1]}),
+    ("/v1/embeddings", {"input": IDS}, openai, {}),
+    ("/v1/embeddings", {"input": IDS + ": the first"}, openai, {"inputs": TEXTS[:1]}),
+    *((path, {"inputs": TEXTS}, list, {}) for path in ("/embed", "/", "/invocations")),
+    ("/", {"inputs": TEXTS, "dimensions": 4, "prompt_name": "query"}, list, {**SHORT, "prompt_name": "query"}),
+    ("/embed", {"inputs": LONG, "truncate": "split"}, list, {"inputs": [LONG], "truncation": "split"}),
+    ("/v2/embed", {"texts": TEXTS}, cohere, {}),
+    ("/v2/embed", {"texts": TEXTS, "embedding_types": []}, cohere, {}),
+    ("/v2/embed", {"texts": TEXTS, "input_type": "search_query"}, cohere, {"prompt_name": "query"}),
+    ("/v1/embed", {"texts": TEXTS}, lambda answer: answer["embeddings"], {}),
+    ("/v1/embed", {"texts": TEXTS, "output_dimension": 4}, lambda answer: answer["embeddings"], SHORT),
+    ("/api/embed", {"model": "small:latest", "input": TEXTS}, lambda answer: answer["embeddings"], {}),
+    ("/api/embed", {"input": TEXTS[0]}, lambda answer: answer["embeddings"], {"inputs": TEXTS[:1]}),
+    ("/api/embeddings", {"prompt": TEXTS[0]}, lambda answer: [answer["embedding"]], {"inputs": TEXTS[:1]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "read", "options"), VECTORS)
+def test_vectors_are_those_of_encode(
+    client: TestClient,
+    model: SentenceTransformer,
+    path: str,
+    body: dict[str, Any],
+    read: Callable[[Any], Any],
+    options: dict[str, Any],
+) -> None:
+    if str(body.get("input")).startswith(IDS):
+        ids = [model.tokenizer.encode(text) for text in TEXTS]
+        body = {"input": ids if body["input"] == IDS else ids[0]}
+    response = post(client, path, body)
+    assert response.status_code == 200
+    expected = model.encode(**{"inputs": TEXTS, **options})
+    np.testing.assert_array_equal(np.array(read(response.json()), dtype=np.float32), expected)
+    assert response.headers.get("x-minibert-prompt") == options.get("prompt_name")
+    assert "x-minibert-truncated" not in response.headers
+
+
+def test_tei_gives_bytes_vectors_of_tokens_and_similarities(client: TestClient, model: SentenceTransformer) -> None:
+    one = post(client, "/embed", {"inputs": TEXTS[0]}, accept="application/octet-stream")
+    assert one.headers["content-type"] == "application/octet-stream"
+    np.testing.assert_array_equal(np.frombuffer(one.content, dtype="<f4"), model.encode(TEXTS[0]))
+    raw = np.float32(post(client, "/embed", {"inputs": TEXTS[:1], "normalize": False}).json())
+    assert not np.allclose(np.linalg.norm(raw, axis=1), 1)
+    response = post(client, "/embed_all", {"inputs": TEXTS, "dimensions": 3})
+    for found, vectors in zip(response.json(), model.encode(TEXTS, output_value="token_embeddings"), strict=True):
+        np.testing.assert_array_equal(np.float32(found), vectors)
+    assert response.headers["x-minibert-ignored"] == "dimensions"
+    inputs, vectors = {"source_sentence": TEXTS[0], "sentences": TEXTS}, model.encode(TEXTS)
+    expected = pairwise_cos_sim(np.broadcast_to(vectors[0], vectors.shape), vectors)
+    for path in ("/similarity", "/"):
+        np.testing.assert_array_equal(np.float32(post(client, path, {"inputs": inputs}).json()), expected)
+        cut = {"inputs": {**inputs, "sentences": [LONG]}, "parameters": {"truncate": False}}
+        assert post(client, path, cut).status_code == 413
+
+
+def test_tei_tokens_and_back(client: TestClient, model: SentenceTransformer) -> None:
+    text = "中文 bank"
+    [rows] = post(client, "/tokenize", {"inputs": text}).json()
+    assert [row["id"] for row in rows] == model.tokenizer.encode(text)
+    assert [row["special"] for row in rows] == [True, *[False] * (len(rows) - 2), True]
+    assert (rows[0]["text"], rows[0]["start"], rows[0]["stop"]) == ("[CLS]", None, None)
+    assert all(row["text"] == text[row["start"] : row["stop"]] for row in rows[1:-1])
+    [inner] = post(client, "/tokenize", {"inputs": [text], "add_special_tokens": False}).json()
+    assert inner == rows[1:-1]
+    ids = model.tokenizer.encode("A cat")
+    for given in (ids, [ids]):
+        assert post(client, "/decode", {"ids": given}).json() == [model.tokenizer.decode(ids, skip_special_tokens=True)]
+    [shown] = post(client, "/decode", {"ids": ids, "skip_special_tokens": False}).json()
+    assert shown.startswith("[CLS]")
+
+
+def test_cohere_gives_each_type_that_is_asked_for(client: TestClient, model: SentenceTransformer) -> None:
+    kinds = ["float", "base64", "binary", "ubinary"]
+    answer = post(client, "/v2/embed", {"texts": TEXTS, "embedding_types": kinds}).json()
+    found, expected = answer["embeddings"], model.encode(TEXTS)
+    np.testing.assert_array_equal(in_base64(found["base64"]), expected)
+    for kind in ("binary", "ubinary"):
+        np.testing.assert_array_equal(found[kind], quantize_embeddings(expected, kind))
+    end, start, unsaid = (
+        post(client, "/v2/embed", {"texts": [LONG + "end"], **more}).json()
+        for more in ({"truncate": "END"}, {"truncate": "START"}, {})
+    )
+    assert end["embeddings"] == unsaid["embeddings"] != start["embeddings"]
+    assert end["truncated"] == start["truncated"] == [0]
+
+
+def test_ollama_says_what_was_done(client: TestClient, model: SentenceTransformer) -> None:
+    body = {"model": "small:latest", "input": TEXTS, "keep_alive": "5m", "options": {}}
+    response = post(client, "/api/embed", body)
+    answer = response.json()
+    assert (answer["model"], answer["prompt_eval_count"]) == ("small:latest", sum(model.num_tokens(TEXTS)))
+    assert {"total_duration", "load_duration"} <= set(answer)
+    assert response.headers["x-minibert-ignored"] == "keep_alive,options"
+    assert (answer["ignored"], "truncated" in answer) == (["keep_alive", "options"], False)
+    cut = post(client, "/api/embeddings", {"prompt": LONG, "keep_alive": 1}).json()
+    assert (cut["truncated"], cut["ignored"]) == ([0], ["keep_alive"])
+    for empty in ("", []):
+        nothing = post(client, "/api/embed", {"model": "small", "input": empty})
+        assert (nothing.status_code, nothing.json()) == (200, {"model": "small", "embeddings": []})
+    assert client.get("/api/tags").json()["models"][0]["name"] == "org/small:latest"
+    assert client.get("/api/ps").json() == client.get("/api/tags").json()
+    assert client.get("/api/version").json()["version"]
+    shown = post(client, "/api/show", {"name": "small"}).json()
+    assert (shown["capabilities"], shown["model_info"]["bert.embedding_length"]) == (["embedding"], 24)
+
+
+def test_ollama_takes_a_name_without_a_tag_for_latest(model: SentenceTransformer) -> None:
+    """`a:v1` is served as another model than `a`; `b` is served under its name with the tag."""
+    with Engine({"a": model, "org/b:latest": model, "a:v1": model}) as engine, TestClient(app(engine)) as client:
+        for route in ("/api/embed", "/api/embeddings", "/api/show"):
+
+            def status(name: str, route: str = route) -> int:
+                return int(post(client, route, {"model": name, "input": "x", "prompt": "x"}).status_code)
+
+            for name in ("a", "a:latest", "a:v1", "b", "b:latest", "org/b", "org/b:latest", "default"):
+                assert status(name) == 200, name
+            for name in ("a:v2", "b:v1", "other/b", "a:", ":latest", ":", "a:latest:latest"):
+                assert status(name) == 404, name
+        assert engine.models.of(Embedder, "a:v1") is not engine.models.of(Embedder, "a")
+        error = post(client, "/api/embed", {"model": "a:v2", "input": "x"}).json()["error"]
+        assert error.startswith("model 'a:v2' not found: ")
+        assert [one["name"] for one in client.get("/api/tags").json()["models"]] == ["a:latest", "org/b:latest", "a:v1"]
+
+
+def test_bert_as_service(client: TestClient, model: SentenceTransformer) -> None:
+    texts = ["A cat sleeps.", "the bank"]
+    answer = post(client, "/encode", {"id": 123, "texts": texts, "show_tokens": True}).json()
+    vectors, tokens = BertClient(model=model).encode(texts, show_tokens=True)
+    assert (answer["id"], answer["status"], answer["tokens"]) == (123, 200, tokens)
+    np.testing.assert_array_equal(np.float32(answer["result"]), vectors)
+    body = {"texts": [*[row[1:-1] for row in tokens], ["the"] * 99], "is_tokenized": True, "show_tokens": True}
+    answer = post(client, "/encode", body).json()
+    np.testing.assert_array_equal(np.float32(answer["result"])[:2], vectors)
+    assert answer["tokens"] == [*tokens, ["[CLS]", *["the"] * 62, "[SEP]"]]
+    for layers, same in ((0, -2), (1, -1), ([1, 0], [-1, -2])):
+        first, second = (post(client, "/encode", {"texts": ["a"], "layers": one}).json() for one in (layers, same))
+        assert first["result"] == second["result"]
+        of_client = BertClient(model=model, pooling_layer=layers).encode(["a"])
+        np.testing.assert_array_equal(np.float32(first["result"]), of_client)
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("raw", "activation"), [(False, "Sigmoid"), (True, "Identity")])
+def test_ranks_are_those_of_the_cross_encoder(
+    client: TestClient, ranker: CrossEncoder, raw: bool, activation: str
+) -> None:
+    response = post(client, "/rerank", {"query": QUERY, "texts": SCORED, "raw_scores": raw, "return_text": True})
+    rows = response.json()
+    expected = ranker.predict([(QUERY, text) for text in SCORED], activation_fn=activation, truncation="silent")
+    order = [row["corpus_id"] for row in ranker.rank(QUERY, SCORED, truncation="silent")]
+    assert [(row["index"], row["text"]) for row in rows] == [(i, SCORED[i]) for i in order]
+    np.testing.assert_array_equal(np.float32([row["score"] for row in rows]), expected[order])
+    assert response.headers["x-minibert-truncated"] == "1"
+    assert "text" not in post(client, "/rerank", {"query": QUERY, "texts": SCORED}).json()[0]
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_ranks_in_the_form_of_cohere_and_jina(client: TestClient, ranker: CrossEncoder, path: str) -> None:
+    documents = [SCORED[0], {"text": SCORED[2]}, SCORED[4]]
+    body = {"query": QUERY, "documents": documents, "model": "ranker", "top_n": 2, "return_documents": True, "user": 1}
+    answer = post(client, path, body).json()
+    pairs = [(QUERY, SCORED[i]) for i in (0, 2, 4)]
+    expected = ranker.predict(pairs, activation_fn="Sigmoid", truncation="silent")
+    best = np.argsort(-expected, kind="stable")[:2].tolist()
+    assert [(row["index"], row["document"]["text"]) for row in answer["results"]] == [(i, pairs[i][1]) for i in best]
+    found = np.float32([row["relevance_score"] for row in answer["results"]])
+    np.testing.assert_array_equal(found, expected[best])
+    assert (answer["model"], answer["truncated"], answer["ignored"]) == ("org/ranker", [2], ["user"])
+    assert answer["usage"]["total_tokens"] > ranker.max_seq_length
+    assert answer["meta"] == {"billed_units": {"search_units": 1}}
+
+
+def test_labels_are_those_of_the_pipeline(client: TestClient, folders: dict[str, Path]) -> None:
+    pipeline = minibert.pipeline("text-classification", str(folders["labels"]), top_k=None)
+    rows = post(client, "/predict", {"inputs": [[TEXTS[0]], [QUERY, TEXTS[2]], [TEXTS[0]]]}).json()
+    for row, given in zip(rows, (TEXTS[0], {"text": QUERY, "text_pair": TEXTS[2]}, TEXTS[0]), strict=True):
+        expected = [(one["label"], np.float32(one["score"])) for one in pipeline([given])[0]]
+        assert [(one["label"], np.float32(one["score"])) for one in row] == expected
+    for inputs, row in ((TEXTS[0], rows[0]), ([TEXTS[0]], rows[0]), ([QUERY, TEXTS[2]], rows[1])):
+        assert post(client, "/predict", {"inputs": inputs}).json() == row
+    assert {one["label"] for one in rows[0]} == {"good", "bad", "odd"}
+
+
+def test_raw_scores_prompts_and_sides(client: TestClient, classifier: CrossEncoder) -> None:
+    body = {"inputs": [[QUERY, TEXTS[0]]], "raw_scores": True, "prompt_name": "ask", "model": "labels"}
+    response = post(client, "/predict", body)
+    expected = classifier.predict([(QUERY, TEXTS[0])], prompt_name="ask", activation_fn="Identity")[0]
+    found = {one["label"]: np.float32(one["score"]) for one in response.json()[0]}
+    assert [found[name] for name in ("good", "bad", "odd")] == expected.tolist()
+    assert response.headers["x-minibert-prompt"] == "ask"
+    body = {"inputs": "word " * 300 + "cat", "raw_scores": True}
+    right, left = (
+        post(client, "/predict", {**body, "truncation_direction": side}).json() for side in ("right", "Left")
+    )
+    assert right != left
+
+
+def test_each_request_finds_a_model_that_can_answer_it(
+    client: TestClient, model: SentenceTransformer, ranker: CrossEncoder, classifier: CrossEncoder
+) -> None:
+    for path in ("/v1/models", "/models"):
+        listed = client.get(path).json()["data"]
+        assert [one["id"] for one in listed] == ["org/small", "labels", "org/ranker"]
+        assert (listed[0]["embedding_dimension"], listed[0]["max_input_length"]) == (24, 64)
+        for name in ("org/small", "small", "default"):
+            assert client.get(f"{path}/{name}").json() == listed[0]
+        assert client.get(f"{path}/none").status_code == 404
+    assert client.get("/v1/models/ranker").json()["num_labels"] == 1
+    found = client.get("/info").json()
+    assert (found["model_id"], found["max_input_length"], found["auto_truncate"]) == ("org/small", 64, True)
+    assert found["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert (found["max_client_batch_size"], found["max_batch_tokens"]) == (2048, MAX_STEP)
+    assert found["tokenization_workers"] == 2
+    models = {"labels": classifier, "vectors": model, "ranker": ranker}
+    with Engine(models) as engine, TestClient(app(engine)) as other:
+        ids = {"0": "good", "1": "bad", "2": "odd"}
+        assert other.get("/info").json()["model_type"]["classifier"]["id2label"] == ids
+        np.testing.assert_array_equal(
+            np.float32(post(other, "/embed", {"inputs": QUERY}).json())[0], model.encode(QUERY)
+        )
+        for path in ("/", "/invocations"):  # what the model is for
+            for same, body in (
+                ("/predict", {"inputs": "a"}),
+                ("/rerank", {"query": "a", "texts": ["b", "c d"], "model": "ranker"}),
+                ("/embed", {"inputs": ["a"], "model": "vectors"}),
+            ):
+                assert post(other, path, body).json() == post(other, same, body).json()
+
+
+# --- what was done ----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_done_to_the_texts_is_said_in_headers_body_metrics_and_log(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = numbers(client)
+    body = {"input": ["a", LONG], "input_type": "query", "user": "me", "x\r\ny": 1}
+    with caplog.at_level(logging.INFO, "minibert.serving"):
+        response = post(client, "/v1/embeddings", body, **{"x-request-id": "my-id"})
+    answer, headers = response.json(), response.headers
+    assert (answer["truncated"], answer["ignored"], answer["prompt_name"]) == ([1], ["user", "x\r\ny"], "query")
+    assert (headers["x-minibert-truncated"], headers["x-minibert-prompt"]) == ("1", "query")
+    assert (headers["x-minibert-ignored"], headers["x-request-id"]) == ("user,x??y", "my-id")
+    assert int(headers["x-compute-tokens"]) == answer["usage"]["total_tokens"]
+    times = ("total", "queue", "inference", "tokenization")
+    assert all(headers[f"x-{name}-time"].isdigit() for name in times)
+    line = json.loads(caplog.messages[-1])
+    assert (line["truncated"], line["ignored"], line["prompt"]) == (1, "user,x??y", "query")
+    assert (line["request_id"], line["texts"], line["status"]) == ("my-id", 2, 200)
+    assert "long text" not in caplog.text
+    after = numbers(client)
+    for name, more in (("truncated_texts", 1), ("ignored_fields", 2), ("prompted_texts", 2), ("texts", 2)):
+        assert after[f"minibert_{name}_total"] - before[f"minibert_{name}_total"] == more
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"truncate_prompt_tokens": 5},
+        {"truncate_prompt_tokens": 5, "truncation_direction": "left"},
+        {"truncation_direction": "left"},
+        {"dimensions": 3, "normalize": False},
+        {"layers": [0, 1], "pooling": ["max", "cls"]},
+        {"prompt_name": "query"},
+        {"truncate": "split"},
+    ],
+)
+def test_the_fields_of_a_request_do_not_change_the_next_one(client: TestClient, fields: dict[str, Any]) -> None:
+    expected = post(client, "/embed", {"inputs": LONG}).content
+    first = post(client, "/embed", {"inputs": LONG, **fields})
+    assert first.status_code == 200
+    assert first.content != expected
+    assert post(client, "/embed", {"inputs": LONG, **fields}).content == first.content
+    assert post(client, "/embed", {"inputs": LONG}).content == expected
+    assert client.get("/info").json()["max_input_length"] == 64
+
+
+@pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        ({"inputs": ["CLS", 5, "SEP"], "prompt_name": "query", "input_type": "query"}, "prompt_name,input_type"),
+        ({"inputs": ["CLS", 5, "SEP"], "add_special_tokens": False}, None),
+        ({"inputs": "a", "add_special_tokens": False}, "add_special_tokens"),
+        ({"inputs": "a", "add_special_tokens": True}, None),
+        ({"inputs": "a", "truncate": "split", "truncation_direction": "left", "x": 1}, "x,truncation_direction"),
+        ({"inputs": "a", "prompt_name": "query", "truncation_direction": "left"}, None),
+    ],
+)
+def test_fields_without_an_effect_are_named(
+    client: TestClient, model: SentenceTransformer, fields: dict[str, Any], ignored: str | None
+) -> None:
+    special = {"CLS": model.tokenizer.cls_token_id, "SEP": model.tokenizer.sep_token_id}
+    inputs = fields["inputs"]
+    given = inputs if isinstance(inputs, str) else [special.get(one, one) for one in inputs]
+    for path in ("/v1/embeddings", "/embed", "/embed_all")[: 2 if "truncate" in fields else 3]:  # it refuses "split"
+        answer = post(client, path, {**fields, "inputs": given, **({"input": given} if "v1" in path else {})})
+        assert answer.status_code == 200
+        named = answer.headers.get("x-minibert-ignored")
+        assert (named or "").replace("inputs", "").strip(",") == (ignored or "")
+
+
+def test_a_default_of_the_service_takes_the_effect_of_a_field(model: SentenceTransformer) -> None:
+    body = {"inputs": LONG, "truncation_direction": "left"}
+    with Engine(model, settings=Settings(truncation="split")) as engine, TestClient(app(engine)) as client:
+        assert post(client, "/embed", body).headers["x-minibert-ignored"] == "truncation_direction"
+        cut = post(client, "/embed_all", body)
+        assert "x-minibert-ignored" not in cut.headers
+        assert cut.content != post(client, "/embed_all", {"inputs": LONG}).content
+        assert "x-minibert-ignored" not in post(client, "/embed", {**body, "truncate": True}).headers
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+# body -> status of OpenAI's routes, of text-embeddings-inference's, and a part of the message. "F" is the field.
+WRONG: list[tuple[bytes, int, int, str]] = [
+    (b"hello", 400, 400, "not JSON"),
+    (b"", 400, 400, "not JSON"),
+    (b'{"F": ["a"', 400, 400, "not JSON"),
+    (b'{"F": "a"} {}', 400, 400, "not JSON"),
+    (b'{"F": "\xff"}', 400, 400, "not UTF-8"),
+    (b'{"F": "\\ud800"}', 400, 400, "without its other half"),
+    (b'{"F": "a", "user": "\\udfff"}', 400, 400, "without its other half"),
+    (b'{"F": ' + b"[" * 60_000 + b"]" * 60_000 + b"}", 400, 400, "nested brackets"),
+    (b'{"F": "a", "x": ' + b'{"a":' * 60_000 + b"}" * 60_000 + b"}", 400, 400, ""),
+    (b'{"F": [1e400]}', 400, 422, "F[0]"),
+    (b'{"F": "a", "dimensions": 1e400}', 400, 422, "dimensions"),
+    (b'{"F": [' + b"9" * 5000 + b"]}", 400, 422, ""),
+    (b"[]", 400, 422, "object"),
+    (b"{}", 400, 422, "F"),
+    (b'{"F": null}', 400, 422, "F is null"),
+    (b'{"F": 3}', 400, 422, "F is a number"),
+    (b'{"F": true}', 400, 422, "F is true"),
+    (b'{"F": ["a", "b", 3]}', 400, 422, "F[2]"),
+    (b'{"F": [3, "a"]}', 400, 422, "F[1]"),
+    (b'{"F": [[1, 2], [3, null]]}', 400, 422, "F[1][1]"),
+    (b'{"F": [[1, 2]]}', 400, 422, "F[0] is an array of token ids"),
+    (b'{"F": []}', 400, 400, "F is an empty list"),
+    (b'{"F": "a", "dimensions": "x"}', 400, 422, "dimensions"),
+    (b'{"F": "a", "dimensions": 99}', 400, 422, "dimensions is 99; expected a number from 1 to 24"),
+    (
+        b'{"F": "a", "prompt_name": "x"}',
+        400,
+        422,
+        "prompt_name 'x' is not a prompt of this model. Available prompts: [\"",
+    ),
+    (b'{"F": "a", "truncate": "x"}', 400, 422, "truncate 'x'"),
+    (b'{"F": "a", "priority": "high"}', 400, 422, "priority"),
+    (b'{"F": "a", "layers": 99}', 400, 422, "layers"),
+    (b'{"F": "a", "layers": [1, 1, 1, 1]}', 400, 422, "layers has 4 items; the limit is 3"),
+    (json.dumps({"F": "a", "pooling": ["cls"] * 9}).encode(), 400, 422, "pooling has 9 items"),
+    (json.dumps({"F": "word " * 10**5, "truncate": False}).encode(), 400, 413, "F[0] has "),
+    (b'{"F": [' + b'"a",' * 2048 + b'"a"]}', 400, 413, "2049 inputs; the limit is 2048"),
+    (json.dumps({"F": ["a", LONG], "truncate": False}).encode(), 400, 413, "F[1] has "),
+]
+WRONG_OF_OTHERS: list[tuple[str, dict[str, Any], int, str]] = [
+    ("/v2/embed", {"texts": []}, 400, "texts"),
+    ("/v2/embed", {"texts": "a"}, 400, "texts"),
+    ("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, 400, "embedding_types: int8"),
+    ("/v2/embed", {"texts": ["a"], "embedding_types": ["x"]}, 400, "embedding_types: 'x'"),
+    ("/v2/embed", {"texts": ["a"], "truncate": "x"}, 400, "truncate"),
+    ("/v2/embed", {"texts": ["a"], "input_type": "x"}, 400, "input_type 'x'"),
+    ("/v2/embed", {"texts": ["a"], "output_dimension": 99}, 400, "output_dimension is 99"),
+    ("/v2/embed", {"texts": ["a", LONG], "truncate": "NONE"}, 400, "texts[1] has"),
+    ("/v2/embed", {"texts": ["a"], "truncate": "MID"}, 400, "NONE, START or END."),
+    ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, 400, "float or base64."),
+    ("/api/embed", {"model": "none", "input": "a"}, 404, "model 'none' not found: "),
+    ("/api/embed", {"input": [1]}, 400, "input[0]"),
+    ("/api/embed", {"input": LONG, "truncate": False}, 400, "the input length exceeds the context length: input[0]"),
+    ("/api/embed", {"input": "a", "dimensions": 99}, 400, "dimensions is 99"),
+    ("/api/embed", {"model": "small"}, 400, "input"),
+    ("/api/show", {"model": "other"}, 404, "model 'other' not found: "),
+    ("/encode", {"texts": ["a", " "]}, 400, "texts[1] is blank"),
+    *(("/encode", {"texts": ["a"], "layers": given}, 400, "has 2 layers: 0 to 1") for given in (99, 2, [0, -3])),
+    ("/decode", {"ids": [10**12]}, 422, "ids"),
+    ("/decode", {"ids": "a"}, 422, "ids"),
+    ("/tokenize", {"inputs": "a" * (2**20 + 1)}, 413, "characters"),
+    ("/embed", {"inputs": "a", "model": "labels"}, 424, "such as org/small"),
+    ("/embed", {"inputs": "a", "model": "none"}, 404, "'none'"),
+    ("/predict", {"inputs": "a", "model": "small"}, 424, "such as labels"),
+    ("/rerank", {"query": "a", "texts": ["a"], "model": "labels"}, 424, "has 3 labels"),
+    ("/rerank", {"query": "a"}, 422, "texts or documents"),
+    ("/rerank", {"query": "a", "texts": ["a"], "documents": ["a"]}, 422, "not both"),
+    ("/rerank", {"query": "a", "texts": []}, 400, "texts is an empty list"),
+    ("/v1/rerank", {"query": "a", "documents": []}, 400, "documents is an empty list"),
+    ("/rerank", {"texts": ["a"]}, 422, "query"),
+    ("/rerank", {"query": "a", "texts": ["a", 3]}, 422, "texts[1]"),
+    ("/v1/rerank", {"query": "a", "documents": ["a"], "top_n": 0}, 400, "top_n is 0"),
+    ("/predict", {"inputs": ["a", "b", "c"]}, 422, "inputs has 3 texts"),
+    ("/predict", {"inputs": [["a"], ["a", "b", "c"]]}, 422, "inputs[1] has 3 texts"),
+    ("/predict", {"inputs": [[]]}, 422, "inputs[0] has 0 texts"),
+    ("/predict", {"inputs": []}, 400, "inputs is an empty list"),
+    ("/predict", {"inputs": [["a", None]]}, 422, "inputs[0][1]"),
+    ("/predict", {"inputs": "a", "truncate": "split"}, 422, "truncate 'split'"),
+    ("/predict", {"inputs": "a", "prompt_name": "x"}, 422, "prompt_name 'x'"),
+    ("/predict", {"inputs": "a", "truncation_direction": "up"}, 422, "truncation_direction 'up'"),
+    ("/rerank", {"query": "a", "texts": ["b", "c " * 999], "truncate": False}, 413, "texts[1] has 1003 tok"),
+    ("/rerank", {"query": "a", "texts": ["b"] * 2049}, 413, "2049 inputs; the limit is 2048"),
+]
+
+
+@pytest.mark.parametrize(("body", "of_openai", "of_tei", "part"), WRONG, ids=[str(row[0][:40]) for row in WRONG])
+def test_wrong_requests(client: TestClient, body: bytes, of_openai: int, of_tei: int, part: str) -> None:
+    for path, field, status in (("/v1/embeddings", "input", of_openai), ("/embed", "inputs", of_tei)):
+        response = post(client, path, body.replace(b'"F"', f'"{field}"'.encode()))
+        assert response.status_code == status, response.text
+        assert re.sub(r"\bF\b", field, part) in message_of(response)
+        assert "Traceback" not in response.text
+        assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "part"), WRONG_OF_OTHERS)
+def test_wrong_requests_of_other_protocols(client: TestClient, path: str, body: Any, status: int, part: str) -> None:
+    response = post(client, path, body)
+    assert response.status_code == status, response.text
+    assert part in message_of(response)
+
+
+def test_the_shapes_of_errors(client: TestClient) -> None:
+    found = post(client, "/v1/embeddings", {"input": LONG, "truncate": False}).json()["error"]
+    assert (found["type"], found["param"]) == ("invalid_request_error", "input")
+    assert found["code"] == "context_length_exceeded"
+    given = re.search(r"maximum context length is 64 tokens, however you requested (\d+) tokens", found["message"])
+    assert given
+    assert found["message"].endswith("Please reduce your prompt; or completion length.")
+    found = post(client, "/embed", {"inputs": LONG, "truncate": False}).json()
+    assert found["error"].endswith(f"`inputs` must have less than 64 tokens. Given: {given[1]}")
+    assert found["error_type"] == "Validation"
+    assert post(client, "/embed", {"inputs": []}).json()["error_type"] == "Empty"
+    assert post(client, "/embed", {"inputs": "a", "model": "labels"}).json()["error_type"] == "Backend"
+    for field, wrong in (("layers", 99), ("pooling", "x"), ("dimensions", 0), ("prompt_name", "x"), ("model", 5)):
+        assert post(client, "/v1/embeddings", {"input": "a", field: wrong}).json()["error"]["param"] == field
+    found = post(client, "/v1/embeddings", {"input": "a", "model": "gpt"}).json()["error"]
+    assert (found["code"], "'org/small'" in found["message"]) == ("model_not_found", True)
+    blank = post(client, "/encode", {"texts": [" "]}).json()
+    assert blank == {"status": 400, "error": "texts[0] is blank; expected some text."}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "part"),
+    [
+        ("GET", "/none", 404, "/none is not a route"),
+        ("GET", "/embed", 405, "/embed does not accept GET; send POST."),
+        ("PUT", "/", 405, "/ does not accept PUT"),
+        ("PUT", "/info", 405, "/info does not accept PUT; send GET, HEAD."),
+        ("POST", "/info", 405, "/info"),
+        ("GET", "/v1/none", 404, "/v1/none"),
+        *((method, path, 404, path) for method, path in (("POST", "/api/pull"), ("POST", "/embed/"))),
+        *((method, path, 405, path) for method, path in (("POST", "/api/tags"), ("GET", "/api/embed"))),
+    ],
+)
+def test_unknown_routes_and_methods(client: TestClient, method: str, path: str, status: int, part: str) -> None:
+    """Each answer has the shape of its protocol; a slash at the end is not a redirect to the host of the client."""
+    response = client.request(method, path, headers={"host": "evil.example"}, follow_redirects=False)
+    assert (response.status_code, "location" in response.headers) == (status, False)
+    assert part in message_of(response)
+    assert response.headers["x-request-id"]
+    of_tei = path in ("/", "/embed", "/info")
+    assert set(response.json()) == ({"error", "error_type"} if of_tei else {"error"})
+
+
+def test_compressed_and_large_bodies_are_refused(model: SentenceTransformer) -> None:
+    with Engine(model, settings=Settings(max_body_bytes=1000)) as engine, TestClient(app(engine)) as client:
+        assert post(client, "/embed", {"inputs": "a"}, **{"content-encoding": "gzip"}).status_code == 415
+        assert post(client, "/embed", {"inputs": "a"}, **{"content-type": "text/plain"}).status_code == 200
+        for path in ("/embed", "/v1/embeddings"):
+            response = post(client, path, b'{"inputs":"' + b"a" * 1000 + b'"}')
+            assert response.status_code == 413
+            assert "1000 bytes" in response.text
+            assert client.post(path, content=iter([b"a" * 400] * 3)).status_code == 413
+        assert client.app.state.service.inflight_bytes == 0  # type: ignore[attr-defined]
+
+
+def test_an_error_of_the_service_is_500_without_details(
+    model: SentenceTransformer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Engine(model) as engine, TestClient(app(engine)) as client:
+        monkeypatch.setattr(engine.models["default"], "prepare", lambda *_: 1 / 0)
+        response = post(client, "/v1/embeddings", {"input": "a"})
+        assert response.status_code == 500
+        assert "division" not in response.text
+        assert "division" in caplog.text
+        assert response.headers["x-request-id"] in message_of(response)
+
+
+def test_the_openapi_document_has_every_route_and_struct(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    assert document["openapi"] == "3.1.0"
+    for path in ("/v1/embeddings", "/embed", "/", "/embed_all", "/similarity", "/tokenize", "/decode", "/encode"):
+        assert "post" in document["paths"][path]
+    assert {"get", "post"} <= document["paths"]["/"].keys()
+    schemas = document["components"]["schemas"]
+    fields = {"input", "model", "encoding_format", "dimensions", "truncate"}
+    assert fields <= set(schemas["OpenAIEmbeddingRequest"]["properties"])
+    assert schemas["EmbedRequest"]["required"] == ["inputs"]
+    assert schemas["openai_error"]["properties"]["error"]["properties"]["param"] == {"type": ["string", "null"]}
+    refs = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document)))
+    assert refs <= set(schemas)
