@@ -42,26 +42,48 @@ def _no_seconds(text: str) -> float:
     return 0.0 if text in ("0", "0.0") else _seconds(text)
 
 
-def _step(text: str) -> float:
-    return positive(text) / 1000
-
-
-# The settings of the service, as options: the name of the field, the option, its type, its help.
-_SETTINGS: tuple[tuple[str, str, Any, str], ...] = (
-    ("any_model_name", "--any-model-name", None, "answer requests for any model with the first one"),
-    ("default_prompt_name", "--default-prompt-name NAME", str, "the prompt of requests that do not name one"),
-    ("max_wait", "--max-wait N", _seconds, "seconds; a request whose estimated wait is longer is refused with 429"),
-    ("max_inputs", "--max-client-batch-size N", positive, "texts of a request"),
-    ("max_body_bytes", "--max-body-bytes --payload-limit N", positive, "bytes of a request"),
-    ("max_inflight_bytes", "--max-inflight-bytes N", positive, "bytes of all requests and answers in flight"),
-    ("request_timeout", "--request-timeout N", _seconds, "seconds from a request to its answer"),
-    (
-        "body_timeout",
-        "--body-timeout N",
-        _seconds,
-        "seconds in which the head of a request must arrive, and then its body",
+# How argparse reads the value -> the options: their names and that of the value, the default, the help.
+_OPTIONS: dict[Any, tuple[tuple[str, Any, str], ...]] = {
+    str: (
+        ("--model-id MODEL", None, "a further model; a name of text-embeddings-inference"),
+        ("--host --hostname HOST", "127.0.0.1", "name or address to listen on"),
+        ("--uds PATH", None, "listen on a Unix socket instead"),
+        ("--served-model-name NAME", None, "the name by which clients ask for the model"),
+        ("--revision REVISION", None, "branch, tag or commit of the hub repositories (default: main)"),
+        ("--default-prompt-name NAME", None, "the prompt of requests that do not name one"),
+        ("--metrics-namespace NAME", "minibert", "beginning of the names in /metrics"),
+        ("--api-key-file FILE", None, "a file with a key per line, which is read again at SIGHUP"),
     ),
-)
+    _several: (
+        (
+            "--api-key KEY",
+            None,
+            "keys, separated by commas; a request must have one of them in its header Authorization. Other users of "
+            "the machine can see the arguments of a program: better use MINIBERT_SERVE_API_KEY or a file",
+        ),
+        (
+            "--cors-allow-origin ORIGIN",
+            [],
+            "origins, separated by commas, whose pages may ask the service, such as https://example.org; * means all",
+        ),
+    ),
+    natural: (("--port PORT", 8080, "0 lets the system choose"),),
+    positive: (
+        ("--threads N", None, "threads of the engine"),
+        ("--step-ms N", round(1000 * Settings.step_seconds), "milliseconds of a step of the engine"),
+        ("--max-client-batch-size N", Settings.max_inputs, "texts of a request"),
+        ("--max-body-bytes --payload-limit N", Settings.max_body_bytes, "bytes of a request"),
+        ("--max-inflight-bytes N", Settings.max_inflight_bytes, "bytes of all requests and answers in flight"),
+    ),
+    _seconds: (
+        ("--max-wait N", Settings.max_wait, "a request whose estimated wait is longer is refused with 429"),
+        ("--request-timeout N", Settings.request_timeout, "from a request to its answer"),
+        ("--body-timeout N", Settings.body_timeout, "in which a request's head must arrive, and then its body"),
+        ("--send-timeout N", 60.0, "in which a client must read some of its answer"),
+        ("--shutdown-timeout N", 30.0, "for the requests that have begun when the service ends"),
+    ),
+    _no_seconds: (("--drain-delay N", 0.0, "of usual answers after SIGTERM, while /readyz says 503"),),
+}
 
 
 def add_verbs(verbs: Any) -> None:
@@ -80,47 +102,17 @@ def add_verbs(verbs: Any) -> None:
         metavar="MODEL",
         help=f"hub ids or folders (default: {DEFAULT_MODEL}); without a name, the first that can answer does it",
     )
-    option(serve, "--model-id MODEL", "a further model; a name of text-embeddings-inference")
-    option(serve, "--host --hostname HOST", "name or address to listen on", default="127.0.0.1")
-    option(serve, "--port PORT", "0 lets the system choose", type=natural, default=8080)
-    option(serve, "--uds PATH", "listen on a Unix socket instead")
-    option(serve, "--served-model-name NAME", "the name by which clients ask for the model")
-    option(serve, "--revision REVISION", "branch, tag or commit of the hub repositories (default: main)")
+    for kind, rows in _OPTIONS.items():
+        for flags, default, text in rows:
+            unit = "seconds: " if kind in (_seconds, _no_seconds) else ""
+            option(serve, flags, unit + text, type=kind, default=default)
+    text = "what is done with texts that are too long: cut and report them, refuse them, or average their windows"
+    option(serve, "--truncation", text, choices=get_args(Truncation), default=Settings.truncation)
+    option(serve, "--any-model-name", "answer requests for any model with the first one")
+    option(serve, "--json-logs", "log a JSON object per request, without its texts")
     option(serve, "--backend", "the code that computes", choices=BACKENDS)
-    option(serve, "--threads N", "threads of the engine", dest="num_threads", type=positive)
     add_compute_type(serve)
     add_shared_weights(serve)
-    option(
-        serve,
-        "--truncation",
-        "if a text is too long and its request does not say what to do: cut it and report it, refuse it, or average "
-        "its windows",
-        choices=get_args(Truncation),
-        default=Settings.truncation,
-    )
-    text = "milliseconds of a step of the engine"
-    option(serve, "--step-ms N", text, dest="step_seconds", type=_step, default=f"{1000 * Settings.step_seconds:g}")
-    for name, flags, kind, text in _SETTINGS:
-        rest = {} if kind is None else {"dest": name, "type": kind, "default": getattr(Settings, name)}
-        option(serve, flags, text, **rest)
-    for flags, kind, default, text in (
-        ("--send-timeout N", _seconds, 60.0, "seconds in which a client must read some of its answer"),
-        ("--shutdown-timeout N", _seconds, 30.0, "seconds for the requests that have begun when the service ends"),
-        ("--drain-delay N", _no_seconds, 0.0, "seconds of usual answers after SIGTERM, while /readyz says 503"),
-    ):
-        option(serve, flags, text, type=kind, default=default)
-    option(serve, "--metrics-namespace NAME", "beginning of the names in /metrics", default="minibert")
-    option(
-        serve,
-        "--api-key KEY",
-        "keys, separated by commas; a request must have one of them in its header Authorization. Other users of the "
-        "machine can see the arguments of a program: better use MINIBERT_SERVE_API_KEY or a file",
-        type=_several,
-    )
-    option(serve, "--api-key-file FILE", "a file with a key per line, which is read again at SIGHUP")
-    text = "origins, separated by commas, whose pages may ask the service, such as https://example.org; * means all"
-    option(serve, "--cors-allow-origin ORIGIN", text, dest="allow_origins", type=_several, default="")
-    option(serve, "--json-logs", "log a JSON object per request, without its texts")
     parse = serve.parse_known_args
 
     def with_variables(args: Sequence[str] | None = None, namespace: Any = None) -> Any:
@@ -180,16 +172,18 @@ def _serve(arguments: argparse.Namespace) -> int:
             raise ValueError("--api-key is empty; give a key, or leave the option out.")
         keys = ApiKeys(arguments.api_key or (), arguments.api_key_file)
     log_requests(as_json=arguments.json_logs)
-    fields = {field.name: given[field.name] for field in dataclasses.fields(Settings) if field.name in given}
-    settings = Settings(**fields, max_result_bytes=arguments.max_inflight_bytes)
+    settings = Settings(
+        **{field.name: given[field.name] for field in dataclasses.fields(Settings) if field.name in given},
+        step_seconds=arguments.step_ms / 1000,
+        max_inputs=arguments.max_client_batch_size,
+        max_result_bytes=arguments.max_inflight_bytes,
+    )
     bound = listen(arguments.host, arguments.port, arguments.uds)
 
     def load() -> Engine:
-        names_of_options = ("revision", "backend", "num_threads", "compute_type", "shared_weights")
-        options = {name: given[name] for name in names_of_options}
-        engine = Engine(
-            {as_: load_served(name, **options) for as_, name in zip(served, names, strict=True)}, settings=settings
-        )
+        options = {name: given[name] for name in ("revision", "backend", "compute_type", "shared_weights")}
+        loaded = [load_served(name, num_threads=arguments.threads, **options) for name in names]
+        engine = Engine(dict(zip(served, loaded, strict=True)), settings=settings)
         engine.warm_up()
         return engine
 
@@ -202,6 +196,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         started=lambda address: report_problem(f"serving {shown} on {address}"),
         head_timeout=arguments.body_timeout,
         keys=keys,
-        allow_origins=arguments.allow_origins,
+        allow_origins=arguments.cors_allow_origin,
         **options,
     )

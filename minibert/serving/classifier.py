@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,21 +16,11 @@ import numpy as np
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
+from minibert.sentence.batching import in_chunks
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.modules import as_activation
-from minibert.serving.models import (
-    COUNTED,
-    Forward,
-    Prepared,
-    ServedModel,
-    check_number,
-    check_side,
-    enough_of,
-    tokenize_enough,
-    too_long,
-    without_rest,
-    wrong,
-)
+from minibert.serving import models
+from minibert.serving.models import COUNTED, Forward, Prepared, ServedModel, wrong
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import ServiceError, Settings
@@ -131,7 +121,7 @@ class Classifier(ServedModel[CrossEncoder]):
             An input or an option is wrong; the message names it.
         """
         n_bytes = 4 * len(inputs) * self.model.num_labels
-        check_number(len(inputs), settings, n_bytes)
+        models.check_number(len(inputs), settings, n_bytes)
         self._check(inputs, options)
         prompt_name = self.model.default_prompt_name
         if options.prompt_name is not None:
@@ -144,7 +134,7 @@ class Classifier(ServedModel[CrossEncoder]):
         encodings = self._encodings([(prompt + first, second) for first, second in distinct], side, truncation)
         for i, row in enumerate(rows if truncation == "error" else ()):
             if encodings[row].n_truncated:
-                raise too_long(i, self.model.max_seq_length, encodings[row], options.field)
+                raise models.too_long(i, self.model.max_seq_length, encodings[row], options.field)
         function = self._functions[options.scores]
         return self.prepared(
             Job(
@@ -157,7 +147,7 @@ class Classifier(ServedModel[CrossEncoder]):
             rows,
             [[encoding] for encoding in encodings],
             prompt_name=prompt_name,
-            n_characters=sum(len(first) + len(second or "") for first, second in inputs),
+            n_characters=sum(map(_size, inputs)),
             n_bytes=n_bytes,
         )
 
@@ -165,7 +155,7 @@ class Classifier(ServedModel[CrossEncoder]):
         """Tokenize distinct texts and pairs, cut to the model's limit."""
         tokenizer, limit = copy.copy(self.model.tokenizer), self.model.max_seq_length
         tokenizer.truncation_side = side
-        enough = functools.partial(enough_of, tokenizer=tokenizer, side=side, limit=limit)
+        enough = functools.partial(models.enough_of, tokenizer=tokenizer, side=side, limit=limit)
 
         def shorten(pair: _Pair) -> _Pair:
             first, second = pair
@@ -181,14 +171,14 @@ class Classifier(ServedModel[CrossEncoder]):
                     raise ServiceError(
                         "too_large", f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
                     )
-            exact = all(len(first) + len(second or "") <= COUNTED for first, second in some)
+            exact = all(_size(pair) <= COUNTED for pair in some)
             found = list[Encoding]()
-            for part in in_turns([*_parts(some)]):
+            for part in in_turns([*in_chunks(some, len(some) + 1, _size, CHARACTERS_AT_ONCE)]):
                 encodings = encode_pairs(tokenizer, part, range(len(part)), limit, exact=exact)
-                found += map(without_rest, encodings)
+                found += map(models.without_rest, encodings)
             return found
 
-        return tokenize_enough(pairs, shorten, tokenize, _is_sure)
+        return models.tokenize_enough(pairs, shorten, tokenize, _is_sure)
 
     def _check(self, inputs: Sequence[_Pair], options: ScoreOptions) -> None:
         if options.scores not in self._functions:
@@ -201,7 +191,7 @@ class Classifier(ServedModel[CrossEncoder]):
             )
         if options.truncation not in (None, "mark", "error"):
             raise wrong("truncate", f"{options.truncation[:50]!r}; expected true, false or 'error'.")
-        check_side(options.side)
+        models.check_side(options.side)
         try:
             check_inputs([first for first, _ in inputs], name=options.field)
             check_inputs(["" if second is None else second for _, second in inputs], name=options.field)
@@ -209,18 +199,8 @@ class Classifier(ServedModel[CrossEncoder]):
             raise ServiceError("invalid", str(error), param=options.field) from error
 
 
-def _parts(pairs: list[_Pair]) -> Iterator[list[_Pair]]:
-    """Yield some of the pairs, which together have about `CHARACTERS_AT_ONCE` characters."""
-    part, characters = list[_Pair](), 0
-    for first, second in pairs:
-        size = len(first) + len(second or "")
-        if part and characters + size > CHARACTERS_AT_ONCE:
-            yield part
-            part, characters = [], 0
-        part.append((first, second))
-        characters += size
-    if part:
-        yield part
+def _size(pair: _Pair) -> int:
+    return len(pair[0]) + len(pair[1] or "")
 
 
 def _is_sure(pair: _Pair, encoding: Encoding) -> bool:

@@ -18,20 +18,8 @@ from minibert.sentence.encoding import EncodeTask, Recipe, pool_encodings, sente
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.serving.models import (
-    COUNTED,
-    Forward,
-    Prepared,
-    ServedModel,
-    check_number,
-    check_side,
-    encoding_of,
-    enough_of,
-    tokenize_enough,
-    too_long,
-    without_rest,
-    wrong,
-)
+from minibert.serving import models
+from minibert.serving.models import COUNTED, Forward, Prepared, ServedModel, wrong
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import ServiceError, Settings, Truncation
@@ -175,7 +163,7 @@ class Embedder(ServedModel[SentenceTransformer]):
         ServiceError
             An input or an option is wrong; the message names it.
         """
-        check_number(len(inputs), settings)
+        models.check_number(len(inputs), settings)
         model = self.model
         chosen = self._task(options, settings, (model.max_seq_length, model.truncate_dim, tuple(model.prompts.items())))
         task, prompt_name = chosen.task, chosen.prompt_name
@@ -194,7 +182,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             groups = self._windows(chosen, [*distinct])
         for i, row in enumerate(rows if chosen.truncation == "error" else ()):
             if groups[row][0].n_truncated:
-                raise too_long(i, chosen.model.max_seq_length, groups[row][0])
+                raise models.too_long(i, chosen.model.max_seq_length, groups[row][0])
         units = [_Unit(window, len(group) == 1) for group in groups for window in group]
         costs = [max(1, len(unit.encoding)) for unit in units]
         counted = 0 if task.recipe.include_prompt or given_ids else task.windows.num_prompt_tokens
@@ -204,7 +192,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             assemble = functools.partial(_assemble_tokens, bool(options.normalize), rows)
         vectors = sum(len(groups[row][0]) for row in rows) if options.tokens else len(rows)
         n_bytes = 4 * chosen.width * vectors
-        check_number(len(rows), settings, n_bytes)
+        models.check_number(len(rows), settings, n_bytes)
         return self.prepared(
             Job(kind, units, costs, assemble, options.low),
             rows,
@@ -225,7 +213,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             if options.truncation is not None:
                 raise wrong("truncate", "'split' averages vectors of texts, not of tokens.")
             truncation = "mark"
-        check_side(options.side)
+        models.check_side(options.side)
         config, prompt_name = self.model.model.config, self._prompt_of(options, settings.default_prompt_name)
         for name, value, most in (
             ("layers", options.layers, config.num_hidden_layers + 1),
@@ -305,12 +293,12 @@ class Embedder(ServedModel[SentenceTransformer]):
 
         def tokenize(some: list[str], indices: list[int]) -> list[list[Encoding]]:
             parts = in_turns(windows.of(some, indices, exact=exact))
-            return [[without_rest(one[0])] if len(one) == 1 else one for _, groups in parts for one in groups]
+            return [[models.without_rest(one[0])] if len(one) == 1 else one for _, groups in parts for one in groups]
 
         try:
             if truncation == "mark" and (side == "right" or not windows.num_prompt_tokens):
-                shorten = functools.partial(enough_of, tokenizer=tokenizer, side=side, limit=limit)
-                return tokenize_enough(texts, shorten, tokenize, lambda _, group: group[0].n_truncated > 0)
+                shorten = functools.partial(models.enough_of, tokenizer=tokenizer, side=side, limit=limit)
+                return models.tokenize_enough(texts, shorten, tokenize, lambda _, group: group[0].n_truncated > 0)
             return tokenize(texts, [*range(len(texts))])
         except ValueError as error:
             raise ServiceError("invalid", str(error)) from error
@@ -357,9 +345,9 @@ def encoding_of_ids(
         start = n_truncated + 1 if tokenizer.truncation_side == "left" else 1
         row = [row[0], *row[start : start + limit - 2], row[-1]]
     special = np.isin(row, tokenizer.all_special_ids).astype(np.int64)
-    encoding = encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)
+    encoding = models.encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)
     if n_truncated and truncation == "split":  # windows are made of texts
-        raise too_long(index, limit, encoding)
+        raise models.too_long(index, limit, encoding)
     return encoding
 
 

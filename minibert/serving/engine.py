@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Self
 
@@ -81,6 +81,8 @@ class Engine:
     ----------
     models : ModelsByName
     settings : Settings
+    has_died : bool
+        The thread has ended by an error; nothing is computed any more.
     observers : list of callables
         Each is called with the number of units, the tokens and the seconds of every step, by the thread that computes.
         One that raises is logged and removed.
@@ -106,10 +108,10 @@ class Engine:
         self._changed = threading.Condition()
         self._readers = Readers(self._was_read)
         self._thread: threading.Thread | None = None
-        self._draining = self._dead = self._busy = False
+        self.has_died = self._draining = self._busy = False
         self._unfinished: set[Job] = set()
         self._heartbeat, self._busy_seconds = clock(), 0.0
-        self._cancelled_units = self._refused_jobs = 0
+        self._cancelled_units = 0
 
     def _served(self, name: str, model: SentenceTransformer | CrossEncoder) -> ServedModel[Any]:
         if isinstance(model, CrossEncoder):
@@ -135,12 +137,11 @@ class Engine:
             The estimated wait is too long, or the engine ends.
         """
         with self._changed:
-            if self._draining or self._dead:
+            if self._draining or self.has_died:
                 raise ServiceError("unavailable", "the service is stopping; send the request again.", retry_after=1.0)
             job.admitted = self._clock()
             if job.units:
-                with self._counted():
-                    self._scheduler.admit(job)
+                self._scheduler.admit(job)
                 self._unfinished.add(job)
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="minibert-engine", daemon=True)
@@ -167,16 +168,8 @@ class Engine:
             The estimated wait is too long.
         """
         unknown = low or size > INTERACTIVE_TOKENS or self._has_prompts
-        with self._changed, self._counted():
+        with self._changed:
             self._scheduler.check_room(size, size > LONG_BODY, None if unknown else False)
-
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        try:
-            yield
-        except ServiceError:
-            self._refused_jobs += 1
-            raise
 
     def read(self, size: int, function: Callable[..., Any], *arguments: Any) -> Reading:
         """Call a function that tokenizes a request in a thread; what waits for it is in the estimated wait.
@@ -239,21 +232,16 @@ class Engine:
         """Return what is queued and how long new requests would wait. It never waits for the computation."""
         with self._changed:
             return Load(
-                ready=not (self._draining or self._dead),
-                alive=not self._dead and not (self._busy and self._clock() - self._heartbeat > 30),
+                ready=not (self._draining or self.has_died),
+                alive=not self.has_died and not (self._busy and self._clock() - self._heartbeat > 30),
                 queued_jobs=self._scheduler.queued_jobs,
                 queued_tokens=self._scheduler.queued_tokens,
                 wait_interactive=self._scheduler.estimated_wait(False),
                 wait_bulk=self._scheduler.estimated_wait(True),
                 busy_seconds=self._busy_seconds,
                 cancelled_units=self._cancelled_units,
-                refused_jobs=self._refused_jobs,
+                refused_jobs=self._scheduler.refused_jobs,
             )
-
-    @property
-    def has_died(self) -> bool:
-        """Say if the thread has ended by an error; nothing is computed any more."""
-        return self._dead
 
     def warm_up(self) -> None:
         """Compute a text with each model, so that kernels are compiled, and again, so that the speed is known."""
@@ -286,23 +274,17 @@ class Engine:
             return True
         thread.join(timeout)
         if not thread.is_alive():
-            return not self._dead
+            return not self.has_died
         self._fail_all(ServiceError("unavailable", "the service has stopped; send the request again.", retry_after=1.0))
         return False
 
     def _fail_all(self, error: ServiceError, *, dead: bool = False) -> None:
         with self._changed:
-            self._dead |= dead
+            self.has_died |= dead
             self._scheduler.clear()
             jobs = [*self._unfinished]
             self._unfinished.clear()
         _fail(jobs, error)
-
-    def __reduce__(self) -> str:
-        raise TypeError(
-            "an Engine cannot be copied or pickled, because it has a thread and a queue. Make one in each process from "
-            "a SentenceTransformer, which can be pickled, or ask one service over HTTP."
-        )
 
     def __enter__(self) -> Self:
         return self
@@ -361,13 +343,12 @@ class Engine:
             self._unfinished.difference_update(complete)
         for job in complete:
             self._complete(job)
-        for observe in [*self.observers]:
+        for observe in self.observers:
             try:
                 observe(len(step.members), step.tokens, seconds)
             except Exception:
                 _LOG.exception("an observer has failed, and is not called any more: %r", observe)
-                with contextlib.suppress(ValueError):  # it was removed meanwhile
-                    self.observers.remove(observe)
+                self.observers = [one for one in self.observers if one is not observe]
 
     def _complete(self, job: Job) -> None:
         try:

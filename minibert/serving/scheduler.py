@@ -148,6 +148,7 @@ class Scheduler:
         self._tokens: dict[bool, Counter[Hashable]] = {False: Counter(), True: Counter()}
         self._rates: dict[Hashable, _Rate] = {}
         self._last_was_bulk = True
+        self.refused_jobs = 0
         self._running = 0.0  # estimated seconds of the step that is computed now
         # long or not -> bytes of a request that waits to be tokenized -> number of such requests
         self._unread: dict[bool, Counter[int]] = {False: Counter(), True: Counter()}
@@ -242,6 +243,7 @@ class Scheduler:
 
     def _refuse(self, wait: float) -> None:
         if wait > self._max_wait and (self.queued_jobs or any(self._unread.values())):
+            self.refused_jobs += 1
             raise ServiceError(
                 "overloaded",
                 f"the estimated wait is {wait:.0f} seconds, the limit is {self._max_wait:g}; send the request again "

@@ -15,6 +15,7 @@ ErrorKind = Literal[
 Truncation = Literal["mark", "error", "split"]
 
 
+@dataclasses.dataclass(eq=False)
 class ServiceError(Exception):
     """A request that gets an error as its answer.
 
@@ -31,19 +32,16 @@ class ServiceError(Exception):
         For "too_long": the most tokens of a text, and those that it has.
     """
 
-    def __init__(
-        self,
-        kind: ErrorKind,
-        message: str,
-        *,
-        param: str | None = None,
-        retry_after: float | None = None,
-        limit: int | None = None,
-        given: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind, self.message, self.param, self.retry_after = kind, message, param, retry_after
-        self.limit, self.given = limit, given
+    kind: ErrorKind
+    message: str
+    _: dataclasses.KW_ONLY
+    param: str | None = None
+    retry_after: float | None = None
+    limit: int | None = None
+    given: int | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
 
 GRACE = 0.2

@@ -1,6 +1,8 @@
-"""A small model with modules and prompts, which all tests of the service share."""
+"""Small models that all tests of the service share."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -17,3 +19,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
     made = SentenceTransformer(folder)
     made.max_seq_length = 64
     return made
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of another one, for services in processes of their own."""
+    return sentence_model(tmp_path_factory.mktemp("serve") / "small")

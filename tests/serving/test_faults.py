@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
-import os
 import random
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,15 @@ import httpx
 import numpy as np
 import pytest
 
-from minibert import SentenceTransformer
-from tests.support.checkpoints import sentence_model
-from tests.support.outcomes import PATIENCE, ROOT
-from tests.support.served import Served, served
+from minibert import CrossEncoder, SentenceTransformer
+from tests.support.outcomes import PATIENCE
+from tests.support.sentence_heads import model_folder
+from tests.support.served import Served, request, served, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what is open in /proc")
 
 TEXTS = [f"text number {i} " * (1 + i % 12) for i in range(60)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sentence_model(tmp_path_factory.mktemp("faults") / "small")
+DISCONNECTED = "minibert_request_disconnected_total"
 
 
 @pytest.fixture(scope="module")
@@ -43,45 +38,35 @@ def expected(folder: Path) -> np.ndarray:
 
 
 @contextlib.contextmanager
+def nothing_is_left(running: Served) -> Iterator[Served]:
+    before = running.open_files()
+    yield running
+    until(lambda: running.numbers()["minibert_queue_tokens"] == running.numbers()["minibert_inflight_bytes"] == 0)
+    until(lambda: running.open_files() <= before + 1)  # + 1: the connection that just asked
+
+
+@contextlib.contextmanager
 def checked_service(folder: Path, seconds: str) -> Iterator[Served]:
-    """A service that must end with 0 and have nothing left in its queue; `seconds` is the time that clients get."""
+    """A service that must end with 0; `seconds` is the time that clients get."""
     limits = ("--body-timeout", seconds, "--send-timeout", seconds)
     with served(str(folder), "--json-logs", *limits, errors=[]) as running:
-        before = open_files(running)
-        yield running
-        until(lambda: numbers(running)["minibert_queue_tokens"] == numbers(running)["minibert_inflight_bytes"] == 0)
-        until(lambda: open_files(running) <= before + 1)  # + 1: the connection that just asked
+        with nothing_is_left(running):
+            yield running
         assert running.end(signal.SIGTERM) == 0
 
 
-@pytest.fixture
-def service(folder: Path) -> Iterator[Served]:
+@pytest.fixture(scope="module")
+def hasty(folder: Path) -> Iterator[Served]:
     with checked_service(folder, "1") as running:
         yield running
 
 
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def numbers(service: Served) -> dict[str, float]:
-    lines = [line for line in httpx.get(f"{service.url}/metrics").text.splitlines() if not line.startswith("#")]
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
-def open_files(service: Served) -> int:
-    return len(os.listdir(f"/proc/{service.process.pid}/fd"))
-
-
-def request(body: bytes, path: str = "/embed") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-
-
-def connect(service: Served) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", service.port), PATIENCE)
+@pytest.fixture
+def service(hasty: Served, expected: np.ndarray) -> Iterator[Served]:
+    """A service that gives its clients a second. After each test it answers as before, and nothing is left."""
+    with nothing_is_left(hasty):
+        yield hasty
+        answers_as_before(hasty, expected)
 
 
 def embed(client: httpx.Client, rows: list[int]) -> np.ndarray:
@@ -91,15 +76,17 @@ def embed(client: httpx.Client, rows: list[int]) -> np.ndarray:
 
 
 def answers_as_before(service: Served, expected: np.ndarray) -> None:
-    with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
+    with service.client() as client:
         np.testing.assert_array_equal(embed(client, [0, 3, 9]), expected[[0, 3, 9]])
+
+
+# --- heads, bodies and answers ----------------------------------------------------------------------------------------
 
 
 def test_a_head_that_does_not_arrive_ends_its_connection(service: Served, expected: np.ndarray) -> None:
     """Before the first request, and after an answer on the same connection."""
-    with connect(service) as silent, connect(service) as slow, connect(service) as second:
-        slow.sendall(b"POST /embed HT")
-        second.sendall(request(b'{"inputs": "a"}'))
+    whole = request(b'{"inputs": "a"}')
+    with service.connect() as silent, service.connect(b"POST /embed HT") as slow, service.connect(whole) as second:
         answer = b""
         while not answer.endswith(b"]]"):  # the head may come before the body
             part = second.recv(65536)
@@ -112,14 +99,35 @@ def test_a_head_that_does_not_arrive_ends_its_connection(service: Served, expect
             assert connection.recv(100) == b""
 
 
-def test_a_head_that_is_too_large_is_431(service: Served, expected: np.ndarray) -> None:
-    with connect(service) as connection:
-        connection.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\n" + b"a: " + b"b" * 70_000)
-        assert connection.recv(100).startswith(b"HTTP/1.1 431 ")
-    with connect(service) as connection:  # a large body after a small head is not a large head
-        connection.sendall(request(json.dumps({"inputs": ["a" * 200_000]}).encode()))
-        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-    answers_as_before(service, expected)
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        (b"POST /embed HTTP/1.1\r\nhost: x\r\na: " + b"b" * 70_000, (b"HTTP/1.1 431",)),
+        (request(json.dumps({"inputs": ["a" * 200_000]}).encode()), (b"HTTP/1.1 200",)),  # its head is small
+        (b'POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"inputs":', (b"HTTP/1.1 408",)),
+        *(
+            (sent, (b"", b"HTTP/1.1 400", b"HTTP/1.1 404", b"HTTP/1.1 405"))
+            for sent in (b"\0" * 100, b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00" * 20, b"CONNECT x:1 HTTP/1.1\r\n\r\n")
+        ),
+    ],
+    ids=["large head", "large body", "half a body", "zeros", "no path", "TLS", "CONNECT"],
+)
+def test_odd_requests(service: Served, sent: bytes, answers: tuple[bytes, ...]) -> None:
+    with service.connect(sent) as connection:
+        assert connection.recv(100)[:12] in answers
+
+
+def test_requests_on_one_connection_are_answered_in_order(service: Served) -> None:
+    with service.connect(b"".join(request(b'{"ids": [%d]}' % i, "/decode") for i in range(10, 15))) as connection:
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 OK") < 5 or not answers.endswith(b"]"):
+            answers += connection.recv(65536)
+    assert answers.count(b"HTTP/1.1 200 OK") == 5
+
+
+def test_a_body_that_is_too_large_is_413_for_clients_that_send_it_whole(service: Served) -> None:
+    with service.client() as client:
+        assert client.post("/embed", content=b"a" * (32 * 2**20 + 1)).status_code == 413
 
 
 def test_a_client_that_stops_reading_is_disconnected(service: Served, expected: np.ndarray) -> None:
@@ -134,202 +142,40 @@ def test_a_client_that_stops_reading_is_disconnected(service: Served, expected: 
         connection.sendall(request(body.encode(), "/embed_all"))
         stopped.append(connection)
     answers_as_before(service, expected)
-    until(lambda: numbers(service)["minibert_inflight_bytes"] == 0)
-    whole_answers = 0
+    until(lambda: service.numbers()["minibert_inflight_bytes"] == 0)
     for connection in stopped:
         whole = b""
         with contextlib.suppress(ConnectionError):
             while part := connection.recv(2**20):
                 whole += part
         connection.close()
-        whole_answers += whole.endswith(b"]]]")
-    assert whole_answers == 0
+        assert not whole.endswith(b"]]]")
 
 
-def test_a_client_that_closes_its_side_has_left(service: Served, expected: np.ndarray) -> None:
-    body = json.dumps({"inputs": [f"{i} " + "word " * 500 for i in range(2000)]}).encode()
-    for sent in (request(body)[:-1], request(body[:-2] + b', "a"]}')):
-        with connect(service) as connection:
-            connection.sendall(sent)
-            connection.shutdown(socket.SHUT_WR)
-            assert connection.recv(100) == b""
-    until(lambda: numbers(service)["minibert_request_disconnected_total"] == 2)
-    answers_as_before(service, expected)
-
-
-def test_bytes_that_are_not_http(service: Served, expected: np.ndarray) -> None:
-    for sent in (b"\0" * 100, b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00" * 20, b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"x" * 99):
-        with connect(service) as connection:
-            connection.sendall(sent)
-            assert connection.recv(100)[:12] in (b"", b"HTTP/1.1 400", b"HTTP/1.1 404", b"HTTP/1.1 405")
-    answers_as_before(service, expected)
-
-
-def leave(service: Served, seed: int) -> None:
-    """Send a part of a request, or a whole one, and close the connection, at times with a reset."""
-    chance = random.Random(seed)
-    whole = request(json.dumps({"inputs": [f"{seed} {i} " * 40 for i in range(chance.choice((1, 30, 300)))]}).encode())
-    with connect(service) as connection:
-        connection.sendall(whole[: chance.choice((5, len(whole) // 2, len(whole) - 1, len(whole), len(whole)))])
-        if chance.random() < 0.5:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        if chance.random() < 0.2:
-            time.sleep(chance.random() / 20)
-
-
-def clients_that_leave(service: Served, expected: np.ndarray, number: int) -> None:
-    """Good clients and others at once: each good one gets its own vectors, once."""
-    wanted = [[i % 60, (7 * i) % 60] for i in range(number)]
-
-    def good(part: list[list[int]]) -> None:
-        with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
-            for rows in part:
-                np.testing.assert_array_equal(embed(client, rows), expected[rows])
-
-    with ThreadPoolExecutor(16) as pool:
-        kept = [pool.submit(good, wanted[i::4]) for i in range(4)]
-        for _ in pool.map(lambda seed: leave(service, seed), range(number)):
-            pass
-        for one in kept:
-            one.result()
-    until(lambda: numbers(service)["minibert_queue_tokens"] == 0)
-    found = numbers(service)
-    requests = found['minibert_request_count_total{route="/embed"}']
-    successes = found.get('minibert_request_success_total{route="/embed"}', 0)
-    failures = sum(count for name, count in found.items() if name.startswith("minibert_request_failure_total{"))
-    assert requests == successes + failures + found["minibert_request_disconnected_total"]
-    assert successes >= number
-    assert failures == 0
-    print(f"{number} good clients, {number} that left: {requests:.0f} requests, {successes:.0f} answers")
-
-
-def test_clients_that_leave_cost_the_others_nothing(service: Served, expected: np.ndarray) -> None:
-    clients_that_leave(service, expected, 150)
-
-
-@pytest.mark.slow
-def test_ten_thousand_clients_that_leave(folder: Path, expected: np.ndarray) -> None:
-    with checked_service(folder, "60") as patient:  # a busy machine must not end a good client
-        clients_that_leave(patient, expected, 10_000)
-
-
-def many_connections(service: Served, expected: np.ndarray, number: int) -> None:
-    before = open_files(service)
-    with contextlib.ExitStack() as stack:
-        idle = []
-        for _ in range(number):
-            connection = stack.enter_context(connect(service))
-            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")  # at once: a head must arrive within a second
-            idle.append(connection)
-        for connection in idle:
-            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
-        assert open_files(service) >= before + number
-        answers_as_before(service, expected)
-        assert idle[-1].send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert idle[-1].recv(1000).startswith(b"HTTP/1.1 200 ")
-
-
-def test_idle_connections(service: Served, expected: np.ndarray) -> None:
-    many_connections(service, expected, 300)
-
-
-@pytest.mark.slow
-def test_ten_thousand_idle_connections(service: Served, expected: np.ndarray) -> None:
-    import resource
-
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200
-    number = min(10_000, most)
-    print(f"{number} connections of 10000; this machine allows {most}")
-    many_connections(service, expected, number)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit")
-def test_a_process_that_may_not_open_more_files_goes_on_afterwards(folder: Path, expected: np.ndarray) -> None:
-    import resource
-
-    with served(str(folder), errors=[]) as running:
-        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (64, 64))
-        answers_as_before(running, expected)
-        connections = [connect(running) for _ in range(150)]  # the system accepts them for the process
-        assert running.process.poll() is None
-        for connection in connections:
-            connection.close()
-        answers_as_before(running, expected)
+def test_an_answer_that_nobody_reads_ends_its_connection(folder: Path, tmp_path: Path) -> None:
+    """Its end is smaller than the buffer of the connection, and larger than that of the socket."""
+    path = str(tmp_path / "socket")
+    body = json.dumps({"inputs": [f"t {i}" for i in range(1850)]}).encode()
+    with (
+        served(str(folder), "--uds", path, "--send-timeout", "1", errors=[]) as running,
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) for _ in range(4)]
+        for one in clients:
+            one.connect(path)
+            one.sendall(request(body, headers="accept: application/octet-stream\r\n"))
+        until(lambda: running.numbers()["minibert_inflight_bytes"] == 0 and running.open_sockets() <= 4)
         assert running.end(signal.SIGTERM) == 0
 
 
-def test_a_service_that_was_killed_starts_again_at_the_same_place(
-    folder: Path, expected: np.ndarray, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "socket")
-    transport = httpx.HTTPTransport(uds=path)
-    with httpx.Client(transport=transport, base_url="http://x", timeout=PATIENCE) as client:
-        for number in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
-            with served(str(folder), "--uds", path) as running:
-                np.testing.assert_array_equal(embed(client, [1, 2]), expected[[1, 2]])
-                assert running.end(number) == (0 if number == signal.SIGTERM else -number)
-    with served(str(folder)) as running:
-        port, long = running.port, json.dumps({"inputs": ["word " * 500] * 500}).encode()
-        with connect(running) as connection:  # it is waiting for its answer
-            connection.sendall(request(long))
-            assert running.end(signal.SIGKILL) == -signal.SIGKILL
-            with contextlib.suppress(ConnectionError):
-                assert connection.recv(100) == b""
-    command = [sys.executable, "-m", "minibert", "serve", str(folder), "--port", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
-        try:
-            until(lambda: is_ready(port))
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
-                np.testing.assert_array_equal(embed(client, [1, 2]), expected[[1, 2]])
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0
-        finally:
-            process.kill()
-
-
-def is_ready(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def test_a_service_that_is_stopped_for_a_while_answers_all(service: Served, expected: np.ndarray) -> None:
-    def good(i: int) -> None:
-        with httpx.Client(base_url=service.url, timeout=PATIENCE) as client:
-            for _ in range(5):
-                np.testing.assert_array_equal(embed(client, [i, i + 1]), expected[[i, i + 1]])
-
-    with ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(good, i) for i in range(8)]
-        for _ in range(3):
-            service.process.send_signal(signal.SIGSTOP)
-            time.sleep(0.3)
-            service.process.send_signal(signal.SIGCONT)
-            time.sleep(0.05)
-        for one in waiting:
-            one.result()
-    found = numbers(service)
-    assert found['minibert_request_success_total{route="/embed"}'] == 40
-    assert found["minibert_request_disconnected_total"] == 0
-
-
-def test_what_has_arrived_while_the_service_was_stopped_is_in_time(folder: Path) -> None:
-    """A body, and the head of another request; the service was stopped for longer than the time that they get."""
-    whole = request(b'{"inputs": "a"}')
-    with checked_service(folder, "2") as service, connect(service) as first:
-        first.sendall(whole[:-5])
-        until(lambda: numbers(service)['minibert_request_count_total{route="/embed"}'] == 1)
-        with connect(service) as second:
-            second.sendall(whole[:20])
-            service.process.send_signal(signal.SIGSTOP)
-            first.sendall(whole[-5:])
-            second.sendall(whole[20:])
-            time.sleep(2.5)
-            service.process.send_signal(signal.SIGCONT)
-            for connection in (first, second):
-                assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-        first.close()
+def test_a_client_that_closes_its_side_has_left(service: Served) -> None:
+    before = service.numbers()[DISCONNECTED]
+    body = json.dumps({"inputs": [f"{i} " + "word " * 500 for i in range(2000)]}).encode()
+    for sent in (request(body)[:-1], request(body[:-2] + b', "a"]}')):
+        with service.connect(sent) as connection:
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(100) == b""
+    until(lambda: service.numbers()[DISCONNECTED] == before + 2)
 
 
 def test_slow_bodies_delay_nobody(service: Served, expected: np.ndarray) -> None:
@@ -346,12 +192,262 @@ def test_slow_bodies_delay_nobody(service: Served, expected: np.ndarray) -> None
             return connection.recv(100)
         return b""
 
+    slow_errors = 'minibert_request_failure_total{err="slow",route="/embed"}'
+    before = service.numbers().get(slow_errors, 0)
     with ThreadPoolExecutor(30) as pool, contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(connect(service)) for _ in range(30)]
-        for connection in slow:
-            connection.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n")
-        dripping = [pool.submit(drip, connection) for connection in slow]
+        head = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+        dripping = [pool.submit(drip, stack.enter_context(service.connect(head))) for _ in range(30)]
         answers_as_before(service, expected)
-        until(lambda: numbers(service).get('minibert_request_failure_total{err="slow",route="/embed"}', 0) == 30)
+        until(lambda: service.numbers().get(slow_errors, 0) == before + 30)
         stop.set()
         assert {one.result()[:12] for one in dripping} <= {b"HTTP/1.1 408", b""}
+
+
+# --- clients that leave, and many of them -----------------------------------------------------------------------------
+
+
+def leave(service: Served, seed: int) -> None:
+    """Send a part of a request, or a whole one, and close the connection, at times with a reset."""
+    chance = random.Random(seed)
+    whole = request(json.dumps({"inputs": [f"{seed} {i} " * 40 for i in range(chance.choice((1, 30, 300)))]}).encode())
+    sent = whole[: chance.choice((5, len(whole) // 2, len(whole) - 1, len(whole), len(whole)))]
+    with service.connect(sent) as connection:
+        if chance.random() < 0.5:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if chance.random() < 0.2:
+            time.sleep(chance.random() / 20)
+
+
+def clients_that_leave(service: Served, expected: np.ndarray, number: int) -> None:
+    """Good clients and others at once: each good one gets its own vectors, once."""
+    wanted = [[i % 60, (7 * i) % 60] for i in range(number)]
+    before = Counter(service.numbers())
+
+    def good(part: list[list[int]]) -> None:
+        with service.client() as client:
+            for rows in part:
+                np.testing.assert_array_equal(embed(client, rows), expected[rows])
+
+    with ThreadPoolExecutor(16) as pool:
+        kept = [pool.submit(good, wanted[i::4]) for i in range(4)]
+        for _ in pool.map(lambda seed: leave(service, seed), range(number)):
+            pass
+        for one in kept:
+            one.result()
+    until(lambda: service.numbers()["minibert_queue_tokens"] == service.numbers()["minibert_inflight_bytes"] == 0)
+    found = Counter(service.numbers())
+    found.subtract(before)
+    requests = found['minibert_request_count_total{route="/embed"}']
+    successes = found['minibert_request_success_total{route="/embed"}']
+    assert sum(count for name, count in found.items() if name.startswith("minibert_request_failure_total{")) == 0
+    assert requests == successes + found[DISCONNECTED]
+    assert successes >= number
+    print(f"{number} good clients, {number} that left: {requests:.0f} requests, {successes:.0f} answers")
+
+
+def test_clients_that_leave_cost_the_others_nothing(service: Served, expected: np.ndarray) -> None:
+    clients_that_leave(service, expected, 150)
+
+
+@pytest.mark.slow
+def test_ten_thousand_clients_that_leave(folder: Path, expected: np.ndarray) -> None:
+    with checked_service(folder, "60") as patient:  # a busy machine must not end a good client
+        clients_that_leave(patient, expected, 10_000)
+
+
+@pytest.mark.parametrize("number", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_idle_connections(service: Served, expected: np.ndarray, number: int) -> None:
+    import resource
+
+    number = min(number, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
+    probe = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(service.connect(probe)) for _ in range(number)]  # a head must arrive in a second
+        for connection in idle:
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert service.open_sockets() >= number
+        answers_as_before(service, expected)
+        assert idle[-1].send(probe)
+        assert idle[-1].recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "began",
+    [
+        b"",
+        b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n ",
+    ],
+    ids=["silent", "after an answer", "within a body"],
+)
+def test_clients_that_hold_connections_leave_room_for_others(folder: Path, expected: np.ndarray, began: bytes) -> None:
+    import resource
+
+    with served(str(folder), errors=[]) as running, contextlib.ExitStack() as stack:
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (64, 64))  # type: ignore[attr-defined]
+        for _ in range(100):
+            connection = stack.enter_context(running.connect())
+            with contextlib.suppress(OSError):
+                connection.sendall(began)
+
+        def is_healthy() -> bool:  # the connections that were refused must be closed first
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(f"{running.url}/health", timeout=PATIENCE).status_code == 200
+            return False
+
+        started = time.monotonic()
+        until(is_healthy)
+        assert time.monotonic() - started < PATIENCE / 2
+        if not began.startswith(b"POST"):
+            answers_as_before(running, expected)
+        stack.close()
+        answers_as_before(running, expected)
+        assert running.end(signal.SIGTERM) == 0
+
+
+# --- signals, and the same bytes --------------------------------------------------------------------------------------
+
+
+def test_a_service_that_was_killed_starts_again_at_the_same_place(
+    folder: Path, expected: np.ndarray, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "socket")
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        with served(str(folder), "--uds", path) as running, running.client() as client:
+            np.testing.assert_array_equal(embed(client, [1, 2]), expected[[1, 2]])
+            assert running.end(number) == (0 if number == signal.SIGTERM else -number)
+    with served(str(folder)) as running:
+        long = request(json.dumps({"inputs": ["word " * 500] * 500}).encode())
+        with running.connect(long) as connection:  # it is waiting for its answer
+            assert running.end(signal.SIGKILL) == -signal.SIGKILL
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(100) == b""
+    with served(str(folder), "--port", str(running.port)) as again:
+        answers_as_before(again, expected)
+        assert again.end(signal.SIGTERM) == 0
+
+
+def test_what_has_arrived_while_the_service_was_stopped_is_in_time(folder: Path) -> None:
+    """A body, and the head of another request; the service was stopped for longer than the time that they get."""
+    whole = request(b'{"inputs": "a"}')
+    with checked_service(folder, "2") as service, service.connect(whole[:-5]) as first:
+        until(lambda: service.numbers()['minibert_request_count_total{route="/embed"}'] == 1)
+        with service.connect(whole[:20]) as second:
+            service.process.send_signal(signal.SIGSTOP)
+            first.sendall(whole[-5:])
+            second.sendall(whole[20:])
+            time.sleep(2.5)
+            service.process.send_signal(signal.SIGCONT)
+            for connection in (first, second):
+                assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        first.close()
+
+
+CLIENTS, BUSY = 50, 20
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "banks", "raised", "their", "interest", "rates", "中文", "!"]
+
+
+class Models:
+    """An embedder and a ranker in this process, and their folders; `ask` compares a random answer of a service."""
+
+    def __init__(self, embedder: Path, folder: Path) -> None:
+        ranker = model_folder(folder / "ranker", "BertForSequenceClassification", num_labels=1, scale=5)
+        self.arguments = (str(embedder), str(ranker), "--max-wait", "100000", "--request-timeout", "100000")
+        self.embedder, self.ranker = SentenceTransformer(embedder), CrossEncoder(ranker)
+
+    def ask(self, client: httpx.Client, chance: random.Random) -> int:
+        """Send a random request to a random route, compare its answer if there is one, and return the status."""
+        number = chance.choice((1, 1, 1, 2, 5, 40))
+        texts = [" ".join(chance.choices(WORDS, k=chance.choice((0, 1, 5, 30, 90, 300)))) for _ in range(number)]
+        kind = chance.choice(("float", "base64", "low", "/embed", "bytes", "/rerank"))
+        body: dict[str, Any] = {"input": texts, "inputs": texts, "priority": "low" if kind == "low" else "normal"}
+        path, headers = kind if kind.startswith("/") else "/v1/embeddings", {}
+        if kind == "base64":
+            body["encoding_format"] = kind
+        if kind == "bytes":
+            path, headers = "/embed", {"accept": "application/octet-stream"}
+        if kind == "/rerank":
+            body = {"query": "a cat", "texts": texts, "raw_scores": True}
+        answer = client.post(path, json=body, headers=headers)
+        if answer.status_code != 200:
+            return answer.status_code
+        if kind == "/rerank":
+            found: Any = [row["score"] for row in sorted(answer.json(), key=lambda row: row["index"])]
+            pairs = [("a cat", text) for text in texts]
+            expected = self.ranker.predict(pairs, truncation="silent", activation_fn="identity")
+        else:
+            expected = self.embedder.encode(texts, truncation="silent", normalize_embeddings=path == "/embed")
+            if kind == "bytes":
+                found = np.frombuffer(answer.content, "<f4").reshape(expected.shape)
+            else:
+                found = answer.json() if path == "/embed" else [row["embedding"] for row in answer.json()["data"]]
+            if kind == "base64":
+                found = [np.frombuffer(base64.b64decode(row), "<f4") for row in found]
+        np.testing.assert_array_equal(np.float32(found), expected)
+        return answer.status_code
+
+
+@pytest.fixture(scope="module")
+def models(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(folder, tmp_path_factory.mktemp("mixed"))
+
+
+def at_once(
+    service: Served, clients: int, work: Callable[[httpx.Client, random.Random], Counter[Any]]
+) -> tuple[ThreadPoolExecutor, list[Future[Counter[Any]]]]:
+    """Do the work of all clients in threads, each with a connection, and return the pool and the futures."""
+
+    def one(number: int) -> Counter[Any]:
+        with service.client() as client:
+            return work(client, random.Random(number))
+
+    pool = ThreadPoolExecutor(clients)
+    return pool, [pool.submit(one, number) for number in range(clients)]
+
+
+@pytest.mark.parametrize("each", [8, pytest.param(100, marks=pytest.mark.slow)])
+def test_clients_get_their_own_answers_also_while_the_service_is_stopped(models: Models, each: int) -> None:
+    """Each answer has the bytes of `encode` and `predict`; twice, in two processes."""
+    for stops in (0, 3):
+        with served(*models.arguments, errors=[]) as service:
+            pool, futures = at_once(
+                service,
+                CLIENTS,
+                lambda client, chance: Counter(models.ask(client, chance) for _ in range(each)),
+            )
+            with pool:
+                for _ in range(stops):
+                    time.sleep(0.1)
+                    service.process.send_signal(signal.SIGSTOP)
+                    time.sleep(0.3)
+                    service.process.send_signal(signal.SIGCONT)
+                assert sum((one.result() for one in futures), Counter()) == {200: CLIENTS * each}
+            assert service.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_busy_service_in_order(models: Models, number: signal.Signals) -> None:
+    """Each request is answered or refused; a connection may end only between two requests."""
+    ready = threading.Barrier(BUSY + 1)
+
+    def work(client: httpx.Client, chance: random.Random) -> Counter[Any]:
+        found = Counter[Any]([models.ask(client, chance)])
+        ready.wait(PATIENCE)
+        while True:
+            try:
+                found[models.ask(client, chance)] += 1
+            except httpx.TransportError as error:
+                found["a part" if "complete" in str(error) else "ended"] += 1  # httpx: incomplete, or without complete
+                return found
+
+    with served(*models.arguments, "--shutdown-timeout", "20", errors=[]) as service:
+        pool, futures = at_once(service, BUSY, work)
+        with pool:
+            ready.wait(PATIENCE)
+            time.sleep(0.5)
+            began = time.monotonic()
+            assert service.end(number) == 0
+            assert time.monotonic() - began < 20
+            found = sum((one.result() for one in futures), Counter[Any]())
+    assert found.keys() <= {200, 429, 503, "ended"}
+    assert found[200] >= BUSY

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+import httpx
 
 from tests.support.outcomes import PATIENCE, ROOT
 
-__all__ = ["Served", "served"]
+__all__ = ["Served", "request", "served", "until"]
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def request(body: bytes, path: str = "/embed", headers: str = "") -> bytes:
+    """Return the bytes of a request."""
+    return f"POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Served:
@@ -26,6 +44,37 @@ class Served:
         """Send a signal, and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
+
+    def client(self) -> httpx.Client:
+        """Return a client, also of a Unix socket."""
+        if self.port:
+            return httpx.Client(base_url=self.url, timeout=PATIENCE)
+        transport = httpx.HTTPTransport(uds=self.url.removeprefix("unix:"))
+        return httpx.Client(transport=transport, base_url="http://x", timeout=PATIENCE)
+
+    def connect(self, sent: bytes = b"") -> socket.socket:
+        """Open a connection, and send bytes."""
+        connection = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        connection.sendall(sent)
+        return connection
+
+    def numbers(self) -> dict[str, float]:
+        """Return what /metrics says."""
+        with self.client() as client:
+            lines = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+    def open_files(self) -> int:
+        """Count the open files of the process."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def open_sockets(self) -> int:
+        """Count its open sockets: the one that listens, the loop's two, and connections."""
+        found = 0
+        for one in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found += one.readlink().name.startswith("socket:")
+        return found
 
 
 @contextlib.contextmanager
@@ -46,7 +95,7 @@ def served(
         Variables.
     """
     command = [sys.executable, *program.split(), *arguments]
-    if "--uds" not in arguments and program.endswith(" serve"):
+    if "--uds" not in arguments and "--port" not in arguments and program.endswith(" serve"):
         command += ["--port", "0"]
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **options) as process:

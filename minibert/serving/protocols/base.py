@@ -7,7 +7,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -23,22 +23,9 @@ from minibert.serving.settings import ErrorKind, ServiceError
 __all__ = ["STATUS", "Errors", "Meta", "Post", "Raw", "Struct", "Work"]
 
 STATUS: Mapping[ErrorKind, int] = {
-    "invalid_json": 400,
-    "invalid": 400,
-    "empty": 400,
-    "too_long": 400,
-    "too_many": 400,
-    "too_large": 413,
-    "media_type": 415,
-    "model": 404,
-    "key": 401,
-    "not_found": 404,
-    "method": 405,
-    "slow": 408,
-    "overloaded": 429,
-    "unavailable": 503,
-    "unsupported": 400,
-    "failed": 500,
+    **dict.fromkeys(get_args(ErrorKind), 400),
+    **{"too_large": 413, "media_type": 415, "model": 404, "key": 401, "not_found": 404, "method": 405, "slow": 408},
+    **{"overloaded": 429, "unavailable": 503, "failed": 500},
 }
 """The status of each kind of error. Elasticsearch halves a text after 413, or after 400 for "too_long"."""
 
