@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.options import add_compute_type, add_shared_weights, natural, option, positive
+from minibert.cli.options import add_compute_type, add_options, add_shared_weights, add_verb, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 from minibert.serving.settings import Settings, Truncation
@@ -38,79 +38,60 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _no_seconds(text: str) -> float:
+def _delay(text: str) -> float:
     return 0.0 if text in ("0", "0.0") else _seconds(text)
 
 
-# How argparse reads the value -> the options: their names and that of the value, the default, the help.
-_OPTIONS: dict[Any, tuple[tuple[str, Any, str], ...]] = {
-    str: (
-        ("--model-id MODEL", None, "a further model; a name of text-embeddings-inference"),
-        ("--host --hostname HOST", "127.0.0.1", "name or address to listen on"),
-        ("--uds PATH", None, "listen on a Unix socket instead"),
-        ("--served-model-name NAME", None, "the name by which clients ask for the model"),
-        ("--revision REVISION", None, "branch, tag or commit of the hub repositories (default: main)"),
-        ("--default-prompt-name NAME", None, "the prompt of requests that do not name one"),
-        ("--metrics-namespace NAME", "minibert", "beginning of the names in /metrics"),
-        ("--api-key-file FILE", None, "a file with a key per line, which is read again at SIGHUP"),
-    ),
-    _several: (
-        (
-            "--api-key KEY",
-            None,
-            "keys, separated by commas; a request must have one of them in its header Authorization. Other users of "
-            "the machine can see the arguments of a program: better use MINIBERT_SERVE_API_KEY or a file",
-        ),
-        (
-            "--cors-allow-origin ORIGIN",
-            [],
-            "origins, separated by commas, whose pages may ask the service, such as https://example.org; * means all",
-        ),
-    ),
-    natural: (("--port PORT", 8080, "0 lets the system choose"),),
-    positive: (
-        ("--threads N", None, "threads of the engine"),
-        ("--step-ms N", round(1000 * Settings.step_seconds), "milliseconds of a step of the engine"),
-        ("--max-client-batch-size N", Settings.max_inputs, "texts of a request"),
-        ("--max-body-bytes --payload-limit N", Settings.max_body_bytes, "bytes of a request"),
-        ("--max-inflight-bytes N", Settings.max_inflight_bytes, "bytes of all requests and answers in flight"),
-    ),
-    _seconds: (
-        ("--max-wait N", Settings.max_wait, "a request whose estimated wait is longer is refused with 429"),
-        ("--request-timeout N", Settings.request_timeout, "from a request to its answer"),
-        ("--body-timeout N", Settings.body_timeout, "in which a request's head must arrive, and then its body"),
-        ("--send-timeout N", 60.0, "in which a client must read some of its answer"),
-        ("--shutdown-timeout N", 30.0, "for the requests that have begun when the service ends"),
-    ),
-    _no_seconds: (("--drain-delay N", 0.0, "of usual answers after SIGTERM, while /readyz says 503"),),
-}
+_OPTIONS = f"""
+    --model-id MODEL: a further model; a name of text-embeddings-inference
+    --host, --hostname HOST = 127.0.0.1: name or address to listen on
+    --port PORT = 8080: 0 lets the system choose
+    --uds PATH: listen on a Unix socket instead
+    --served-model-name NAME: the name by which clients ask for the model
+    --any-model-name: answer requests for any model with the first one
+    --revision REVISION: branch, tag or commit of the hub repositories (default: main)
+    --backend {"|".join(BACKENDS)}: the code that computes
+    --threads N: threads of the engine
+    --truncation {"|".join(get_args(Truncation))} = {Settings.truncation}: if a text is too long and its request does
+        not say what to do: cut it and report it, refuse it, or average its windows
+    --default-prompt-name NAME: the prompt of requests that do not name one
+    --step-ms N = {1000 * Settings.step_seconds:g}: milliseconds of a step of the engine
+    --max-wait SECONDS = {Settings.max_wait}: a request whose estimated wait is longer is refused with 429
+    --max-client-batch-size N = {Settings.max_inputs}: texts of a request
+    --max-body-bytes, --payload-limit N = {Settings.max_body_bytes}: bytes of a request
+    --max-inflight-bytes N = {Settings.max_inflight_bytes}: bytes of all requests and answers in flight
+    --request-timeout SECONDS = {Settings.request_timeout}: from a request to its answer
+    --body-timeout SECONDS = {Settings.body_timeout}: in which the head of a request must arrive, and then its body
+    --send-timeout SECONDS = 60.0: in which a client must read some of its answer
+    --shutdown-timeout SECONDS = 30.0: for the requests that have begun when the service ends
+    --drain-delay SECONDS = 0: of usual answers after SIGTERM, while /readyz says 503
+    --metrics-namespace NAME = minibert: beginning of the names in /metrics
+    --api-key KEY: keys, separated by commas; a request must have one of them in its header Authorization. Other users
+        of the machine can see the arguments of a program: better use MINIBERT_SERVE_API_KEY or a file
+    --api-key-file FILE: a file with a key per line, which is read again at SIGHUP
+    --cors-allow-origin ORIGIN: origins, separated by commas, whose pages may ask the service, such as
+        https://example.org; * means all
+    --json-logs: log a JSON object per request, without its texts
+    """
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    serve = verbs.add_parser(
+    serve = add_verb(
+        verbs,
         "serve",
-        help="answer requests for vectors and scores over HTTP",
-        description="Answer requests for vectors and scores over HTTP, in the protocols of OpenAI, "
-        "text-embeddings-inference, Cohere, Ollama and bert-as-service. SIGTERM ends the service when all requests "
-        "that have begun are answered. Each option is also an environment variable: --max-wait is "
-        "MINIBERT_SERVE_MAX_WAIT.",
+        _serve,
+        "answer requests for vectors and scores over HTTP",
+        "Answer requests for vectors and scores over HTTP, in the protocols of OpenAI, text-embeddings-inference, "
+        "Cohere, Ollama and bert-as-service. SIGTERM ends the service when all requests that have begun are answered. "
+        "Each option is also an environment variable: --max-wait is MINIBERT_SERVE_MAX_WAIT.",
     )
-    serve.add_argument(
-        "models",
-        nargs="*",
-        metavar="MODEL",
-        help=f"hub ids or folders (default: {DEFAULT_MODEL}); without a name, the first that can answer does it",
-    )
-    for kind, rows in _OPTIONS.items():
-        for flags, default, text in rows:
-            unit = "seconds: " if kind in (_seconds, _no_seconds) else ""
-            option(serve, flags, unit + text, type=kind, default=default)
-    text = "what is done with texts that are too long: cut and report them, refuse them, or average their windows"
-    option(serve, "--truncation", text, choices=get_args(Truncation), default=Settings.truncation)
-    option(serve, "--any-model-name", "answer requests for any model with the first one")
-    option(serve, "--json-logs", "log a JSON object per request, without its texts")
-    option(serve, "--backend", "the code that computes", choices=BACKENDS)
+    text = f"hub ids or folders (default: {DEFAULT_MODEL}); without a name, the first that can answer does it"
+    serve.add_argument("models", nargs="*", metavar="MODEL", help=text)
+    types: dict[str, Any] = {"port": natural, "api_key": _several, "cors_allow_origin": _several, "drain_delay": _delay}
+    names = re.findall(r"--([\w-]+) SECONDS", _OPTIONS)
+    types = {**{name.replace("-", "_"): _seconds for name in names}, **types}
+    add_options(serve, _OPTIONS, **{name: {"type": kind} for name, kind in types.items()})
     add_compute_type(serve)
     add_shared_weights(serve)
     parse = serve.parse_known_args
@@ -118,8 +99,7 @@ def add_verbs(verbs: Any) -> None:
     def with_variables(args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         return parse([*_variables(serve), *(args or ())], namespace)
 
-    serve.parse_known_args = with_variables
-    serve.set_defaults(run=_serve)
+    serve.parse_known_args = with_variables  # type: ignore[assignment]
 
 
 def _variables(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -196,6 +176,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         started=lambda address: report_problem(f"serving {shown} on {address}"),
         head_timeout=arguments.body_timeout,
         keys=keys,
-        allow_origins=arguments.cors_allow_origin,
+        allow_origins=arguments.cors_allow_origin or (),
         **options,
     )

@@ -26,7 +26,7 @@ from minibert.serving.scheduler import Job
 from minibert.serving.settings import ServiceError, Settings
 from minibert.tasks.text_classification import function_of
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.texts import check_texts
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs
 
 _MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
@@ -193,8 +193,8 @@ class Classifier(ServedModel[CrossEncoder]):
             raise wrong("truncate", f"{options.truncation[:50]!r}; expected true, false or 'error'.")
         models.check_side(options.side)
         try:
-            check_inputs([first for first, _ in inputs], name=options.field)
-            check_inputs(["" if second is None else second for _, second in inputs], name=options.field)
+            check_texts([first for first, _ in inputs], name=options.field)
+            check_texts(["" if second is None else second for _, second in inputs], name=options.field)
         except (TypeError, ValueError) as error:
             raise ServiceError("invalid", str(error), param=options.field) from error
 

@@ -24,7 +24,7 @@ from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import ServiceError, Settings, Truncation
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.texts import check_texts
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.similarity import normalize_embeddings
 
@@ -174,7 +174,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             rows, prompt_name = list(range(len(inputs))), None
         else:
             try:
-                check_inputs(inputs)
+                check_texts(inputs)
             except (TypeError, ValueError) as error:
                 raise ServiceError("invalid", str(error), param="input") from error
             distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
@@ -250,10 +250,9 @@ class Embedder(ServedModel[SentenceTransformer]):
         pipeline = self.model.pipeline
         scaled = options.modules and pipeline.names[-1:] == ("Normalize",)  # the model's vectors have length 1
         if not options.modules:
-            pipeline = dataclasses.replace(pipeline, steps=(), widths=pipeline.widths[:1], names=())
+            pipeline = dataclasses.replace(pipeline, steps=())
         elif scaled and options.normalize is False:
-            fewer = {name: getattr(pipeline, name)[:-1] for name in ("steps", "widths", "names")}
-            pipeline = dataclasses.replace(pipeline, **fewer)
+            pipeline = dataclasses.replace(pipeline, steps=pipeline.steps[:-1])
         scale = bool(options.normalize) if not scaled else options.dimensions is not None
         return _Task(task, pipeline, width, scale and options.normalize is not False, prompt_name, model, truncation)
 
