@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertModel, BertTokenizer, SentenceTransformer
-from minibert._utils.validation import brief, check_int, is_cpu
+from minibert._utils.validation import brief, check_int
 from minibert.integrations import ChromaEmbeddingFunction
-from minibert.vectors.layers import join_subwords, resolve_layers
-from minibert.vectors.plot import plot_hidden_values
+from minibert.vectors.layers import join_subwords
 
 HUGE = 10**5000
 
@@ -50,18 +49,14 @@ def test_ints_are_returned_as_python_ints() -> None:
     assert check_int("n", HUGE, 1) == HUGE
 
 
-@pytest.mark.parametrize(
-    ("value", "limits", "error"),
-    [
+def test_refused_ints() -> None:
+    for value, limits, error in (
         *((value, (1,), TypeError) for value in (True, np.True_, 1.0, None)),
         *((value, limits, ValueError) for value, limits in ((0, (1,)), (np.int8(-1), (0,)), (5, (1, 4)))),
         *((value, (1, 4), ValueError) for value in (HUGE, -HUGE)),
-    ],
-    ids=brief,
-)
-def test_refused_ints(value: Any, limits: tuple[int, ...], error: type[Exception]) -> None:
-    with pytest.raises(error, match=rf"^n={re.escape(brief(value))}; expected an int"):
-        check_int("n", value, *limits)
+    ):
+        with pytest.raises(error, match=rf"^n={re.escape(brief(value))}; expected an int"):
+            check_int("n", value, *limits)
 
 
 def test_any_value_can_be_shown() -> None:
@@ -79,15 +74,6 @@ def test_any_value_can_be_shown() -> None:
     assert "\ud800" not in brief("\ud800")
     for value in (nested(3000), "a" * 10**6, np.zeros(10**5), Silent(), array(), [array()], {HUGE: nested(3000)}):
         assert 0 < len(brief(value)) < 200
-
-
-def test_the_cpu_under_all_its_names() -> None:
-    import torch
-
-    for device in ("cpu", "cpu:0", torch.device("cpu"), torch.device("cpu", 0)):
-        assert is_cpu(device)
-    for other in (None, "cuda", "cuda:0", "cpu:1", torch.device("meta"), HUGE, nested(3000)):
-        assert not is_cpu(other)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -108,27 +94,12 @@ def test_values_of_another_type_are_refused(call: Any, error: type[Exception], n
             call(value)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((name, value) for name in ("output_hidden_states", "output_attentions") for value in ([nested(3000)], HUGE)),
-        *(("num_layers", value) for value in (nested(3000), HUGE, -HUGE)),
-    ],
-    ids=brief,
+NAMES = (
+    "batch_size truncate_dim layers pooling special_tokens truncation stride device precision output_value prompt_name"
 )
-def test_messages_of_the_model_show_any_value(small_folder: Path, name: str, value: Any) -> None:
-    model = BertModel.from_pretrained(small_folder, backend="numpy")
-    with pytest.raises((TypeError, ValueError), match=rf"^{name}.*(\[\[\[|<an integer of 16610 bits>)"):
-        model([[1, 2]], **{name: value})
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("batch_size", "truncate_dim", "layers", "pooling", "special_tokens", "truncation", "stride", "device"),
-        *("precision", "output_value", "prompt_name"),
-    ],
-)
+@pytest.mark.parametrize("name", NAMES.split())
 def test_integers_of_5000_digits_are_named(sentences: SentenceTransformer, name: str) -> None:
     more = {"truncation": "split"} if name == "stride" else {}
     for value in (-HUGE, [1, HUGE]) if name == "layers" else (-HUGE,):
@@ -144,7 +115,7 @@ def test_one_text_is_not_several(sentences: SentenceTransformer) -> None:
         with pytest.raises(TypeError, match="text"):
             sentences.tokenizer.windows(wrong, max_length=8)
     for wrong in (["a", None], ["a", 3]):
-        with pytest.raises(TypeError, match="text 1 is"):
+        with pytest.raises(TypeError, match=r"text\[1\]"):
             sentences.tokenizer.windows(wrong, max_length=8)
 
 
@@ -208,15 +179,3 @@ def test_sums_beyond_float32_are_infinite() -> None:
     with np.errstate(all="raise"):
         assert np.isposinf(join_subwords(large, "sum")).all()
         np.testing.assert_array_equal(join_subwords(large, "mean"), large[0])
-
-
-@pytest.mark.parametrize("bins", [0, 10_001, 2**63, HUGE, True, 5.0, "5", None], ids=brief)
-def test_bins_must_be_a_number_that_can_be_plotted(bins: Any) -> None:
-    with pytest.raises(ValueError if type(bins) is int else TypeError, match="bins="):
-        plot_hidden_values(np.arange(9, dtype=np.float32), bins=bins)
-
-
-def test_layers_that_no_message_could_show() -> None:
-    for wrong in (nested(3000), [nested(3000)]):
-        with pytest.raises(TypeError, match="layers="):
-            resolve_layers(wrong, 2)

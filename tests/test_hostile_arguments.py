@@ -33,7 +33,7 @@ from tests.support.report import REPORT
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, minibert.ModelFormatError, minibert.DownloadError)
-SAMPLE, SEED = 2500, 20
+SAMPLE, SEED = 1500, 20
 
 
 def nested(depth: int) -> list[Any]:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,7 +23,6 @@ from minibert.cli import main
 from minibert.kernels import packing
 from minibert.models import shared_weights
 from minibert.models.saving import named_arrays
-from minibert.models.shared_weights import list_files
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.head_models import head_checkpoint, inputs_of, logits_of
 from tests.support.report import REPORT
@@ -53,14 +53,6 @@ def mapped_files(cache: Path) -> list[Path]:
     return sorted(cache.glob("*.weights"))
 
 
-def refuse_to_pack(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise AssertionError("packed again")
-
-    monkeypatch.setattr("minibert.kernels.ops.pack", refuse)
-    monkeypatch.setattr("minibert.kernels.ops.pack_words", refuse)
-
-
 # --- the same results -------------------------------------------------------------------------------------------------
 
 
@@ -72,15 +64,23 @@ def test_the_states_have_the_same_bits(
     plain = BertModel.from_pretrained(small_folder, **options)
     first = BertModel.from_pretrained(small_folder, shared_weights=True, **options)
     (file,) = mapped_files(cache)
-    refuse_to_pack(monkeypatch)
-    second = BertModel.from_pretrained(small_folder, shared_weights=True, **options)
-    assert states(first) == states(second) == states(plain)
+    with monkeypatch.context() as patch:
+        for name in ("pack", "pack_words"):  # nothing is packed again
+            patch.setattr(f"minibert.kernels.ops.{name}", None)
+        second = BertModel.from_pretrained(small_folder, shared_weights=True, **options)
+    copied = pickle.loads(pickle.dumps(second))
+    expected = states(plain)
+    assert all(states(model) == expected for model in (first, second, copied))
     assert mapped_files(cache) == [file]
-    assert second.compute_type == compute_type
     assert [model.shared_weights for model in (first, second, plain)] == [True, True, False]
     for (name, ours), (also, theirs) in zip(named_arrays(second.weights), named_arrays(plain.weights), strict=True):
         assert name == also
         np.testing.assert_array_equal(ours, theirs)
+    for array in (second.weights.word_embeddings, second.embeddings.word_embeddings.weight):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 1
+    shutil.rmtree(cache)
+    assert states(second) == expected, "they stay if the file is deleted"
 
 
 def test_compute_types_and_processors_have_files_of_their_own(
@@ -96,9 +96,8 @@ def test_compute_types_and_processors_have_files_of_their_own(
 
 
 @pytest.mark.parametrize("name", sorted(minibert.bert.weights.HEADS))
-def test_models_with_heads_share_the_encoder(name: str, tmp_path: Path, cache: Path) -> None:
-    folder = head_checkpoint(tmp_path / "model", name)
-    inputs, loader = inputs_of(name), getattr(minibert, name)
+def test_models_with_heads_share_the_encoder(name: str, folder_of: Any, cache: Path) -> None:
+    folder, inputs, loader = folder_of(name), inputs_of(name), getattr(minibert, name)
     expected = logits_of(loader.from_pretrained(folder)(**inputs))
     for _ in range(2):
         found = logits_of(loader.from_pretrained(folder, shared_weights=True)(**inputs))
@@ -136,54 +135,30 @@ def test_every_loader_takes_the_keyword(tmp_path: Path, cache: Path) -> None:
     assert len(mapped_files(cache)) == 4
 
 
-def test_a_copy_by_pickle_has_its_own_weights_and_the_same_bits(small_folder: Path) -> None:
-    model = BertModel.from_pretrained(small_folder, shared_weights=True)
-    assert states(pickle.loads(pickle.dumps(model))) == states(model)
-
-
 # --- the files --------------------------------------------------------------------------------------------------------
 
 
 def test_a_changed_checkpoint_gets_new_weights(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new file has the old one's size and time of modification, and its digest was noted at once."""
-    monkeypatch.setattr(shared_weights, "_SETTLED_SECONDS", -1)
+    """The new file has the old one's size and time of modification; the digest is noted if the file has settled."""
     one, other = (random_checkpoint(tmp_path / str(seed), seed=seed) for seed in (0, 1))
     weights = one / "model.safetensors"
     state = weights.stat()
     expected = {name: states(BertModel.from_pretrained(name)) for name in (one, other)}
     assert states(BertModel.from_pretrained(one, shared_weights=True)) == expected[one]
-    assert len(list(cache.glob("*.digest"))) == 1
+    assert list(cache.glob("*.digest")) == []
+    monkeypatch.setattr(shared_weights, "_SETTLED_SECONDS", -1)
+    BertModel.from_pretrained(one, shared_weights=True)
+    (noted,) = cache.glob("*.digest")
+    noted.write_text("damaged")
+    BertModel.from_pretrained(one, shared_weights=True)
+    assert len(noted.read_text()) == 64
+    assert len(mapped_files(cache)) == 1
     with weights.open("r+b") as file:  # the same inode
         file.write((other / "model.safetensors").read_bytes())
     os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
     after = weights.stat()
     assert (after.st_size, after.st_ino, after.st_mtime_ns) == (state.st_size, state.st_ino, state.st_mtime_ns)
     assert states(BertModel.from_pretrained(one, shared_weights=True)) == expected[other] != expected[one]
-
-
-def test_a_digest_is_noted_only_for_a_file_that_has_settled(
-    small_folder: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = Path(shutil.copytree(small_folder, tmp_path / "copy"))
-    BertModel.from_pretrained(folder, shared_weights=True)
-    assert list(cache.glob("*.digest")) == []
-    monkeypatch.setattr(shared_weights, "_SETTLED_SECONDS", -1)
-    BertModel.from_pretrained(folder, shared_weights=True)
-    (noted,) = cache.glob("*.digest")
-    noted.write_text("damaged")
-    BertModel.from_pretrained(folder, shared_weights=True)
-    assert len(noted.read_text()) == 64
-    assert len(mapped_files(cache)) == 1
-
-
-def test_a_damaged_file_is_not_used(small_folder: Path, cache: Path) -> None:
-    expected = states(BertModel.from_pretrained(small_folder, shared_weights=True))
-    (file,) = mapped_files(cache)
-    good = file.read_bytes()
-    file.chmod(0o644)
-    file.write_bytes(good[:-4000] + bytes(4000))
-    assert states(BertModel.from_pretrained(small_folder, shared_weights=True)) == expected
-    assert file.read_bytes() == good
 
 
 @pytest.mark.parametrize("failure", ["no folder", "full disk", "others"])
@@ -194,11 +169,8 @@ def test_weights_that_cannot_be_shared_are_loaded_and_warned_of_once(
     if failure == "no folder":
         cache.write_text("a file")
     elif failure == "full disk":
-
-        def fail(*arguments: object, **options: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr("minibert.models.shared_weights.write_trusted", fail)
+        full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+        monkeypatch.setattr("minibert.models.shared_weights.write_trusted", full)
     elif not hasattr(os, "geteuid"):
         pytest.skip("files do not have owners on this system")
     else:
@@ -247,15 +219,12 @@ def test_other_values_and_backends_are_refused(small_folder: Path, monkeypatch: 
     BertModel.from_pretrained(small_folder, shared_weights=False)
 
 
-def test_the_command_line_has_the_option(
-    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = str(sentence_model(tmp_path / "sentences"))
-    main(["embed", "the cat", "-m", folder])
-    plain = capsys.readouterr().out
-    assert mapped_files(cache) == []
-    main(["embed", "the cat", "-m", folder, "--shared-weights"])
-    assert capsys.readouterr().out == plain
+def test_the_command_line_has_the_option(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, outputs = str(sentence_model(tmp_path / "sentences")), []
+    for option in ([], ["--shared-weights"]):
+        assert main(["embed", "the cat", "-m", folder, *option]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
     (file,) = mapped_files(cache)
     main(["doctor", "--json"])
     shared = json.loads(capsys.readouterr().out)["shared_weights"]
@@ -263,12 +232,6 @@ def test_the_command_line_has_the_option(
     (listed,) = shared["files"]
     assert (listed["path"], listed["bytes"]) == (str(file), file.stat().st_size)
     assert "sentences" in listed["title"]
-    monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", "1")
-    main(["info", "-m", folder])
-    assert "parameters" in capsys.readouterr().out
-    main(["embed", "the cat", "-m", folder, "--no-shared-weights", "--backend", "numpy"])
-    assert main(["embed", "the cat", "-m", folder, "--backend", "numpy"]) == 1
-    assert "MINIBERT_SHARED_WEIGHTS=1" in capsys.readouterr().err
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -345,9 +308,9 @@ print("written", len(arrays))
 """
 
 
-def test_no_write_into_a_weight_kills_the_process_or_is_seen_by_others(tmp_path: Path, cache: Path) -> None:
+def test_no_write_into_a_weight_kills_the_process_or_is_seen_by_others(folder_of: Any, cache: Path) -> None:
     """The mapping is private to the process: the pages that it changes become its own."""
-    folder = head_checkpoint(tmp_path / "model", "BertForMaskedLM")
+    folder = folder_of("BertForMaskedLM")
     model = BertForMaskedLM.from_pretrained(folder, shared_weights=True)
     before = {file: file.read_bytes() for file in mapped_files(cache)}
     expected = np.asarray(model(IDS).logits).tobytes()
@@ -357,14 +320,3 @@ def test_no_write_into_a_weight_kills_the_process_or_is_seen_by_others(tmp_path:
     assert int(done.stdout.split()[1]) > 20
     assert {file: file.read_bytes() for file in mapped_files(cache)} == before
     assert np.asarray(model(IDS).logits).tobytes() == expected
-
-
-def test_weights_are_read_only_and_stay_if_the_file_is_deleted(small_folder: Path, cache: Path) -> None:
-    model = BertModel.from_pretrained(small_folder, shared_weights=True)
-    for array in (model.weights.word_embeddings, model.embeddings.word_embeddings.weight):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0, 0] = 1
-    before = states(model)
-    shutil.rmtree(cache)
-    assert list_files(cache) == []
-    assert states(model) == before
