@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from minibert import BertConfig, BertModel, BertTokenizer, ModelFormatError, SentenceTransformer
-from minibert.bert.config import ACTIVATIONS
+from minibert.bert.reference import ACTIVATIONS
 from minibert.checkpoint.files import locate
 from tests.support.checkpoints import random_checkpoint, sentence_model
 

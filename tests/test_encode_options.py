@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from minibert import SentenceTransformer
-from minibert.bert.config import ACTIVATIONS
 from minibert.bert.low_precision import FORMATS_OF
+from minibert.bert.reference import ACTIVATIONS
 from minibert.cli.corpus import add_verbs as add_extract
 from minibert.cli.embed import add_verbs as add_embed
 from minibert.cli.options import Parser

@@ -11,8 +11,8 @@ import pytest
 
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
-from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear
+from minibert.bert.reference import ACTIVATIONS
 from tests.support import oracle
 from tests.support.cases import OP_CASES, OpCase, activation_grid, pack_lengths
 

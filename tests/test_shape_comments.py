@@ -27,9 +27,10 @@ import numpy as np
 import pytest
 
 from minibert.bert import encoder, heads, reference
-from minibert.bert.config import ACTIVATIONS, BertConfig
+from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.packed import PackedBatch
+from minibert.bert.reference import ACTIVATIONS
 from minibert.bert.weights import PredictionWeights, Weights
 from minibert.checkpoint.files import locate
 from minibert.models.inputs import pack

@@ -18,23 +18,12 @@ from minibert._utils.keywords import (
     given_name,
 )
 from minibert._utils.validation import brief, check_stored_int
+from minibert.bert.reference import ACTIVATIONS
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles
 
-
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
-"""The values of ``hidden_act`` that minibert implements -> the activation that each means, as in transformers."""
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 """The values of ``problem_type``: what the logits of a classifier mean."""

@@ -126,7 +126,7 @@ class Embed(Protocol):
 class ApplyLinear(Protocol):
     """x (T, K) times a prepared weight, with an epilogue: y = activation(x weight^T + bias) + residual, (T, N).
 
-    `activation` is a value of `config.ACTIVATIONS`, `residual` an array of shape (T, N). None leaves the step out.
+    `activation` is a value of `reference.ACTIVATIONS`, `residual` an array of shape (T, N). None leaves the step out.
     """
 
     def __call__(

@@ -270,7 +270,19 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "tanh": np.tanh,
     "sigmoid": sigmoid,
 }
-"""The formula of each activation. `config.ACTIVATIONS` says which ``hidden_act`` means which."""
+"""The formula of each activation."""
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+"""The values of ``hidden_act`` that minibert implements -> the activation that each means, as in transformers."""
 
 
 def prepare(linear: Linear) -> Linear:

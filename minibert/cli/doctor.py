@@ -21,8 +21,8 @@ import minibert
 from minibert._utils.system import available_cores
 from minibert._utils.validation import FloatArray, counted
 from minibert.bert import low_precision, reference
-from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear, Ops
+from minibert.bert.reference import ACTIVATIONS
 from minibert.cli.options import add_compute_type, add_options, add_verb
 from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
 from minibert.models.shared_weights import shared_folder

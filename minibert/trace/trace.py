@@ -102,8 +102,8 @@ class Trace(Mapping[str, FloatArray]):
     edits : tuple of EditReport
         One for each item of ``edit=``.
     activation : str or None
-        The activation of the feed forward, one of the values of `ACTIVATIONS` of ``minibert/bert/config.py``; None for
-        a trace from a file.
+        The activation of the feed forward, one of the values of `ACTIVATIONS` (``minibert/bert/reference.py``); None
+        for a trace from a file.
     """
 
     def __init__(

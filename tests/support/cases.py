@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear, Ops
+from minibert.bert.reference import ACTIVATIONS
 
 __all__ = ["OP_CASES", "Arguments", "OpCase", "pack_lengths"]
 

@@ -118,7 +118,7 @@ ACTIVATION_WORDS = {
     "silu": "SiLU, also called swish: x / (1 + exp(-x)). It keeps large numbers and brings very negative ones near 0.",
     "tanh": "tanh(x). It brings every number between -1 and 1.",
 }
-"""What each activation that `hidden_act` can mean does (`ACTIVATIONS` of minibert/bert/config.py)."""
+"""What each activation that `hidden_act` can mean does (`ACTIVATIONS` of minibert/bert/reference.py)."""
 
 
 def activation_words(activation: str | None) -> str:
