@@ -168,8 +168,6 @@ def test_bad_arguments(minilm_sentences: SentenceTransformer) -> None:
             ("batch_size", ValueError): (0, -3),
             ("device", ValueError): ("cuda", ["cpu", "cuda:1"]),
             ("processing_kwargs", ValueError): ({"text": {"max_length": 4}},),
-            ("pool", TypeError): ({},),
-            ("pool", ValueError): ({"input": 1, "output": 2, "processes": [3]},),
             ("output_value", ValueError): ("sentences",),
             ("precision", ValueError): ("float64", "int8"),  # one vector does not have ranges
             ("truncate_dim", TypeError): ("8",),

@@ -256,7 +256,7 @@ class CrossEncoder(SentenceModel):
             named.
         """
         pairs, single = as_pairs(one_of("inputs", inputs, "sentences", sentences))
-        self._check_call(device, pool, processing_kwargs)
+        self._check_call(device, processing_kwargs)
         if convert_to_tensor or not convert_to_numpy:
             torch_interop.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
         chosen = one_of("activation_fn", activation_fn, "activation_fct", activation_fct)

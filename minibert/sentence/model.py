@@ -277,16 +277,13 @@ class SentenceModel(TorchLike):
         return {"input": None, "output": None, "processes": []}
 
     @staticmethod
-    def stop_multi_process_pool(pool: Mapping[str, Any]) -> None:
-        """Check that this is a pool of `start_multi_process_pool`; there is nothing to stop."""
-        _check_pool(pool)
+    def stop_multi_process_pool(pool: object) -> None:
+        """Do nothing, because a pool does not have processes here."""
 
     @staticmethod
-    def _check_call(device: object, pool: object, processing_kwargs: object) -> None:
-        """Refuse arguments of sentence-transformers that would change the result, or use other processes."""
+    def _check_call(device: object, processing_kwargs: object) -> None:
+        """Refuse arguments of sentence-transformers that would change the result."""
         check_device(device)
-        if pool is not None:
-            _check_pool(pool)
         if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
             raise ValueError(
                 f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}. To cut texts earlier, set "
@@ -541,14 +538,3 @@ def _check_backend(backend: str | None) -> str | None:
             "backend= out."
         )
     return None if isinstance(backend, str) and backend == "torch" else backend
-
-
-def _check_pool(pool: object) -> None:
-    """Refuse anything but a pool of `SentenceModel.start_multi_process_pool`."""
-    if not isinstance(pool, Mapping) or "processes" not in pool:
-        raise TypeError(f"pool={brief(pool)}; expected None, or the result of start_multi_process_pool().")
-    if pool["processes"]:
-        raise ValueError(
-            "pool holds processes of another model. Call start_multi_process_pool() of this model, or leave pool= out: "
-            "the threads of this process compute."
-        )

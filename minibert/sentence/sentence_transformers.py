@@ -308,7 +308,7 @@ class SentenceTransformer(VectorModel):
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
-        self._check_call(device, pool, processing_kwargs)
+        self._check_call(device, processing_kwargs)
         precision = check_output(convert_to_tensor, convert_to_numpy, output_value, precision)
         options = EncodeOptions(
             prompt_name=prompt_name,
@@ -441,8 +441,6 @@ class SentenceTransformer(VectorModel):
             raise TypeError(
                 f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode."
             )
-        if progress is not None and not callable(progress):
-            raise TypeError(f"progress={brief(progress)}; expected a function that takes a number of texts, or None.")
         chosen = EncodeOptions.of(options)
         task = self.encode_task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
         if task.recipe.modes == ("none",):

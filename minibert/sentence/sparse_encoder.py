@@ -201,7 +201,7 @@ class SparseEncoder(VectorModel):
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
-        self._check_call(device, pool, processing_kwargs)
+        self._check_call(device, processing_kwargs)
         with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
             chunks = self.encode_chunks(
                 texts,

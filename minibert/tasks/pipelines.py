@@ -115,7 +115,7 @@ def pipeline(
             "pipeline() needs a model: a hub id, a folder or a loaded model, such as pipeline('fill-mask', "
             "'bert-base-uncased'). minibert does not choose one."
         )
-    given = {option: arguments.pop(option) for option in _OPTIONS if option in arguments} | _mapping(model_kwargs)
+    given = {option: arguments.pop(option) for option in _OPTIONS if option in arguments} | dict(model_kwargs or {})
     loaded: Any
     if isinstance(model, BertPreTrainedModel):
         asked = [option for option, value in given.items() if value not in (None, False, "")]
@@ -154,12 +154,6 @@ def _task_name(task: Any) -> str | None:
     close = difflib.get_close_matches(task, known, 1) if isinstance(task, str) else []
     hint = f" Did you mean {close[0]!r}?" if close else ""
     raise ValueError(f"task={brief(task)} is not a task of minibert.{hint} The tasks are {', '.join(known)}.")
-
-
-def _mapping(model_kwargs: Any) -> dict[str, Any]:
-    if model_kwargs is not None and not isinstance(model_kwargs, Mapping):
-        raise TypeError(f"model_kwargs={brief(model_kwargs)}; expected a mapping of keywords, or None.")
-    return dict(model_kwargs or {})
 
 
 def _task_of(model: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -362,16 +362,16 @@ def _occurrence(index: int, text: TokenVectors, tokens: slice) -> Occurrence:
     return Occurrence(text.text, index, tokens, start, end)
 
 
+class _EmbedOptions(TypedDict, total=False):
+    layers: LayerSelection
+    layer_pooling: str
+    truncation: str
+    max_length: int | None
+
+
 @overload
 def embed_tokens(  # type: ignore[overload-overlap]  # a str is a sequence of str too
-    model: BertModel,
-    tokenizer: BertTokenizer,
-    texts: str,
-    *,
-    layers: LayerSelection = ...,
-    layer_pooling: str = ...,
-    truncation: str = ...,
-    max_length: int | None = ...,
+    model: BertModel, tokenizer: BertTokenizer, texts: str, **options: Unpack[_EmbedOptions]
 ) -> TokenVectors: ...
 
 
@@ -381,11 +381,8 @@ def embed_tokens(
     tokenizer: BertTokenizer,
     texts: Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any],
     *,
-    layers: LayerSelection = ...,
-    layer_pooling: str = ...,
     is_split_into_words: bool = ...,
-    truncation: str = ...,
-    max_length: int | None = ...,
+    **options: Unpack[_EmbedOptions],
 ) -> list[TokenVectors]: ...
 
 

@@ -66,7 +66,6 @@ PREDICT: Refused = {
     ("batch_size", ValueError): (0,),
     ("prompt", TypeError): (3,),
     ("prompt_name", ValueError): ("query",),
-    ("pool", TypeError): ({},),
     ("truncation", ValueError): ("split", None),
     ("activation_fn", TypeError): (3, dict),
     ("activation_fn", ValueError): ("softplus", lambda x: 1 / 0, lambda x: 3.0, lambda x: x * np.nan),

