@@ -1,4 +1,8 @@
-"""safetensors files -> tensors. The headers are read before anything is allocated; then tensors are read as float32."""
+"""safetensors files -> tensors. The headers are read before anything is allocated; then tensors are read as float32.
+
+The reader is ours and not that of the safetensors library for two reasons. NumPy does not have bfloat16, so the library
+cannot give it. And the library maps a file: if the file is cut meanwhile, the system kills the process (SIGBUS).
+"""
 
 from __future__ import annotations
 
@@ -155,8 +159,7 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
 def read_header(path: Path) -> list[StoredTensor]:
     """List the tensors of one file with their offsets, in the order of the file.
 
-    The safetensors library maps a file to read its header. If the file is truncated meanwhile, the system kills the
-    process (SIGBUS). So the header is read and checked here, at least as strictly as by the library.
+    The header is checked at least as strictly as by the safetensors library.
     """
     try:
         with open(path, "rb", buffering=0) as file:

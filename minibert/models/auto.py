@@ -22,10 +22,10 @@ from minibert.models.heads import (
     BertHead,
 )
 from minibert.models.loading import find_heads, find_model
-from minibert.models.options import FromPretrainedKwargs, ModelKwargs, lists_keywords
+from minibert.models.options import FromPretrainedKwargs, lists_keywords
 
 
-@lists_keywords(ModelKwargs.__annotations__, others=True)
+@lists_keywords()
 def load(
     name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
 ) -> BertModel | BertHead[Any]:
@@ -100,7 +100,7 @@ class AutoModel:
         raise TypeError(f"{name} is not a model. Call {name}.from_pretrained(name_or_path).")
 
     @classmethod
-    @lists_keywords(ModelKwargs.__annotations__, others=True)
+    @lists_keywords()
     def from_pretrained(
         cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
     ) -> Any:

@@ -30,7 +30,6 @@ from minibert.models.loading import find_model, load_weights
 from minibert.models.options import (
     FromPretrainedKwargs,
     LoadOptions,
-    ModelKwargs,
     ModelOptions,
     Selection,
     lists_keywords,
@@ -107,7 +106,7 @@ class BertPreTrainedModel(Fixed, TorchLike):
         return is_mapped(self.weights.word_embeddings)
 
     @classmethod
-    @lists_keywords(ModelKwargs.__annotations__, others=True)
+    @lists_keywords()
     def from_pretrained(
         cls,
         name_or_path: str | os.PathLike[str] | None = None,

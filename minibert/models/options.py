@@ -88,33 +88,23 @@ class ModelOptions(LoadOptions):
         return cls(**{**vars(options or cls()), **keywords})
 
 
-class LoadKwargs(TypedDict, total=False):
-    """The keywords that all constructors of models have."""
+class FromPretrainedKwargs(TypedDict, total=False):
+    """The keywords of `BertModel.from_pretrained`, with those of transformers that type checkers shall know."""
 
     revision: str | None
+    cache_dir: str | os.PathLike[str] | None
     token: str | bool | None
     local_files_only: bool
-    backend: Backend | Literal["torch"] | None  # "torch" is of sentence-transformers; its classes take it as None
+    subfolder: str
+    backend: Backend | None
     num_threads: int | None
     compute_type: ComputeType | None
     shared_weights: bool | None
-
-
-class ModelKwargs(LoadKwargs, total=False):
-    """The keywords of minibert in `BertModel.from_pretrained`."""
-
-    cache_dir: str | os.PathLike[str] | None
-    subfolder: str
     config: "BertConfig | None"
     output_hidden_states: Selection | None
     output_attentions: Selection
     add_pooling_layer: bool
     return_dict: bool
-
-
-class FromPretrainedKwargs(ModelKwargs, total=False):
-    """The keywords of `BertModel.from_pretrained`, with those of transformers that type checkers shall know."""
-
     pretrained_model_name_or_path: str | os.PathLike[str]
     trust_remote_code: bool | None
     torch_dtype: object
@@ -123,17 +113,15 @@ class FromPretrainedKwargs(ModelKwargs, total=False):
     device_map: object
     use_safetensors: bool | None
     low_cpu_mem_usage: object
-    use_auth_token: None
     num_labels: int
 
 
-def lists_keywords(names: Iterable[str], *, others: bool = False) -> Callable[[_Function], _Function]:
+def lists_keywords(names: Iterable[str] = tuple(ModelOptions.__dataclass_fields__)) -> Callable[[_Function], _Function]:
     """Return a decorator that makes help() and inspect.signature list the keywords that a function unpacks.
 
-    They stand in the place of its last parameter, with the types and defaults of `ModelOptions`. With `others` the last
-    parameter remains, because the function takes other keywords too.
+    They stand before its last parameter, ``**harmless``, with the types and defaults of `ModelOptions`.
     """
-    options = {field.name: field for field in fields(ModelOptions)}
+    options = ModelOptions.__dataclass_fields__
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
@@ -142,8 +130,8 @@ def lists_keywords(names: Iterable[str], *, others: bool = False) -> Callable[[_
             inspect.Parameter(name, rest.KEYWORD_ONLY, default=options[name].default, annotation=options[name].type)
             for name in names
         ]
-        last = [rest.replace(annotation=Any)] if others else []
-        function.__signature__ = signature.replace(parameters=[*own, *listed, *last])  # type: ignore[attr-defined]
+        parameters = [*own, *listed, rest.replace(annotation=Any)]
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return function
 
     return decorate

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -108,22 +107,9 @@ def _of_rows(owner: Any, rows: Iterable[Row]) -> Iterator[tuple[str, FloatArray]
 
 
 def write_safetensors(path: str | os.PathLike[str], arrays: Iterable[tuple[str, FloatArray]]) -> None:
-    """Write named arrays as float32 into one safetensors file, which gets its name when it is complete.
+    """Write named arrays as float32 into one safetensors file, which gets its name when it is complete."""
+    import safetensors.numpy
 
-    Source: huggingface/safetensors, "Format": 8 bytes of length, a header in JSON, the values without gaps.
-    """
-    arrays = list(arrays)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses a file without it
-    end = 0
-    for name, array in arrays:
-        first, end = end, end + 4 * array.size
-        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [first, end]}
-    content = json.dumps(header, separators=(",", ":")).encode()
-    content += b" " * (-len(content) % 8)
-
-    def write(file: BinaryIO) -> None:
-        file.write(len(content).to_bytes(8, "little") + content)
-        for _, array in arrays:
-            file.write(np.ascontiguousarray(array, dtype="<f4").data)
-
-    write_whole(path, write)
+    tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays}
+    # transformers refuses a file without this metadata.
+    write_whole(path, lambda file: file.write(safetensors.numpy.save(tensors, {"format": "pt"})))

@@ -56,7 +56,7 @@ _TASK_OF = {"BertForPreTraining": "fill-mask"} | {
 _OPTIONS = ("config", *LoadOptions.__dataclass_fields__)
 
 
-@lists_keywords(_OPTIONS, others=True)
+@lists_keywords(_OPTIONS)
 def pipeline(
     task: str | None = None,
     model: Any = None,
