@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
 from minibert.errors import ModelFormatError
 from minibert.models.options import ModelOptions
-from minibert.models.shared_weights import Recording, Restored, Sharing, Tensors
+from minibert.models.shared_weights import Restored, Sharing, noted_arrays
 
 # Old versions of transformers saved these buffers. They are counters, not weights.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -133,12 +133,11 @@ def load_weights(
         has_pooler = add_pooling_layer and checkpoint.has_pooler
     checkpoint.check(config, pooler=has_pooler, head=head)
 
-    plain = _FromFiles(checkpoint, prepare)
+    def read(part: str, make: Callable[[_Tensors], _Part], *, large: bool = True) -> _Part:
+        plain = FromFiles(checkpoint, prepare)
+        return _shared(sharing, part, checkpoint, plain, make) if sharing is not None and large else make(plain)
 
-    def read(part: str, make: Callable[[Tensors], _Part]) -> _Part:
-        return make(plain) if sharing is None else _shared(sharing, part, files, checkpoint, plain, make)
-
-    def read_encoder(tensors: Tensors) -> Weights:
+    def read_encoder(tensors: _Tensors) -> Weights:
         fields = _assemble(tensors, EMBEDDING_ROWS, "", config)
         layers = tuple(
             LayerWeights(path, **_assemble(tensors, LAYER_ROWS, f"{path}.", config))  # type: ignore[arg-type]
@@ -148,35 +147,28 @@ def load_weights(
 
     weights = read("encoder", read_encoder)
     if has_pooler:
-        weights = dataclasses.replace(weights, **_assemble(plain, POOLER_ROWS, "", config))  # type: ignore[arg-type]
+        weights = dataclasses.replace(weights, **_assemble(FromFiles(checkpoint, prepare), POOLER_ROWS, "", config))  # type: ignore[arg-type]
     if head is None:
         return weights
 
-    def read_head(tensors: Tensors) -> HeadWeights:
+    def read_head(tensors: _Tensors) -> HeadWeights:
         return _read_head(head, tensors, checkpoint.decoder_bias, config, weights.word_embeddings)
 
-    # Only a decoder is large.
     has_decoder = any(row.path == _DECODER for row in HEADS[head].rows)
-    return dataclasses.replace(weights, head=read(head, read_head) if has_decoder else read_head(plain))
+    return dataclasses.replace(weights, head=read(head, read_head, large=has_decoder))
 
 
 def _shared(
-    sharing: Sharing,
-    part: str,
-    files: ModelFiles,
-    checkpoint: _Checkpoint,
-    plain: _FromFiles,
-    make: Callable[[Tensors], _Part],
+    sharing: Sharing, part: str, checkpoint: _Checkpoint, plain: FromFiles, make: Callable[[_Tensors], _Part]
 ) -> _Part:
     """Make a part of the weights from the file that processes share, or from the checkpoint if there can be none."""
     made: list[_Part] = []
 
     def record() -> dict[str, FloatArray]:
-        recording = Recording(plain)
-        made.append(make(recording))
-        return recording.arrays
+        made.append(make(plain))
+        return noted_arrays(plain.noted)
 
-    arrays = sharing.arrays(part, files, checkpoint.tensors.values(), record)
+    arrays = sharing.arrays(part, checkpoint.files, checkpoint.tensors.values(), record)
     if arrays is not None:
         return make(Restored(arrays, sharing.layout))
     return made[0] if made else make(plain)
@@ -199,7 +191,7 @@ def _open(files: ModelFiles) -> _Checkpoint:
 
 
 def _read_head(
-    name: str, tensors: Tensors, decoder_bias: str, config: BertConfig, word_embeddings: FloatArray
+    name: str, tensors: _Tensors, decoder_bias: str, config: BertConfig, word_embeddings: FloatArray
 ) -> HeadWeights:
     """Read a head that was checked."""
     rows = HEADS[name].rows
@@ -213,7 +205,7 @@ def _read_head(
 
 
 def _assemble(
-    tensors: Tensors, rows: Iterable[Row], scope: str, config: BertConfig
+    tensors: _Tensors, rows: Iterable[Row], scope: str, config: BertConfig
 ) -> dict[str, PreparedLinear | LayerNorm | FloatArray]:
     """Read the modules below one path into fields; modules of the same field are stacked into one linear map."""
     by_field: dict[str, list[Row]] = {}
@@ -235,25 +227,37 @@ def _assemble(
     return fields
 
 
-class _FromFiles:
-    """The tensors of a checkpoint, read from its files; see `Tensors`."""
+class FromFiles:
+    """The tensors of a checkpoint, read from its files, and its linear maps; `noted` has all that were asked for."""
 
     def __init__(self, checkpoint: _Checkpoint, prepare: Callable[[Linear], PreparedLinear]) -> None:
         self._checkpoint, self._prepare = checkpoint, prepare
+        self.noted: dict[str, FloatArray | PreparedLinear] = {}
 
-    def array(self, names: list[str]) -> FloatArray:
-        return self._checkpoint.read(names)
+    def array(self, names: Sequence[str]) -> FloatArray:
+        """Return the tensors with these names, stacked by rows."""
+        array = self.noted[" ".join(names)] = self._checkpoint.read(names)
+        return array
 
     def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
-        weight = self.array([f"{path}.weight" for path in paths])
-        return self._prepare(Linear(paths, weight, self.array([f"{path}.bias" for path in paths])))
+        """Return the linear maps of these modules, stacked to a weight of this shape."""
+        read = self._checkpoint.read
+        weight, bias = (read([f"{path}.{part}" for path in paths]) for part in ("weight", "bias"))
+        linear = self.noted[" ".join(paths)] = self._prepare(Linear(paths, weight, bias))
+        return linear
 
     def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+        """Return the decoder of a masked-LM head, and whether its weight is the table of word embeddings."""
         stored = f"{path}.weight" in self._checkpoint.tensors
-        weight = self.array([f"{path}.weight"]) if stored else word_embeddings
+        weight = self._checkpoint.read([f"{path}.weight"]) if stored else word_embeddings
         if tied := np.array_equal(weight, word_embeddings):
             weight = word_embeddings  # so that a second copy is not kept
-        return self._prepare(Linear((path,), weight, self.array([bias]))), tied
+        self.noted[f"{path}.tied"] = np.array([tied], np.float32)
+        linear = self.noted[path] = self._prepare(Linear((path,), weight, self._checkpoint.read([bias])))
+        return linear, tied
+
+
+_Tensors: TypeAlias = FromFiles | Restored
 
 
 class _Checkpoint:
@@ -264,7 +268,7 @@ class _Checkpoint:
     """
 
     def __init__(self, files: ModelFiles, tensors: dict[str, StoredTensor], prefix: str) -> None:
-        self._files = files
+        self.files = files
         self._outside = tuple(name for name in tensors if not name.startswith(prefix))
         self.tensors = self._renamed(
             {name[len(prefix) :]: tensors[name] for name in tensors if name.startswith(prefix)}
@@ -282,7 +286,7 @@ class _Checkpoint:
         if len(renamed) < len(names):
             twice = Counter(names.values()).most_common(1)[0][0]
             raise ModelFormatError(
-                f"{self._files.source} holds {twice} twice: under its old name (gamma, beta) and under its new name. "
+                f"{self.files.source} holds {twice} twice: under its old name (gamma, beta) and under its new name. "
                 "Keep one of the two."
             )
         return renamed
@@ -326,7 +330,7 @@ class _Checkpoint:
         if missing:
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
             raise ModelFormatError(
-                f"{self._files.source} cannot be loaded as {head}: {', '.join(missing[:4])}{more} "
+                f"{self.files.source} cannot be loaded as {head}: {', '.join(missing[:4])}{more} "
                 f"{'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
                 f"{self._what_is_there()}"
             )
@@ -373,14 +377,14 @@ class _Checkpoint:
             what, remedy = "its config.json", "Use the config.json that belongs to the model, and a plain BERT."
             if head is not None and head not in (there := self.heads()) and there:
                 what, remedy = head, self._what_is_there()
-            raise ModelFormatError(f"The tensors of {self._files.source} do not match {what}:{listed}{more}\n{remedy}")
+            raise ModelFormatError(f"The tensors of {self.files.source} do not match {what}:{listed}{more}\n{remedy}")
 
     def _check_layer_count(self, config: BertConfig) -> None:
         found = {int(match[1]) for name in self.tensors if (match := re.match(r"encoder\.layer\.(\d{1,9})\.", name))}
         if found != set(range(len(found))) or len(found) != config.num_hidden_layers:
             layers = f"{len(found)} layers ({min(found)} to {max(found)})" if found else "no layers"
             raise ModelFormatError(
-                f"config.json says num_hidden_layers={config.num_hidden_layers}, but {self._files.source} holds "
+                f"config.json says num_hidden_layers={config.num_hidden_layers}, but {self.files.source} holds "
                 f"{layers}. To run only the first layers, load the whole model and call it with num_layers=."
             )
 
@@ -413,7 +417,7 @@ class _Checkpoint:
         outside = tuple(name for name in self._outside if name not in used)
         return outside + tuple(tensor.name for name, tensor in self.tensors.items() if name not in inside)
 
-    def read(self, names: list[str]) -> FloatArray:
+    def read(self, names: Sequence[str]) -> FloatArray:
         """Read tensors with the same number of columns into one new read-only float32 array, stacked by rows."""
         tensors = [self.tensors[name] for name in names]
         rows = sum(tensor.shape[0] for tensor in tensors)

@@ -1,7 +1,7 @@
 """Shared weights: the large weights of a model in a file, which all processes of a machine map, packed for the kernels.
 
 What        `Sharing.arrays` maps the file of a part of a model. If there is none that can be used, it makes the arrays
-            and writes it. `Recording` notes what a model is made of, and `Restored` makes it from the mapped arrays
+            and writes it. `noted_arrays` are what a model is made of, and `Restored` makes it from the mapped ones
 Key         The SHA-256 of the checkpoint's files, so a checkpoint that was changed never gets the old weights; the
             sources of the kernels, the processor and the compute type. A digest is noted beside the weights, with the
             state of its file, because it would take longer than the rest. The state has the time of the last change,
@@ -39,9 +39,9 @@ import stat
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -85,77 +85,37 @@ _UNUSED_SECONDS = 30 * 24 * 3600
 _PATIENCE_SECONDS = 300.0
 
 
-class Tensors(Protocol):
-    """What `load_weights` makes weights of."""
-
-    def array(self, names: list[str]) -> FloatArray:
-        """Return the tensors with these names, stacked by rows."""
-
-    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
-        """Return the linear maps of these modules, stacked to a weight of this shape."""
-
-    def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
-        """Return the decoder of a masked-LM head, and whether its weight is the table of word embeddings."""
-
-
-class Recording:
-    """Tensors that are kept by name when they are asked for; see `Tensors`.
-
-    Attributes
-    ----------
-    arrays : dict of str to ndarray
-        What `Restored` needs.
-    """
-
-    def __init__(self, tensors: Tensors) -> None:
-        self._tensors = tensors
-        self.arrays: dict[str, FloatArray] = {}
-
-    def array(self, names: list[str]) -> FloatArray:
-        """Read and note tensors."""
-        array = self.arrays[_name(names)] = self._tensors.array(names)
-        return array
-
-    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
-        """Read, pack and note a linear map."""
-        return self._note(self._tensors.linear(paths, shape))
-
-    def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
-        """Read, pack and note a decoder."""
-        decoder, tied = self._tensors.decoder(path, bias, word_embeddings)
-        self.arrays[f"{path}.tied"] = np.array([tied], np.float32)
-        return self._note(decoder), tied
-
-    def _note(self, linear: PreparedLinear) -> PreparedLinear:
-        packed = cast("PackedLinear | PackedWords", linear)  # the kernels' `prepare` returned it
-        name = _name(packed.paths)
-        self.arrays |= {f"{name}.panels": packed.panels, f"{name}.bias": packed.bias}
-        return linear
+def noted_arrays(noted: Mapping[str, object]) -> dict[str, FloatArray]:
+    """Return the arrays that `Restored` needs, of the tensors and packed linear maps that a model was made of."""
+    arrays = {}
+    for name, value in noted.items():
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+        else:
+            packed = cast("PackedLinear | PackedWords", value)  # the kernels' `prepare` returned it
+            arrays |= {f"{name}.panels": packed.panels, f"{name}.bias": packed.bias}
+    return arrays
 
 
 class Restored:
-    """What `Recording` has noted; see `Tensors`."""
+    """The tensors and linear maps of `noted_arrays`, with the methods of `loading.FromFiles`."""
 
     def __init__(self, arrays: dict[str, FloatArray], layout: PackedLayout) -> None:
         self._arrays, self._layout = arrays, layout
 
-    def array(self, names: list[str]) -> FloatArray:
+    def array(self, names: Sequence[str]) -> FloatArray:
         """Return noted tensors."""
-        return self._arrays[_name(names)]
+        return self._arrays[" ".join(names)]
 
     def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
         """Return a noted linear map."""
-        name = _name(paths)
+        name = " ".join(paths)
         return self._layout.restore(paths, shape, self._arrays[f"{name}.panels"], self._arrays[f"{name}.bias"])
 
     def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
         """Return a noted decoder."""
         V, H = word_embeddings.shape
         return self.linear((path,), (V, H)), bool(self._arrays[f"{path}.tied"][0])
-
-
-def _name(parts: Iterable[str]) -> str:
-    return " ".join(parts)
 
 
 class Sharing:
