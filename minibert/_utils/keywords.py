@@ -78,7 +78,7 @@ _TYPES = dict.fromkeys(
     ("torch_dtype", "dtype"),
     Keyword(
         lambda value: is_float32(value) or (isinstance(value, str) and value == "auto"),
-        "float32, or 'auto' for a checkpoint in float32",
+        "float32 or 'auto'",
         "minibert computes in float32. Leave it out, and convert the result; for less memory, give "
         "compute_type='int16' or 'int8'.",
     ),

@@ -71,19 +71,7 @@ def find_model(
     check_remote_code(call, others.get("trust_remote_code"), files.settings("config.json"))
     config = options.config or BertConfig.from_files(files)
     check_settings(call, settings, config, _CHANGE)
-    if any(isinstance(others.get(name), str) and others[name] == "auto" for name in ("dtype", "torch_dtype")):
-        _check_float32(call, files)
     return files, dataclasses.replace(options, config=config)
-
-
-def _check_float32(call: str, files: ModelFiles) -> None:
-    """Raise a ValueError if dtype="auto" would give another type than float32 in transformers."""
-    types = {tensor.dtype for tensor in open_checkpoint(files).values() if tensor.dtype in ("F16", "BF16")}
-    if types:
-        raise ValueError(
-            f"{call}(dtype='auto'), but {files.source} holds {' and '.join(sorted(types))} numbers; minibert computes "
-            "in float32. Leave dtype= out."
-        )
 
 
 def load_weights(

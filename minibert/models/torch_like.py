@@ -12,37 +12,28 @@ from minibert._utils.keywords import is_float32
 from minibert._utils.torch_interop import cpu_device, float32_dtype
 from minibert._utils.validation import brief, is_cpu
 
-_HOOK = "model.trace(...) records the values, and trace(..., edit=...) changes them"
 _GROW = "change it with transformers, save it, and load the folder here"
 _CHOOSE_TYPE = "; for less memory, load the model with compute_type='int16' or 'int8'"
-_LAYER = "model.trace(...) gives the values of every layer by name"
+_LAYER = "model.trace(...) gives the values of every layer by name, and trace(..., edit=...) changes them"
 
 # Parts of transformers' models that minibert's do not have -> what to use.
 _PARTS = {
-    "encoder": _LAYER,
     "layer": f"{_LAYER}; to run fewer layers, give num_layers= to a call (bert-score: all_layers=True)",
     "pooler": "output.pooler_output is its result, None if the checkpoint does not have a pooler",
-    **dict.fromkeys(("cls", "classifier", "qa_outputs"), _LAYER),
+    **dict.fromkeys(("encoder", "cls", "classifier", "qa_outputs"), _LAYER),
 }
 
 # The same for methods and other attributes.
 _ELSEWHERE = {
     **_PARTS,
+    **dict.fromkeys(("register_forward_hook", "register_forward_pre_hook"), _LAYER),
+    **dict.fromkeys(("resize_token_embeddings", "resize_position_embeddings", "add_adapter", "load_adapter"), _GROW),
+    **dict.fromkeys(("gradient_checkpointing_enable", "zero_grad"), "leave it out, because minibert does not train"),
     "dropout": "leave it out, because dropout is the identity at inference",
     "state_dict": "dict(model.named_parameters()) has the same names, without the buffers",
     "load_state_dict": "save the weights as model.safetensors in a folder, and load it",
-    "register_forward_hook": _HOOK,
-    "register_forward_pre_hook": _HOOK,
     "set_input_embeddings": "give the vectors to a call, model(inputs_embeds=...)",
-    "resize_token_embeddings": _GROW,
-    "resize_position_embeddings": _GROW,
-    "add_adapter": _GROW,
-    "load_adapter": _GROW,
-    "gradient_checkpointing_enable": "leave it out, because minibert does not train",
-    "zero_grad": "leave it out, because minibert does not train",
     "compile": "leave it out, because minibert is compiled",
-    "push_to_hub": "call save_pretrained(folder), then run `hf upload`",
-    "name_or_path": "keep the name that you gave to from_pretrained",
     "num_embeddings": "it is weight.shape[0]",
     "embedding_dim": "it is weight.shape[1]",
 }

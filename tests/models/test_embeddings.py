@@ -66,7 +66,6 @@ def test_no_part_of_a_model_can_be_replaced(model: BertModel, path: str) -> None
         ("register_forward_hook", "model.trace"),
         ("set_input_embeddings", "inputs_embeds="),
         ("resize_token_embeddings", "transformers"),
-        ("name_or_path", "from_pretrained"),
     ],
 )
 def test_what_only_a_model_of_torch_has_names_its_place_here(model: BertModel, name: str, remedy: str) -> None:
