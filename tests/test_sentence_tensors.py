@@ -111,7 +111,7 @@ def test_scores_are_arrays_with_a_few_methods_more() -> None:
     for number in (scores[0, 0], scores.max(), scores.sum(axis=1)[0], np.mean(scores)):
         assert type(number) is np.float32
     assert float(similarity.cos_sim(A[0], B[0])) == pytest.approx(float(scores[0, 0]), abs=1e-6)
-    with pytest.raises(TypeError, match="There are 12 scores; only one score can become a float"):
+    with pytest.raises(ValueError, match="size 1"):
         float(scores[0])
     for copied in (pickle.loads(pickle.dumps(scores)), pickle.loads(pickle.dumps(scores, protocol=5))):
         assert type(copied) is np.ndarray
@@ -149,14 +149,14 @@ def test_methods_of_tensors_answer_as_those_of_a_tensor() -> None:
 def test_calls_that_mean_another_thing_for_a_tensor_are_refused() -> None:
     scores = similarity.cos_sim(A, B)
     plain = scores.numpy()
-    for call, remedy in (
-        (lambda: scores.max(1), r"max\(axis=1\) gives the values, torch.max"),
-        (lambda: scores.min(0), r"min\(axis=1\) gives the values, torch.min"),
-        (lambda: scores.std(), r"std\(ddof=0\) divides by n as NumPy"),
-        (lambda: scores.var(0), r"var\(ddof=1\) by n - 1 as torch"),
-        (lambda: scores.repeat(2, 1), r"numpy.tile\(scores, 2\)"),
+    for call, keyword in (
+        (lambda: scores.max(1), "axis="),
+        (lambda: scores.min(0), "axis="),
+        (lambda: scores.std(), "ddof="),
+        (lambda: scores.var(0), "ddof="),
+        (lambda: scores.repeat(2, 1), "axis="),
     ):
-        with pytest.raises(TypeError, match=f"one thing for an array and another for a tensor: .*{remedy}"):
+        with pytest.raises(TypeError, match=f"one thing for an array and another for a tensor: give {keyword}"):
             call()
     for of_array in (
         lambda s: s.max(),

@@ -147,30 +147,16 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 # Methods that only tensors have.
-_OF_TENSORS = frozenset(
-    (
-        *("topk", "norm", "softmax", "unsqueeze", "permute", "t", "mm", "matmul", "numel", "dim", "flip", "unbind"),
-        *("fill_diagonal_", "masked_fill", "masked_fill_", "tril", "triu", "gather", "index_select", "clamp", "median"),
-        *("abs", "exp", "sqrt", "square", "sigmoid", "eq", "ne", "ge", "gt", "le", "lt"),
-    )
+_OF_TENSORS = (
+    "topk norm softmax unsqueeze permute t mm matmul numel dim flip unbind fill_diagonal_ masked_fill masked_fill_ "
+    "tril triu gather index_select clamp median abs exp sqrt square sigmoid eq ne ge gt le lt"
 )
-
 # Methods of both, and the keywords by which a call is one of a tensor.
-_OF_BOTH = (
-    *("max", "min", "argmax", "argmin", "mean", "sum", "std", "var", "prod", "cumsum", "all", "any", "squeeze"),
-    *("sort", "argsort", "nonzero"),
-)
+_OF_BOTH = "max min argmax argmin mean sum std var prod cumsum all any squeeze sort argsort nonzero repeat"
 _TENSOR_KEYWORDS = frozenset(("dim", "keepdim", "descending", "unbiased", "as_tuple"))
-
 # Those of which a call means one thing for an array and another for a tensor, unless this keyword is given. NumPy's own
 # functions, such as np.max(scores, 1), always give it.
-_AMBIGUOUS = {
-    "max": ("axis", "max(axis=1) gives the values, torch.max(scores, 1) the values and their places"),
-    "min": ("axis", "min(axis=1) gives the values, torch.min(scores, 1) the values and their places"),
-    "std": ("ddof", "std(ddof=0) divides by n as NumPy, std(ddof=1) by n - 1 as torch"),
-    "var": ("ddof", "var(ddof=0) divides by n as NumPy, var(ddof=1) by n - 1 as torch"),
-    "repeat": ("axis", "numpy.repeat(scores, 2, axis=0) repeats each score, numpy.tile(scores, 2) the whole array"),
-}
+_AMBIGUOUS = {"max": "axis", "min": "axis", "repeat": "axis", "std": "ddof", "var": "ddof"}
 
 
 class Scores(np.ndarray[Any, np.dtype[Any]]):
@@ -186,7 +172,7 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _OF_TENSORS:
+        if name not in _OF_TENSORS.split():
             raise AttributeError(
                 f"These scores are an array of NumPy, which has no {name!r}. For a tensor: torch.tensor(scores), or "
                 "give tensors, as encode(..., convert_to_tensor=True) makes them."
@@ -197,18 +183,12 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         """Return the scores as a plain array, which shares their memory."""
         return self.view(np.ndarray)
 
-    def cpu(self) -> Self:
-        """Return the scores themselves, because they are in the memory of the CPU."""
-        return self
-
     def detach(self) -> Self:
-        """Return the scores themselves, because they have no gradient."""
+        """Return the scores themselves, because they have no gradient and are in the memory of the CPU."""
         return self
 
-    @property
-    def data(self) -> Any:
-        """The scores themselves, as for a tensor; `memoryview` gives their buffer."""
-        return self
+    cpu = detach
+    data = property(detach)  # `memoryview` gives the buffer
 
     @classmethod
     def __torch_function__(cls, function: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None) -> Any:
@@ -219,8 +199,6 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
 
     def __float__(self) -> float:
         """Return the only score, whatever the number of axes."""
-        if self.size != 1:
-            raise TypeError(f"There are {self.size} scores; only one score can become a float. Choose one: scores[i].")
         return float(self.item())
 
     def __array_wrap__(
@@ -230,9 +208,6 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         return_scalar: bool = False,
     ) -> Any:
         return array.view(np.ndarray)[()] if return_scalar else array.view(Scores)
-
-    def __reduce__(self) -> Any:
-        return self.view(np.ndarray).__reduce__()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         return self.view(np.ndarray).__reduce_ex__(protocol)
@@ -260,7 +235,7 @@ def _refuse_change(scores: Any, name: str) -> None:
 def _method(name: str) -> Callable[..., Any]:
     """Make a method that arrays and tensors have; the keywords of a call say which of the two it means."""
     of_array = getattr(np.ndarray, name)
-    keyword, choice = _AMBIGUOUS.get(name, ("", ""))
+    keyword = _AMBIGUOUS.get(name, "")
 
     @functools.wraps(of_array)
     def method(self: Scores, *args: Any, **kwargs: Any) -> Any:
@@ -268,14 +243,15 @@ def _method(name: str) -> Callable[..., Any]:
             return _call_tensor(self, name, *args, **kwargs)
         if keyword and keyword not in kwargs and (args or keyword == "ddof"):
             raise TypeError(
-                f"{name}() of these scores would mean one thing for an array and another for a tensor: {choice}."
+                f"{name}() of these scores would mean one thing for an array and another for a tensor: give {keyword}= "
+                "for that of NumPy, or take torch.tensor(scores)."
             )
         return of_array(self, *args, **kwargs)
 
     return method
 
 
-for _name in (*_OF_BOTH, "repeat"):
+for _name in _OF_BOTH.split():
     setattr(Scores, _name, _method(_name))
 
 
