@@ -10,8 +10,7 @@ from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.padding import PADDING, STRATEGIES, choose_strategy
+from minibert.tokenizer.encodings import PADDING, STRATEGIES, Encoding, choose_strategy
 from minibert.tokenizer.texts import as_texts, check_text, shown
 from minibert.tokenizer.windows import WITHOUT_WINDOWS, encode_pairs
 

@@ -24,13 +24,19 @@ from minibert._utils.validation import Int64Array, brief, check_choice, check_in
 from minibert.bert.config import check_model_type
 from minibert.checkpoint.files import ModelFiles, check_files, locate
 from minibert.tokenizer.encodings import (
+    PADDING,
     Encoding,
     NoRoomError,
     TokenizedBatch,
+    choose_limit,
+    choose_strategy,
+    choose_widths,
+    columns_of,
     converted,
     cut,
     cut_windows,
     lists,
+    pad_columns,
     padded_array,
 )
 from minibert.tokenizer.files import (
@@ -41,15 +47,6 @@ from minibert.tokenizer.files import (
     load_tokenizer,
     normalizer_settings,
     save_tokenizer,
-)
-from minibert.tokenizer.padding import (
-    PADDING,
-    choose_limit,
-    choose_side,
-    choose_strategy,
-    choose_widths,
-    columns_of,
-    pad_columns,
 )
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 from minibert.tokenizer.vocabulary import Vocabulary
@@ -363,7 +360,7 @@ class BertTokenizer(Vocabulary):
         lengths = [len(encoding) for encoding in encodings]
         limits = (padding, strategy, max_length, pad_to_multiple_of)
         widths = choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
-        spans = _spans(lengths, widths, choose_side(padding_side, self.padding_side))
+        spans = _spans(lengths, widths, self._side(padding_side))
 
         def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Any:
             values = [rows(encoding) for encoding in encodings]
@@ -559,7 +556,7 @@ class BertTokenizer(Vocabulary):
         widths = choose_widths(lengths, *limits, equal=False, can_pad=self.pad_token_id is not None)
         width = widths[0] if widths and padding != "do_not_pad" else None
         pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
-        columns = pad_columns(columns, width, choose_side(padding_side, self.padding_side), pad_token_id)
+        columns = pad_columns(columns, width, self._side(padding_side), pad_token_id)
         if single:
             columns = {name: value[0] for name, value in columns.items()}
         return TokenizedBatch(columns).convert_to_tensors(kind or own_kind)
@@ -568,6 +565,11 @@ class BertTokenizer(Vocabulary):
         return f"BertTokenizer({len(self)} tokens, model_max_length={self.model_max_length})"
 
     # --- private methods ---
+
+    def _side(self, padding_side: str | None) -> str:
+        side = self.padding_side if padding_side is None else padding_side
+        check_choice("padding_side", side, SIDES)
+        return side
 
     def _encode(
         self,
