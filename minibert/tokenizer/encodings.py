@@ -134,27 +134,6 @@ class JoinedEncoding:
     names: tuple[str, ...]
     n_missing: int = 0
 
-    @classmethod
-    def join(
-        cls,
-        around: Sequence[Columns],
-        pieces: list[Columns],
-        most: int | None,
-        side: str,
-        n_own: int,
-        names: tuple[str, ...],
-    ) -> JoinedEncoding:
-        """Concatenate the pieces of a text, and put the special tokens around them.
-
-        At most `most` of the `n_own` tokens of the text are kept.
-        """
-        before, after = around
-        if most is not None:
-            own = np.concatenate(pieces)
-            pieces = [own[:most] if side == "right" else own[max(0, len(own) - most) :]]
-        columns = np.concatenate([before, *pieces, after])
-        return cls(columns, names, len(before) + n_own + len(after) - len(columns))
-
     def __len__(self) -> int:
         return len(self.columns)
 
@@ -503,7 +482,6 @@ def converted(name: str, value: Any, kind: str) -> Any:
 
 PADDING = ("longest", "max_length", "do_not_pad")
 STRATEGIES = ("longest_first", "only_first", "only_second")
-
 
 # The columns that are padded besides input_ids, and the value of padding in each.
 _FILLS = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}

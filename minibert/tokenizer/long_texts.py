@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from minibert.tokenizer.encodings import OFFSETS, WORD, Columns, JoinedEncoding, RawEncoding, joined_columns
 from minibert.tokenizer.files import is_library_error, library_errors
 from minibert.tokenizer.texts import strings
@@ -99,20 +101,15 @@ class RawEncoder:
             )
 
         def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
-            long = {i for i, one in enumerate(some) if not isinstance(one, str) or len(one) > LONG_TEXT}
-            if not long:
-                return encode(some)
-            if is_split_into_words or not isinstance(some[0], str) or self.cuts is None:
-                for one in some:
+            long = [one for one in some if not isinstance(one, str) or len(one) > LONG_TEXT]
+            cuts = self.cuts if long and not is_split_into_words and isinstance(some[0], str) else None
+            if cuts is None:
+                for one in long:
                     _refuse_huge(one)
                 return encode(some)
-            others = iter(encode([one for i, one in enumerate(some) if i not in long]))
-            return [
-                self._encode_long(self.cuts, one, bool(add_special_tokens), most, side, exact)
-                if i in long
-                else next(others)
-                for i, one in enumerate(some)
-            ]
+            others = iter(encode([one for one in some if len(one) <= LONG_TEXT]))
+            options = (bool(add_special_tokens), most, side, exact)
+            return [next(others) if len(one) <= LONG_TEXT else self._encode_long(cuts, one, *options) for one in some]
 
         try:
             return encode_all(inputs)
@@ -155,7 +152,13 @@ class RawEncoder:
                     n_held -= len(held.popleft())
             if not whole and most is not None and n_own > most:
                 break
-        return JoinedEncoding.join(around, list(held), most, side, n_own, tuple(names))
+        kept = list(held)
+        if most is not None:
+            joined = np.concatenate(kept)
+            kept = [joined[:most] if side == "right" else joined[max(0, len(joined) - most) :]]
+        before, after = around
+        columns = np.concatenate([before, *kept, after])
+        return JoinedEncoding(columns, tuple(names), len(before) + n_own + len(after) - len(columns))
 
 
 def _cuts_of(tokenizer: Tokenizer) -> _Cuts | None:
