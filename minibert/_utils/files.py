@@ -24,24 +24,18 @@ JSON_LIMIT = 16 * 2**20
 """Most bytes of a JSON file of settings. The largest real one, the index of a sharded model, is well below 1 MB."""
 
 
-def read_json(path: Path, *, what: str | None = None) -> Any:
+def read_json(path: Path) -> Any:
     """Read a JSON file strictly: UTF-8 (a byte order mark is tolerated), at most 16 MB, each key once.
 
     NaN, Infinity and numbers too large for a float are refused, because JSON does not have them, and settings of a
     model do not need them.
-
-    Parameters
-    ----------
-    path : Path
-    what : str, optional
-        A name of the file for the message, such as "the shard index". The message always has the path.
 
     Raises
     ------
     ModelFormatError
         The file cannot be read or is not JSON. The message names the file, the position and the reason.
     """
-    return parse_json(read_bytes(path, what=what), _name(path, what))
+    return parse_json(read_bytes(path), str(path))
 
 
 def parse_json(content: bytes, name: str) -> Any:
@@ -71,43 +65,35 @@ def parse_json(content: bytes, name: str) -> Any:
         raise ModelFormatError(f"{name} is nested too deeply to be read.") from error
 
 
-def read_json_object(path: Path, *, what: str | None = None) -> dict[str, Any]:
-    """Read a JSON file that must hold an object; arguments and errors are those of `read_json`."""
-    value = read_json(path, what=what)
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that must hold an object; the errors are those of `read_json`."""
+    value = read_json(path)
     if not isinstance(value, dict):
-        raise ModelFormatError(f"{_name(path, what)} holds a JSON {_json_type(value)}, expected an object {{...}}.")
+        raise ModelFormatError(f"{path} holds {json.dumps(value)[:40]}, expected an object {{...}}.")
     return value
 
 
-def read_bytes(path: Path, *, limit: int = JSON_LIMIT, what: str | None = None) -> bytes:
+def read_bytes(path: Path, *, limit: int = JSON_LIMIT) -> bytes:
     """Read a whole regular file of at most `limit` bytes.
-
-    Parameters
-    ----------
-    path : Path
-    limit : int
-    what : str, optional
-        As in `read_json`.
 
     Raises
     ------
     ModelFormatError
         The file cannot be read, is larger, or is truncated while it is read.
     """
-    name = _name(path, what)
     if not is_regular_file(path):
-        raise ModelFormatError(f"{name} does not exist.")
+        raise ModelFormatError(f"{path} does not exist.")
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
-                raise ModelFormatError(f"{name} is larger than {limit} bytes, the limit for such a file of a model.")
+                raise ModelFormatError(f"{path} is larger than {limit} bytes, the limit for such a file of a model.")
             # Read no more than that size. It is 0 for files of /proc, and reading some of them never ends.
             content = file.read(size)
     except OSError as error:
-        raise ModelFormatError(f"{name} cannot be read: {os_reason(error)}.") from error
+        raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
     if len(content) < size:
-        raise ModelFormatError(f"{name} was truncated while it was being read; load it again.")
+        raise ModelFormatError(f"{path} was truncated while it was being read; load it again.")
     return content
 
 
@@ -132,10 +118,6 @@ def check_format(content: Mapping[str, Any], newest: int, name: str) -> None:
             f"{name} has the format {found!r}, but this version of minibert reads formats up to {newest} only. Read it "
             "with a newer minibert."
         )
-
-
-def _name(path: Path, what: str | None) -> str:
-    return f"{what} ({path})" if what else str(path)
 
 
 def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -163,11 +145,6 @@ def _finite_float(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"the number {digits[:40]} is too large")
     return value
-
-
-def _json_type(value: object) -> str:
-    names = {list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
 
 
 def is_regular_file(path: Path) -> bool:
@@ -245,15 +222,9 @@ def make_folder(path: str | os.PathLike[str]) -> str:
     Raises
     ------
     TypeError, OSError
-        The path is not a str or a path, is empty, or is that of a file; or the folder cannot be made.
+        The path is not a str or a path; or the folder cannot be made, for example because it is a file.
     """
-    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
-        raise TypeError(f"The folder to write into is a {type(path).__name__}; expected a str or a Path.")
     folder = os.path.expanduser(os.fspath(path))
-    if not folder.strip():
-        raise OSError("the name of the folder to write into is empty; give a name.")
-    if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise NotADirectoryError(f"{printable(folder)} is a file; give the name of a folder.")
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError for a name that holds a zero byte
