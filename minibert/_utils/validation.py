@@ -163,18 +163,16 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"{name}={brief(value)}; expected one of {', '.join(map(repr, choices))}.")
 
 
-def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+def as_array(name: str, values: object, remedy: str = "All vectors must have one length.") -> npt.NDArray[Any]:
     """Return `values` as an array of numbers of the same dtype; `TypeError` or `ValueError` gives `name`."""
     if isinstance(values, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} is a masked array, whose hidden numbers would count; give .filled(...), or fewer rows."
-        )
+        raise TypeError(f"{name} is a masked array, whose hidden numbers would count; give its data, or fewer rows.")
     try:
         array = np.asarray(as_dense_array(values))
     except Exception as error:  # lists of unequal length, or any error of another library's __array__
-        raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
+        raise ValueError(f"{name} is not a rectangular array of numbers ({error}). {remedy}") from error
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected vectors of numbers.")
+        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected an array of numbers.")
     return array
 
 

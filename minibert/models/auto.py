@@ -11,16 +11,7 @@ from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import ModelFiles
 from minibert.models import heads
 from minibert.models.bert import BertModel, BertPreTrainedModel
-from minibert.models.heads import (
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    BertHead,
-)
+from minibert.models.heads import BertHead
 from minibert.models.loading import find_heads, find_model
 from minibert.models.options import FromPretrainedKwargs, lists_keywords
 
@@ -62,21 +53,12 @@ def choose_class(files: ModelFiles) -> type[BertModel | BertHead[Any]]:
         if name in found or (name == "BertModel" and not found):
             return _class_of(name)
     chosen = found[0] if found else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
-    says = f"config.json names {names[0][:60]!a}" if names else "config.json names no class"
-    if not found:
-        if any(name in HEADS for name in names):
-            warn_caller(
-                f"{says}, but {files.source} does not have the tensors of its head, so it is loaded as BertModel."
-            )
-    elif names or not all(name == chosen or _is_part(name, chosen) for name in found):
-        others = ", ".join(name for name in found if name != chosen)
-        fits = f"; {others} would fit too" if others else ""
-        has = "has the tensors of a head"
-        if any(name in HEADS for name in names):
-            has = "does not have the tensors of its head. It has those of another head"
+    certain = not names and all(name == chosen or _is_part(name, chosen) for name in found)
+    if any(name in HEADS for name in names) or (found and not certain):
+        says = f"names {names[0][:60]!a}" if names else "names no class"
         warn_caller(
-            f"{says}, but {files.source} {has}, so it is loaded as {chosen}{fits}. To choose the class, call its "
-            "from_pretrained."
+            f"config.json {says}, but {files.source} has the tensors of {', '.join(found) or 'no head'}, so it is "
+            f"loaded as {chosen}. To choose the class, call its from_pretrained."
         )
     return _class_of(chosen)
 
@@ -123,43 +105,43 @@ class AutoModel:
 class AutoModelForMaskedLM(AutoModel):
     """The masked-LM model of a BERT checkpoint: `from_pretrained` gives a `BertForMaskedLM`."""
 
-    _model = BertForMaskedLM
+    _model = heads.BertForMaskedLM
 
 
 class AutoModelForMultipleChoice(AutoModel):
     """The model of a BERT checkpoint that chooses among texts: `from_pretrained` gives a `BertForMultipleChoice`."""
 
-    _model = BertForMultipleChoice
+    _model = heads.BertForMultipleChoice
 
 
 class AutoModelForNextSentencePrediction(AutoModel):
     """The judge of next sentences of a BERT checkpoint: its class is `BertForNextSentencePrediction`."""
 
-    _model = BertForNextSentencePrediction
+    _model = heads.BertForNextSentencePrediction
 
 
 class AutoModelForPreTraining(AutoModel):
     """The model of a BERT checkpoint with both heads of pretraining: `from_pretrained` gives a `BertForPreTraining`."""
 
-    _model = BertForPreTraining
+    _model = heads.BertForPreTraining
 
 
 class AutoModelForQuestionAnswering(AutoModel):
     """The model of a BERT checkpoint that finds answers: `from_pretrained` gives a `BertForQuestionAnswering`."""
 
-    _model = BertForQuestionAnswering
+    _model = heads.BertForQuestionAnswering
 
 
 class AutoModelForSequenceClassification(AutoModel):
     """The classifier of texts of a BERT checkpoint: `from_pretrained` gives a `BertForSequenceClassification`."""
 
-    _model = BertForSequenceClassification
+    _model = heads.BertForSequenceClassification
 
 
 class AutoModelForTokenClassification(AutoModel):
     """The classifier of tokens of a BERT checkpoint: `from_pretrained` gives a `BertForTokenClassification`."""
 
-    _model = BertForTokenClassification
+    _model = heads.BertForTokenClassification
 
 
 class AutoConfig:

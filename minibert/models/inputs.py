@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.torch_interop import to_array
-from minibert._utils.validation import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray, as_array
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch, cumulate, valid_range
 
@@ -170,26 +169,11 @@ def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) ->
 
 def as_numbers(name: str, values: object) -> npt.NDArray[Any]:
     """Convert an argument to an array of numbers; raise `TypeError` or `ValueError` with its name if it is not one."""
-    try:
-        values = to_array(values)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
     if isinstance(values, str | bytes) or (isinstance(values, list | tuple) and values and isinstance(values[0], str)):
         raise TypeError(f"{name} is text; tokenize it first: model(**tokenizer(text)).")
-    if isinstance(values, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array; give its data, and its mask as attention_mask.")
     if isinstance(values, Mapping):
         raise TypeError(f"{name} is a {type(values).__name__}; unpack it: model(**inputs).")
-    try:
-        array = np.asarray(values)
-    except Exception as error:  # from lists of different lengths, or from __array__ of a tensor that is not on the CPU
-        raise ValueError(
-            f"{name} is not a rectangular array of numbers ({error}). "
-            "Pad rows of different lengths: tokenizer(..., padding=True)."
-        ) from error
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected an array of numbers.")
-    return array
+    return as_array(name, values, "Pad rows of different lengths: tokenizer(..., padding=True).")
 
 
 def _describe_index(index: tuple[int, ...]) -> str:

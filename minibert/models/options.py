@@ -88,18 +88,23 @@ class ModelOptions(LoadOptions):
         return cls(**{**vars(options or cls()), **keywords})
 
 
-class FromPretrainedKwargs(TypedDict, total=False):
-    """The keywords of `BertModel.from_pretrained`, with those of transformers that type checkers shall know."""
+class LoadKwargs(TypedDict, total=False):
+    """The keywords that all constructors of models have."""
 
     revision: str | None
-    cache_dir: str | os.PathLike[str] | None
     token: str | bool | None
     local_files_only: bool
-    subfolder: str
-    backend: Backend | None
+    backend: Backend | Literal["torch"] | None  # "torch" is of sentence-transformers; its classes take it as None
     num_threads: int | None
     compute_type: ComputeType | None
     shared_weights: bool | None
+
+
+class FromPretrainedKwargs(LoadKwargs, total=False):
+    """The keywords of `BertModel.from_pretrained`, with those of transformers that type checkers shall know."""
+
+    cache_dir: str | os.PathLike[str] | None
+    subfolder: str
     config: "BertConfig | None"
     output_hidden_states: Selection | None
     output_attentions: Selection

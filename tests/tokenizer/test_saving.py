@@ -142,7 +142,7 @@ def test_bad_folders_and_keywords_are_refused(small_folder: Path, tmp_path: Path
             owner.save_pretrained(tmp_path / "file")
         with pytest.raises(OSError, match="cannot be made"):
             owner.save_pretrained("")
-        with pytest.raises(TypeError, match="expected str, bytes or os.PathLike"):
+        with pytest.raises(TypeError, match="expected str, bytes or os"):
             owner.save_pretrained(5)
         with pytest.raises(ValueError, match="hf upload"):
             owner.save_pretrained(tmp_path / "new", push_to_hub=True)
