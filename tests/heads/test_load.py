@@ -85,8 +85,8 @@ CONTRADICTIONS = [
     (SEQUENCE, {"architectures": [SEQUENCE], "drop": "pooler"}, "BertForTokenClassification", SEQUENCE),
     (QUESTIONS, {"architectures": ["BertModel"]}, QUESTIONS, "'BertModel'"),
     ("BertForPreTraining", {"architectures": ["BertForEverything"]}, "BertForPreTraining", "'BertForEverything'"),
-    (SEQUENCE, {"architectures": None}, SEQUENCE, "BertForTokenClassification would fit too"),
-    (MASKED, {"architectures": None, "add": QUESTIONS}, MASKED, f"{QUESTIONS} would fit too"),
+    (SEQUENCE, {"architectures": None}, SEQUENCE, "BertForTokenClassification, so"),
+    (MASKED, {"architectures": None, "add": QUESTIONS}, MASKED, f"{QUESTIONS}, so"),
 ]
 
 
