@@ -104,7 +104,6 @@ TABLE: list[tuple[str, type[Exception], str, list[Any]]] = [
         torch.zeros(1, 2, H, dtype=torch.complex64)]),
     ("inputs_embeds", ValueError, f"at {PLACE} holds", [
         *(at(EMBEDS, value) for value in (np.nan, np.inf, -np.inf)), at(EMBEDS, 1e39, float)]),
-    ("inputs_embeds", ValueError, "to_dense", [torch.zeros(1, 2, H).to_sparse()]),
     ("output_hidden_states", ValueError, "0 to 2, or -3 to -1", [3, [0, -4], 10**30]),
     ("output_hidden_states", TypeError, "expected True", ["all", 1.0, [0.5], [True], [None], [[0]], slice(2)]),
     ("output_attentions", ValueError, "0 to 1, or -2", [2]),
