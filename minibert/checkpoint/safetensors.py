@@ -135,19 +135,17 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
     ------
     ModelFormatError
         A file is missing or damaged, the weights are only a pickle, which is never opened, or the tensors differ from
-        `shapes`; the message lists all differences.
+        `shapes`.
     """
     tensors = open_checkpoint(files)
-    faults = [f"{name} is unexpected" for name in tensors if name not in shapes]
-    for name, shape in shapes.items():
-        if name not in tensors:
-            faults.append(f"{name} is missing")
-        elif tensors[name].shape != shape:
-            faults.append(f"{name} has shape {list(tensors[name].shape)}, expected {list(shape)}")
-        elif tensors[name].dtype not in DTYPES:
-            faults.append(f"{name} is {tensors[name].dtype}, minibert reads {', '.join(DTYPES)}")
-    if faults:
-        raise ModelFormatError(f"The tensors of {files.source} do not match its config.json: {'; '.join(faults)}.")
+    for name in (*tensors, *shapes):
+        tensor, expected = tensors.get(name), shapes.get(name)
+        if tensor is None or tensor.shape != expected or tensor.dtype not in DTYPES:
+            found = "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+            raise ModelFormatError(
+                f"{files.source}: {name} is {found}; expected {list(expected or ()) or 'nothing'} by its config.json, "
+                f"in {', '.join(DTYPES)}."
+            )
     arrays = {}
     for name, shape in shapes.items():
         arrays[name] = np.empty(shape, dtype=np.float32)

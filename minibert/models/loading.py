@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from minibert._utils.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
-from minibert._utils.validation import FloatArray, counted
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import SETTINGS, BertConfig, check_settings
 from minibert.bert.ops import LayerNorm, Linear, PreparedLinear
 from minibert.bert.weights import (
@@ -382,13 +382,8 @@ class _Checkpoint:
             return f"{name} is missing"
         shape = tuple(size if isinstance(size, int) else getattr(config, size) for size in sizes)
         if tensor.shape != shape:
-            fields = ", ".join(map(str, sizes))
-            labels = (
-                f": config.json means {counted(shape[0], 'label')}, see its id2label"
-                if sizes[0] == "num_labels"
-                else ""
-            )
-            return f"{tensor.name} has shape {list(tensor.shape)}, expected {list(shape)} ({fields}){labels}"
+            fields = ", ".join(map(str, sizes)).replace("num_labels", "num_labels: see id2label in config.json")
+            return f"{tensor.name} has shape {list(tensor.shape)}, expected {list(shape)} ({fields})"
         if tensor.dtype not in DTYPES:
             return f"{tensor.name} is {tensor.dtype}, minibert reads {', '.join(DTYPES)}"
         return None

@@ -225,7 +225,7 @@ def test_the_problem_type_is_kept_and_does_not_change_the_logits(
 
 NOTHING: dict[str, Any] = {"id2label": None, "label2id": None}
 BAD_LABELS: list[tuple[str, list[dict[str, Any]]]] = [
-    ("means 3 labels", [{"id2label": {"0": "a", "1": "b", "2": "c"}}]),
+    ("expected [3, 24]", [{"id2label": {"0": "a", "1": "b", "2": "c"}}]),
     ("classifier.weight has shape [5, 24], expected [2, 24]", [NOTHING]),
     ("num_labels=", [{**NOTHING, "num_labels": "5"}, {**NOTHING, "num_labels": 10**9}]),
     ("expected [1000000, 24]", [{**NOTHING, "num_labels": 1_000_000}]),
