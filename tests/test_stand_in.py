@@ -94,68 +94,55 @@ def test_the_checks_that_libraries_make(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_not_there_says_so(tmp_path: Path) -> None:
-    code = """
-        import importlib
-        import sentence_transformers
-        def message(*lines):
+# What a program does, the type of the error, and a part of its message.
+NOT_THERE = (
+    ("from sentence_transformers import no_such_name", "ModuleNotFoundError", "leave out that import."),
+    ("import sentence_transformers.no_such_module", "ModuleNotFoundError", "no_such_module is not in minibert"),
+    ("import sentence_transformers as s; s.no_such_name", "AttributeError", "no_such_name is not in minibert"),
+    ("from sentence_transformers.util import no_such_name", "ModuleNotFoundError", "util.no_such_name is not in"),
+    (
+        "from sentence_transformers import SentenceTransformerTrainer as T; T()",
+        "NotImplementedError",
+        "train",
+    ),
+    ("from sentence_transformers.losses import CosineSimilarityLoss as L; L()", "NotImplementedError", "train"),
+    (
+        "from sentence_transformers.losses import BatchHard as B; B.cosine(1)",
+        "NotImplementedError",
+        "train",
+    ),
+    ("from sentence_transformers.models import Dense; Dense(1, 2)", "NotImplementedError", "(folder)"),
+    ("from sentence_transformers.models.Pooling import Pooling; Pooling(1)", "NotImplementedError", "(folder)"),
+    ("from sentence_transformers.evaluation import E; E()", "NotImplementedError", "evaluators are part of"),
+    (
+        "from sentence_transformers.util import mine_hard_negatives as f; f()",
+        "NotImplementedError",
+        "prepares training",
+    ),
+    ("from sentence_transformers import mine_hard_negatives as f; f()", "NotImplementedError", "it prepares"),
+)
+
+
+def test_what_is_not_there_says_so_and_placeholders_are_types(tmp_path: Path) -> None:
+    """Libraries name the placeholders in annotations, inherit from them, and ask isinstance."""
+    code = f"""
+        for program in {[program for program, _, _ in NOT_THERE]!r}:
             try:
-                exec("\\n".join(lines), {})
+                exec(program, {{}})
             except Exception as error:
                 print(type(error).__name__, "|", error)
-        message("from sentence_transformers import no_such_name")
-        message("import sentence_transformers.no_such_module")
-        message("import sentence_transformers", "sentence_transformers.no_such_name")
-        message("from sentence_transformers.util import no_such_name")
-        message("from sentence_transformers import SentenceTransformerTrainer as T", "T(model=None)")
-        message("from sentence_transformers.losses import CosineSimilarityLoss as L", "class M(L): pass", "M()")
-        message("from sentence_transformers.losses import BatchHard as B", "B.cosine_distance(1, 2)")
-        message("from sentence_transformers.models import Dense", "Dense(1, 2)")
-        message("from sentence_transformers.evaluation import TripletEvaluator as E", "E()")
-        message("from sentence_transformers.models.Pooling import Pooling", "Pooling(1)")
-        message("from sentence_transformers.models import Pooling", "Pooling(1)")
-        message("from sentence_transformers.util import mine_hard_negatives as f", "f()")
-        message("from sentence_transformers import mine_hard_negatives as f", "f()")
-    """
-    lines = printed(code, tmp_path)
-    advice = "leave out that import."
-    assert [line.split(" | ")[0] for line in lines] == [
-        *("ModuleNotFoundError", "ModuleNotFoundError", "AttributeError", "ModuleNotFoundError"),
-        *["NotImplementedError"] * 9,
-    ]
-    for line, name in zip(
-        lines,
-        ("no_such_name", "no_such_module", "no_such_name", "util.no_such_name", "SentenceTransformerTrainer"),
-        strict=False,
-    ):
-        assert f"| sentence_transformers.{name} is not in minibert" in line
-    assert all(advice in line for line in lines[:4])
-    assert all("minibert does not train" in line for line in lines[4:7])
-    assert "SentenceTransformer(folder)" in lines[7]
-    assert "sentence_transformers.evaluation.TripletEvaluator is not in minibert: evaluators are part of" in lines[8]
-    assert all("SentenceTransformer(folder)" in line for line in lines[9:11])
-    assert all("mine_hard_negatives is not in minibert: it prepares training data. Use" in line for line in lines[11:])
-
-
-def test_placeholders_are_types(tmp_path: Path) -> None:
-    """Libraries name them in annotations, inherit from them, and ask isinstance."""
-    code = """
-        from dataclasses import dataclass
-        from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-        from sentence_transformers.losses import BatchHardTripletLossDistanceFunction, CosineSimilarityLoss
+        from sentence_transformers import SentenceTransformerTrainer
+        from sentence_transformers.losses import CosineSimilarityLoss, Distances
         class Trainer(SentenceTransformerTrainer):
-            def __init__(self, model: SentenceTransformerTrainer | None = None,
-                         metric=BatchHardTripletLossDistanceFunction.cosine_distance): pass
+            def __init__(self, model: SentenceTransformerTrainer | None = None, metric=Distances.cosine): pass
         print(isinstance(1, SentenceTransformerTrainer), issubclass(Trainer, SentenceTransformerTrainer))
-        print(CosineSimilarityLoss, CosineSimilarityLoss is CosineSimilarityLoss)
-        try:
-            Trainer()
-        except NotImplementedError as error:
-            print(error)
+        print(CosineSimilarityLoss)
     """
-    lines = printed(code, tmp_path)
-    assert lines[:2] == ["False True", "<class 'sentence_transformers.losses.CosineSimilarityLoss'> True"]
-    assert lines[2].startswith("sentence_transformers.SentenceTransformerTrainer is not in minibert: minibert does not")
+    *lines, types, name = printed(code, tmp_path)
+    for line, (_, kind, message) in zip(lines, NOT_THERE, strict=True):
+        assert line.startswith(f"{kind} | "), line
+        assert message in line
+    assert (types, name) == ("False True", "<class 'sentence_transformers.losses.CosineSimilarityLoss'>")
 
 
 def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:

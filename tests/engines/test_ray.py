@@ -137,38 +137,3 @@ print(counts)
 @pytest.mark.slow
 def test_20_000_texts_10_killed_workers_5_killed_drivers(tmp_path: Path) -> None:
     check(tmp_path, 20_000, 500, 10, 5)
-
-
-# Two actors that load their models at the same time.
-_TWO_ACTORS = """
-import numpy as np, ray
-from minibert.integrations.ray import Embedder
-
-ray.init("local", num_cpus=2, log_to_driver=False, include_dashboard=False)
-batch = {"text": ["A cat sleeps.", "A kitten naps."]}
-actors = [ray.remote(Embedder).options(num_cpus=1).remote() for _ in range(2)]
-one, other = ray.get([actor.__call__.remote(batch) for actor in actors])
-ray.shutdown()
-np.testing.assert_array_equal(one["vector"], other["vector"])
-np.testing.assert_array_equal(one["vector"], Embedder()(batch)["vector"])
-print("same")
-"""
-
-
-def test_workers_that_find_no_kernels_wait_for_the_one_that_compiles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = tmp_path / "texts.txt"
-    texts.write_text("A cat sleeps.\n")
-    kernels = {}
-    for name in ("alone", "ray"):
-        (tmp_path / name).mkdir()
-        monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / name))
-        if name == "alone":
-            assert run(["embed", "-i", str(texts), "-o", str(tmp_path / "v.npy")]).returncode == 0
-        else:
-            assert run_program(_TWO_ACTORS, tmp_path).endswith("same\n")
-        files = [path.name for path in (tmp_path / name).rglob("*") if path.is_file()]
-        # The weights that actors share lie there too.
-        kernels[name] = sorted(file for file in files if not file.endswith((".weights", ".digest")))
-    assert kernels["ray"] == kernels["alone"]  # one of each, and no temporary files

@@ -91,30 +91,6 @@ class Counting(Embedder):
     assert found.endswith(shown)
 
 
-@pytest.mark.parametrize("multi_threaded", [False, True])  # Ray pickles a class of its own, or Embedder itself
-@needs("ray")
-def test_the_variables_of_a_program_count_for_actors_of_a_cluster_that_was_there_before(
-    tmp_path: Path, multi_threaded: bool
-) -> None:
-    """Ray starts without the variable, and its workers have what it was started with."""
-    code, _ = BLOCKS("Ray Data")
-    code = changed(
-        code,
-        ("import ray\n", "import os\nimport ray\n"),
-        ("texts = ray.data", 'os.environ["MINIBERT_COMPUTE_TYPE"] = "int8"\ntexts = ray.data'),
-        ("size=2", f"size=2, enable_true_multi_threading={multi_threaded}"),
-    )
-    compared = changed(
-        _COMPARED.replace("FOUND", '[row["vector"] for row in rows]'),
-        ('L6-v2")', 'L6-v2", compute_type="int8")'),
-    )
-    differs = """
-float32 = SentenceTransformer("all-MiniLM-L6-v2", compute_type="float32").encode(["text number 7"])
-print("differs:", (float32[0] != rows[7]["vector"]).any())
-"""
-    assert run_program(code + compared + differs, tmp_path).endswith("differs: True\n")
-
-
 @needs("ray")
 def test_ray_serve(tmp_path: Path) -> None:
     code, shown = BLOCKS("Ray Serve")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,7 @@ from minibert.corpus import runs
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.runs import folder_of
 from minibert.corpus.sources import Source
-from tests.support.corpus_runs import StoppedError, arguments_of, contents, run, stop_after, text_file, texts_of
-from tests.support.outcomes import PATIENCE
+from tests.support.corpus_runs import StoppedError, contents, stop_after, text_file, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
@@ -62,12 +60,6 @@ def test_names_that_are_refused_before_a_model_is_loaded(
     assert main(["embed", "-m", "nothing", "-i", "a.txt", "-o", output]) == 1
     assert message in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_an_input_needs_an_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["embed", "-i", "a.txt"]) == 1
-    assert "--input needs --output" in capsys.readouterr().err
-    assert main(["embed", "-i", "a.txt", "-o", "out.npy", "text"]) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
@@ -334,23 +326,3 @@ def test_wherever_the_disk_is_full_no_shard_is_lost(
         assert summary.n_resumed == min(45, max(0, full - 2) // 3 * 10)  # each shard has three files
         assert contents(own) == contents(tmp_path / "whole")
     assert full > 15
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
-def test_a_limit_on_the_size_of_files(short_folder: Path, tmp_path: Path) -> None:
-    text_file(tmp_path / "a.txt", [f"text {i}" for i in range(1500)])
-    arguments, output = arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 100), tmp_path / "out.npy"
-    limited = f"""
-import resource, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from minibert.cli import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-sys.exit(main({arguments!r}))"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", limited], capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
-    assert done.returncode == 1
-    assert "whole.npy cannot be written: File too large. Finished shards are kept" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert run([*arguments, "--resume"]).returncode == 0
-    assert np.load(output).shape == (1500, 24)
