@@ -155,22 +155,6 @@ def test_embed_prints_and_saves(
     np.testing.assert_array_equal(np.load(file), expected)
 
 
-def test_embed_says_when_it_truncates(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "embed", "long " * 300)
-    assert code == 0
-    assert "minibert: warning: The text has more than 256 tokens and was cut" in err
-
-
-def test_one_thing_is_not_called_things(capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path) -> None:
-    (tmp_path / "lines.txt").write_bytes(b"cat\n\xff\n")
-    arguments = ["extract", "-m", str(small), "--layers=-1", "-i", str(tmp_path / "lines.txt"), "-o"]
-    code, out, err = run(capsys, *arguments, str(tmp_path / "out.npy"))
-    assert (code, "minibert: 1 input line cannot be used; nothing was computed" in err) == (1, True)
-    code, out, err = run(capsys, *arguments, str(tmp_path / "out.npy"), "--on-error", "skip")
-    assert code == 0
-    assert re.search(r"; 1 text, \d+ tokens, 0 texts cut, 1 input line left out, ", out)
-
-
 def test_a_failed_write_leaves_the_old_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
-from minibert.corpus.sources import Source, input_format, read_input_lines
+from minibert.corpus.sources import InputLine, Source, input_format, read_input_lines
 from tests.support.corpus_runs import arguments_of, text_file, texts_of
 from tests.support.outcomes import PATIENCE
 from tests.support.report import REPORT
@@ -53,18 +52,9 @@ def test_encode_iter_gives_the_vectors_of_encode_for_any_iterable(
     assert info == short_model.encode(texts, truncation="silent", return_info=True)[1]
     assert short_model.num_tokens(texts) == [one.n_tokens for one in info]
     assert list(short_model.encode_iter([])) == []
-
-
-def test_encode_iter_reads_no_further_than_a_window(short_model: SentenceTransformer) -> None:
-    read = []
-
-    def texts() -> Iterator[str]:
-        for number in range(100):
-            read.append(number)
-            yield f"text {number}"
-
-    next(short_model.encode_iter(texts(), chunk_size=10))
-    assert len(read) == 10
+    rest = iter(texts)
+    next(short_model.encode_iter(rest, chunk_size=10))
+    assert len([*rest]) == 290  # no further than a chunk is read
 
 
 def test_equal_texts_are_computed_once(short_model: SentenceTransformer) -> None:
@@ -281,22 +271,33 @@ def test_a_broken_quote_within_a_line_spoils_that_row_only(
     np.testing.assert_array_equal(np.load(tmp_path / "skip.npy"), short_model.encode(["a cat", "a dog", "two\nlines"]))
     assert [row["line"] for row in lines_of(tmp_path / "skip.ids.jsonl")] == [2, 4, 5]
     assert embed(short_folder, "-i", table, "-o", tmp_path / "null.jsonl", "--on-error", "null") == 0
-    assert [line["embedding"] is None for line in lines_of(tmp_path / "null.jsonl")] == [
-        False,
-        True,
-        False,
-        False,
-        True,
-    ]
+    nulls = [line["embedding"] is None for line in lines_of(tmp_path / "null.jsonl")]
+    assert nulls == [False, True, False, False, True]
 
 
-def test_csv_rows_that_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"id,text\n1,a\n2\n3,\xff\n4,d,e\n5,f\n")
-    input_lines = list(read_input_lines(Source(str(tmp_path / "a.csv"), "csv", "text", "id", "a.csv")))
-    assert [input_line.text for input_line in input_lines] == ["a", None, None, None, "f"]
-    problems = ["has 1 columns", "is not UTF-8: byte 0xff", "has 3 columns"]
-    assert all(text in str(input_line.problem) for text, input_line in zip(problems, input_lines[1:4], strict=True))
-    assert [input_line.line for input_line in input_lines] == [2, 3, 4, 5, 6]
+def lines_read(folder: Path, name: str, content: bytes, id_column: str | None = None) -> list[InputLine]:
+    (folder / name).write_bytes(content)
+    return list(read_input_lines(Source(str(folder / name), input_format(name), "text", id_column, name)))
+
+
+def test_csv_rows_that_cannot_be_used_keep_their_own_ids(tmp_path: Path) -> None:
+    found = lines_read(tmp_path, "a.csv", b"id,text\n1,a\n2\n3,\xff\n4,d,e\n\xff,b\n5,f\n", "id")
+    assert [one.text for one in found] == ["a", None, None, None, None, "f"]
+    assert [one.id for one in found] == ["1", None, "3", None, None, "5"]
+    problems = ["has 1 columns", "is not UTF-8: byte 0xff", "has 3 columns", "is not UTF-8: byte 0xff"]
+    assert all(text in str(one.problem) for text, one in zip(problems, found[1:5], strict=True))
+    assert [one.line for one in found] == [2, 3, 4, 5, 6, 7]
+    assert not any(one.numbered for one in found)
+
+
+def test_a_field_may_be_as_long_as_a_book_and_gzip_data_need_no_suffix(tmp_path: Path) -> None:
+    book = "word " * 100_000
+    for name, content in (
+        ("a.csv", f'text\nfirst\n{book}\n"two\n{book}"\nlast\n'.encode()),
+        ("standard-input", gzip.compress(f"first\n{book}\ntwo {book}\nlast\n".encode())),
+    ):
+        texts = [str(one.text) for one in lines_read(tmp_path, name, content)]
+        assert [text.replace("\n", " ") for text in texts] == ["first", book, f"two {book}", "last"]
 
 
 IDS_OF_BAD_LINES = (
@@ -330,28 +331,6 @@ def test_an_input_line_without_a_text_keeps_its_own_id_and_never_gets_one_of_ano
     else:
         rows = lines_of(output if suffix == "jsonl" else tmp_path / "out.ids.jsonl")
         assert [row["id"] for row in rows] == ids
-
-
-def test_a_csv_row_without_a_text_keeps_its_own_id(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"id,text\n1,a\n2,\xff\n\xff,b\n4\n")
-    input_lines = list(read_input_lines(Source(str(tmp_path / "a.csv"), "csv", "text", "id", "a.csv")))
-    assert [input_line.id for input_line in input_lines] == ["1", "2", None, None]
-    assert [input_line.text for input_line in input_lines] == ["a", None, None, None]
-    assert not any(input_line.numbered for input_line in input_lines)
-
-
-def test_a_csv_field_may_be_as_long_as_a_book(tmp_path: Path) -> None:
-    book = "word " * 100_000
-    (tmp_path / "a.csv").write_text(f'text\nfirst\n{book}\n"two\n{book}"\nlast\n')
-    input_lines = list(read_input_lines(Source(str(tmp_path / "a.csv"), "csv", "text", None, "a.csv")))
-    assert [input_line.text for input_line in input_lines] == ["first", book, f"two\n{book}", "last"]
-
-
-def test_gzip_data_are_recognised_without_the_suffix(tmp_path: Path) -> None:
-    for name in ("a.GZ", "standard-input"):
-        (tmp_path / name).write_bytes(gzip.compress(b"a cat\na dog\n"))
-        input_lines = list(read_input_lines(Source(str(tmp_path / name), "text", "text", None, name)))
-        assert [input_line.text for input_line in input_lines] == ["a cat", "a dog"]
 
 
 def test_a_source_that_is_a_mistake(short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

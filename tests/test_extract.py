@@ -175,20 +175,14 @@ def test_options_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: pytest
     start = ["extract", "-m", str(folder), "-i", str(tmp_path / "in.txt")]
     for options, message in (
         (["-o", str(tmp_path / "o.npy"), "--do_lower_case=False"], "leave it out"),
-        (["-o", str(tmp_path / "o.txt")], "must end in .npy"),
         (["-o", str(tmp_path / "o.npy"), "--layers=9"], "9"),
-        (["-o", str(tmp_path / "no" / "o.npy")], f"cannot be written: there is no folder {tmp_path / 'no'}"),
-        (["-o", str(tmp_path / "o.npy"), "--format", "google"], "must end in .jsonl or .json"),
         (["-o", str(tmp_path / "o.json"), "--format", "google", "--layers=4"], "0 to 3, or -4 to -1"),
         (
             ["-o", str(tmp_path / "o.json"), "--format", "google", "--max_seq_length=2"],
             "max_length=2; expected 3 to 64",
         ),
         (["-o", str(tmp_path / "o.npy"), "--max-length", "65"], "max_length=65"),
-        (["-o", str(tmp_path), "--format", "google"], "is a folder"),
-        (["-o", str(tmp_path / "o.npy"), "--max-length", "1"], "max_length=1"),
         (["-o", "-", "--format", "google"], "--output is the standard output, but extract writes a file"),
-        ([], "needs --input FILE and --output FILE"),
     ):
         assert main([*start, *options]) == 1
         assert message in capsys.readouterr().err

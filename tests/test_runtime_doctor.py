@@ -199,13 +199,9 @@ def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: py
 
 def test_doctor_warns_of_a_processor_without_fma(monkeypatch: pytest.MonkeyPatch) -> None:
     report = {"versions": doctor.versions(), "blas": doctor.blas(), "cache": [], "checks": []}
-    warned = []
-    for features in ("+avx,+fma", "+avx,-fma"):
+    for features, slow in (("+avx,+fma", False), ("+avx,-fma", platform.machine() not in ("aarch64", "arm64"))):
         monkeypatch.setattr(processor, "target", lambda features=features: processor.Processor("made", features))
-        warned.append(
-            "WARNING    the processor does not have FMA" in _as_text({**report, "processor": doctor.processor()})
-        )
-    assert warned == [False, platform.machine() not in ("aarch64", "arm64")]
+        assert ("WARNING    " in _as_text({**report, "processor": doctor.processor()})) == slow
 
 
 @pytest.mark.parametrize("op", ["embed", "layer_norm", "linear", "attention"])

@@ -18,7 +18,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.vectors.layers import find_word, join_subwords, resolve_layers
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
-from tests.support.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines
+from tests.support.text_data import VARIABLE, naughty_lines, udhr_lines
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 TEXTS = [
@@ -168,11 +168,6 @@ def test_tokens_and_words_equal_transformers(
         f"differences of at most {apart:.1e}"
     )
     assert apart < TOLERANCE
-
-
-@needs_data
-def test_several_hundred_texts_were_compared() -> None:
-    assert len(real_texts()) > 300
 
 
 @all_or_some
@@ -429,8 +424,7 @@ def text(minilm: BertModel, tokenizer: BertTokenizer) -> TokenVectors:
     [
         *((start, end, ValueError, "10 characters|<= 10") for start, end in ((0, 11), (-1, 3), (3, 3), (5, 2))),
         (3, 4, ValueError, "' '"),
-        *((start, 3, TypeError, "start=") for start in (0.0, False)),
-        (0, None, TypeError, "end="),
+        (0.0, 3, TypeError, "start="),
     ],
 )
 def test_bad_spans(text: TokenVectors, start: Any, end: Any, error: type[Exception], match: str) -> None:

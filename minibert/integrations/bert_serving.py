@@ -27,7 +27,6 @@ from minibert.tokenizer.texts import checked_texts, shown
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _PORT = 5555
-_LONGEST = 2**31 - 1  # milliseconds: 24 days, the longest timeout of a socket
 
 
 class Response(NamedTuple):
@@ -93,10 +92,6 @@ class BertClient:
         layers = [check_int("pooling_layer", layer, -(2**31), 2**31 - 1, also=", or several") for layer in asked]
         if not layers:
             raise ValueError(f"pooling_layer={brief(pooling_layer)}; expected an int or several.")
-        port = None if port is None else check_int("port", port, 1, 65535)
-        timeout = check_int("timeout", timeout, also=": milliseconds, or -1 to wait for ever")
-        if not timeout:
-            raise ValueError("timeout=0; expected a number of milliseconds above 0, or -1 to wait for ever.")
         self._service: _Service | None = None
         self._options: dict[str, Any] = {"layers": layers, "pooling": pooling_strategy}
         if model is None and (ip is not None or port is not None):
@@ -105,8 +100,8 @@ class BertClient:
                     f"pooling_strategy={brief(pooling_strategy)} gives a vector per token, which a service cannot send "
                     "to BertClient. Give model= to compute in this process."
                 )
-            seconds = None if timeout < 0 else min(timeout, _LONGEST) / 1000
-            self._service = _Service("localhost" if ip is None else ip, port or _PORT, seconds)
+            seconds = None if timeout < 0 else timeout / 1000
+            self._service = _Service("localhost" if ip is None else ip, _PORT if port is None else port, seconds)
             return
         if ip is not None and ip.lower() not in _THIS_MACHINE:
             raise ValueError(f"model= and ip={brief(ip)} are both given, but a service has its own model.")
