@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output
 from minibert._utils.validation import counted
-from minibert.cli.options import add_model_options, add_options, add_verb, load_bert, load_tokenizer
+from minibert.cli.options import (
+    add_model_options,
+    add_verb,
+    load_bert,
+    load_tokenizer,
+)
 from minibert.cli.output import report_problem, report_written
 from minibert.corpus.sources import Source, input_format
 
@@ -20,19 +25,13 @@ if TYPE_CHECKING:
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    extract = add_verb(
-        verbs,
-        "extract",
-        _extract,
-        "save hidden states of all tokens of a corpus",
-        "Save the hidden states of every token of the texts in files, in bounded memory. The binary format is an .npy "
-        "array (tokens, layers, hidden_size) and an index, .tokens.jsonl; minibert.corpus.extract.TokenFeatures reads "
-        "both. The google format is the JSON lines of extract_features.py, where ' ||| ' separates the two texts of a "
-        "pair. That script's spelling of the options, with underscores, works too. The manifest "
-        "<output>.manifest.json is written beside the output, and --resume continues an interrupted run.",
-    )
-    add_inputs(extract, shard_size=1000)
-    text = """
+    text = f"""extract: save hidden states of all tokens of a corpus
+        Save the hidden states of every token of the texts in files, in bounded memory. The binary format is an .npy
+        array (tokens, layers, hidden_size) and an index, .tokens.jsonl; minibert.corpus.extract.TokenFeatures reads
+        both. The google format is the JSON lines of extract_features.py, where ' ||| ' separates the two texts of a
+        pair. That script's spelling of the options, with underscores, works too. The manifest <output>.manifest.json is
+        written beside the output, and --resume continues an interrupted run.
+        {inputs(1000)}
         -o, --output, --output_file FILE: the file to write: .npy, or .jsonl with --format google
         --format binary|google = binary: format of the output
         --layers LAYERS = -1,-2,-3,-4: layers, separated by commas: -1 is the last layer; 0 is the embeddings' output as
@@ -44,13 +43,12 @@ def add_verbs(verbs: Any) -> None:
         --do-lower-case, --do_lower_case VALUE: compared with the model's tokenizer; it changes nothing
         """
     lower_case = {"nargs": "?", "const": True, "type": _boolean, "metavar": None}
-    add_options(extract, text, max_length={"type": int}, do_lower_case=lower_case)
-    add_model_options(extract)
+    add_model_options(add_verb(verbs, _extract, text, max_length={"type": int}, do_lower_case=lower_case))
 
 
-def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int = 10_000) -> None:
-    """Add the files of texts, how they are read, and how a run over them is saved and resumed."""
-    text = f"""
+def inputs(shard_size: int = 10_000) -> str:
+    """Return the options that name the files of texts, and say how they are read and how a run over them is saved."""
+    return f"""
         -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the
             standard input
         --input-format text|jsonl|csv|tsv: default: by the suffix of each file's name, else text
@@ -61,7 +59,6 @@ def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int = 10_000) -> 
         --resume: continue an interrupted run, or start one if there is none
         --shard-size N = {shard_size}: texts that are computed, then saved, together; a crash loses at most these
         """
-    add_options(parser, text, input={"nargs": "+", "action": "extend"})
 
 
 def has_files(arguments: argparse.Namespace, *own: str) -> bool:

@@ -23,7 +23,7 @@ from minibert._utils.validation import FloatArray, counted
 from minibert.bert import low_precision, reference
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.reference import ACTIVATIONS
-from minibert.cli.options import add_compute_type, add_options, add_verb
+from minibert.cli.options import add_compute_type, add_verb
 from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
 from minibert.models.shared_weights import shared_folder
 
@@ -45,19 +45,20 @@ class Check:
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the verbs to the command line."""
-    text = "Print versions, processor, threads, cache and BLAS, and compare every op with float64."
-    doctor = add_verb(verbs, "doctor", _doctor, "describe this machine, and check every op", text)
+    """Add the two verbs to the command line."""
+    text = """doctor: describe this machine, and check every op
+        Print versions, processor, threads, cache and BLAS, and compare every op with float64.
+        --json: print one JSON object
+        """
+    doctor = add_verb(verbs, _doctor, text)
     doctor.epilog = "Exit code 1 if a check fails."
-    add_options(doctor, "--json: print one JSON object")
-    add_compute_type(doctor)
-
-    text = "Compile every kernel now, so that later starts are fast. Use it for example in a container image."
-    warmup = add_verb(verbs, "warmup", _warmup, "compile the kernels in advance", text)
-    text = """--clear: delete the compiled kernels and the shared weights of all models instead, and print what was
-        deleted; both are made again when they are needed"""
-    add_options(warmup, text)
-    add_compute_type(warmup)
+    text = """warmup: compile the kernels in advance
+        Compile every kernel now, so that later starts are fast. Use it for example in a container image.
+        --clear: delete the compiled kernels and the shared weights of all models instead, and print what was deleted;
+            both are made again when they are needed
+        """
+    for parser in (doctor, add_verb(verbs, _warmup, text)):
+        add_compute_type(parser)
 
 
 def _doctor(arguments: argparse.Namespace) -> None:

@@ -6,20 +6,19 @@ import argparse
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.corpus import add_inputs, has_files, run_over_files
+from minibert.cli.corpus import has_files, inputs, run_over_files
 from minibert.cli.options import (
     BATCH_SIZE,
     LAYER_POOLING,
     LAYERS,
     STRIDE,
+    TEXTS,
     add_model_options,
     add_options,
     add_prompt,
-    add_texts,
     add_verb,
     load_encoder,
     loading,
-    natural,
 )
 from minibert.cli.output import (
     bar,
@@ -39,55 +38,39 @@ if TYPE_CHECKING:
 
 def add_verbs(verbs: Any) -> None:
     """Add the two verbs to the command line."""
-    embed = add_verb(
-        verbs,
-        "embed",
-        _embed,
-        "turn texts into sentence vectors",
-        "Print one JSON object per text, with its vector, or save all vectors as an array. With --input a corpus is "
-        "read from files, in bounded memory. Its manifest <output>.manifest.json is written beside the output, and "
-        "--resume continues an interrupted run. With -o FOLDER/ the output is a folder of Parquet files, which can be "
-        "read while the run goes on.",
-    )
-    add_texts(embed, optional=True)
-    text = """-o, --output FILE|FOLDER/: save an array (texts, dimension), an .npy file, instead of printing;
-        with --input the suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name
-        that ends in / or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty"""
-    add_options(embed, text)
-    add_inputs(embed)
-    text = """
+    text = f"""embed: turn texts into sentence vectors
+        Print one JSON object per text, with its vector, or save all vectors as an array. With --input a corpus is read
+        from files, in bounded memory. Its manifest <output>.manifest.json is written beside the output, and --resume
+        continues an interrupted run. With -o FOLDER/ the output is a folder of Parquet files, which can be read while
+        the run goes on.
+        [{TEXTS}
+        -o, --output FILE|FOLDER/: save an array (texts, dimension), an .npy file, instead of printing; with --input the
+            suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in /
+            or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty
+        {inputs()}
         --dtype float32|float16 = float32: type of the numbers, with --input
         --on ENGINE: compute with the machines of a Ray cluster, with --input: the address of its head, such as
             ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's
             cluster. --threads is that of each worker
         --actors N: workers, with --on (default: as many as the cluster has room for)
-        """
-    add_options(embed, text, on={"metavar": "ray[:ADDRESS]"})
-    add_prompt(embed, "each text")
-    text = """
         --normalize: scale each vector to length 1, even if the model does not
         --precision float32|float16|int8|uint8|binary|ubinary = float32: precision of the numbers, without --input
         """
-    add_options(embed, text, normalize={"dest": "normalize_embeddings"})
+    dest = {"dest": "normalize_embeddings"}
+    embed = add_verb(verbs, _embed, text, on={"metavar": "ray[:ADDRESS]"}, normalize=dest)
+    add_prompt(embed, "each text")
     add_vector_options(embed)
 
-    sparse = add_verb(
-        verbs,
-        "sparse",
-        _sparse,
-        "turn texts into sparse vectors: a weight for each word that a SPLADE model finds",
-        "Print the words of each text with their weights. With --input the vectors of all texts of files are written, "
-        "in bounded memory; --resume continues an interrupted run.",
-    )
-    add_texts(sparse, optional=True)
-    text = f"""
+    text = f"""sparse: turn texts into sparse vectors: a weight for each word that a SPLADE model finds
+        Print the words of each text with their weights. With --input the vectors of all texts of files are written, in
+        bounded memory; --resume continues an interrupted run.
+        [{TEXTS}
         -k, --top-k K = 10: words to print
         --json: JSON lines with all words: {{"text": ..., "tokens": [...], "indices": [...], "values": [...]}}
         --max-active-dims N: keep only the N largest weights of each text
         {STRIDE}
         """
-    add_options(sparse, text, stride={"type": natural})
-    add_lines_options(sparse, "warn|error|split|silent")
+    add_lines_options(add_verb(verbs, _sparse, text), "warn|error|split|silent")
 
 
 def add_vector_options(parser: argparse.ArgumentParser) -> None:
@@ -104,16 +87,20 @@ def add_vector_options(parser: argparse.ArgumentParser) -> None:
         {BATCH_SIZE}
         --builtin-prompts: use the prompts of the model's card, if its files do not store any
         """
-    add_options(parser, text, pooling={"type": lambda text: text.split(",")}, stride={"type": natural})
+    add_options(parser, text, pooling={"type": lambda text: text.split(",")})
     add_model_options(parser)
 
 
 def add_lines_options(parser: argparse.ArgumentParser, truncation: str) -> None:
     """Add the files, and the options of the verbs whose output is JSON lines."""
-    add_inputs(parser)
-    add_options(parser, "-o, --output FILE: with --input: the .jsonl file to write")
+    text = f"""
+        {inputs()}
+        -o, --output FILE: with --input: the .jsonl file to write
+        --truncation {truncation} = warn: if a text is too long
+        {BATCH_SIZE}
+        """
+    add_options(parser, text)
     add_prompt(parser, "each text, or before the query")
-    add_options(parser, f"--truncation {truncation} = warn: if a text is too long\n{BATCH_SIZE}")
     add_model_options(parser, needs_head=True)
 
 

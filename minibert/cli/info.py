@@ -7,7 +7,12 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from minibert.cli.options import add_compute_type, add_model_options, add_options, add_verb, locate_model
+from minibert.cli.options import (
+    add_compute_type,
+    add_model_options,
+    add_verb,
+    locate_model,
+)
 
 if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles
@@ -17,14 +22,11 @@ Part = TypeVar("Part")
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    info = add_verb(
-        verbs,
-        "info",
-        _info,
-        "describe a model: sizes, pooling, prompts, limits",
-        "Print the facts about a model, and what minibert does not support.",
-    )
-    add_options(info, '--json: one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}')
+    text = """info: describe a model: sizes, pooling, prompts, limits
+        Print the facts about a model, and what minibert does not support.
+        --json: one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}
+        """
+    info = add_verb(verbs, _info, text)
     add_model_options(info, backend=False)
     add_compute_type(info)
 

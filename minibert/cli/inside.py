@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import minibert
 from minibert._utils.validation import counted
-from minibert.cli.options import add_model_options, add_options, add_verb, load_encoder, loading, locate_model
+from minibert.cli.options import (
+    add_model_options,
+    add_options,
+    add_verb,
+    load_encoder,
+    loading,
+    locate_model,
+)
 from minibert.cli.output import check_file, report_problem, report_written, write_file
 
 if TYPE_CHECKING:
@@ -25,36 +32,25 @@ _TITLE = 60
 
 def add_verbs(verbs: Any) -> None:
     """Add the two verbs to the command line."""
-    inspect = add_verb(
-        verbs,
-        "inspect",
-        _inspect,
-        "write a page that shows what the model does with a text",
-        "Run the model on a text, and write one HTML file that shows it: all heads, their attention, each layer step "
-        "by step. The file needs no network.",
-    )
-    inspect.add_argument("text", metavar="TEXT", help="the text")
-    text = """
+    text = """inspect: write a page that shows what the model does with a text
+        Run the model on a text, and write one HTML file that shows it: all heads, their attention, each layer step by
+        step. The file needs no network.
+        TEXT: the text
         --pair TEXT: a second text, and how the cosine of the two comes about
         -o, --output FILE.html: the file to write
         --layers LAYERS: layers of the page, with commas between (default: all)
         --heads HEADS: attention heads of the page (default: all)
         --max-bytes N = 5000000: refuse to write a larger page
         """
-    add_options(inspect, text, output={"required": True})
-    add_model_options(inspect)
+    add_model_options(add_verb(verbs, _inspect, text, output={"required": True}))
 
-    explain = add_verb(
-        verbs,
-        "explain",
-        _explain,
-        "print the forward pass step by step, with numbers to compute again",
-        "Run the model on a text, and print each step for one token: the formula, the shape, the line of code, what "
-        "goes in and what comes out. Each printed result can be computed again from the printed numbers.",
-    )
-    explain.add_argument("text", metavar="TEXT", help="the text")
-    text = "--token I: the token, counted from 0, or the first that is this word (default: the first of the text)"
-    add_options(explain, text, token={"type": _token})
+    text = """explain: print the forward pass step by step, with numbers to compute again
+        Run the model on a text, and print each step for one token: the formula, the shape, the line of code, what goes
+        in and what comes out. Each printed result can be computed again from the printed numbers.
+        TEXT: the text
+        --token I: the token, counted from 0, or the first that is this word (default: the first of the text)
+        """
+    explain = add_verb(verbs, _explain, text, token={"type": _token})
     which = explain.add_mutually_exclusive_group()
     add_options(which, "--layer L: the layer (default: 0)\n--all: all layers", layer={"dest": "layers", "type": _index})
     add_model_options(explain)

@@ -58,16 +58,30 @@ TRUNCATION = """--truncation warn|error|silent = warn: if a text is too long: cu
     silently"""
 STRIDE = "--stride N = 0: tokens that a window repeats from the one before, with --truncation split"
 BATCH_SIZE = "--batch-size N = 32: limits memory; the result does not depend on it"
+TEXTS = 'TEXT...: a text; "-" for the lines of the standard input'
 
-_OPTION = re.compile(
-    r"(?P<flags>-[\w-]+(?:, -[\w-]+)*)(?: (?P<value>[^ :]+)(?: = (?P<default>[^ :]+))?)?: (?P<help>.*)"
-)
+_ITEM = re.compile(r"\n\s*(?=-|\[?[A-Z]+[.\]]*: )")
+_TEXT = re.compile(r"(\[?)([A-Z]+)(\.\.\.)?\]?: (.*)")
+_OPTION = re.compile(r"(-[\w-]+(?:, -[\w-]+)*)(?: ([^ :]+)(?: = ([^ :]+))?)?: (.*)")
 
 
-def add_verb(verbs: Any, name: str, run: Callable[..., object], text: str, description: str) -> argparse.ArgumentParser:
-    """Add a verb, which calls `run`; `text` is its line in the list of verbs."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=description)
+def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[str, Any]) -> argparse.ArgumentParser:
+    """Add a verb, which calls `run`.
+
+    Parameters
+    ----------
+    text : str
+        The first line is its name and its line in the list of verbs. Then its description, its texts and its options,
+        as `add_options` takes them.
+    **rest : mapping
+        See `add_options`.
+    """
+    head, *items = _ITEM.split(text.strip())
+    line, _, description = head.partition("\n")
+    name, _, short = line.partition(": ")
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=short, description=" ".join(description.split()))
     parser.set_defaults(run=run, parser=parser)
+    add_options(parser, "\n".join(items), **rest)
     return parser
 
 
@@ -77,28 +91,35 @@ def add_options(
     """Add options, of which each is written as ``-k, --top-k N = 5: its help``; a new line begins with its flags.
 
     An option without a value is true if it is given. The value ``N`` is a number of at least 1, ``LAYERS`` several
-    numbers, and ``one|other`` are choices. The default is added to the help.
+    numbers, and ``one|other`` are choices. The default is added to the help. ``TEXT...: its help`` is an argument
+    without a flag, of which there can be several.
 
     Parameters
     ----------
     **rest : mapping
         Further arguments of argparse for the option of this name, which is that of its first long flag.
     """
-    for line in re.split(r"\n\s*(?=-)", text.strip()):
-        found = _OPTION.fullmatch(" ".join(line.split()))
+    for item in filter(None, _ITEM.split(text.strip())):
+        line = " ".join(item.split())
+        if found := _TEXT.fullmatch(line):
+            optional, name, several, shown = found.groups()
+            number: Any = {"nargs": "*" if optional else "+"} if several else {}
+            parser.add_argument(name.lower() + ("s" if several else ""), metavar=name, help=shown, **number)
+            continue
+        found = _OPTION.fullmatch(line)
         assert found is not None, line
-        flags, value, shown = found["flags"].split(", "), found["value"], found["help"].replace("%", "%%")
-        options: dict[str, Any] = {"help": shown}
+        flags, value, default, shown = found.groups()
+        name = re.sub("-", "_", re.search(r"--([\w-]+)", flags)[1])  # type: ignore[index]
+        options: dict[str, Any] = {"help": shown, "default": default}
         if value is None:
-            options |= {"action": "store_true"}
+            options = {"help": shown, "action": "store_true"}
         elif value.islower():
-            options |= {"choices": value.split("|"), "default": found["default"]}
+            options["choices"] = value.split("|")
         else:
-            options |= {"metavar": value, "type": _TYPES.get(value, str), "default": found["default"]}
-        if found["default"] and "default" not in shown:
+            options |= {"metavar": value, "type": _TYPES.get(value, str)}
+        if default and "default" not in shown:
             options["help"] += " (default: %(default)s)"
-        long = next(flag for flag in flags if flag.startswith("--"))
-        parser.add_argument(*flags, **{**options, **rest.get(long[2:].replace("-", "_"), {})})
+        parser.add_argument(*flags.split(", "), **{**options, **_USUAL.get(name, {}), **rest.get(name, {})})
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, needs_head: bool = False) -> None:
@@ -107,15 +128,18 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
     With `needs_head` --model must be given, because the default model does not have a head.
     """
     default = "" if needs_head else f" = {DEFAULT_MODEL}"
-    add_options(parser, f"-m, --model MODEL{default}: hub id or folder", model={"required": needs_head})
-    add_options(parser, "--revision REVISION: branch, tag or commit of the hub repository (default: main)")
+    text = f"""
+        -m, --model MODEL{default}: hub id or folder
+        --revision REVISION: branch, tag or commit of the hub repository (default: main)
+        """
+    add_options(parser, text, model={"required": needs_head})
     if backend:
         text = f"""
-        --backend {"|".join(BACKENDS)}: the code that computes (default: MINIBERT_BACKEND, else numba if it can be
-            imported, else numpy)
-        --threads N: default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS
-        """
-        add_options(parser, text, threads={"dest": "num_threads"})
+            --backend {"|".join(BACKENDS)}: the code that computes (default: MINIBERT_BACKEND, else numba if it can be
+                imported, else numpy)
+            --threads N: default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS
+            """
+        add_options(parser, text)
         add_compute_type(parser)
         add_shared_weights(parser)
 
@@ -130,13 +154,7 @@ def add_shared_weights(parser: argparse.ArgumentParser) -> None:
     """Add --shared-weights and --no-shared-weights."""
     text = """--shared-weights: hold the weights once for all processes of this machine, from a file that is written at
         the first load (default: MINIBERT_SHARED_WEIGHTS, else no)"""
-    add_options(parser, text, shared_weights={"action": argparse.BooleanOptionalAction})
-
-
-def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """Add the positional texts."""
-    nargs = "*" if optional else "+"
-    parser.add_argument("texts", nargs=nargs, metavar="TEXT", help='a text; "-" for the lines of the standard input')
+    add_options(parser, text)
 
 
 def add_prompt(parser: argparse.ArgumentParser, before: str) -> None:
@@ -172,6 +190,14 @@ def _number(text: str, least: int) -> int:
 
 # What a value is, by its name in the help; others are str.
 _TYPES = {"N": positive, "K": positive, "LAYERS": several_ints, "HEADS": several_ints}
+
+# What argparse must know about options of these names.
+_USUAL: dict[str, dict[str, Any]] = {
+    "input": {"nargs": "+", "action": "extend"},
+    "shared_weights": {"action": argparse.BooleanOptionalAction},
+    "stride": {"type": natural},
+    "threads": {"dest": "num_threads"},
+}
 
 
 # --- the model that the options name ----------------------------------------------------------------------------------

@@ -14,56 +14,40 @@ from minibert.cli.embed import (
     has_files_for_lines,
     load_sentences,
 )
-from minibert.cli.options import add_options, add_texts, add_verb, load_encoder
+from minibert.cli.options import (
+    TEXTS,
+    add_verb,
+    load_encoder,
+)
 from minibert.cli.output import bar, one_line, print_json, read_lines, read_texts
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the three verbs to the command line."""
-    similarity = add_verb(
-        verbs,
-        "similarity",
-        _similarity,
-        "score texts against each other",
-        "Print the similarity of each two texts, as the model defines it; usually the cosine.",
-    )
-    add_texts(similarity)
-    add_options(similarity, '--json: one JSON object: {"texts": [...], "scores": [[...]]}')
-    add_vector_options(similarity)
-
-    search = add_verb(
-        verbs,
-        "search",
-        _search,
-        "find the lines of a file that are nearest to a query",
-        "Print the lines of a file that are most similar to the query, best first. The model's prompts for queries and "
-        "documents are used. Empty lines are ignored.",
-    )
-    search.add_argument("query", metavar="QUERY", help="the text to look for")
-    search.add_argument("file", metavar="FILE", help='one text per line; "-" is the standard input')
-    text = """
+    text = f"""similarity: score texts against each other
+        Print the similarity of each two texts, as the model defines it; usually the cosine.
+        {TEXTS}
+        --json: one JSON object: {{"texts": [...], "scores": [[...]]}}
+        """
+    add_vector_options(add_verb(verbs, _similarity, text))
+    text = """search: find the lines of a file that are nearest to a query
+        Print the lines of a file that are most similar to the query, best first. The model's prompts for queries and
+        documents are used. Empty lines are ignored.
+        QUERY: the text to look for
+        FILE: one text per line; "-" is the standard input
         -k, --top-k K = 5: lines to print
         --json: JSON lines: {"score": ..., "line": ..., "text": ...}
         """
-    add_options(search, text)
-    add_vector_options(search)
-
-    rerank = add_verb(
-        verbs,
-        "rerank",
-        _rerank,
-        "sort texts by how well they answer a query",
-        "Print the texts with their scores for the query, best first. With --input the scores of all texts of files "
-        "are written, in the order of the files, in bounded memory; --resume continues an interrupted run.",
-    )
-    rerank.add_argument("query", metavar="QUERY", help="the query")
-    add_texts(rerank, optional=True)
-    text = """
+    add_vector_options(add_verb(verbs, _search, text))
+    text = f"""rerank: sort texts by how well they answer a query
+        Print the texts with their scores for the query, best first. With --input the scores of all texts of files are
+        written, in the order of the files, in bounded memory; --resume continues an interrupted run.
+        QUERY: the query
+        [{TEXTS}
         -k, --top-k K: texts to print (default: all)
-        --json: JSON lines: {"score": ..., "index": ..., "text": ...}
+        --json: JSON lines: {{"score": ..., "index": ..., "text": ...}}
         """
-    add_options(rerank, text)
-    add_lines_options(rerank, "warn|error|silent")
+    add_lines_options(add_verb(verbs, _rerank, text), "warn|error|silent")
 
 
 def _similarity(arguments: argparse.Namespace) -> None:

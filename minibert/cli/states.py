@@ -14,10 +14,9 @@ from minibert._utils.files import check_output
 from minibert.cli.options import (
     LAYER_POOLING,
     LAYERS,
+    TEXTS,
     TRUNCATION,
     add_model_options,
-    add_options,
-    add_texts,
     add_verb,
     load_bert,
     load_tokenizer,
@@ -36,22 +35,18 @@ _PLOT = "--plot FILE: draw a .png, .svg or .pdf"
 
 def add_verbs(verbs: Any) -> None:
     """Add the three verbs to the command line."""
-    tokens = add_verb(verbs, "tokens", _tokens, "list the tokens of texts", "List the tokens of each text.")
-    add_texts(tokens)
-    add_options(tokens, "--json: one JSON object per text")
-    add_model_options(tokens, backend=False)
+    text = f"""tokens: list the tokens of texts
+        List the tokens of each text.
+        {TEXTS}
+        --json: one JSON object per text
+        """
+    add_model_options(add_verb(verbs, _tokens, text), backend=False)
 
-    words = add_verb(
-        verbs,
-        "words",
-        _words,
-        "compare the occurrences of a word, layer by layer",
-        "Show the tokens of each text, the hidden states, and how similar the occurrences of a word are: the cosine of "
-        "their vectors in every state, and with several states combined.",
-    )
-    words.add_argument("word", metavar="WORD", help="the word to look for")
-    add_texts(words)
-    text = f"""
+    text = f"""words: compare the occurrences of a word, layer by layer
+        Show the tokens of each text, the hidden states, and how similar the occurrences of a word are: the cosine of
+        their vectors in every state, and with several states combined.
+        WORD: the word to look for
+        {TEXTS}
         --most N = 5: occurrences to compare
         {LAYERS}; default: all are shown, the last four are combined
         {LAYER_POOLING} = sum: how several layers are combined
@@ -59,28 +54,20 @@ def add_verbs(verbs: Any) -> None:
         {TRUNCATION}
         {_PLOT}: the cosines of all occurrences, a matrix for each layer
         """
-    add_options(words, text, most={"type": _at_least_two, "metavar": None})
-    add_model_options(words)
+    add_model_options(add_verb(verbs, _words, text, most={"type": _at_least_two, "metavar": None}))
 
-    hidden = add_verb(
-        verbs,
-        "hidden",
-        _hidden,
-        "save every hidden state of texts",
-        "Save every hidden state, with its tokens, as an .npz file: format (its number, 1), hidden_states (layers + 1, "
-        "tokens, hidden_size), layers, cu_seqlens (text b has tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1), tokens, "
-        "ids, offsets (characters), texts. Nothing is padded.",
-    )
-    add_texts(hidden)
-    text = f"""
+    text = f"""hidden: save every hidden state of texts
+        Save every hidden state, with its tokens, as an .npz file: format (its number, 1), hidden_states (layers + 1,
+        tokens, hidden_size), layers, cu_seqlens (text b has tokens cu_seqlens[b] to cu_seqlens[b + 1] - 1), tokens,
+        ids, offsets (characters), texts. Nothing is padded.
+        {TEXTS}
         -o, --output FILE.npz: the file to write
         {LAYERS}; default: all
         {TRUNCATION}
         {_PLOT}: for one or two texts, a histogram of the values in each layer; for more, the texts (means of their
             tokens) on their first two principal components in each layer
         """
-    add_options(hidden, text, output={"required": True})
-    add_model_options(hidden)
+    add_model_options(add_verb(verbs, _hidden, text, output={"required": True}))
 
 
 def _check_plot(arguments: argparse.Namespace) -> None:

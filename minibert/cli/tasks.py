@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from minibert.cli.options import TRUNCATION, add_model_options, add_options, add_texts, add_verb, loading, natural
+from minibert.cli.options import (
+    TEXTS,
+    TRUNCATION,
+    add_model_options,
+    add_verb,
+    loading,
+)
 from minibert.cli.output import bar, one_line, painter, print_json, read_texts
 
 # Texts that are computed together. They are given as an iterator: then each text has one answer, where a list of one
@@ -17,70 +23,43 @@ _JSON = '--json: JSON lines: {"text": ..., "answers": [...]} for each text'
 
 def add_verbs(verbs: Any) -> None:
     """Add the four verbs to the command line."""
-    fill = add_verb(
-        verbs,
-        "fill-mask",
-        _fill_mask,
-        "find the words that fit at [MASK]",
-        "Print the most probable words for each [MASK] of each text.",
-    )
-    add_texts(fill)
-    text = f"""
+    text = f"""fill-mask: find the words that fit at [MASK]
+        Print the most probable words for each [MASK] of each text.
+        {TEXTS}
         -k, --top-k K = 5: words for each [MASK]
         --targets WORDS: only these words, separated by commas
         {_JSON}
         {TRUNCATION}
         """
-    add_options(fill, text, targets={"type": lambda text: text.split(",")})
-
-    classify = add_verb(
-        verbs,
-        "classify",
-        _classify,
-        "find the label of a text, or of a pair of texts",
-        "Print the labels of each text with their scores, the best first.",
-    )
-    add_texts(classify)
-    text = f"""
+    fill = add_verb(verbs, _fill_mask, text, targets={"type": lambda text: text.split(",")})
+    text = f"""classify: find the label of a text, or of a pair of texts
+        Print the labels of each text with their scores, the best first.
+        {TEXTS}
         --text-pair TEXT: a second text, which the model reads together with each text
         -k, --top-k K = 5: labels of each text
         --function softmax|sigmoid|none: from logits to scores (default: what the model says)
         {_JSON}
         {TRUNCATION}
         """
-    add_options(classify, text, function={"dest": "function_to_apply"})
-
-    ner = add_verb(
-        verbs,
-        "ner",
-        _ner,
-        "find the names in texts: people, places and what else the model knows",
-        "Print each text with its entities in brackets, in colour on a terminal.",
-    )
-    add_texts(ner)
-    text = f"""
+    classify = add_verb(verbs, _classify, text, function={"dest": "function_to_apply"})
+    text = f"""ner: find the names in texts: people, places and what else the model knows
+        Print each text with its entities in brackets, in colour on a terminal.
+        {TEXTS}
         --aggregation simple|first|average|max|none = simple: how tokens become entities; none prints tokens
         --stride N: read long texts in windows that share N tokens, instead of cutting them
         {_JSON}
         {TRUNCATION}
         """
-    add_options(ner, text, aggregation={"dest": "aggregation_strategy"}, stride={"type": natural})
-
-    answer = add_verb(
-        verbs,
-        "answer",
-        _answer,
-        "find the answer to a question in texts",
-        "Print the part of each text that answers the question. Long texts are read in windows.",
-    )
-    answer.add_argument("question", metavar="QUESTION", help="the question")
-    add_texts(answer)
-    text = f"""
+    ner = add_verb(verbs, _ner, text, aggregation={"dest": "aggregation_strategy"})
+    text = f"""answer: find the answer to a question in texts
+        Print the part of each text that answers the question. Long texts are read in windows.
+        QUESTION: the question
+        {TEXTS}
         -k, --top-k K = 1: answers of each text
         --no-answer: "no answer" may be an answer too, for models that were trained for it
         {_JSON}
         """
-    add_options(answer, text, no_answer={"dest": "handle_impossible_answer"})
+    answer = add_verb(verbs, _answer, text, no_answer={"dest": "handle_impossible_answer"})
     for parser in (fill, classify, ner, answer):
         add_model_options(parser, needs_head=True)
 
