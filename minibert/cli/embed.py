@@ -11,8 +11,8 @@ from minibert.cli.options import (
     BATCH_SIZE,
     LAYER_POOLING,
     LAYERS,
+    OPTIONAL_TEXTS,
     STRIDE,
-    TEXTS,
     add_model_options,
     add_options,
     add_prompt,
@@ -43,7 +43,7 @@ def add_verbs(verbs: Any) -> None:
         from files, in bounded memory. Its manifest <output>.manifest.json is written beside the output, and --resume
         continues an interrupted run. With -o FOLDER/ the output is a folder of Parquet files, which can be read while
         the run goes on.
-        [{TEXTS}
+        {OPTIONAL_TEXTS}
         -o, --output FILE|FOLDER/: save an array (texts, dimension), an .npy file, instead of printing; with --input the
             suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in /
             or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty
@@ -64,7 +64,7 @@ def add_verbs(verbs: Any) -> None:
     text = f"""sparse: turn texts into sparse vectors: a weight for each word that a SPLADE model finds
         Print the words of each text with their weights. With --input the vectors of all texts of files are written, in
         bounded memory; --resume continues an interrupted run.
-        [{TEXTS}
+        {OPTIONAL_TEXTS}
         -k, --top-k K = 10: words to print
         --json: JSON lines with all words: {{"text": ..., "tokens": [...], "indices": [...], "values": [...]}}
         --max-active-dims N: keep only the N largest weights of each text

@@ -59,6 +59,7 @@ TRUNCATION = """--truncation warn|error|silent = warn: if a text is too long: cu
 STRIDE = "--stride N = 0: tokens that a window repeats from the one before, with --truncation split"
 BATCH_SIZE = "--batch-size N = 32: limits memory; the result does not depend on it"
 TEXTS = 'TEXT...: a text; "-" for the lines of the standard input'
+OPTIONAL_TEXTS = TEXTS.replace("TEXT...", "[TEXT...]")
 
 _ITEM = re.compile(r"\n\s*(?=-|\[?[A-Z]+[.\]]*: )")
 _TEXT = re.compile(r"(\[?)([A-Z]+)(\.\.\.)?\]?: (.*)")

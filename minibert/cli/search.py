@@ -15,6 +15,7 @@ from minibert.cli.embed import (
     load_sentences,
 )
 from minibert.cli.options import (
+    OPTIONAL_TEXTS,
     TEXTS,
     add_verb,
     load_encoder,
@@ -43,7 +44,7 @@ def add_verbs(verbs: Any) -> None:
         Print the texts with their scores for the query, best first. With --input the scores of all texts of files are
         written, in the order of the files, in bounded memory; --resume continues an interrupted run.
         QUERY: the query
-        [{TEXTS}
+        {OPTIONAL_TEXTS}
         -k, --top-k K: texts to print (default: all)
         --json: JSON lines: {{"score": ..., "index": ..., "text": ...}}
         """

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.options import add_compute_type, add_options, add_shared_weights, add_verb, natural
+from minibert.cli.options import add_compute_type, add_shared_weights, add_verb, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 from minibert.serving.settings import Settings, Truncation
@@ -42,7 +42,11 @@ def _delay(text: str) -> float:
     return 0.0 if text in ("0", "0.0") else _seconds(text)
 
 
-_OPTIONS = f"""
+_HELP = f"""serve: answer requests for vectors and scores over HTTP
+    Answer requests for vectors and scores over HTTP, in the protocols of OpenAI, text-embeddings-inference, Cohere,
+    Ollama and bert-as-service. SIGTERM ends the service when all requests that have begun are answered. Each option is
+    also an environment variable: --max-wait is MINIBERT_SERVE_MAX_WAIT.
+    [MODEL...]: hub ids or folders (default: {DEFAULT_MODEL}); without a name, the first that can answer does it
     --model-id MODEL: a further model; a name of text-embeddings-inference
     --host, --hostname HOST = 127.0.0.1: name or address to listen on
     --port PORT = 8080: 0 lets the system choose
@@ -77,21 +81,10 @@ _OPTIONS = f"""
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    serve = add_verb(
-        verbs,
-        "serve",
-        _serve,
-        "answer requests for vectors and scores over HTTP",
-        "Answer requests for vectors and scores over HTTP, in the protocols of OpenAI, text-embeddings-inference, "
-        "Cohere, Ollama and bert-as-service. SIGTERM ends the service when all requests that have begun are answered. "
-        "Each option is also an environment variable: --max-wait is MINIBERT_SERVE_MAX_WAIT.",
-    )
-    text = f"hub ids or folders (default: {DEFAULT_MODEL}); without a name, the first that can answer does it"
-    serve.add_argument("models", nargs="*", metavar="MODEL", help=text)
     types: dict[str, Any] = {"port": natural, "api_key": _several, "cors_allow_origin": _several, "drain_delay": _delay}
-    names = re.findall(r"--([\w-]+) SECONDS", _OPTIONS)
+    names = re.findall(r"--([\w-]+) SECONDS", _HELP)
     types = {**{name.replace("-", "_"): _seconds for name in names}, **types}
-    add_options(serve, _OPTIONS, **{name: {"type": kind} for name, kind in types.items()})
+    serve = add_verb(verbs, _serve, _HELP, **{name: {"type": kind} for name, kind in types.items()})
     add_compute_type(serve)
     add_shared_weights(serve)
     parse = serve.parse_known_args
@@ -162,7 +155,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     def load() -> Engine:
         options = {name: given[name] for name in ("revision", "backend", "compute_type", "shared_weights")}
-        loaded = [load_served(name, num_threads=arguments.threads, **options) for name in names]
+        loaded = [load_served(name, num_threads=arguments.num_threads, **options) for name in names]
         engine = Engine(dict(zip(served, loaded, strict=True)), settings=settings)
         engine.warm_up()
         return engine
