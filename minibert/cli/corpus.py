@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output
 from minibert._utils.validation import counted
-from minibert.cli.options import (
-    add_model_options,
-    add_verb,
-    load_bert,
-    load_tokenizer,
-)
+from minibert.cli.options import add_model_options, add_verb, load_bert, load_tokenizer
 from minibert.cli.output import report_problem, report_written
 from minibert.corpus.sources import Source, input_format
 

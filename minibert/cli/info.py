@@ -7,12 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from minibert.cli.options import (
-    add_compute_type,
-    add_model_options,
-    add_verb,
-    locate_model,
-)
+from minibert.cli.options import add_compute_type, add_model_options, add_verb, locate_model
 
 if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles

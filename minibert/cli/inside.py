@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import minibert
 from minibert._utils.validation import counted
-from minibert.cli.options import (
-    add_model_options,
-    add_options,
-    add_verb,
-    load_encoder,
-    loading,
-    locate_model,
-)
+from minibert.cli.options import add_model_options, add_options, add_verb, load_encoder, loading, locate_model
 from minibert.cli.output import check_file, report_problem, report_written, write_file
 
 if TYPE_CHECKING:

@@ -14,12 +14,7 @@ from minibert.cli.embed import (
     has_files_for_lines,
     load_sentences,
 )
-from minibert.cli.options import (
-    OPTIONAL_TEXTS,
-    TEXTS,
-    add_verb,
-    load_encoder,
-)
+from minibert.cli.options import OPTIONAL_TEXTS, TEXTS, add_verb, load_encoder
 from minibert.cli.output import bar, one_line, print_json, read_lines, read_texts
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from minibert.cli.options import (
-    TEXTS,
-    TRUNCATION,
-    add_model_options,
-    add_verb,
-    loading,
-)
+from minibert.cli.options import TEXTS, TRUNCATION, add_model_options, add_verb, loading
 from minibert.cli.output import bar, one_line, painter, print_json, read_texts
 
 # Texts that are computed together. They are given as an iterator: then each text has one answer, where a list of one
