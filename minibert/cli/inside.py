@@ -74,7 +74,8 @@ def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[An
 
 def _inspect(arguments: argparse.Namespace) -> None:
     check_file(arguments.output, ".html")
-    from minibert.inside.texts import page_guesses, trace_texts
+    from minibert.inside.explain import trace_texts
+    from minibert.inside.representations import page_guesses
     from minibert.models.heads import BertForMaskedLM
     from minibert.trace.page.document import page
 

@@ -7,19 +7,21 @@ and the result. Of a long sum the first three terms are shown, and the sum of th
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, brief, check_int
-from minibert.bert.ops import LayerNorm, PreparedLinear
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import FloatArray, brief, check_int, counted
+from minibert.bert.ops import LayerNorm
 from minibert.bert.reference import erf
-from minibert.inside.texts import trace_texts
 from minibert.inside.validation import check_model
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.trace.names import LAYER
+from minibert.tokenizer.encodings import Encoding
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Entry, Record
 from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
 from minibert.trace.trace import Trace
@@ -28,6 +30,9 @@ WIDTH = 80
 
 # Stands for a space at which a line is not broken; no token has it, because `visible` writes it as a number.
 _JOIN = "\x00"
+
+# Stands before a character that takes two columns.
+_FILL = "\x01"
 
 # Terms of a sum that are shown one by one, and features of a result.
 _TERMS, _FEATURES = 3, 4
@@ -101,7 +106,8 @@ class Explanation:
 
     def __str__(self) -> str:
         names = "{L} layers, H = {H} features, A = {A} heads of D = {D}, F = {F}".format(**self.sizes)
-        chosen = _cut(visible(self.tokens[self.token]), 40)
+        chosen, *cut = _wrapped(visible(self.tokens[self.token]), 37) or [""]
+        chosen += "..." if cut else ""
         parts = [
             *_wrapped(visible(self.text)),
             *_wrapped("  ".join(f"{i}{_JOIN}{visible(token)}" for i, token in enumerate(self.tokens))),
@@ -177,7 +183,7 @@ def explain(
         for step in steps(part):
             name = step.entry.path.format(i=layer)
             shape = trace.shapes[name][1:]
-            lines = tuple(numbers.lines(step.entry.symbol, layer))
+            lines = tuple(numbers.lines(step.entry, layer))
             found.append(StepNumbers(len(found) + 1, layer, step, shape, lines))
 
     add("embeddings", None)
@@ -191,161 +197,164 @@ def explain(
     return Explanation(text, trace.tokens[0], token, chosen, sizes, found, trace)
 
 
+def trace_texts(
+    model: Any, tokenizer: BertTokenizer, texts: Sequence[str], record: Record = "*"
+) -> tuple[Trace, list[Encoding]]:
+    """Tokenize texts, run the model on them, and record; return the trace and what the tokenizer made of each text.
+
+    A text that has more tokens than the model or the tokenizer takes is truncated, and a warning says so.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+    tokenizer : BertTokenizer
+    texts : sequence of str
+    record : as for `BertModel.trace`
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+    """
+    if not isinstance(tokenizer, BertTokenizer):
+        raise TypeError(f"the tokenizer is {brief(tokenizer)}; expected a BertTokenizer.")
+    limit = model.config.max_position_embeddings
+    if tokenizer.model_max_length is not None:
+        limit = min(limit, tokenizer.model_max_length)
+    encodings = tokenizer.encodings(list(texts), max_length=limit, truncation=True, exact=False)
+    if long := [i for i, encoding in enumerate(encodings) if encoding.n_truncated]:
+        warn_caller(
+            f"{len(long)} of {counted(len(texts), 'text')} had more than {limit} tokens and "
+            f"{'was' if len(long) == 1 else 'were'} cut (the first is at index {long[0]})."
+        )
+    lengths = [len(encoding) for encoding in encodings]
+    mask = np.arange(max(lengths, default=0)) < np.array(lengths, dtype=np.int64)[:, None]
+    ids, types = np.zeros(mask.shape, dtype=np.int64), np.zeros(mask.shape, dtype=np.int64)
+    for i, encoding in enumerate(encodings):
+        ids[i, : lengths[i]], types[i, : lengths[i]] = encoding.ids, encoding.token_types
+    words = [list(encoding.tokens) for encoding in encodings]
+    trace = model.trace(ids, mask.astype(np.int64), types, record=record, tokens=words)
+    return trace, encodings
+
+
 class _Numbers:
     """The lines of each step for one token of one text."""
 
     def __init__(self, model: Any, trace: Trace, token: int) -> None:
-        self._model, self._weights, self._trace, self._token = model, model.weights, trace, token
-        self._size = model.config.head_size
+        self._config, self._trace, self._token = model.config, trace, token
+        weights = model.weights
+        linears = [linear for layer in weights.layers for linear in layer.linears]
+        linears += [weights.pooler] if weights.pooler is not None else []
+        self._maps = {path: (linear, i) for linear in linears for i, path in enumerate(linear.paths)}
+        norms = [norm for layer in weights.layers for norm in (layer.attention_norm, layer.output_norm)]
+        self._norms = {norm.path: norm for norm in [weights.embeddings_norm, *norms]}
 
-    def lines(self, symbol: str, layer: int | None) -> Iterator[Line]:
-        """Yield the lines of a step of the table."""
-        weights = self._weights
-        own = None if layer is None else weights.layers[layer]
-        x = "embeddings" if not layer else f"encoder.layer.{layer - 1}"
-        if symbol in ("words", "types", "positions"):
-            yield from self._row(symbol)
-        elif symbol == "embeddings_sum":
-            yield from self._sum(symbol, None, ("words", "types", "positions"))
-        elif symbol == "embeddings":
-            yield from self._norm(symbol, None, "embeddings_sum", weights.embeddings_norm)
-        elif symbol in ("scores", "probs", "context"):
+    def lines(self, entry: Entry, layer: int | None) -> Iterator[Line]:
+        """Yield the lines of a row of the table; the form of its formula says which they are."""
+        symbol, formula, module = entry.symbol, entry.formula, entry.weights.format(i=layer)
+        if symbol in ("scores", "probs", "context"):
             yield from getattr(self, f"_{symbol}")(layer)
-        elif symbol in ("query", "key", "value"):
-            place = ("query", "key", "value").index(symbol) * self._model.config.hidden_size
-            yield from self._linear(symbol, layer, "x", self._of(x), own.query_key_value, place)  # type: ignore[union-attr]
-        elif symbol == "intermediate":
-            yield from self._activation(layer)
-        elif symbol in ("pooler_dense", "pooler"):
-            yield from self._pooler(symbol)
+            return
+        result, label = self._vector(layer, symbol), symbol
+        function, _, argument = formula.rstrip(")").partition("(")
+        if formula.startswith("W["):
+            assert self._trace.ids is not None
+            row = {"words": int(self._trace.ids[0][self._token]), "types": 0, "positions": self._token}[symbol]
+            yield _line("row of the table", [row])
+        elif formula.endswith(" @ W.T + b"):
+            yield from self._linear(layer, formula.removesuffix(" @ W.T + b"), module)
+            yield _line(f"{symbol}[0]", result[:1], last=True)
+        elif function == "layer_norm":
+            yield from self._norm(layer, argument, self._norms[module])
+        elif function in ("act", "tanh"):
+            x = self._vector(layer, argument)[:_FEATURES]
+            yield _line(argument, x)
+            label = "tanh of each"
+            if function == "act":
+                label = yield from _activation(self._config.activation, x)
         else:
-            yield from self._mapped(symbol, layer, own, x)
+            for part in formula.split(" + "):
+                yield _line(part, self._vector(layer, part)[:_FEATURES])
+        yield _line(label, result[:_FEATURES], last=True)
 
-    def _mapped(self, symbol: str, layer: int | None, own: Any, x: str) -> Iterator[Line]:
-        if symbol == "attention_sum":
-            yield from self._sum(symbol, layer, ("attention_dense",), ("x", self._of(x)))
-        elif symbol == "output_sum":
-            yield from self._sum(symbol, layer, ("output_dense", "attention"))
-        elif symbol in ("attention", "output"):
-            norm = own.attention_norm if symbol == "attention" else own.output_norm
-            yield from self._norm(symbol, layer, f"{symbol}_sum", norm)
+    def _value(self, layer: int | None, symbol: str) -> FloatArray:
+        """Return the value of a symbol of the table, in float64; x is the hidden state that goes into the layer."""
+        if symbol == "x":
+            before = self._config.num_hidden_layers if layer is None else layer
+            name = f"encoder.layer.{before - 1}" if before else "embeddings"
         else:
-            field, given = {
-                "attention_dense": ("attention_output", "context"),
-                "intermediate_dense": ("intermediate", "attention"),
-                "output_dense": ("output", "intermediate"),
-            }[symbol]
-            yield from self._linear(symbol, layer, given, self._symbol(layer, given), getattr(own, field))
+            name = _PATHS[symbol].format(i=layer)
+        return np.asarray(self._trace.value_of(name, 0), dtype=np.float64)
 
-    # --- values -------------------------------------------------------------------------------------------------------
+    def _vector(self, layer: int | None, symbol: str) -> FloatArray:
+        """Return the numbers of the token; those of the pooler belong to token 0."""
+        value = self._value(layer, symbol)
+        return value if value.ndim == 1 else value[self._token]
 
-    def _of(self, name: str) -> FloatArray:
-        """Return the vector of the token, in float64."""
-        return np.asarray(self._trace.value_of(name, 0), dtype=np.float64)[self._token]
-
-    def _whole(self, layer: int | None, symbol: str) -> FloatArray:
-        return np.asarray(self._trace.value_of(_name(layer, symbol), 0), dtype=np.float64)
-
-    def _symbol(self, layer: int | None, symbol: str) -> FloatArray:
-        return self._whole(layer, symbol)[self._token]
-
-    # --- kinds of steps -----------------------------------------------------------------------------------------------
-
-    def _row(self, symbol: str) -> Iterator[Line]:
-        batch_ids = self._trace.ids
-        assert batch_ids is not None
-        row = {"words": int(batch_ids[0][self._token]), "types": 0, "positions": self._token}[symbol]
-        found = self._symbol(None, symbol)
-        yield _line("row of the table", [row])
-        yield _line(symbol, found[:_FEATURES], last=True)
-
-    def _sum(
-        self, symbol: str, layer: int | None, parts: Sequence[str], extra: tuple[str, FloatArray] | None = None
-    ) -> Iterator[Line]:
-        for part in parts:
-            yield _line(part, self._symbol(layer, part)[:_FEATURES])
-        if extra is not None:
-            yield _line(extra[0], extra[1][:_FEATURES])
-        yield _line(symbol, self._symbol(layer, symbol)[:_FEATURES], last=True)
-
-    def _norm(self, symbol: str, layer: int | None, given: str, norm: LayerNorm) -> Iterator[Line]:
-        x = self._symbol(layer, given)
+    def _norm(self, layer: int | None, given: str, norm: LayerNorm) -> Iterator[Line]:
+        x = self._vector(layer, given)
         yield _line(given, x[:_FEATURES])
         yield _line(f"mean of all {len(x)}", [x.mean()])
         yield _line(f"variance of all {len(x)}", [x.var()])
         yield _line("eps", [norm.eps])
         yield _line("weight", norm.weight[:_FEATURES])
         yield _line("bias", norm.bias[:_FEATURES])
-        yield _line(symbol, self._symbol(layer, symbol)[:_FEATURES], last=True)
 
-    def _linear(
-        self, symbol: str, layer: int | None, label: str, x: FloatArray, linear: PreparedLinear, first_row: int = 0
-    ) -> Iterator[Line]:
-        """Show feature 0 as a sum; the row of the weight is `first_row`, because W_Q, W_K and W_V are stacked."""
-        row = np.asarray(linear.weight[first_row], dtype=np.float64)
-        yield from _products(label, x, "W[0]", row)
-        yield _line("b[0]", [linear.bias[first_row]])
-        yield _line(f"{symbol}[0]", self._symbol(layer, symbol)[:1], last=True)
-        yield _line(f"{symbol}", self._symbol(layer, symbol)[:_FEATURES], last=True)
+    def _linear(self, layer: int | None, given: str, module: str) -> Iterator[Line]:
+        """Yield feature 0 of a linear map as a sum."""
+        linear, index = self._maps[module]
+        row = index * (linear.shape[0] // len(linear.paths))  # W_Q, W_K and W_V are stacked
+        if given == "x[0]":
+            given, x = "x of token 0", self._value(layer, "x")[0]
+        else:
+            x = self._vector(layer, given)
+        yield from _products(given, x, "W[0]", np.asarray(linear.weight[row], dtype=np.float64))
+        yield _line("b[0]", [linear.bias[row]])
 
-    def _scores(self, layer: int | None) -> Iterator[Line]:
-        query = self._symbol(layer, "query")[: self._size]
-        key = self._whole(layer, "key")[0, : self._size]
+    def _scores(self, layer: int) -> Iterator[Line]:
+        size = self._config.head_size
+        query, key = self._vector(layer, "query")[:size], self._value(layer, "key")[0, :size]
         yield from _products("query of this token", query, "key of token 0", key)
-        yield _line("sqrt(D)", [self._size**0.5])
-        scores = self._whole(layer, "scores")[0, self._token]
+        yield _line("sqrt(D)", [size**0.5])
+        scores = self._value(layer, "scores")[0, self._token]
         yield _line("score of token 0", scores[:1], last=True)
-        yield _line(f"scores of {_first(len(scores))}", scores[:_FEATURES], last=True)
+        yield _line(f"scores of tokens 0-{min(len(scores), _FEATURES) - 1}", scores[:_FEATURES], last=True)
 
-    def _probs(self, layer: int | None) -> Iterator[Line]:
-        scores = self._whole(layer, "scores")[0, self._token]
+    def _probs(self, layer: int) -> Iterator[Line]:
+        scores = self._value(layer, "scores")[0, self._token]
         powers = np.exp(scores - scores.max())
         yield _line("scores", scores[:_FEATURES])
         yield _line(f"largest of all {len(scores)}", [scores.max()])
         yield _line("exp(score - largest)", powers[:_FEATURES])
         yield _line(f"sum of all {len(scores)}", [powers.sum()])
-        yield _line("probs", self._whole(layer, "probs")[0, self._token][:_FEATURES], last=True)
+        yield _line("probs", self._value(layer, "probs")[0, self._token][:_FEATURES], last=True)
 
-    def _context(self, layer: int | None) -> Iterator[Line]:
-        probs = self._whole(layer, "probs")[0, self._token]
-        value = self._whole(layer, "value")[:, 0]
+    def _context(self, layer: int) -> Iterator[Line]:
+        probs = self._value(layer, "probs")[0, self._token]
+        value = self._value(layer, "value")[:, 0]
         yield from _products("probs of tokens 0-2", probs, "value[0] of the same", value)
-        context = self._symbol(layer, "context")
+        context = self._vector(layer, "context")
         yield _line("context[0]", context[:1], last=True)
         yield _line("context", context[:_FEATURES], last=True)
 
-    def _activation(self, layer: int | None) -> Iterator[Line]:
-        x = self._symbol(layer, "intermediate_dense")[:_FEATURES]
-        name = self._model.config.activation
-        yield _line("intermediate_dense", x)
-        label = {"gelu": "x / 2 * (1 + erf)", "relu": "max(x, 0)"}.get(name, f"{name}(x)")
-        if name == "gelu":
-            yield _line("erf(x / sqrt(2))", erf(x * 0.5**0.5))
-        elif name == "gelu_tanh":
-            cubic, slope = x + 0.044715 * x**3, (2 / np.pi) ** 0.5
-            yield _line("x + 0.044715 x^3", cubic)
-            yield _line("tanh(0.797885 * that)", np.tanh(slope * cubic))
-            label = "x / 2 * (1 + tanh)"
-        elif name == "silu":
-            # Above 700 exp(-x) would be infinite, and the result is 0 in any case.
-            yield _line("exp(-x)", np.exp(-np.maximum(x, -700)))
-            label = "x / (1 + exp(-x))"
-        yield _line(label, self._symbol(layer, "intermediate")[:_FEATURES], last=True)
 
-    def _pooler(self, symbol: str) -> Iterator[Line]:
-        dense = np.asarray(self._trace.value_of("pooler.dense", 0), dtype=np.float64)
-        if symbol == "pooler":
-            yield _line("pooler_dense", dense[:_FEATURES])
-            pooled = np.asarray(self._trace.value_of("pooler", 0), dtype=np.float64)
-            yield _line("tanh of each", pooled[:_FEATURES], last=True)
-            return
-        linear = self._weights.pooler
-        last = self._model.config.num_hidden_layers - 1
-        x = np.asarray(self._trace.value_of(_name(last, "output"), 0), dtype=np.float64)[0]
-        yield from _products("x of token 0", x, "W[0]", np.asarray(linear.weight[0], dtype=np.float64))
-        yield _line("b[0]", [linear.bias[0]])
-        yield _line("pooler_dense[0]", dense[:1], last=True)
-        yield _line("pooler_dense", dense[:_FEATURES], last=True)
+_PATHS = {entry.symbol: entry.path for entry in (*EMBEDDINGS, *LAYER, *POOLER)}
+
+
+def _activation(name: str, x: FloatArray) -> Generator[Line, None, str]:
+    """Yield the numbers on the way to an activation, and return the last step."""
+    if name == "gelu":
+        yield _line("erf(x / sqrt(2))", erf(x * 0.5**0.5))
+        return "x / 2 * (1 + erf)"
+    if name == "gelu_tanh":
+        cubic, slope = x + 0.044715 * x**3, (2 / np.pi) ** 0.5
+        yield _line("x + 0.044715 x^3", cubic)
+        yield _line("tanh(0.797885 * that)", np.tanh(slope * cubic))
+        return "x / 2 * (1 + tanh)"
+    if name == "silu":
+        # Above 700 exp(-x) would be infinite, and the result is 0 in any case.
+        yield _line("exp(-x)", np.exp(-np.maximum(x, -700)))
+        return "x / (1 + exp(-x))"
+    return "max(x, 0)" if name == "relu" else f"{name}(x)"
 
 
 def _place(tokens: list[str], word: str) -> int:
@@ -357,12 +366,6 @@ def _place(tokens: list[str], word: str) -> int:
         f"token={brief(word)}; the text has no such token. Its tokens are {brief(tokens)}; give one of them or its "
         "number."
     )
-
-
-def _name(layer: int | None, symbol: str) -> str:
-    if layer is None:
-        return next(one.entry.path for one in steps("embeddings") if one.entry.symbol == symbol)
-    return next(entry.path for entry in LAYER if entry.symbol == symbol).format(i=layer)
 
 
 def _line(label: str, numbers: Any, *, last: bool = False) -> Line:
@@ -380,43 +383,7 @@ def _products(x_label: str, x: FloatArray, y_label: str, y: FloatArray) -> Itera
         yield _line("the other product" if rest == 1 else f"sum of the other {rest}", [products[_TERMS:].sum()])
 
 
-def _first(count: int) -> str:
-    return f"tokens 0-{min(count, _FEATURES) - 1}"
-
-
-def _columns(text: str) -> int:
-    """Return the width of a text in a terminal."""
-    return sum(
-        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text
-    )
-
-
-def _cut(text: str, width: int) -> str:
-    """Return a text of at most `width` columns."""
-    if _columns(text) <= width:
-        return text
-    while text and _columns(text) > width - 3:
-        text = text[:-1]
-    return text + "..."
-
-
-def _wrapped(text: str) -> Iterator[str]:
-    """Yield lines of at most `WIDTH` columns, broken at spaces where there are any."""
-    line = ""
-    for word in text.split(" "):
-        while _columns(word) > WIDTH:
-            part = word
-            while _columns(part) > WIDTH:
-                part = part[: max(1, len(part) // 2)] if _columns(part) > 2 * WIDTH else part[:-1]
-            if line:
-                yield line
-            yield part
-            line, word = "", word[len(part) :]
-        joined = f"{line} {word}" if line else word
-        if _columns(joined) > WIDTH:
-            yield line
-            line = word.lstrip()
-        else:
-            line = joined
-    if line:
-        yield line
+def _wrapped(text: str, width: int = WIDTH) -> list[str]:
+    """Return lines of at most this number of columns, broken at spaces where there are any."""
+    filled = "".join(_FILL + one if unicodedata.east_asian_width(one) in "WF" else one for one in text)
+    return [line.replace(_FILL, "") for line in textwrap.wrap(filled, width, break_on_hyphens=False)]

@@ -1,4 +1,4 @@
-"""`compare_layers`: how similar the hidden states of two layers, or of two models, are."""
+"""What hidden states hold: how similar those of two layers or models are, and which words a head reads out of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from minibert.bert import heads
 from minibert.inside.interventions import unit_rows
 from minibert.inside.validation import as_trace, check_layers, check_model, check_trace, require
 from minibert.models.heads import SLICE_BYTES
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.trace.page.data import Guesses
 from minibert.trace.trace import Trace
 
 
@@ -191,3 +193,12 @@ def _most_probable(model: Any, x: FloatArray, k: int) -> tuple[IntArray, FloatAr
     found = np.take_along_axis(probs, best, axis=1)
     order = np.argsort(-found, axis=1, kind="stable")
     return np.take_along_axis(best, order, axis=1), np.take_along_axis(found, order, axis=1)
+
+
+def page_guesses(model: Any, trace: Trace, tokenizer: BertTokenizer, k: int = 3) -> Guesses:
+    """Return the k words that the masked-LM head of a model reads out of each hidden state, for `Trace.page`."""
+    lens = logit_lens(model, trace, k)
+    words: Any = [
+        [[tokenizer.convert_ids_to_tokens(best.tolist()) for best in row] for row in state] for state in lens.ids
+    ]
+    return Guesses(lens.states, words, lens.probs)

@@ -16,7 +16,8 @@ import pytest
 from minibert import BertForMaskedLM, BertModel, BertTokenizer, Trace, parity
 from minibert.cli import main
 from minibert.inside import explain_similarity, logit_lens
-from minibert.inside.texts import page_guesses, trace_texts
+from minibert.inside.explain import trace_texts
+from minibert.inside.representations import page_guesses
 from tests.support.browser import axe_source, open_browser, watched_page
 from tests.support.sentence_heads import model_folder
 
