@@ -217,6 +217,23 @@ def test_the_wait_counts_the_other_class_and_the_step_that_runs() -> None:
     assert scheduled.estimated_wait(False) == pytest.approx(0.05)
 
 
+def test_what_waits_to_be_tokenized_is_in_the_estimated_wait() -> None:
+    scheduler = Scheduler(max_wait=10)
+    scheduler.waits(10**6, True)
+    scheduler.was_read(10**6, True, 1.0)
+    assert scheduler.estimated_wait(True) == 0
+    scheduler.waits(12 * 10**6, True)
+    assert scheduler.estimated_wait(True) == pytest.approx(12)
+    assert scheduler.estimated_wait(False) == 0
+    scheduler.check_room(12 * 10**6, False, None)
+    scheduler.check_room(10**5, True, None)  # it waits for as many bytes of the other one as it has
+    with pytest.raises(ServiceError, match="12 seconds") as caught:
+        scheduler.check_room(12 * 10**6, True, None)
+    assert caught.value.kind == "overloaded"
+    scheduler.was_read(12 * 10**6, True, None)
+    scheduler.check_room(12 * 10**6, True, None)
+
+
 def test_removed_requests_leave_nothing() -> None:
     scheduled = scheduler()
     jobs = [job([100] * 30) for _ in range(6)]
