@@ -35,16 +35,8 @@ _PROBE = "minibert"
 _PROBE_WEIGHTS = 16  # the largest ones, of which the manifest keeps a copy
 
 
-@dataclasses.dataclass(frozen=True)
-class _Results:
-    """The results of some texts: the fields of each line, and the tokens of each text that were used and cut off."""
-
-    fields: Sequence[dict[str, Any]]
-    n_tokens: int
-    n_cut: int
-
-
-_Compute = Callable[[list[str], Progress], _Results]
+_Results = tuple[list[dict[str, Any]], int, int]
+"""Of some texts: the fields of each line, their tokens that were used, and how many texts were cut."""
 
 
 def sparse_corpus(
@@ -83,23 +75,15 @@ def sparse_corpus(
     def compute(texts: list[str], progress: Progress) -> _Results:
         chunk = next(model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **chosen))
         fields = [{"indices": one.indices.tolist(), "values": _decimals(one.data)} for one in chunk.vectors]
-        return _Results(fields, int((chunk.n_tokens - chunk.n_truncated).sum()), int((chunk.n_truncated > 0).sum()))
+        return fields, int((chunk.n_tokens - chunk.n_truncated).sum()), int((chunk.n_truncated > 0).sum())
 
     # If texts are split, this text is long: windows that cannot hold any token of a text are refused at once.
     text = f"{_PROBE} " * (model.max_seq_length if truncation == "split" else 1)
     probe = next(model.encode_chunks([text], **chosen)).vectors
     largest = np.sort(np.concatenate([probe.data, np.zeros(_PROBE_WEIGHTS, np.float32)]))[-_PROBE_WEIGHTS:]
-    return _run(
-        model,
-        output,
-        sources,
-        compute,
-        {"indices": None, "values": None},
-        model.get_embedding_dimension(),
-        probe=largest,
-        settings={**options, "truncation": truncation, "max_seq_length": model.max_seq_length},
-        options=RunOptions(**run),
-    )
+    settings = {**options, "truncation": truncation, "max_seq_length": model.max_seq_length}
+    task = _Lines(model, compute, {"indices": None, "values": None}, RunOptions(**run), model.get_embedding_dimension())
+    return task.run(sources, output, settings, largest)
 
 
 def rerank_corpus(
@@ -138,78 +122,57 @@ def rerank_corpus(
         raise ValueError(f"A query is ranked by a model with one label, and this one has {model.num_labels}.")
     text = model.resolve_prompt(prompt, prompt_name)
 
-    def scored(texts: list[str], progress: Progress) -> tuple[FloatArray, int, int]:
+    def compute(texts: list[str], progress: Progress) -> _Results:
         pairs = [(query, text) for text in texts]
         found = model.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation="silent", progress=progress)
-        scores = model.activation_fn(found.logits).reshape(-1)
-        return scores, int(found.n_tokens.sum()), int((found.n_truncated > 0).sum())
+        scores = _decimals(model.activation_fn(found.logits).reshape(-1))
+        return [{"score": score} for score in scores], int(found.n_tokens.sum()), int((found.n_truncated > 0).sum())
 
-    def compute(texts: list[str], progress: Progress) -> _Results:
-        scores, n_tokens, n_cut = scored(texts, progress)
-        return _Results([{"score": score} for score in _decimals(scores)], n_tokens, n_cut)
-
-    return _run(
-        model,
-        output,
-        sources,
-        compute,
-        {"score": None},
-        1,
-        probe=scored([_PROBE], lambda _: None)[0],
-        settings={
-            **{"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation},
-            "max_seq_length": model.max_seq_length,
-            "activation_fn": repr(model.activation_fn),
-        },
-        options=RunOptions(**run),
-    )
+    settings = {
+        **{"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation},
+        "max_seq_length": model.max_seq_length,
+        "activation_fn": repr(model.activation_fn),
+    }
+    task = _Lines(model, compute, {"score": None}, RunOptions(**run), 1)
+    probe = np.array([line["score"] for line in compute([_PROBE], lambda _: None)[0]])
+    return task.run(sources, output, settings, probe)
 
 
-def _run(
-    model: CrossEncoder | SparseEncoder,
-    output: str | os.PathLike[str],
-    sources: Sequence[Source],
-    compute: _Compute,
-    nothing: dict[str, Any],
-    width: int,
-    *,
-    probe: FloatArray,
-    settings: dict[str, Any],
-    options: RunOptions,
-) -> Summary | None:
-    """Run over the files; `nothing` holds the fields of a line that cannot be used."""
-    check_output(output, (".jsonl",))
+@dataclasses.dataclass
+class _Lines(Task):
+    """One line of JSON for each input line; `nothing` holds the fields of a line that cannot be used."""
 
-    class Lines(Task):
-        """One line of JSON for each input line."""
+    model: CrossEncoder | SparseEncoder
+    compute: Callable[[list[str], Progress], _Results]
+    nothing: dict[str, Any]
+    options: RunOptions
+    width: int
 
-        def __init__(self, path: str) -> None:
-            self.files, self.width = (ShardFile(".jsonl", path),), width
+    def run(
+        self, sources: Sequence[Source], output: str | os.PathLike[str], settings: dict[str, Any], probe: FloatArray
+    ) -> Summary | None:
+        """Run over the files."""
+        check_output(output, (".jsonl",))
+        settings = {**settings, **number_settings(self.model.model)}
+        return run_shards(output, sources, self._into, options=self.options, settings=settings, probe=probe)
 
-        def write(
-            self, result: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
-        ) -> tuple[Counts, str | None]:
-            texts = [line.text for _, line in result if line.text is not None]
-            results = compute(texts, progress) if texts else _Results([], 0, 0)
-            progress(len(result) - len(texts))
-            fields, written = iter(results.fields), list[bytes]()
-            for number, line in result:
-                if line.text is not None:
-                    written.append(json_line({"id": row_of(number, line)["id"], **next(fields)}))
-                elif options.keep(line):
-                    written.append(json_line({"id": row_of(number, line)["id"], **nothing}))
-            files[0].write(b"".join(written))
-            counts = Counts(len(written), results.n_tokens, results.n_cut, len(result) - len(written))
-            return counts, model.model.ops.processor()
+    def _into(self, path: str) -> _Lines:
+        self.files = (ShardFile(".jsonl", path),)
+        return self
 
-    return run_shards(
-        output,
-        sources,
-        Lines,
-        options=options,
-        settings={**settings, **number_settings(model.model)},
-        probe=probe,
-    )
+    def write(
+        self, result: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
+    ) -> tuple[Counts, str | None]:
+        texts = [line.text for _, line in result if line.text is not None]
+        fields, n_tokens, n_cut = self.compute(texts, progress) if texts else ([], 0, 0)
+        progress(len(result) - len(texts))
+        found, written = iter(fields), list[bytes]()
+        for number, line in result:
+            if line.text is not None or self.options.keep(line):
+                values = self.nothing if line.text is None else next(found)
+                written.append(json_line({"id": row_of(number, line)["id"], **values}))
+        files[0].write(b"".join(written))
+        return Counts(len(written), n_tokens, n_cut, len(result) - len(written)), self.model.model.ops.processor()
 
 
 def _decimals(numbers: FloatArray) -> list[float]:

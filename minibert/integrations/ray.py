@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import sys
 from collections import Counter
@@ -216,16 +217,11 @@ def _import_ray() -> Any:
     return ray
 
 
-def _check_address(address: str | None) -> str | None:
-    """Return an address as `_connect` takes it, without one that of RAY_ADDRESS; None means Ray's own search."""
+def _check_address(address: str | None) -> str:
+    """Return an address as `_connect` takes it, without one that of RAY_ADDRESS; "auto" means Ray's own search."""
     source = "address" if address else "RAY_ADDRESS"
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    if address in (None, "local", "auto"):
-        return None if address == "auto" else address
-    if not isinstance(address, str):
-        raise TypeError(f"{source}={brief(address)}; expected 'host:port', 'local' or None.")
-    host, _, port = address.rpartition(":")
-    if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if address not in ("auto", "local") and not re.fullmatch(r"[^/]+:\d+", address):
         raise ValueError(
             f"{source}={brief(address)}; expected 'host:port' of the cluster's head, such as '10.0.0.1:6379', or "
             "'local'. An address of Ray Client is not one: start this program on a machine of the cluster."
@@ -233,10 +229,10 @@ def _check_address(address: str | None) -> str | None:
     return address
 
 
-def _connect(ray: Any, address: str | None, report: Callable[[str], object]) -> None:
+def _connect(ray: Any, address: str, report: Callable[[str], object]) -> None:
     """Connect to a cluster, or start one on this machine; OSError if the address does not answer."""
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    if address is None:
+    if address == "auto":
         try:
             ray.init(address="auto", **how)
             return
