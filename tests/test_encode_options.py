@@ -25,7 +25,7 @@ from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.kernels.ops import ACTIVATION_CODES
 from minibert.models.options import BACKENDS, COMPUTE_TYPES
 from minibert.scikit import MinibertTransformer
-from minibert.sentence.options import EncodeOptions
+from minibert.sentence.encoding import EncodeOptions
 from minibert.tokenizer.windows import TRUNCATION, WITHOUT_WINDOWS
 from minibert.vectors.layers import COMBINED, SUBWORD_POOLING
 from minibert.vectors.quantization import PRECISIONS

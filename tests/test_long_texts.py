@@ -18,7 +18,7 @@ from minibert.cli import main
 from minibert.corpus import runs, sources
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.sources import Source, read_input_lines
-from minibert.sentence.batching import in_chunks
+from minibert.tokenizer.windows import in_chunks
 from tests.support.corpus_runs import StoppedError, stop_after
 from tests.support.report import REPORT
 

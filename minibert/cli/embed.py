@@ -134,7 +134,7 @@ def _prompts(arguments: argparse.Namespace) -> str | None:
 
 def encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `encode` that the verb has."""
-    from minibert.sentence.options import EncodeOptions
+    from minibert.sentence.encoding import EncodeOptions
 
     if arguments.pooling in (["none"], ["NONE"]):
         raise ValueError("--pooling none does not give sentence vectors; minibert hidden saves the vectors of tokens.")

@@ -26,8 +26,7 @@ from minibert.corpus.runs import (
 )
 from minibert.corpus.sources import Source, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
-from minibert.sentence.encoding import EncodedTexts
-from minibert.sentence.options import EncodeOptions
+from minibert.sentence.encoding import EncodedTexts, EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers
 

@@ -40,9 +40,8 @@ from minibert.corpus.runs import (
 from minibert.corpus.sources import Source, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header, npy_joiner
 from minibert.models.bert import BertModel
-from minibert.sentence.batching import in_chunks
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, in_chunks
 from minibert.vectors.layers import LayerSelection, resolve_layers
 from minibert.vectors.token_vectors import TokenVectors, embed_tokens
 

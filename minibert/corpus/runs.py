@@ -52,7 +52,7 @@ from minibert.corpus.sources import (
     survey,
     weight,
 )
-from minibert.sentence.batching import in_chunks
+from minibert.tokenizer.windows import in_chunks
 
 FORMAT = 2
 """The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""

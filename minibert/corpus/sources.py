@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 
 from minibert._utils.files import os_reason
 from minibert._utils.validation import brief, check_choice, counted
-from minibert.sentence.batching import in_chunks
 from minibert.tokenizer.texts import check_text
+from minibert.tokenizer.windows import in_chunks
 
 INPUT_FORMATS = ("text", "jsonl", "csv", "tsv")
 """text: one text per line. jsonl: one JSON object (or string) per line. csv and tsv: a header line, then rows."""

@@ -20,7 +20,7 @@ from minibert._utils.files import check_output
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
 from minibert.corpus.runs import Counts, ShardFile, is_folder, join_bytes, refuse_folder
-from minibert.sentence.batching import in_chunks
+from minibert.tokenizer.windows import in_chunks
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
 OUTPUT_DTYPES = ("float32", "float16")

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
-from minibert.sentence.encoding import CutTexts, pool_encodings, sentence_width
+from minibert.sentence.encoding import CutTexts, EncodeOptions, pool_encodings, sentence_width
 from minibert.sentence.modules import LAYER_NORM_EPS, Step
-from minibert.sentence.options import EncodeOptions
 from minibert.sentence.pooling import POOLING_MODES, pool
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import check_text

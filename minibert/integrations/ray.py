@@ -27,8 +27,7 @@ from minibert.corpus.embed import Results, probe_vector
 from minibert.corpus.sources import ON_ERROR
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options
 from minibert.models.backend import choose_compute_type
-from minibert.sentence.encoding import CutTexts, EncodedTexts
-from minibert.sentence.options import EncodeOptions
+from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions
 from minibert.tokenizer.texts import as_texts, check_texts
 
 _THREADS = 4  # most threads of a worker if the caller does not say

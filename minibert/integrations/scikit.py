@@ -12,7 +12,7 @@ import numpy.typing as npt
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.sentence.options import EncodeOptions
+from minibert.sentence.encoding import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import LayerSelection
 

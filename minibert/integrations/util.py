@@ -15,8 +15,7 @@ from minibert._utils.foreign import missing_names
 from minibert._utils.reporting import write_line
 from minibert._utils.validation import brief
 from minibert.checkpoint.files import locate
-from minibert.sentence.model import full_name
-from minibert.sentence.options import check_device
+from minibert.sentence.model import check_device, full_name
 from minibert.vectors.index import semantic_search_faiss, semantic_search_usearch
 from minibert.vectors.search import (
     community_detection,

@@ -12,26 +12,23 @@ import numpy as np
 from minibert._utils import torch_interop
 from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import softmax
-from minibert._utils.validation import FloatArray, IntArray, brief, check_int
+from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int
 from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForSequenceClassification
-from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.encoding import CutTexts
-from minibert.sentence.model import SavedModule, SentenceModel
+from minibert.sentence.model import SavedModule, SentenceModel, in_kind, one_of, texts_at_once
 from minibert.sentence.modules import Activation, as_activation, stored_activation
-from minibert.sentence.options import (
-    as_pairs,
-    check_truncation,
-    in_kind,
-    num_characters,
-    one_of,
-    refuse_cut,
-    texts_at_once,
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
+from minibert.tokenizer.windows import (
+    CHARACTERS_AT_ONCE,
+    WITHOUT_WINDOWS,
+    distinct_longest_first,
+    encode_pairs,
+    in_chunks,
 )
-from minibert.tokenizer.texts import checked_texts
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs
 
 # Old names of keywords -> the new ones.
 _RENAMED = {
@@ -420,3 +417,68 @@ class CrossEncoder(SentenceModel):
 
     def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
         return [], {"activation_fn": self.activation_fn.path()}
+
+
+def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:
+    """Return a pair or pairs of texts as a list of pairs, and whether one pair was given.
+
+    Parameters
+    ----------
+    inputs : two str in a list, tuple or array; or a sequence, array of shape (B, 2) or table with B rows of two str
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is something else. The message names the index.
+    """
+    if isinstance(inputs, str):
+        raise TypeError(f"inputs is {shown(inputs)}; expected a pair of texts, (query, text), or a list of pairs.")
+    if getattr(inputs, "ndim", 1) == 2 and hasattr(inputs, "to_numpy"):  # a table of pandas or Polars
+        inputs = inputs.to_numpy()
+    if isinstance(inputs, np.ndarray) and inputs.ndim == 2:
+        inputs = inputs.tolist()
+    values = inputs if isinstance(inputs, list | tuple) else as_texts("inputs", inputs)[0]
+    single = len(values) > 0 and isinstance(values[0], str)
+    if single:
+        return [_as_pair(values, "inputs")], True
+    return [_as_pair(value, f"inputs[{index}]") for index, value in enumerate(values)], False
+
+
+def _as_pair(value: Any, name: str) -> tuple[str, str]:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{name} is {shown(value)}; expected a pair of texts: (query, text).")
+    if len(value) != 2:
+        raise ValueError(
+            f"{name} has {len(value)} parts, {brief(value)}; expected a pair of texts: (query, text). Give several "
+            "pairs as a list of pairs."
+        )
+    check_texts(value, name=name)
+    return value[0], value[1]
+
+
+def num_characters(pair: tuple[str, str]) -> int:
+    """Count the characters of both texts."""
+    return len(pair[0]) + len(pair[1])
+
+
+def check_truncation(truncation: object) -> None:
+    """Refuse anything but the three ways to treat a pair that is too long."""
+    if isinstance(truncation, str) and truncation == "split":
+        raise ValueError(
+            "truncation='split' is not for pairs, because the score of a window is not that of the pair. Give 'warn', "
+            "'error' or 'silent'; or split the text yourself, score each part, and take the maximum."
+        )
+    check_choice("truncation", truncation, WITHOUT_WINDOWS)
+
+
+def refuse_cut(encodings: Sequence[Encoding], indices: Sequence[int], max_length: int) -> None:
+    """Refuse pairs of which tokens were cut off; the error names the first one by the caller's index."""
+    cut = [(index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated]
+    if cut:
+        index, encoding = min(cut, key=lambda one: one[0])
+        raise ValueError(
+            f"inputs[{index}] has {max_length + encoding.n_truncated} tokens, the limit is {max_length} "
+            "(max_seq_length). Shorten it, or cut it: truncation='warn'."
+        )

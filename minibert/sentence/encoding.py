@@ -6,8 +6,8 @@ Layers are numbered as in transformers: 0 is the embeddings' output, i is layer 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,15 +18,53 @@ from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import SpladePooling, pool, pool_words, pooling_modes
 from minibert.sentence.sparse_vectors import make_sparse
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
-from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens
+from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens, distinct_longest_first, in_chunks
 from minibert.vectors.layers import COMBINED, LayerSelection, combine_layers, resolve_layers
 from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodeOptions:
+    """How a text becomes a vector. All ways to compute sentence vectors take these options, with these defaults.
+
+    The fields are arguments of `SentenceTransformer.encode`, which describes them.
+    """
+
+    prompt_name: str | None = None
+    prompt: str | None = None
+    batch_size: int = 32
+    normalize_embeddings: bool = False
+    truncate_dim: int | None = None
+    layers: LayerSelection | None = None
+    layer_pooling: str = "concat"
+    pooling: str | Sequence[str] | None = None
+    special_tokens: bool = True
+    truncation: str = "warn"
+    stride: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layers, Iterator):  # an iterator can be read once, but options may be used again
+            object.__setattr__(self, "layers", tuple(self.layers))
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Make options from keyword arguments.
+
+        Raises
+        ------
+        TypeError
+            A name is not the name of an option.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in options:
+            if name not in names:
+                raise TypeError(f"{brief(name)} is not an option of encode here; expected {', '.join(names)}.")
+        return cls(**options)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
+from minibert._utils import torch_interop
 from minibert._utils.files import make_folder, write_json
 from minibert._utils.keywords import (
     HUB_KEYWORDS,
@@ -23,7 +26,7 @@ from minibert._utils.keywords import (
     check_remote_code,
 )
 from minibert._utils.reporting import warn_caller
-from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
+from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.files import ModelFiles
@@ -33,7 +36,6 @@ from minibert.models.options import LoadKwargs, LoadOptions
 from minibert.models.saving import write_safetensors
 from minibert.models.torch_like import TorchLike
 from minibert.sentence.modules import Module, check_modules, list_modules
-from minibert.sentence.options import check_device, one_of, texts_at_once
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
 from minibert.tokenizer.bert_tokenizer import SETTINGS, BertTokenizer
 from minibert.tokenizer.encodings import TokenizedBatch
@@ -538,3 +540,55 @@ def _check_backend(backend: str | None) -> str | None:
             "backend= out."
         )
     return None if isinstance(backend, str) and backend == "torch" else backend
+
+
+# Texts tokenized together. This limits the memory that the encodings of a large corpus take.
+_TEXTS_AT_ONCE = 1024
+
+
+def check_device(device: object) -> None:
+    """Refuse any device but the CPU, which may be given several times, as for several processes."""
+    devices = device if isinstance(device, list | tuple) else [device]
+    if not all(one is None or is_cpu(one) for one in devices):
+        raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
+
+
+def texts_at_once(batch_size: int) -> int:
+    """Return the number of texts that are tokenized together for a `batch_size`."""
+    return min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1))
+
+
+def one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
+    """Return the value of an argument that may be given under its old name."""
+    if old is None:
+        return value
+    if value is not None:
+        raise TypeError(f"{old_name}= is the old name of {name}=; give one of them.")
+    return old
+
+
+def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:
+    """Convert the results of `encode` into the kind that was asked for.
+
+    Parameters
+    ----------
+    result : ndarray; or for vectors of tokens, an ndarray, a list of ndarrays or of dicts, or a dict
+    convert_to_tensor : bool
+        Arrays become tensors.
+    convert_to_numpy : bool
+        False: the array of several vectors becomes a list of tensors, unless `convert_to_tensor` is True.
+    single : bool
+        The result is that of one text.
+    """
+    if convert_to_numpy and not convert_to_tensor:
+        return result
+    if isinstance(result, list):
+        return [_as_tensors(one) for one in result]
+    result = _as_tensors(result)
+    return result if convert_to_tensor or single or isinstance(result, dict) else list(result)
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_tensors(one) for name, one in value.items()}
+    return torch_interop.to_tensor(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value

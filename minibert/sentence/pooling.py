@@ -48,7 +48,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "LAST_TOKEN": ("lasttoken",),
 }
 
-# These need more than the token vectors of one hidden state, or do not give one vector. recipe.py computes them.
+# These need more than the token vectors of one hidden state, or do not give one vector. encoding.py computes them.
 _ALONE = ("first_last", "pooler", "none")
 
 

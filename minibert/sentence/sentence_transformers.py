@@ -13,37 +13,32 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Unpack
 
+import numpy as np
 import numpy.typing as npt
 
+from minibert._utils import torch_interop
 from minibert._utils.reporting import progress_bar, warn_caller
-from minibert._utils.validation import FloatArray, brief, check_int
+from minibert._utils.validation import FloatArray, brief, check_choice, check_int
 from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
 from minibert.models.bert import BertModel
 from minibert.sentence.encoding import (
     CHUNK_SIZE,
     CutTexts,
     EncodedTexts,
+    EncodeOptions,
     EncodeTask,
     encode_texts,
     encode_tokens,
     make_recipe,
     sentence_width,
 )
-from minibert.sentence.model import HOME, LoadKeywords, SavedModule, VectorModel, stored_settings
+from minibert.sentence.model import HOME, LoadKeywords, SavedModule, VectorModel, in_kind, one_of, stored_settings
 from minibert.sentence.modules import Module, read_pipeline
-from minibert.sentence.options import (
-    EncodeOptions,
-    check_for_tokens,
-    check_out,
-    check_output,
-    in_kind,
-    make_out,
-    one_of,
-)
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection
+from minibert.vectors.quantization import PRECISIONS
 from minibert.vectors.similarity import (
     SIMILARITY_FUNCTIONS,
     SimilarityFunction,
@@ -534,3 +529,70 @@ class SentenceTransformer(VectorModel):
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
         return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"
+
+
+def check_output(
+    convert_to_tensor: bool, convert_to_numpy: bool, output_value: str | None, precision: str | None
+) -> str:
+    """Refuse names of outputs and precisions that do not exist, and tensors without torch; return the precision."""
+    if output_value is not None:
+        check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
+    precision = "float32" if precision is None else precision
+    check_choice("precision", precision, PRECISIONS)
+    if convert_to_tensor:
+        torch_interop.check_torch("convert_to_tensor=True")
+    elif not convert_to_numpy:
+        torch_interop.check_torch("convert_to_numpy=False")
+    return precision
+
+
+def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:
+    """Refuse options that only work for sentence vectors."""
+    options = {
+        "out=": out is not None,
+        f"precision={precision!r}": precision != "float32",
+        "normalize_embeddings=True": normalized,
+        "truncation='split'": truncation == "split",
+    }
+    for option, given in options.items():
+        if given:
+            raise ValueError(f"{option} is only for sentence vectors, not for vectors of tokens; leave it out.")
+
+
+def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: str) -> npt.NDArray[Any]:
+    """Return the array to fill: a new one, or the caller's after checking it."""
+    if out is None:
+        return np.empty(shape, dtype=np.float32)
+    check_out(out)
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; expected {shape}.")
+    if precision != "float32":
+        raise ValueError(
+            f"precision={precision!r} needs all vectors at once, but out= receives them in chunks; give one of the two."
+        )
+    return out
+
+
+def check_out(out: object) -> None:
+    """Refuse anything but a writeable array of floats whose elements do not overlap in memory."""
+    if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
+        raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
+    if isinstance(out, np.ma.MaskedArray):
+        raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
+    if not _no_overlap(out):
+        raise ValueError(
+            f"out has strides {out.strides} for shape {out.shape}: its rows overlap in memory, so one vector would "
+            "overwrite another. Give an array whose rows lie apart, such as np.empty(shape, np.float32)."
+        )
+
+
+def _no_overlap(array: npt.NDArray[Any]) -> bool:
+    """Return whether each axis's stride covers the extent of the axes with smaller strides, so nothing overlaps."""
+    if not array.size:
+        return True
+    extent = array.itemsize
+    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if length > 1 and stride < extent:
+            return False
+        extent += stride * (length - 1)
+    return True

@@ -14,9 +14,8 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts, encode_sparse
-from minibert.sentence.model import LoadKeywords, SavedModule, VectorModel, stored_settings
+from minibert.sentence.model import LoadKeywords, SavedModule, VectorModel, one_of, stored_settings
 from minibert.sentence.modules import Module, read_config
-from minibert.sentence.options import one_of
 from minibert.sentence.pooling import SpladePooling
 from minibert.sentence.sparse_vectors import (
     SparseVectors,

@@ -16,7 +16,6 @@ import numpy as np
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
-from minibert.sentence.batching import in_chunks
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.modules import as_activation
 from minibert.serving import models
@@ -27,7 +26,7 @@ from minibert.serving.settings import ServiceError, Settings
 from minibert.tasks.text_classification import function_of
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs, in_chunks
 
 _MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
 

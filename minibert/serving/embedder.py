@@ -14,9 +14,8 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from minibert._utils.validation import FloatArray, check_int
-from minibert.sentence.encoding import EncodeTask, Recipe, pool_encodings, sentence_width, token_vectors
+from minibert.sentence.encoding import EncodeOptions, EncodeTask, Recipe, pool_encodings, sentence_width, token_vectors
 from minibert.sentence.modules import Pipeline
-from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving import models
 from minibert.serving.models import COUNTED, Forward, Prepared, ServedModel, wrong

@@ -8,8 +8,7 @@ from typing import Any
 
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import FloatArray, brief, check_return_tensors
-from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import TextOptions
+from minibert.tasks.base import TaskPipeline, TextOptions, model_inputs
 from minibert.tokenizer.encodings import Encoding
 
 

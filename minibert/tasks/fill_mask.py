@@ -11,12 +11,11 @@ import numpy as np
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
 from minibert.errors import ModelFormatError
-from minibert.sentence.batching import in_chunks
-from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, TextOptions
+from minibert.tasks.base import CutWarning, TaskPipeline, TextOptions, model_inputs
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
+from minibert.tokenizer.windows import in_chunks
 
 # The most bytes of logits that are kept at once; each [MASK] has 4 V.
 _LOGITS_AT_ONCE = 1 << 26

@@ -10,8 +10,7 @@ import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, check_bool, check_int
-from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, TextOptions, as_pair, model_limit
+from minibert.tasks.base import CutWarning, TaskPipeline, TextOptions, as_pair, model_inputs, model_limit
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import checked_texts
 

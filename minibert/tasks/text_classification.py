@@ -10,8 +10,7 @@ import numpy as np
 
 from minibert._utils.reproducible_math import sigmoid, softmax
 from minibert._utils.validation import FloatArray, brief, check_int
-from minibert.tasks.base import TaskPipeline
-from minibert.tasks.options import TextOptions, as_pair
+from minibert.tasks.base import TaskPipeline, TextOptions, as_pair
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, shown
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, brief, check_bool, check_choice, check_int
-from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.options import CutWarning, Limit, TextOptions, is_text
+from minibert.tasks.base import CutWarning, Limit, TaskPipeline, TextOptions, is_text, model_inputs
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, check_texts, shown
 

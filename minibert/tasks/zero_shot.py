@@ -10,8 +10,7 @@ import numpy as np
 
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray, brief, check_bool
-from minibert.tasks.base import TaskPipeline
-from minibert.tasks.options import CutWarning, TextOptions
+from minibert.tasks.base import CutWarning, TaskPipeline, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, brief, check_choice, check_int
+from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
 
 Truncation: TypeAlias = Literal["warn", "error", "split", "silent"]
 """Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
+
+Item = TypeVar("Item")
+Text = TypeVar("Text", str, tuple[str, str])
+
 
 TRUNCATION: tuple[str, ...] = get_args(Truncation)
 
@@ -231,3 +236,57 @@ def encode_pairs(
             raise ValueError(f"{where}: {error} Shorten the other text, or give another truncation=.") from error
         found.update(zip(some, encodings, strict=True))
     return [found[i] for i in range(len(inputs))]
+
+
+def in_chunks(
+    items: Iterable[Item], size: int, weight: Callable[[Item], int] | None = None, most: int = 0
+) -> Iterator[list[Item]]:
+    """Yield lists of `size` items; the last one may be shorter. No other items are read ahead.
+
+    Parameters
+    ----------
+    items : iterable
+    size : int
+    weight : callable, optional
+        Returns the weight of an item.
+    most : int
+        A list ends before it has `size` items when its weight reaches `most`. Without its last item it weighs less.
+    """
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size) if weight is None else _weighed(iterator, size, weight, most)):
+        yield chunk
+        del chunk  # before the next one is read
+
+
+def _weighed(items: Iterator[Item], size: int, weight: Callable[[Item], int], most: int) -> Iterator[Item]:
+    total = 0
+    for item in islice(items, size):
+        total += weight(item)
+        yield item
+        del item
+        if total >= most:
+            return
+
+
+def distinct_longest_first(texts: Sequence[Text], length: Callable[[Text], int] = len) -> tuple[list[int], IntArray]:
+    """Choose one of each group of equal texts, and sort by length, so that texts of similar length share a batch.
+
+    Parameters
+    ----------
+    texts : sequence of B str, or of B pairs of str
+    length : callable
+        Returns the characters of a text or pair.
+
+    Returns
+    -------
+    chosen : list of D int
+        Index of the first of each group of equal texts; longest texts first, equal lengths in the order given.
+    rows : int ndarray of shape (B,)
+        For each text the index in `chosen` of its group: ``vectors_of_chosen[rows]`` restores the order.
+    """
+    first_indices: dict[Text, int] = {}
+    for index, text in enumerate(texts):
+        first_indices.setdefault(text, index)
+    chosen = sorted(first_indices.values(), key=lambda index: -length(texts[index]))
+    rows = {texts[index]: row for row, index in enumerate(chosen)}
+    return chosen, np.array([rows[text] for text in texts], dtype=np.int64)
