@@ -305,23 +305,17 @@ class BertForMultipleChoice(BertHead[MultipleChoiceModelOutput]):
 def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs with B x choices rows; `pack` checks the rest."""
     arrays = {name: as_numbers(name, value) for name, value in inputs.items() if value is not None}
-    leading: tuple[int, ...] | None = None
+    given = arrays.get("input_ids", arrays.get("inputs_embeds"))
+    leading = (0, 1) if given is None else given.shape[:2]  # `pack` says what is missing
     for name, array in arrays.items():
-        ndim = 4 if name == "inputs_embeds" else 3
-        if array.ndim != ndim:
-            expected = "(B, choices, S, H)" if ndim == 4 else "(B, choices, S)"
+        allowed = [leading, (1, 1)] if name == "position_ids" else [leading]
+        if array.ndim != (4 if name == "inputs_embeds" else 3) or array.shape[:2] not in allowed:
             raise ValueError(
-                f"{name} has shape {array.shape}; expected {expected}: choices of S tokens for each of B rows."
+                f"{name} has shape {array.shape}; expected (B, choices, S), with one axis more for inputs_embeds, and "
+                f"the same {leading} in all inputs."
             )
-        if name in ("input_ids", "inputs_embeds"):
-            leading = array.shape[:2]
-    if leading is None:
-        leading = (0, 1)  # `pack` says what is missing
     if leading[1] == 0:
         raise ValueError("The input has no choices; give at least one for each row.")
-    for name, array in arrays.items():
-        if array.shape[:2] not in (leading, (1, 1) if name == "position_ids" else leading):
-            raise ValueError(f"{name} has shape {array.shape}; expected {(*leading, '...')}, as the input has.")
     return {
         name: array.reshape(-1 if array.size else array.shape[0] * array.shape[1], *array.shape[2:])
         for name, array in arrays.items()

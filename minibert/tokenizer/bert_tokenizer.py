@@ -48,6 +48,7 @@ from minibert.tokenizer.files import (
     normalizer_settings,
     save_tokenizer,
 )
+from minibert.tokenizer.long_texts import RawOptions
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 from minibert.tokenizer.vocabulary import Vocabulary
 
@@ -345,17 +346,10 @@ class BertTokenizer(Vocabulary):
         padding = choose_strategy("padding", padding, PADDING)
         strategy, max_length = choose_limit(truncation, max_length, padding, self.model_max_length)
         text, text_pair = split_pairs(text, text_pair, is_split_into_words)
-        parts = self._encode(
-            *as_batch(text, text_pair, is_split_into_words),
-            strategy=strategy,
-            max_length=max_length,
-            stride=check_int("stride", stride, 0),
-            add_special_tokens=add_special_tokens,
-            is_split_into_words=is_split_into_words,
-            side=self.truncation_side,
-            exact=True,
-            overflowing=return_overflowing_tokens,
-        )
+        options = RawOptions(add_special_tokens, is_split_into_words, self.truncation_side)
+        texts, pairs = as_batch(text, text_pair, is_split_into_words)
+        stride = check_int("stride", stride, 0)
+        parts = self._encode(texts, pairs, options, strategy, max_length, stride, return_overflowing_tokens)
         encodings = [encoding for row in parts for encoding in row]
         lengths = [len(encoding) for encoding in encodings]
         limits = (padding, strategy, max_length, pad_to_multiple_of)
@@ -420,17 +414,9 @@ class BertTokenizer(Vocabulary):
             truncated text is at least 1.
         """
         strategy, max_length = choose_limit(truncation, max_length, "do_not_pad", self.model_max_length)
-        parts = self._encode(
-            *as_batch(texts, pairs, is_split_into_words),
-            strategy=strategy,
-            max_length=max_length,
-            stride=0,
-            add_special_tokens=add_special_tokens,
-            is_split_into_words=is_split_into_words,
-            side=self.truncation_side if truncation_side is None else truncation_side,
-            exact=exact,
-            overflowing=False,
-        )
+        side = self.truncation_side if truncation_side is None else truncation_side
+        options = RawOptions(add_special_tokens, is_split_into_words, side, exact)
+        parts = self._encode(*as_batch(texts, pairs, is_split_into_words), options, strategy, max_length)
         return [row[0] for row in parts]
 
     def last_cut(self, text: str) -> int | None:
@@ -471,7 +457,7 @@ class BertTokenizer(Vocabulary):
             raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str.")
         found = []
         inputs = [prompt + text for text in as_batch(texts, None, False)[0]]
-        for index, raw in enumerate(self._raw.encode(inputs)):
+        for index, raw in enumerate(self._raw.encode(inputs, RawOptions())):
             try:
                 found.append(cut_windows(raw, max_length, stride, len(prompt)))
             except NoRoomError as reason:
@@ -575,35 +561,30 @@ class BertTokenizer(Vocabulary):
         self,
         texts: list[Any],
         pairs: list[Any] | None,
-        *,
+        options: RawOptions,
         strategy: str,
         max_length: int | None,
-        stride: int,
-        add_special_tokens: bool,
-        is_split_into_words: bool,
-        side: str,
-        exact: bool,
-        overflowing: bool,
+        stride: int = 0,
+        overflowing: bool = False,
     ) -> list[list[Encoding]]:
         """Tokenize checked texts: one encoding for each; if `overflowing`, also those of the truncated tokens."""
         if strategy == "only_second" and pairs is None:
             raise ValueError("truncation='only_second' needs text_pair=; for single texts use truncation=True.")
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
         if strategy == "do_not_truncate" or max_length is None:
-            return [[Encoding(raw)] for raw in self._raw.encode(inputs, add_special_tokens, is_split_into_words)]
-        num_special = self.num_special_tokens_to_add(pair=pairs is not None) if add_special_tokens else 0
+            return [[Encoding(raw)] for raw in self._raw.encode(inputs, options)]
+        num_special = self.num_special_tokens_to_add(pair=pairs is not None) if options.add_special_tokens else 0
         if max_length < num_special:
             raise ValueError(
                 f"max_length={max_length} has no room for the {num_special} special tokens of each row; "
                 f"give at least {num_special}."
             )
-        check_choice("truncation_side", side, SIDES)
+        check_choice("truncation_side", options.side, SIDES)
         most = None if overflowing else max_length - num_special
         parts = []
-        raw_encodings = self._raw.encode(inputs, add_special_tokens, is_split_into_words, most, side, exact)
-        for index, raw in enumerate(raw_encodings):
+        for index, raw in enumerate(self._raw.encode(inputs, options, most)):
             try:
-                parts.append(cut(raw, max_length, strategy, side, stride, overflowing))
+                parts.append(cut(raw, max_length, strategy, options.side, stride, overflowing))
             except NoRoomError as reason:
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts

@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,26 @@ class _Cuts:
     n_after: int
 
 
+class RawOptions(NamedTuple):
+    """How texts are tokenized.
+
+    Parameters
+    ----------
+    add_special_tokens, is_split_into_words : bool
+        As in `BertTokenizer.__call__`.
+    side : {"right", "left"}
+        The end of a long text whose tokens are not needed.
+    exact : bool
+        Count the tokens that are not needed. If False, a long text is read only as far as needed, and `n_missing` is at
+        least 1 if tokens are missing.
+    """
+
+    add_special_tokens: bool = True
+    is_split_into_words: bool = False
+    side: str = "right"
+    exact: bool = True
+
+
 class RawEncoder:
     """Call the library's tokenizer; any number of threads may do so at once.
 
@@ -65,51 +85,30 @@ class RawEncoder:
         found = self.cuts.last.match(text) if self.cuts is not None else None
         return found.end() if found else None
 
-    def encode(
-        self,
-        inputs: list[Any],
-        add_special_tokens: bool = True,
-        is_split_into_words: bool = False,
-        most: int | None = None,
-        side: str = "right",
-        exact: bool = True,
-    ) -> Sequence[RawEncoding]:
-        """Tokenize texts, pairs, or lists of words.
-
-        Parameters
-        ----------
-        inputs : list of B inputs
-        add_special_tokens, is_split_into_words : bool
-            As in `BertTokenizer.__call__`.
-        most : int, optional
-            Tokens of a long text that are needed, without special tokens; default: all.
-        side : {"right", "left"}
-            The end of a long text whose tokens are not needed.
-        exact : bool
-            Count the tokens that are not needed. If False, a long text is read only as far as needed, and `n_missing`
-            is at least 1 if tokens are missing.
+    def encode(self, inputs: list[Any], options: RawOptions, most: int | None = None) -> Sequence[RawEncoding]:
+        """Tokenize texts, pairs, or lists of words; of a long text at least `most` tokens of its own, default all.
 
         Raises
         ------
         ValueError
             A text cannot be tokenized; the message names its index.
         """
+        special, words = bool(options.add_special_tokens), bool(options.is_split_into_words)
 
         def encode(some: list[Any]) -> Sequence[RawEncoding]:
-            return self._tokenizer.encode_batch(
-                some, is_pretokenized=bool(is_split_into_words), add_special_tokens=bool(add_special_tokens)
-            )
+            return self._tokenizer.encode_batch(some, is_pretokenized=words, add_special_tokens=special)
 
         def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
             long = [one for one in some if not isinstance(one, str) or len(one) > LONG_TEXT]
-            cuts = self.cuts if long and not is_split_into_words and isinstance(some[0], str) else None
+            cuts = self.cuts if long and not words and isinstance(some[0], str) else None
             if cuts is None:
                 for one in long:
                     _refuse_huge(one)
                 return encode(some)
             others = iter(encode([one for one in some if len(one) <= LONG_TEXT]))
-            options = (bool(add_special_tokens), most, side, exact)
-            return [next(others) if len(one) <= LONG_TEXT else self._encode_long(cuts, one, *options) for one in some]
+            return [
+                next(others) if len(one) <= LONG_TEXT else self._encode_long(cuts, one, options, most) for one in some
+            ]
 
         try:
             return encode_all(inputs)
@@ -123,18 +122,17 @@ class RawEncoder:
                 raw_encodings += encode_all([one])
         return raw_encodings
 
-    def _encode_long(
-        self, cuts: _Cuts, text: str, add_special_tokens: bool, most: int | None, side: str, exact: bool
-    ) -> JoinedEncoding:
+    def _encode_long(self, cuts: _Cuts, text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
         """Tokenize a text in pieces."""
-        n_before, n_after = (cuts.n_before, cuts.n_after) if add_special_tokens else (0, 0)
+        special, side = bool(options.add_special_tokens), options.side
+        n_before, n_after = (cuts.n_before, cuts.n_after) if special else (0, 0)
         names: dict[str, int] = {}
         around, held = list[Columns](), deque[Columns]()
         n_held = n_own = n_words = 0
-        whole = most is None or side == "left" or exact
+        whole = most is None or side == "left" or options.exact
         pieces = _pieces(cuts, text)
         while some := list(islice(pieces, _PIECES_AT_ONCE if whole else 1)):
-            raws = self._tokenizer.encode_batch([piece for _, piece in some], add_special_tokens=add_special_tokens)
+            raws = self._tokenizer.encode_batch([piece for _, piece in some], add_special_tokens=special)
             for (first, _), raw in zip(some, raws, strict=True):
                 n_piece = len(raw) - n_before - n_after
                 n_own += n_piece
