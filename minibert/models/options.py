@@ -55,14 +55,8 @@ class LoadOptions:
         """Find the files of a model; see `minibert.checkpoint.files.locate`."""
         from minibert.checkpoint.files import locate
 
-        return locate(
-            name,
-            revision=self.revision,
-            cache_dir=self.cache_dir,
-            token=self.token,
-            local_files_only=self.local_files_only,
-            subfolder=self.subfolder,
-        )
+        names = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
+        return locate(name, **{key: getattr(self, key) for key in names})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -336,10 +336,7 @@ def _read_checked(file: BinaryIO, size: int) -> bytes:
 def _header(first: bytes) -> tuple[dict[str, Any], int]:
     """Return the header that is in the first bytes of a file, and the offset of the arrays."""
     end = first.index(b"\n", _CHECKSUM_SIZE) + 1
-    header = json.loads(first[_CHECKSUM_SIZE:end])
-    if not isinstance(header, dict):
-        raise ValueError("its header is not an object")
-    return header, end
+    return json.loads(first[_CHECKSUM_SIZE:end]), end
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from minibert._utils.keywords import (
 from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
 from minibert.bert.config import check_model_type
 from minibert.checkpoint.files import ModelFiles, check_files, locate
+from minibert.models.options import LoadOptions
 from minibert.tokenizer.encodings import (
     PADDING,
     Encoding,
@@ -60,8 +61,6 @@ _GONE = {
     "save_vocabulary": "call save_pretrained(folder), which writes vocab.txt too",
     "additional_special_tokens": "it is extra_special_tokens in transformers 5",
 }
-
-_WHERE = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
 
 # Settings that decide the tokens of a text. A keyword of this name must agree with the model.
 _SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "unk_token", "sep_token", "cls_token")
@@ -613,8 +612,7 @@ class AutoTokenizer:
             config.json says that the model is of another type; or as in `BertTokenizer.from_pretrained`.
         """
         name = given_name("AutoTokenizer.from_pretrained", name_or_path, options)
-        files = locate(name, **{option: options[option] for option in _WHERE if option in options})
-        check_model_type(files.settings("config.json"))
+        check_model_type(LoadOptions.split(options)[0].locate(name).settings("config.json"))
         return BertTokenizer.from_pretrained(name, **options)
 
 

@@ -376,13 +376,10 @@ class TokenizedBatch(MutableMapping[str, Any]):
         return f"TokenizedBatch({', '.join(f'{name}: {_described(value)}' for name, value in self.data.items())})"
 
     def _repr_html_(self) -> str:
-        starts = (
-            " ".join(encoding.tokens[:20]) + (" ..." if len(encoding) > 20 else "") for encoding in self.encodings
-        )
-        rows = (
-            (i, len(encoding), encoding.n_truncated, start)
-            for i, (encoding, start) in enumerate(zip(self.encodings, starts, strict=True))
-        )
+        rows = [
+            (i, len(encoding), encoding.n_truncated, " ".join(encoding.tokens[:20]))
+            for i, encoding in enumerate(self.encodings)
+        ]
         return html_table(repr(self), ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
 
     # --- what a row says about its text ---
