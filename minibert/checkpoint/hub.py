@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from minibert._utils.files import os_reason, printable, within
+from minibert._utils.files import printable, within
 from minibert.errors import DownloadError
 
 logger = logging.getLogger("minibert")
@@ -104,18 +104,16 @@ class HubRepository:
         from huggingface_hub import resolve_revision
         from huggingface_hub.errors import RevisionResolutionError
 
-        if self._commit is None:
+        def resolve() -> str:
+            options = {"revision": self._revision, "cache_dir": self._cache_dir}
             try:
-                commit = resolve_revision(
-                    self._repo_id, revision=self._revision, cache_dir=self._cache_dir, local_files_only=True
-                ).resolved
+                return resolve_revision(self._repo_id, **options, local_files_only=True).resolved
             except RevisionResolutionError:
-                return None
-            except (OSError, UnicodeDecodeError) as error:
-                raise self._unreadable_cache(error) from error
-            # Any other note is damaged. Then the hub is asked, and its client writes the note again.
-            if _COMMIT.fullmatch(commit):
-                self._fix(commit)
+                return ""
+
+        # Another note than a commit is damaged. Then the hub is asked, and its client writes the note again.
+        if self._commit is None and _COMMIT.fullmatch(commit := self._ask("revision", resolve)):
+            self._fix(commit)
         return self._commit
 
     def _fix(self, commit: str) -> None:
@@ -131,17 +129,8 @@ class HubRepository:
         commit = self._fixed_commit()
         if commit is None:
             return None
-        try:
-            return try_to_load_from_cache(self._repo_id, filename, cache_dir=self._cache_dir, revision=commit)
-        except OSError as error:
-            raise self._unreadable_cache(error) from error
-
-    def _unreadable_cache(self, error: OSError | UnicodeDecodeError) -> DownloadError:
-        reason = os_reason(error) if isinstance(error, OSError) else error.reason
-        return DownloadError(
-            f"The hub cache of {self._repo_id} ({self._cache}) cannot be read: {reason}. Delete the repository's "
-            "folder there and load again, or choose another cache with cache_dir=."
-        )
+        where = {"cache_dir": self._cache_dir, "revision": commit}
+        return self._ask(filename, lambda: try_to_load_from_cache(self._repo_id, filename, **where))
 
     def _cached_listing(self) -> list[str] | None:
         """Read the list of the repository's files, if `hf download` (snapshot_download) has stored it in the cache."""
@@ -263,10 +252,11 @@ class HubRepository:
                 f"HF_ENDPOINT, or try again in some minutes; a token (HF_TOKEN) raises the limit of requests."
                 f"{self._remedy}"
             )
-        if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
+        of_system = isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError)
+        if of_system or isinstance(error, UnicodeDecodeError):
             return (
-                f"{what} cannot be stored in the hub cache ({self._cache}): {os_reason(error)}. Free some space, or "
-                "choose another folder with cache_dir= or HF_HUB_CACHE."
+                f"The hub cache ({self._cache}) cannot be used for {what} {reason}. Free some space, delete the "
+                "repository's folder there, or choose another cache with cache_dir= or HF_HUB_CACHE."
             )
         return (
             f"{what} could not be fetched from the hub ({constants.ENDPOINT}) {reason}. Check the name (there is no "
