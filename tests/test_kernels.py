@@ -7,7 +7,6 @@ import inspect
 import os
 import subprocess
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -223,57 +222,6 @@ def test_one_set_of_ops_serves_eight_threads_at_once() -> None:
                 np.testing.assert_array_equal(result, wanted, err_msg=case.label)
 
 
-SCRIPT = """
-import os, sys
-import numpy as np
-from minibert.kernels import make_ops
-from minibert.bert.ops import LayerNorm, Linear
-
-generator = np.random.default_rng(0)
-x = generator.standard_normal((256, 384)).astype(np.float32)
-norm = LayerNorm("norm", *generator.standard_normal((2, 384)).astype(np.float32), 1e-12)
-dense = Linear(("dense",), generator.standard_normal((384, 384)).astype(np.float32), norm.bias)
-ops = make_ops(2)
-dense = ops.prepare(dense)
-
-def run():
-    return [ops.layer_norm(x, norm), ops.linear(x, dense, activation="gelu"), ops.linear(x, dense, residual=x)]
-"""
-
-
-def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-c", SCRIPT + textwrap.dedent(script)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not have fork")
-def test_works_in_a_forked_child_after_use() -> None:
-    """The helper threads do not exist in a forked child; a child that waited for them would wait for ever."""
-    done = run_script(
-        """
-        import signal
-        before = run()
-        child = os.fork()
-        if not child:
-            signal.alarm(60)  # a child that hangs is ended
-            same = all(np.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(run(), before))
-            os._exit(42 if same else 1)
-        _, status = os.waitpid(child, 0)
-        same = all(np.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(run(), before))
-        print("child", os.waitstatus_to_exitcode(status), "parent", same)
-        """,
-        PYTHONPATH=str(PACKAGE.parent),
-        PYTHONWARNINGS="ignore::DeprecationWarning",  # Python 3.12 warns of any fork of a process with threads
-    )
-    assert done.stdout.strip() == "child 42 parent True", done.stderr
-
-
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
@@ -452,23 +400,6 @@ def test_layer_norm_of_constant_rows_is_the_bias(H: int, value: float) -> None:
 
 
 # --- how they are compiled -------------------------------------------------------------------------------------------
-
-
-def test_no_kernel_uses_fastmath() -> None:
-    said = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            values: list[ast.expr | None] = []
-            if isinstance(node, ast.keyword) and node.arg == "fastmath":
-                values = [node.value]
-            elif isinstance(node, ast.Dict):
-                pairs = zip(node.keys, node.values, strict=True)
-                values = [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == "fastmath"]
-            said += [(path.name, value) for value in values]
-    assert said, "kernels/compilation.py no longer says fastmath=False"
-    for name, value in said:
-        assert isinstance(value, ast.Constant), name
-        assert value.value is False, name
 
 
 def test_kernels_are_compiled_in_one_place() -> None:

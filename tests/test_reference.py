@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -143,14 +142,6 @@ def test_activation_equals_transformers(name: str) -> None:
     ours = reference.ACTIVATION_FUNCTIONS[ACTIVATIONS[name]](x).astype(np.float64)
     units = np.abs(ours - theirs) / np.spacing(np.abs(x))
     assert units.max() <= 8.0, f"{units.max():.2f} at {x[units.argmax()]!r}"
-
-
-def test_the_formulas_differ() -> None:
-    """If they were equal, the tests above could not distinguish the names."""
-    x = np.linspace(-4, 4, 101, dtype=np.float32)
-    results = {name: function(x) for name, function in reference.ACTIVATION_FUNCTIONS.items()}
-    for one, other in itertools.combinations(results, 2):
-        assert np.abs(results[one] - results[other]).max() > 1e-4, (one, other)
 
 
 # --- edges -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Each case is a program in a process of its own (outcomes.py). The default run is
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections import Counter
 from pathlib import Path
@@ -59,36 +58,6 @@ def many_callers(callers: int, count: int, num_threads: int = 2) -> str:
 def test_sixteen_threads_share_one_model(model: Path) -> None:
     results = {str(n): outcomes.run(many_callers(16, 10, n), model) for n in (1, 3)}
     expect_ok("16 threads x 10 batches, teams of 1 and 3", results)
-
-
-LAYERS = {
-    "none named": {},
-    "workqueue": {"NUMBA_THREADING_LAYER": "workqueue"},
-    "omp": {"NUMBA_THREADING_LAYER": "omp"},
-    "tbb": {"NUMBA_THREADING_LAYER": "tbb"},
-    "threadsafe": {"NUMBA_THREADING_LAYER": "threadsafe"},
-    "one Numba thread": {"NUMBA_NUM_THREADS": "1"},
-}
-
-# A Numba without threading layers: each of them fails to import.
-NO_LAYERS = """
-import sys
-for layer in ("omppool", "tbbpool", "workqueue"):
-    sys.modules["numba.np.ufunc." + layer] = None
-"""
-
-
-@pytest.mark.slow
-def test_the_threading_layer_of_numba_does_not_matter(model: Path) -> None:
-    programs = {name: ("", variables) for name, variables in LAYERS.items()}
-    programs["no layer at all"] = (NO_LAYERS, {})
-    results = {
-        name: outcomes.run(before + many_callers(16, 100), model, **variables)
-        for name, (before, variables) in programs.items()
-    }
-    expect_ok("16 threads x 100 batches under each Numba threading layer", results)
-    found = [name for name in ("omppool", "tbbpool", "workqueue") if importlib.util.find_spec(f"numba.np.ufunc.{name}")]
-    REPORT.append(f"  present in this Numba: {', '.join(found)}")
 
 
 # --- processes -------------------------------------------------------------------------------------------------------

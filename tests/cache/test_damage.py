@@ -80,16 +80,6 @@ def test_a_damaged_file_is_compiled_again(damage: str, cache: Path, model: Path)
         assert printed.count("RuntimeWarning") == 1
 
 
-@pytest.mark.slow
-def test_one_flipped_bit_anywhere(cache: Path, model: Path) -> None:
-    """Numba itself would execute the damaged file."""
-    path = machine_code(cache)
-    for step in range(12):
-        flip(path, step / 11)
-        outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-        assert (outcome, compiled(printed)) == ("ok", ONCE)
-
-
 @pytest.mark.parametrize(
     "cache_dir", ["full", *(pytest.param(case, marks=pytest.mark.slow) for case in ("", "a file"))]
 )
@@ -130,24 +120,3 @@ def test_a_read_only_package_that_was_compiled_ahead(model: Path, tmp_path: Path
     assert (outcome, compiled(printed)) == ("ok", NEVER)
     assert "RuntimeWarning" not in printed
     report("read-only but warm", outcome)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
-@pytest.mark.parametrize("whose", ["everybody", "another user"])
-def test_machine_code_that_others_could_have_put_there_is_not_touched(whose: str, cache: Path, model: Path) -> None:
-    """The file has a correct checksum, but others can write to it or to its folder."""
-    path = machine_code(cache)
-    used = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-    assert (used[0], compiled(used[1])) == ("ok", NEVER), "the file must be used here, else this test proves nothing"
-    if whose == "everybody":
-        path.parent.chmod(0o777)
-    elif os.geteuid() != 0:
-        pytest.skip("only root can give files away")
-    else:
-        for place in [*cache.iterdir(), path]:
-            os.chown(place, 65534, 65534)
-    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-    assert (outcome, compiled(printed)) == ("ok", ONCE), printed
-    assert whose != "everybody" or printed.count("others can write to it") == 1
-    report(f"a folder of {whose}", outcome)
