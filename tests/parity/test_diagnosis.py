@@ -180,11 +180,6 @@ def test_other_ids_are_read_from_the_embeddings(subject: Subject) -> None:
         assert f"at row 0, column 3 it has 1, the inputs have {subject.inputs['input_ids'][0, 3]}" in found.text
 
 
-def test_the_mass_that_leaks_is_said(subject: Subject) -> None:
-    (found,) = findings(subject, simulated(subject, "A5.none"))
-    assert "% of a token's attention" in found.text
-
-
 # --- no known cause ---------------------------------------------------------------------------------------------------
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from minibert import BertConfig
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import fits
 from minibert.parity.diagnosis.formulas import CURVES
 
 GENERATOR = np.random.default_rng(0)
 H, S, A = 24, 17, 3
-CONFIG = BertConfig(hidden_size=H, num_attention_heads=A, intermediate_size=40, vocab_size=50)
 
 
 def norm() -> LayerNorm:
@@ -28,9 +26,7 @@ def test_eps_and_its_place(eps: float, outside: bool) -> None:
     root = np.sqrt(variance) + eps if outside else np.sqrt(variance + eps)
     y = ((x - x.mean(axis=1, keepdims=True)) / root * one.weight + one.bias).astype(np.float32)
     fit = fits.fit_eps(x, y.astype(np.float64), one)
-    assert fit is not None
-    assert fit.outside == outside
-    assert fit.eps == pytest.approx(eps, rel=0.02)
+    assert fit == (pytest.approx(eps, rel=0.02), outside)
 
 
 def test_no_eps_fits_another_formula() -> None:
@@ -39,29 +35,16 @@ def test_no_eps_fits_another_formula() -> None:
     assert fits.fit_eps(x[:1], x[:1], one) is None
 
 
-@pytest.mark.parametrize(
-    ("factor", "name"),
-    [
-        (1.0, "1"),
-        (8**-0.5, "1 / sqrt(D)"),
-        (H**-0.5, "1 / sqrt(hidden_size)"),
-        (A**-0.5, "1 / sqrt(num_attention_heads)"),
-        (0.123, ""),
-        (8**-0.5 * 1.0003, ""),
-    ],
-)
-def test_scale(factor: float, name: str) -> None:
+def test_scale() -> None:
     query, key = (GENERATOR.standard_normal((S, H)) for _ in range(2))
     heads = [x.reshape(S, A, H // A).transpose(1, 0, 2) for x in (query, key)]
-    scores = (heads[0] @ heads[1].transpose(0, 2, 1) * factor).astype(np.float32)
-    fit = fits.fit_scale(query, key, scores.astype(np.float64), CONFIG)
-    assert fit is not None
-    assert (fit.factor, fit.name) == (pytest.approx(factor, rel=1e-6), name)
+    scores = (heads[0] @ heads[1].transpose(0, 2, 1) * 0.123).astype(np.float32)
+    assert fits.fit_scale(query, key, scores.astype(np.float64), A) == pytest.approx(0.123, rel=1e-6)
 
 
 def test_no_scale_fits_other_scores() -> None:
     query, key = (GENERATOR.standard_normal((S, H)) for _ in range(2))
-    assert fits.fit_scale(query, key, GENERATOR.standard_normal((A, S, S)), CONFIG) is None
+    assert fits.fit_scale(query, key, GENERATOR.standard_normal((A, S, S)), A) is None
 
 
 @pytest.mark.parametrize("curve", CURVES)
@@ -79,10 +62,7 @@ def test_leak(constant: float) -> None:
     scores = GENERATOR.standard_normal((2, A, S, S))
     shifted = scores + np.where(mask, 0, constant)[:, None, None]
     probs = np.exp(shifted) / np.exp(shifted).sum(axis=-1, keepdims=True)
-    fit = fits.fit_leak(scores, probs, mask)
-    assert fit is not None
-    assert fit.constant == pytest.approx(constant, abs=1e-6)
-    assert fit.mass == pytest.approx(probs[0, :, :11, 11:].sum(axis=-1).max())
+    assert fits.fit_leak(scores, probs, mask) == pytest.approx(constant, abs=1e-6)
 
 
 def test_no_leak_with_a_right_mask() -> None:
@@ -122,13 +102,3 @@ def test_dropout(rate: float) -> None:
 def test_rows_of_a_table() -> None:
     table = GENERATOR.standard_normal((50, H))
     np.testing.assert_array_equal(fits.fit_rows(table, table[[3, 49, 0]] + 1e-4), [3, 49, 0])
-
-
-def test_precision() -> None:
-    x = GENERATOR.standard_normal(500)
-    assert fits.precision_of(x) == "float64"
-    assert fits.precision_of(x.astype(np.float32)) == "float32"
-    assert fits.precision_of(x.astype(np.float16)) == "float16"
-    bits = (x.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    assert fits.precision_of(bits) == "bfloat16"
-    assert fits.precision_of(np.array([np.nan, 1.0])) == "bfloat16"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, load, parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
-from minibert.parity.diagnosis.findings import separate_by
 from minibert.parity.diagnosis.forward import names_of_layer, part_mistake
 from minibert.parity.truth import VECTOR
 from tests.support.head_models import head_checkpoint
@@ -67,17 +65,6 @@ def test_a_vector_of_a_row_with_padding_on_the_left_counts(subject: Subject) -> 
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
-
-
-def test_rows_are_asked_for_only_if_the_inputs_lack_them(subject: Subject) -> None:
-    first, other = MISTAKES["A5.none"], MISTAKES["A6.minus-ten"]
-    assert "Give more and longer texts" in separate_by(first, [other], subject.padded)
-    full = dataclasses.replace(subject.padded, mask=np.ones_like(subject.padded.mask))
-    assert separate_by(first, [other], full) == (
-        "Give a row with padding, and one with a hole in the mask, as the probe has them."
-    )
-    assert "padding on the left" in separate_by(MISTAKES["E3.visible"], [MISTAKES["E3.backwards"]], full)
-    assert separate_by(first, [], full) == ""
 
 
 def test_the_bias_of_another_map_is_recognised(subject: Subject) -> None:

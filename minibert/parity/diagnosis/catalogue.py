@@ -240,9 +240,9 @@ def eps_mistake(eps: float, *, outside: bool = False) -> Mistake:
     )
 
 
-def scale_mistake(factor: float, more: str = "") -> Mistake:
+def scale_mistake(factor: float) -> Mistake:
     """Return scores that are multiplied by `factor` beside the right scale."""
-    text = f"attention: the scores are {factor:.6g} times what they must be{more}"
+    text = f"attention: the scores are {factor:.6g} times what they must be"
     remedy = MISTAKES["A1.none"].remedy
     return dataclasses.replace(wrong.scaled(lambda size, config: factor), id="A2.fitted", text=text, remedy=remedy)
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, counted
 from minibert.bert import reference
-from minibert.bert.config import BertConfig
 from minibert.bert.ops import PreparedLinear
 from minibert.parity.diagnosis import fits
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.formulas import CURVES
 from minibert.parity.diagnosis.forward import DENSE, Mistake, Model, both_names, state_name, symbol_of
 from minibert.parity.diagnosis.replay import Replay, rms
-from minibert.parity.truth import Padded, mask_of, visible
+from minibert.parity.truth import HALF_PRECISIONS, Padded, mask_of, round_to, visible
 from minibert.trace.names import EMBEDDINGS, HEADS, LAYER, POOLER, Entry
+
+if TYPE_CHECKING:
+    from minibert.parity.diagnosis.search import Search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,26 +152,6 @@ class Sites(NamedTuple):
 # --- the sentences ----------------------------------------------------------------------------------------------------
 
 
-def cause(
-    mistake: Mistake,
-    names: tuple[str, ...],
-    explained: float,
-    alternatives: Sequence[Mistake],
-    separate: str,
-    config: BertConfig,
-    where: str,
-) -> Finding:
-    """Return the finding for a mistake that explains names; `where` says in which layers it is."""
-    text = f"{mistake.text}{where}"
-    if alternatives:
-        others = "; or ".join(other.text for other in alternatives[:5])
-        text = f"This dump cannot tell which{where}: {mistake.text}; or {others}"
-    # The catalogue is for any model.
-    for field, value in (("hidden_act", config.hidden_act), ("layer_norm_eps", f"{config.layer_norm_eps:g}")):
-        text = text.replace(f"config.json has another {field}", f"config.json has {value}")
-    return Finding(text, mistake.id, names, explained, mistake.remedy, tuple(o.id for o in alternatives), separate)
-
-
 def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Finding:
     """Return the finding for arrays that are the values of other names, with the mistakes that do that."""
     name, source = next(iter(moved.items()))
@@ -182,38 +164,18 @@ def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Findin
     return Finding(f"{best.text}: {text}", best.id, tuple(moved), 1.0, best.remedy, ids, separate)
 
 
-def _hidden(inputs: Padded, *, before: bool) -> bool:
-    """Return whether a place is hidden that has visible places after it, and with `before` also before it."""
-    count = inputs.mask.cumsum(axis=1)
-    return bool((~inputs.mask & (count < count[:, -1:]) & ((count > 0) == before)).any())
-
-
-# What rows of the inputs can show.
-_ROWS: dict[str, Callable[[Padded], bool]] = {
-    "a second segment": lambda inputs: bool((inputs.types * inputs.mask).any()),
-    "padding": lambda inputs: not bool(inputs.mask.all()),
-    "a hole in the mask": lambda inputs: _hidden(inputs, before=True),
-    "padding on the left": lambda inputs: _hidden(inputs, before=False),
-}
-
-
-def separate_by(mistake: Mistake, alternatives: Sequence[Mistake], inputs: Padded) -> str:
-    """Say what would tell mistakes apart: a name to dump, or rows that the inputs do not have."""
+def separate_by(mistake: Mistake, alternatives: Sequence[Mistake]) -> str:
+    """Say what would tell mistakes apart."""
     if not alternatives:
         return ""
     symbols = [set(one.symbols) for one in (mistake, *alternatives)]
     places = sorted(symbols[0].union(*symbols[1:]) - symbols[0].intersection(*symbols[1:]))
     if places:
         return f"Dump every name; {', '.join(places[:4])} of `minibert parity names` would tell."
-    kinds = {one.kind for one in (mistake, *alternatives)}
-    wanted = ["padding", "a hole in the mask"] if kinds & {"A5", "A6"} else []
-    wanted += ["a second segment", "padding on the left"] if kinds & {"E1", "E3", "E5"} else []
-    missing = [row for row in wanted or _ROWS if not _ROWS[row](inputs)]
-    if missing:
-        return f"Give a row with {', and one with '.join(missing)}, as the probe has them."
     return (
-        "Give more and longer texts. If that does not tell them apart, they give the same numbers with this model, and "
-        "repairing either one is enough."
+        "Give more and longer texts, with all that the probe has: a second segment, a hole in the mask, padding on the "
+        "left. If that does not tell them apart, they give the same numbers with this model, and repairing either one "
+        "is enough."
     )
 
 
@@ -225,29 +187,14 @@ _OTHER_MODEL = (
 )
 
 
-def unknown(
-    names: Sequence[str],
-    seen: Facts,
-    segment: frozenset[str],
-    *,
-    alone: bool,
-    untried: Sequence[str],
-    far: bool,
-) -> Finding:
-    """Return the finding for names of one kind that no known mistake explains.
-
-    Parameters
-    ----------
-    seen : what is seen in the first one
-    segment : what is computed for the first one
-    alone : whether the dump has no name before it
-    untried : those for which several mistakes at once were not tried
-    far : whether the error of the first one is more than half of the value
-    """
+def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
+    """Return the finding for names of one kind that no known mistake explains; `seen` is seen in the first one."""
     first, shown = names[0], ""
+    measured, segment = search.measured[first], search.replay.segments[first]
+    far = measured.error > measured.size / 2
     if seen.texts:
         shown = f" ({'the first one: ' if len(names) > 1 else ''}{'; '.join(seen.texts)})"
-    if alone:
+    if search.has_several_layers(first):
         text = (
             f"{first} is wrong, and no single known mistake explains it{shown}. This dump cannot tell where it begins: "
             "there is no name before it. Combinations of mistakes were not tried."
@@ -259,6 +206,7 @@ def unknown(
     like = f" and {counted(len(names) - 1, 'more name')} of this kind" if len(names) > 1 else ""
     where = "this op alone" if len(segment) == 1 else f"one of the {len(segment)} ops before it"
     text = f"{first}{like}: wrong, though what goes in is right; {where}, with no known cause{shown}"
+    untried = [name for name in search.untried if name in names]
     if untried:
         more = f" and {len(untried) - 1} more" if len(untried) > 1 else ""
         text += f". Combinations of mistakes were not tried for {untried[0]}{more}"
@@ -274,14 +222,15 @@ def unknown(
 
 def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
     """Return the finding for small differences that no op makes alone."""
-    if alone:
-        text = f"{names[0]} is a little outside the budget. This dump cannot tell where that begins: "
-        return Finding(f"{text}there is no name before it.", "", tuple(names), 0.0, _DUMP_STATES)
-    text = (
-        f"{names[0]} is outside the budget, but each op is right on the inputs that it was given: small differences "
-        "add up, or the values of another run were dumped"
+    text, remedy = (
+        "is outside the budget, but each op is right on the inputs that it was given: small differences add up, or the "
+        "values of another run were dumped",
+        "Dump all names in one run, and compare the inputs of both sides.",
     )
-    return Finding(text, "", tuple(names), 0.0, "Dump all names in one run, and compare the inputs of both sides.")
+    if alone:
+        text = "is a little outside the budget. This dump cannot tell where that begins: there is no name before it."
+        remedy = _DUMP_STATES
+    return Finding(f"{names[0]} {text}", "", tuple(names), 0.0, remedy)
 
 
 # --- evidence ---------------------------------------------------------------------------------------------------------
@@ -295,17 +244,10 @@ class Facts(NamedTuple):
     some_rows: bool = False
 
 
-def facts(replay: Replay, chosen: Sequence[Mistake], span: int, name: str, limit: float, rows: Sequence[str]) -> Facts:
-    """Say which rows, heads and features of a name differ, and how.
-
-    Parameters
-    ----------
-    chosen : the mistakes that are known
-    span : the number of the replay's span that gives the name
-    limit : the RMS error that is right
-    rows : what each row is
-    """
-    exact = replay.run(chosen, [span], compute=[name])[name]
+def facts(search: Search, name: str, rows: Sequence[str]) -> Facts:
+    """Say which rows, heads and features of a name differ, and how; `rows` says what each row is."""
+    replay, limit = search.replay, search.budget * search.measured[name].unit
+    exact = replay.run(search.chosen, [search.span_of(name)], compute=[name])[name]
     given, mask = replay.port[name], mask_of(name, replay.inputs.mask)
     values = visible(given, mask)
     if not np.isfinite(values).all():
@@ -336,10 +278,9 @@ def facts(replay: Replay, chosen: Sequence[Mistake], span: int, name: str, limit
             span_of_sums = " to ".join(dict.fromkeys(f"{one:.6g}" for one in (sums.min(), sums.max())))
             numbers.append(f"the probs of a token do not sum to 1, but to {span_of_sums}")
     same += _bias(replay, name, given - exact)
-    # Zeros and ones are numbers of every format.
-    precision = "" if np.isin(values, (0, 1, -1)).all() else fits.precision_of(values)
-    if precision in ("float16", "bfloat16"):
-        same.append(f"all its values are {precision} numbers")
+    if not np.isin(values, (0, 1, -1)).all():  # these are numbers of every format
+        stored = [one for one in reversed(HALF_PRECISIONS) if np.array_equal(values, round_to(one, values))]
+        same += [f"all its values are {one} numbers" for one in stored[:1]]
     return Facts((*same, *numbers), tuple(same), bool(wrong and right))
 
 
@@ -384,18 +325,6 @@ def _bias(replay: Replay, name: str, difference: FloatArray) -> list[str]:
     found = biases.pop(name) + mean
     near = [path for path, bias in biases.items() if bias.shape == found.shape and rms(bias - found) < 1e-3 * size]
     return [f"{text}: it is that of {near[0]}" if near else text]
-
-
-def with_mass(replay: Replay, mistake: Mistake) -> Mistake:
-    """Add to a mistake with the mask how much of the attention hidden places get, if the port's probs say it."""
-    for name in replay.port if mistake.kind in ("A5", "A6") else ():
-        where = name.removesuffix(".probs")
-        if where != name and f"{where}.scores" in replay.port:
-            leak = fits.fit_leak(replay.port[f"{where}.scores"], replay.port[name], replay.inputs.mask)
-            if leak is not None:
-                text = f"{mistake.text} (in {where}, up to {leak.mass:.0%} of a token's attention)"
-                return dataclasses.replace(mistake, text=text)
-    return mistake
 
 
 def dropout(replay: Replay, remaining: Sequence[str]) -> Finding | None:

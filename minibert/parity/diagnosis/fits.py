@@ -7,6 +7,7 @@ guess: search.py simulates what was fitted, and accepts it only if the differenc
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -15,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, Int64Array
-from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis.catalogue import MISTAKES, eps_mistake, layer_mistake, leak_mistake, scale_mistake
 from minibert.parity.diagnosis.formulas import CURVES
 from minibert.parity.diagnosis.forward import Mistake, symbol_of
-from minibert.parity.truth import to_bfloat16
 
 if TYPE_CHECKING:
     from minibert.parity.diagnosis.search import Search
@@ -33,35 +32,8 @@ _USEFUL, _PROMISING = 0.05, 0.4
 _SPREAD = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
-class EpsFit:
-    """The eps of a LayerNorm: in the root, beside the variance, or outside of the root."""
-
-    eps: float
-    outside: bool
-    spread: float
-
-
-@dataclasses.dataclass(frozen=True)
-class ScaleFit:
-    """The factor between query key^T and the scores, and the expression it equals within 1e-4, "" if none."""
-
-    factor: float
-    name: str
-    spread: float
-
-
-@dataclasses.dataclass(frozen=True)
-class LeakFit:
-    """What a port's softmax gives to hidden keys: the mass, and the constant added to their scores."""
-
-    mass: float
-    constant: float
-    spread: float
-
-
-def fit_eps(x: FloatArray, y: FloatArray, norm: LayerNorm) -> EpsFit | None:
-    """Fit the eps of a LayerNorm from its input and output.
+def fit_eps(x: FloatArray, y: FloatArray, norm: LayerNorm) -> tuple[float, bool] | None:
+    """Fit the eps of a LayerNorm from its input and output: the eps, and whether it is outside of the root.
 
     Parameters
     ----------
@@ -87,24 +59,16 @@ def fit_eps(x: FloatArray, y: FloatArray, norm: LayerNorm) -> EpsFit | None:
         root = (some * some * weight**2).sum(axis=1) / products
         inside, outside = root**2 - variance, root - np.sqrt(variance)
         fits = [
-            EpsFit(float(np.median(values)), place, float(np.std(values) / abs(np.median(values))))
-            for values, place in ((inside, False), (outside, True))
+            (float(np.std(values) / np.median(values)), float(np.median(values)), values is outside)
+            for values in (inside, outside)
         ]
-    fits = [fit for fit in fits if np.isfinite(fit.spread) and fit.eps > 0]
-    best = min(fits, key=lambda fit: fit.spread, default=None)
-    return best if best is not None and best.spread < _SPREAD else None
+    spread, eps, is_outside = min((fit for fit in fits if fit[0] >= 0 and fit[1] > 0), default=(np.inf, 0.0, False))
+    return (eps, is_outside) if spread < _SPREAD else None
 
 
-def fit_scale(query: FloatArray, key: FloatArray, scores: FloatArray, config: BertConfig) -> ScaleFit | None:
-    """Fit the factor between query key^T and scores.
-
-    Parameters
-    ----------
-    query, key : float64 arrays of shape (S, H), of one sequence
-    scores : float64 array of shape (A, S, S)
-    """
-    A, D = config.num_attention_heads, config.head_size
-    q, k = (x.reshape(len(x), A, D).transpose(1, 0, 2) for x in (query, key))
+def fit_scale(query: FloatArray, key: FloatArray, scores: FloatArray, num_heads: int) -> float | None:
+    """Fit the factor between query key^T and scores: of one sequence, (S, H), (S, H) and (A, S, S)."""
+    q, k = (x.reshape(len(x), num_heads, -1).transpose(1, 0, 2) for x in (query, key))
     products = q @ k.transpose(0, 2, 1)
     square = float((products * products).sum())
     if not square or not np.isfinite(scores).all():
@@ -112,20 +76,7 @@ def fit_scale(query: FloatArray, key: FloatArray, scores: FloatArray, config: Be
     factor = float((products * scores).sum()) / square
     rest = scores - factor * products
     spread = math.sqrt(float((rest * rest).sum()) / max(float((scores * scores).sum()), 1e-300))
-    if spread > 1e-3 or not factor:
-        return None
-    known = {
-        "1": 1.0,
-        "1 / sqrt(D)": D**-0.5,
-        "1 / D": 1 / D,
-        "1 / sqrt(hidden_size)": config.hidden_size**-0.5,
-        "1 / sqrt(num_attention_heads)": A**-0.5,
-        "1 / hidden_size": 1 / config.hidden_size,
-        "1 / num_attention_heads": 1 / A,
-        "sqrt(D)": D**0.5,
-    }
-    near = [name for name, value in known.items() if abs(factor / value - 1) < 1e-4]
-    return ScaleFit(factor, near[0] if near else "", spread)
+    return factor if spread <= 1e-3 and factor else None
 
 
 def fit_activation(before: FloatArray, after: FloatArray) -> tuple[str, float] | None:
@@ -140,32 +91,21 @@ def fit_activation(before: FloatArray, after: FloatArray) -> tuple[str, float] |
     return name, errors[name]
 
 
-def fit_leak(scores: FloatArray, probs: FloatArray, mask: npt.NDArray[np.bool_]) -> LeakFit | None:
-    """Fit what a port gives to hidden keys.
+def fit_leak(scores: FloatArray, probs: FloatArray, mask: npt.NDArray[np.bool_]) -> float | None:
+    """Fit the constant that a port adds to the scores (B, A, S, S) of hidden keys; None if they have no mass.
 
-    Parameters
-    ----------
-    scores, probs : float64 arrays of shape (B, A, S, S)
-    mask : bool array of shape (B, S)
-
-    Returns
-    -------
-    LeakFit or None
-        None if hidden keys have no mass. The constant is log(prob) - score of hidden keys minus that of visible keys.
+    It is log(prob) - score of hidden keys minus that of visible keys.
     """
     queries = mask[:, None, :, None]
     hidden = np.broadcast_to(queries & ~mask[:, None, None, :], probs.shape)
     shown = np.broadcast_to(queries & mask[:, None, None, :], probs.shape)
     with np.errstate(all="ignore"):
-        mass = np.where(hidden, probs, 0).sum(axis=-1)
         excess = np.log(probs) - scores
         usable = shown & np.isfinite(excess)
         level = np.where(usable, excess, 0).sum(axis=-1, keepdims=True) / usable.sum(axis=-1, keepdims=True)
         constants = (excess - level)[hidden & np.isfinite(excess - level) & (probs > 1e-30)]
-    largest = float(np.nanmax(mass, initial=0.0))
-    if not largest > 1e-7 or not len(constants):
-        return None
-    return LeakFit(largest, float(np.median(constants)), float(np.std(constants)))
+        mass = np.nanmax(np.where(hidden, probs, 0).sum(axis=-1), initial=0.0)
+    return float(np.median(constants)) if mass > 1e-7 and len(constants) else None
 
 
 def fit_columns(wanted: FloatArray, given: FloatArray) -> Int64Array | None:
@@ -225,18 +165,6 @@ def fit_rows(table: FloatArray, given: FloatArray) -> Int64Array:
     return np.array([int(np.argmin(squares - 2 * (table @ row))) for row in given], dtype=np.int64)
 
 
-def precision_of(values: FloatArray) -> str:
-    """Return the narrowest format that holds all values exactly: "float16", "bfloat16", "float32" or "float64"."""
-    x = values[np.isfinite(values)].astype(np.float64)
-    # First bfloat16, because its 8 bits fit into the 11 of float16.
-    if np.array_equal(to_bfloat16(x), x):
-        return "bfloat16"
-    with np.errstate(over="ignore"):
-        if np.array_equal(x.astype(np.float16).astype(np.float64), x):
-            return "float16"
-        return "float32" if np.array_equal(x.astype(np.float32).astype(np.float64), x) else "float64"
-
-
 # --- mistakes with these numbers --------------------------------------------------------------------------------------
 
 
@@ -284,21 +212,19 @@ def _of_op(search: Search, target: str, symbol: str) -> list[Mistake]:
         if symbol != "embeddings":
             layer = weights.layers[int(target.split(".")[2])]
             norm = layer.attention_norm if symbol == "attention" else layer.output_norm
-        eps = fit_eps(port[f"{path}.LayerNorm.input"][mask], port[target][mask], norm)
-        return [] if eps is None else [eps_mistake(_rounded(eps.eps), outside=eps.outside)]
+        fit = fit_eps(port[f"{path}.LayerNorm.input"][mask], port[target][mask], norm)
+        return [] if fit is None else [eps_mistake(_rounded(fit[0]), outside=fit[1])]
     before = target.rpartition(".")[0]
     if symbol == "scores":
         row = int(mask.sum(axis=1).argmax())
         shown = mask[row]
         query, key = (port[f"{before}.{part}"][row][shown] for part in ("query", "key"))
-        scale = fit_scale(query, key, port[target][row][:, shown][:, :, shown], search.model.config)
-        if scale is None:
-            return []
-        named = f" (query key^T times {scale.factor:.6g}{', ' if scale.name else ''}{scale.name})"
-        return [scale_mistake(scale.factor * math.sqrt(search.model.config.head_size), named)]
+        config = search.model.config
+        factor = fit_scale(query, key, port[target][row][:, shown][:, :, shown], config.num_attention_heads)
+        return [] if factor is None else [scale_mistake(factor * math.sqrt(config.head_size))]
     if symbol == "probs":
-        leak = fit_leak(port[f"{before}.scores"], port[target], mask)
-        return [] if leak is None else [leak_mistake(_rounded(leak.constant))]
+        constant = fit_leak(port[f"{before}.scores"], port[target], mask)
+        return [] if constant is None else [leak_mistake(_rounded(constant))]
     return []
 
 
@@ -311,19 +237,12 @@ def _nearest(search: Search, target: str, make: Callable[[float], Mistake], grid
         return None
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     golden = (math.sqrt(5) - 1) / 2
-    inner = [high - golden * (high - low), low + golden * (high - low)]
-    found = [search.attempt(target, [make(t)]) for t in inner]
-    for _ in range(24):
-        if found[0] <= found[1]:
-            high, inner[1], found[1] = inner[1], inner[0], found[0]
-            inner[0] = high - golden * (high - low)
-            found[0] = search.attempt(target, [make(inner[0])])
-        else:
-            low, inner[0], found[0] = inner[0], inner[1], found[1]
-            inner[1] = low + golden * (high - low)
-            found[1] = search.attempt(target, [make(inner[1])])
-    t = inner[0] if found[0] <= found[1] else inner[1]
-    return make(t) if min(found) <= (1 - _PROMISING) * before else None
+    error = functools.cache(lambda t: search.attempt(target, [make(t)]))
+    for _ in range(25):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        low, high = (low, right) if error(left) <= error(right) else (left, high)
+    t = (low + high) / 2
+    return make(t) if error(t) <= (1 - _PROMISING) * before else None
 
 
 def _ids(search: Search, target: str) -> list[Mistake]:

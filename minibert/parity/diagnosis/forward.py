@@ -19,7 +19,6 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -75,25 +74,23 @@ class Store:
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self.dtype = np.dtype(dtype)
         self._layer: object = None
-        self._before = self._largest = 0  # bytes: when this layer was entered, and of the largest layer so far
+        self._before = self._largest = self._nbytes = 0  # bytes: when this layer was entered, of a layer, and now
         self._kept: dict[int, tuple[PreparedLinear, FloatArray, FloatArray]] = {}
 
     def enter(self, layer: object) -> None:
         """Drop the weights of other layers if those of one more layer would take too much memory."""
         if layer != self._layer:
-            self._largest = max(self._largest, self._nbytes() - self._before)
-            if self._nbytes() + self._largest > self._MOST_BYTES:
-                self._kept = {}
-            self._layer, self._before = layer, self._nbytes()
-
-    def _nbytes(self) -> int:
-        return sum(weight.nbytes for _, weight, _ in self._kept.values())
+            self._largest = max(self._largest, self._nbytes - self._before)
+            if self._nbytes + self._largest > self._MOST_BYTES:
+                self._kept, self._nbytes = {}, 0
+            self._layer, self._before = layer, self._nbytes
 
     def get(self, linear: PreparedLinear, index: int) -> tuple[FloatArray, FloatArray]:
         """Return the weight and bias of one of the maps that are stacked in `linear`."""
         if id(linear) not in self._kept:
             weight, bias = (array.astype(self.dtype, copy=False) for array in (linear.weight, linear.bias))
             self._kept[id(linear)] = (linear, weight, bias)
+            self._nbytes += weight.nbytes
         _, weight, bias = self._kept[id(linear)]
         size = len(bias) // len(linear.paths)
         rows = slice(index * size, (index + 1) * size)
@@ -282,7 +279,6 @@ class Forward(WrappedOps):
             if mistake.inputs is not None:
                 inputs = mistake.inputs(inputs, self.config)
         self.inputs = inputs
-        self.packed = False
         # A row that shows nothing attends to everything, so that no number becomes NaN. Nobody compares such a row.
         self.shown = inputs.mask | ~inputs.mask.any(axis=1, keepdims=True)
         self._stage: int | None = None
@@ -405,22 +401,12 @@ class Forward(WrappedOps):
         num_heads: int,
         *,
         path: str = "",
-        return_scores: bool = False,
-        return_probs: bool = False,
+        **returned: Any,
     ) -> AttentionOutput:
         """Compute scores, probs and context, padded or packed."""
         path = self._placed(path)
-        if not self.packed:
-            q, k, v = (self._padded(x) for x in (query, key, value))
-            return AttentionOutput(self._attend(q, k, v, self.shown, num_heads, path), None, None)
-        contexts, all_scores, all_probs = [query[:0]], [], []
-        for start, end in pairwise(cu_seqlens.tolist()):
-            q, k, v = (x[None, start:end] for x in (query, key, value))
-            contexts.append(self._attend(q, k, v, np.ones((1, end - start), np.bool_), num_heads, path))
-            all_scores.append(self.values[f"{path}.scores"][0])
-            all_probs.append(self.values[f"{path}.probs"][0])
-        context = np.concatenate(contexts)
-        return AttentionOutput(context, all_scores if return_scores else None, all_probs if return_probs else None)
+        q, k, v = (self._padded(x) for x in (query, key, value))
+        return AttentionOutput(self._attend(q, k, v, self.shown, num_heads, path), None, None)
 
     def _attend(
         self,
@@ -432,26 +418,22 @@ class Forward(WrappedOps):
         path: str,
     ) -> FloatArray:
         """Compute scores, probs and context of padded sequences; return the context as rows."""
+        scores_name, probs_name = f"{path}.scores", f"{path}.probs"
 
-        def split(x: FloatArray, name: str) -> FloatArray:
-            heads: FloatArray = self.part("split", self._here(name), x, num_heads)
-            return heads
+        def split(x: FloatArray, name: str) -> Any:
+            return self.part("split", self._here(name), x, num_heads)
 
-        def scores_of() -> FloatArray:
-            q, k = split(query, f"{path}.scores"), split(key, f"{path}.scores")
-            scores: FloatArray = self.part("scores", self._here(f"{path}.scores"), q, k)
-            return scores
+        def scores_of() -> Any:
+            return self.part("scores", self._here(scores_name), split(query, scores_name), split(key, scores_name))
 
-        def probs_of() -> FloatArray:
-            at = self._here(f"{path}.probs")
-            probs: FloatArray = self.part("softmax", at, self.part("mask", at, scores, shown))
-            return probs
+        def probs_of() -> Any:
+            at = self._here(probs_name)
+            return self.part("softmax", at, self.part("mask", at, scores, shown))
 
         def context_of() -> FloatArray:
             weighed = self.part("weigh", self._here(path), probs, split(value, path))
             return self._flat(self.part("merge", self._here(path), weighed))
 
-        scores_name, probs_name = f"{path}.scores", f"{path}.probs"
         needs_probs = path not in self._given or self._is_wanted(probs_name)
         if self._is_wanted(scores_name) or (needs_probs and probs_name not in self._given):
             scores = self._pairs(scores_name, scores_of)
@@ -462,19 +444,16 @@ class Forward(WrappedOps):
     # --- values by name -----------------------------------------------------------------------------------------------
 
     def _here(self, name: str) -> Here:
-        parts = name.split(".")
-        layer = int(parts[2]) if self.packed and parts[0] == "encoder" else self._stage
-        return Here(name, layer, self)
+        return Here(name, self._stage, self)
 
     def _placed(self, path: str) -> str:
         """Return a path in the layer that is computed, because a mistake may use the weights of another layer."""
-        if self._stage is None or self.packed:
+        if self._stage is None:
             return path
         return ".".join(["encoder", "layer", str(self._stage), *path.split(".")[3:]])
 
     def _padded(self, flat: FloatArray) -> FloatArray:
-        shape = self.inputs.ids.shape
-        return flat if self.packed else flat.reshape(*shape, flat.shape[1])
+        return flat.reshape(*self.inputs.ids.shape, flat.shape[1])
 
     def _flat(self, padded: FloatArray) -> FloatArray:
         return padded.reshape(-1, padded.shape[-1]) if padded.ndim == 3 else padded

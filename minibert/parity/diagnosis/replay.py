@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,10 @@ def rms(values: FloatArray) -> float:
         return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
 
 
+Values: TypeAlias = dict[str, FloatArray]
+"""Padded arrays by name."""
+
+
 class Replay:
     """The values of a port, and forwards on them.
 
@@ -113,20 +117,17 @@ class Replay:
         self._complete = frozenset(name for name, array in self.port.items() if np.isfinite(array).all())
         self.spans = self._spans()
         self._stores: dict[Any, Store] = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
-        self._tails: list[dict[str, FloatArray]] | None = None
+        self._tails: list[Values] | None = None
 
     def _usable(self, array: FloatArray) -> FloatArray:
         """Make rows of zeros in hidden places NaN, which means unknown."""
         hidden = ~self.inputs.mask
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
-        if array.ndim == 3:
-            unknown = hidden & ~array.any(axis=2)
-            return np.where(unknown[:, :, None], array.dtype.type(np.nan), array) if unknown.any() else array
-        if array.ndim == 4:
-            unknown = hidden[:, None, :] & ~array.any(axis=3)  # queries of the padding
-            return np.where(unknown[..., None], array.dtype.type(np.nan), array) if unknown.any() else array
-        return array
+        if array.ndim < 3:
+            return array
+        unknown = (hidden if array.ndim == 3 else hidden[:, None, :]) & ~array.any(axis=-1)  # also queries of padding
+        return np.where(unknown[..., None], array.dtype.type(np.nan), array) if unknown.any() else array
 
     # --- what depends on what -----------------------------------------------------------------------------------------
 
@@ -173,12 +174,9 @@ class Replay:
                 found.append(state_name(depth if layer is None else layer))
             needs[entry.path.format(i=layer)] = tuple(name for name in found if name != entry.path.format(i=layer))
 
-        # In the order of the forward pass, so that what a name needs is known before it.
-        ordered = [entry.path for entry in EMBEDDINGS]
-        ordered += [entry.path.format(i=i) for i in range(depth) for entry in LAYER]
-        ordered += [*(entry.path for entry in POOLER), VECTOR]
+        # The names are in the order of the forward pass, so that what a name needs is known before it.
         closed: dict[str, frozenset[str]] = {}
-        for name in ordered:
+        for name in (*self.names.specs, VECTOR):
             before = (closed.get(one, frozenset({one})) for one in needs.get(name, ()) if one not in self.port)
             closed[name] = frozenset({name}).union(*before)
         return {name: closed[name] for name in self.port}
@@ -189,15 +187,7 @@ class Replay:
 
     # --- forwards -----------------------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        mistakes: Sequence[Mistake] = (),
-        spans: Collection[int] | None = None,
-        *,
-        compute: Collection[str] | None = None,
-        known: Mapping[str, FloatArray] | None = None,
-        dtype: npt.DTypeLike = np.float64,
-    ) -> dict[str, FloatArray]:
+    def run(self, mistakes: Sequence[Mistake] = (), spans: Collection[int] | None = None, **options: Any) -> Values:
         """Compute names of the port from the names before them, with mistakes.
 
         Parameters
@@ -208,17 +198,12 @@ class Replay:
         known : values that are not computed, beside those of the port
         dtype : float64 or float32
 
-        Returns
-        -------
-        dict of names to padded arrays
-
         Raises
         ------
         InapplicableError
             A mistake is not possible here.
         """
-        spans_of = self._walk(mistakes, spans, compute=compute, known=known, dtype=dtype)
-        return {name: value for values in spans_of for name, value in values.items()}
+        return {name: value for values in self._walk(mistakes, spans, **options) for name, value in values.items()}
 
     def _walk(
         self,
@@ -226,13 +211,13 @@ class Replay:
         spans: Collection[int] | None = None,
         *,
         compute: Collection[str] | None = None,
-        known: Mapping[str, FloatArray] | None = None,
+        known: Values | None = None,
         dtype: npt.DTypeLike = np.float64,
-    ) -> Iterator[dict[str, FloatArray]]:
+    ) -> Iterator[Values]:
         """Yield what `run` returns, span by span."""
         forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
-        tails: list[dict[str, FloatArray]] = []
-        tail: dict[str, FloatArray] = {}
+        tails: list[Values] = []
+        tail: Values = {}
         for number, span in enumerate(self.spans):
             if spans is not None and number not in spans:
                 continue
@@ -250,7 +235,7 @@ class Replay:
         if spans is None and compute is None and not mistakes and np.dtype(dtype) == np.float64:
             self._tails = tails
 
-    def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> dict[str, FloatArray]:
+    def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> Values:
         """Return all values of a span in float32, the port's own ones where it has them, but for the target.
 
         Only of a span that is one layer, with or without what follows it; {} of others.
@@ -268,7 +253,7 @@ class Replay:
         state = "" if isinstance(span[-1], str) else state_name(int(span[-1]) + 1)
         return state if state in self.port else None
 
-    def _entry(self, number: int) -> dict[str, FloatArray]:
+    def _entry(self, number: int) -> Values:
         """Return the values with which a span begins."""
         if self._tails is None:
             self.run()
@@ -279,15 +264,15 @@ class Replay:
         self,
         forward: Forward,
         span: Sequence[int | str],
-        tail: dict[str, FloatArray],
+        tail: Values,
         wanted: Collection[str],
         mistakes: Sequence[Mistake],
         known: Mapping[str, FloatArray],
-    ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    ) -> tuple[Values, Values]:
         """Compute the wanted names of a span; return them, and the values with which the next span begins."""
         dtype = forward.dtype
-        computed: dict[str, FloatArray] = {}
-        states: dict[str, FloatArray] = {}
+        computed: Values = {}
+        states: Values = {}
         for stage in span:
             if stage == "vector":
                 if VECTOR in wanted:
@@ -332,12 +317,9 @@ class Replay:
     def error_with_hidden(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference of probs over visible queries and all keys; of other names over visible places."""
         given = self.port[name]
-        if (
-            given.ndim != 4
-            or not np.isfinite(given[np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape)]).all()
-        ):
+        queries = np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape) if given.ndim == 4 else None
+        if queries is None or not np.isfinite(given[queries]).all():
             return self.error(name, computed)
-        queries = np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape)
         return rms(computed[queries] - given[queries])
 
     def size(self, name: str, computed: FloatArray) -> float:

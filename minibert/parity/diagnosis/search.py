@@ -28,7 +28,6 @@ from minibert.parity.diagnosis.findings import (
     Finding,
     Sites,
     cannot_tell,
-    cause,
     dropout,
     facts,
     head_findings,
@@ -36,7 +35,6 @@ from minibert.parity.diagnosis.findings import (
     rows_that_differ,
     separate_by,
     unknown,
-    with_mass,
 )
 from minibert.parity.diagnosis.fits import fitted_mistakes
 from minibert.parity.diagnosis.formulas import find_recipe
@@ -493,10 +491,22 @@ class _Diagnosis:
             if one.mistake.id.startswith(LAYER_OF):  # which changes nothing in this layer
                 others.add(int(one.mistake.id.removeprefix(LAYER_OF)))
             where = sites.text(one.mistake, self._model.config.num_hidden_layers, others)
-            mistake = with_mass(search.replay, one.mistake)
-            separate = separate_by(mistake, one.alternatives, self._inputs)
-            share, config = self._share(names), self._model.config
-            yield cause(mistake, names, share, one.alternatives, separate, config, where)
+            said = f"{one.mistake.text}{where}"
+            if one.alternatives:
+                either = "; or ".join(other.text for other in (one.mistake, *one.alternatives[:5]))
+                said = f"This dump cannot tell which{where}: {either}"
+            config = self._model.config  # the catalogue is for any model
+            for field, value in (("hidden_act", config.hidden_act), ("layer_norm_eps", f"{config.layer_norm_eps:g}")):
+                said = said.replace(f"config.json has another {field}", f"config.json has {value}")
+            yield Finding(
+                text=said,
+                mistake=one.mistake.id,
+                names=names,
+                explained=self._share(names),
+                remedy=one.mistake.remedy,
+                alternatives=tuple(other.id for other in one.alternatives),
+                separate=separate_by(one.mistake, one.alternatives),
+            )
 
     def _needed(self) -> Iterator[tuple[_Cause, tuple[str, ...]]]:
         """Yield each cause with the names that are wrong without it; a cause without such names is not one."""
@@ -530,21 +540,12 @@ class _Diagnosis:
         groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         evidence: dict[str, Facts] = {}
         for name in (name for name in search.unknown if name in search.measured):
-            limit = search.budget * search.measured[name].unit
-            evidence[name] = facts(search.replay, search.chosen, search.span_of(name), name, limit, self._rows)
+            evidence[name] = facts(search, name, self._rows)
             finite = np.isfinite(search.measured[name].error)
             groups.setdefault((symbol_of(name) or name if finite else "", evidence[name].same), []).append(name)
         kinds = list(groups.values())
         for names in kinds[:_MOST]:
-            one = search.measured[names[0]]
-            yield unknown(
-                names,
-                evidence[names[0]],
-                search.replay.segments[names[0]],
-                alone=search.has_several_layers(names[0]),
-                untried=[name for name in search.untried if name in names],
-                far=bool(one.error > one.size / 2),
-            )
+            yield unknown(search, names, evidence[names[0]])
         if kinds[_MOST:]:
             shown = ", ".join(names[0] for names in kinds[_MOST:])
             every = tuple(name for names in kinds[_MOST:] for name in names)
