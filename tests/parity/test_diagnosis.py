@@ -11,19 +11,12 @@ import numpy as np
 import pytest
 
 from benchmarks.checkpoints import random_checkpoint
-from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, combinations, judge, try_mistakes
+from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, combinations, try_mistakes
 from minibert import BertModel
 from minibert.parity.diagnosis.catalogue import MISTAKES, eps_mistake, leak_mistake, scale_mistake, simulate
 from minibert.parity.diagnosis.findings import Finding
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
-from minibert.parity.diagnosis.search import Search, diagnose
-from minibert.parity.truth import VECTOR
-
-
-@pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    folder = random_checkpoint(tmp_path_factory.mktemp("diagnosis") / "model", num_hidden_layers=3, type_vocab_size=3)
-    return Subject.of("small", BertModel.from_pretrained(folder, backend="numpy"), 14, 3)
+from minibert.parity.diagnosis.search import Search
 
 
 def findings(subject: Subject, port: Mapping[str, np.ndarray]) -> list[Finding]:
@@ -277,25 +270,3 @@ def test_what_differs_is_described(subject: Subject) -> None:
     assert findings(subject, one_row)[0].names == ("pooler",)
     broken = {**right, name: np.full_like(right[name], np.nan)}
     assert findings(subject, broken)[0].names[0] == name
-
-
-def test_a_vector_of_an_unknown_recipe(subject: Subject) -> None:
-    """A model with other modules after the pooling: only that the vector is wrong is known."""
-    truth = np.random.default_rng(0).standard_normal((5, 7))
-    port = {VECTOR: np.zeros((5, 7), np.float32)}
-    found = diagnose(subject.model, subject.padded, port, [VECTOR], budget=BUDGET, vectors=truth)
-    assert said(found) == [()]
-
-
-def test_judging() -> None:
-    def one(*ids: str) -> Finding:
-        return Finding("", ids[0] if ids else "", ("a",), 1.0, "", tuple(ids[1:]))
-
-    assert judge([one("G1.tanh")], ["G1.tanh"]) == "alone"
-    assert judge([one("G1.tanh", "N1.1e-5")], ["G1.tanh"]) == "first"
-    assert judge([one("N1.1e-5", "G1.tanh")], ["G1.tanh"]) == "in the class"
-    assert judge([one("G1.tanh"), one()], ["G1.tanh"]) == "first"
-    assert judge([one("N1.1e-5")], ["G1.tanh"]) == "wrong"
-    assert judge([one()], ["G1.tanh"]) == "cannot tell"
-    assert judge([one("G1.tanh")], ["G1.tanh", "N1.1e-5"]) == "in part"
-    assert judge([one("G1.tanh"), one("N1.1e-5")], ["N1.1e-5", "G1.tanh"]) == "first"

@@ -20,22 +20,13 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-from minibert import BertModel, parity
+from minibert import parity
 from minibert.parity.dumps import SUFFIXES, as_dump, read_dump
-from minibert.trace.trace import Trace
-from tests.support.checkpoints import random_checkpoint
+from tests.parity.conftest import Case
 
-Case = tuple[BertModel, dict[str, Any], Trace]
 QUERY = "encoder.layer.1.attention.self.query"
 BFLOAT16 = np.array([0, 0x3F80, 0x4000, 0x4040], "<u2")  # 0 to 3
 VALUES = {"hidden_states.0": np.arange(24, dtype=np.float32).reshape(2, 3, 4), "ids": np.array([[1, 2]])}
-
-
-@pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    model = BertModel.from_pretrained(random_checkpoint(tmp_path_factory.mktemp("readers")), backend="numpy")
-    inputs = dict(parity.probe(model).inputs)
-    return model, inputs, model.trace(**inputs)
 
 
 def same(found: dict[str, Any], expected: dict[str, Any] = VALUES) -> None:
@@ -48,18 +39,20 @@ def same(found: dict[str, Any], expected: dict[str, Any] = VALUES) -> None:
 # --- formats ----------------------------------------------------------------------------------------------------------
 
 
-def test_npz(tmp_path: Path) -> None:
-    for name, save in (("a.npz", np.savez), ("b.npz", np.savez_compressed)):
+def test_npz_and_safetensors(tmp_path: Path) -> None:
+    saves = {"a.npz": np.savez, "b.npz": np.savez_compressed}
+    for name, save in saves.items():
         save(tmp_path / name, **VALUES)
         same(read_dump(tmp_path / name))
-
-
-def test_safetensors(tmp_path: Path) -> None:
     safetensors.numpy.save_file(VALUES, tmp_path / "a.safetensors")
     same(read_dump(tmp_path / "a.safetensors"))
     half = {"x": torch.tensor([1.5, -2.0, 3.140625], dtype=torch.bfloat16)}
     safetensors.torch.save_file(half, tmp_path / "b.safetensors")
     same(read_dump(str(tmp_path / "b.safetensors")), {"x": half["x"].float().numpy()})
+    (tmp_path / "folder").mkdir()
+    for name, array in VALUES.items():
+        safetensors.numpy.save_file({name: array}, tmp_path / "folder" / f"{name}.safetensors")
+    same(read_dump(tmp_path / "folder"))
 
 
 @pytest.mark.parametrize("dtype", ["<f8", ">f4", "<f2", ">i8", "|u1"])
@@ -72,12 +65,6 @@ def test_one_npy_and_a_folder_of_them(tmp_path: Path, dtype: str) -> None:
     expected = array.astype(np.dtype(dtype).newbyteorder("="))
     same(read_dump(tmp_path / "layer_00.npy"), {"layer_00": expected})
     same(read_dump(tmp_path), {"layer_00": expected, "encoder.layer.1": expected})
-
-
-def test_a_folder_of_safetensors(tmp_path: Path) -> None:
-    for name, array in VALUES.items():
-        safetensors.numpy.save_file({name: array}, tmp_path / f"{name}.safetensors")
-    same(read_dump(tmp_path))
 
 
 def test_json_as_nested_lists(tmp_path: Path) -> None:
@@ -138,51 +125,42 @@ def test_raw_numbers_in_the_other_byte_order_are_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("scale", [0.5, 2])
 def test_raw_numbers_of_another_precision(tmp_path: Path, case: Case, scale: float) -> None:
-    model, inputs, trace = case
     dtype = {0.5: "<f2", 2: "<f8"}[scale]
-    trace["embeddings"].astype("<f4").tofile(tmp_path / "embeddings.bin")
-    trace["encoder.layer.0"].astype(dtype).tofile(tmp_path / "encoder.layer.0.bin")
-    report = parity.check(model, tmp_path, inputs)
+    case.trace["embeddings"].astype("<f4").tofile(tmp_path / "embeddings.bin")
+    case.trace["encoder.layer.0"].astype(dtype).tofile(tmp_path / "encoder.layer.0.bin")
+    report = case.check(tmp_path)
     assert [row.name for row in report.names] == ["embeddings"]
     assert f"as long as float{32 * scale:g} numbers would be: write float32" in str(report)
 
 
-def test_raw_numbers_need_no_shape(tmp_path: Path, case: Case) -> None:
-    model, inputs, trace = case
-    for name, value in trace.items():
+def test_raw_numbers_and_saved_traces_need_no_shape(tmp_path: Path, case: Case) -> None:
+    for suffix in (".npz", ".safetensors"):
+        case.trace.save(tmp_path / f"trace{suffix}")
+        assert case.check(tmp_path / f"trace{suffix}").verdict == "bits"
+        (tmp_path / f"trace{suffix}").unlink()
+    for name, value in case.trace.items():
         value.astype("<f4").tofile(tmp_path / f"{name}.bin")
-    report = parity.check(model, tmp_path, inputs)
-    assert (report.verdict, len(report.names), report.unknown) == ("bits", len(trace), [])
+    report = case.check(tmp_path)
+    assert (report.verdict, len(report.names), report.unknown) == ("bits", len(case.trace), [])
 
 
 @pytest.mark.parametrize("name", ["result", "hidden_states", "mine"])
 def test_raw_numbers_of_one_file(tmp_path: Path, case: Case, name: str) -> None:
-    model, inputs, trace = case
-    depth = model.config.num_hidden_layers
-    states = np.stack([trace[f"encoder.layer.{i - 1}" if i else "embeddings"] for i in range(depth + 1)])
+    depth = case.model.config.num_hidden_layers
+    states = np.stack([case.trace[f"encoder.layer.{i - 1}" if i else "embeddings"] for i in range(depth + 1)])
     states.tofile(tmp_path / f"{name}.bin")
-    assert len(parity.check(model, tmp_path, inputs).names) == depth + 1
+    assert len(case.check(tmp_path).names) == depth + 1
     states[-1].tofile(tmp_path / f"{name}.bin")
     if name != "hidden_states":
-        assert [row.name for row in parity.check(model, tmp_path, inputs).names] == [f"encoder.layer.{depth - 1}"]
+        assert [row.name for row in case.check(tmp_path).names] == [f"encoder.layer.{depth - 1}"]
 
 
-def test_a_trace_in_a_file(tmp_path: Path, case: Case) -> None:
-    model, inputs, trace = case
-    for suffix in (".npz", ".safetensors"):
-        trace.save(tmp_path / f"trace{suffix}")
-        assert parity.check(model, tmp_path / f"trace{suffix}", inputs).verdict == "bits"
-
-
-def test_what_the_debugger_of_transformers_writes(tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_debugger_of_transformers_writes(tmp_path: Path, case: Case, folder: Path) -> None:
     import transformers
     from transformers.model_debugging_utils import model_addition_debugger_context
 
-    model, inputs, _ = case
-    folder = random_checkpoint(tmp_path / "model")
-    model = BertModel.from_pretrained(folder, backend="numpy")
     theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
-    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    tensors = {name: torch.from_numpy(value) for name, value in case.inputs.items()}
 
     def write(name: str, **options: bool) -> Path:
         with model_addition_debugger_context(theirs, debug_path=str(tmp_path / name), **options):
@@ -190,43 +168,22 @@ def test_what_the_debugger_of_transformers_writes(tmp_path: Path, case: Case, mo
         return tmp_path / name
 
     good = write("good", use_repr=False, do_prune_layers=False)
-    report = parity.check(model, good, inputs)
+    report = case.check(good)
     assert (report.verdict, report.unknown) == ("float32", [])
-    names = {row.name for row in report.names}
-    assert {
-        "embeddings",
-        "encoder.layer.0.attention.self.query",
-        "encoder.layer.1",
-        "encoder.layer.1.attention.self",
-    } <= names
+    names = {"embeddings", "encoder.layer.0.attention.self.query", "encoder.layer.1", "encoder.layer.1.attention.self"}
+    assert names <= {row.name for row in report.names}
     (tree,) = good.glob("*FULL_TENSORS.json")
-    assert parity.check(model, tree, inputs).verdict == "float32"
+    assert case.check(tree).verdict == "float32"
     with pytest.raises(ValueError, match="summary"):
         read_dump(next(good.glob("*SUMMARY.json")))
     with pytest.raises(ValueError, match="use_repr=False"):
         read_dump(write("printed"))
-    deep = json.loads(tree.read_text())
-    text = json.dumps(deep).replace("encoder.layer.1", "encoder.layer.7")
-    tree.write_text(text)
+    tree.write_text(tree.read_text().replace("encoder.layer.1", "encoder.layer.7"))
     with pytest.raises(ValueError, match="do_prune_layers=False"):
         read_dump(tree)
 
 
-@pytest.mark.parametrize("file", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "x.txt", 3])
-def test_a_call_tree_names_files_beside_it_only(tmp_path: Path, file: object) -> None:
-    leaf = {"module_path": "M.embeddings", "outputs": {"shape": "", "dtype": "", "value": file}, "children": []}
-    tree = {"module_path": "M", "inputs": None, "outputs": None, "children": [leaf]}
-    path = tmp_path / "M_debug_tree_FULL_TENSORS.json"
-    path.write_text(json.dumps(tree))
-    with pytest.raises(ValueError, match=r"in the same folder|holds no values"):
-        read_dump(path)
-
-
 # --- layouts ----------------------------------------------------------------------------------------------------------
-
-
-def packed(trace: Trace, name: str) -> np.ndarray:
-    return trace[name][trace.mask]
 
 
 # Width and length are both 24 here, so a shape alone does not say what it is.
@@ -252,42 +209,39 @@ LAYOUTS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(case: Case, layout: str) -> None:
-    model, inputs, trace = case
     name, change = LAYOUTS[layout]
-    report = parity.check(model, {name: change(trace[name])}, inputs)
+    report = case.check({name: change(case.trace[name])})
     assert (report.verdict, report.names[0].layout) == (
         "bits",
         "" if layout in ("usual", "with an axis of 1") else layout,
     )
     assert (f"was read as {layout}" in str(report)) == bool(report.names[0].layout)
-    assert parity.check(model, {name: change(trace[name].astype(np.float64))}, inputs).verdict == "float32"
+    assert case.check({name: change(case.trace[name].astype(np.float64))}).verdict == "float32"
 
 
 def test_tokens_without_padding_and_texts_one_by_one(case: Case) -> None:
-    model, inputs, trace = case
-    dump = {"hidden_states.1": packed(trace, "hidden_states.1"), "hidden_states.2": packed(trace, "hidden_states.2").T}
-    assert parity.check(model, dump, inputs).verdict == "bits"
-    rows = {"hidden_states.2": [trace["hidden_states.2"][b][trace.mask[b]].tolist() for b in range(5)]}
-    assert parity.check(model, rows, inputs).verdict == "bits"
+    mask, (first, second) = case.trace.mask, (case.trace[f"hidden_states.{i}"] for i in (1, 2))
+    dump = {"hidden_states.1": first[mask], "hidden_states.2": torch.from_numpy(second[mask].T)}
+    assert case.check(dump).verdict == "bits"
+    rows = {"hidden_states.2": [second[b][mask[b]].tolist() for b in range(5)]}
+    assert case.check(rows).verdict == "bits"
 
 
 def test_queries_and_keys_exchanged_are_a_mistake(case: Case) -> None:
-    model, inputs, trace = case
-    dump = {name: trace[0, name].swapaxes(2, 3) for name in ("scores", "probs")}
+    dump = {name: case.trace[0, name].swapaxes(2, 3) for name in ("scores", "probs")}
     dump = {f"encoder.layer.0.attention.self.{name}": value for name, value in dump.items()}
-    report = parity.check(model, dump, inputs, diagnosis=False)
+    report = case.check(dump)
     assert report.verdict == "wrong"
     assert [row.level for row in report.names] == ["wrong", "wrong"]
     assert "Queries and keys are exchanged" in report.diagnosis[0].text
 
 
-def test_a_layout_that_only_the_values_decide_is_in_the_first_lines(case: Case) -> None:
-    model, inputs, trace = case  # width and length are both 24
-    report = parity.check(model, {"hidden_states.1": trace["hidden_states.1"].swapaxes(1, 2)}, inputs)
+def test_a_layout_that_only_the_values_decide_is_in_the_first_lines(case: Case) -> None:  # width and length are both 24
+    report = case.check({"hidden_states.1": case.trace["hidden_states.1"].swapaxes(1, 2)})
     assert (report.verdict, len(report.warnings)) == ("bits", 1)
     assert "Warning: hidden_states.1 was read as (B, H, S)" in str(report).splitlines()[1]
     assert "(B, H, S)" in report.to_markdown().split("|")[0]
-    report = parity.check(model, {"hidden_states.1": trace["hidden_states.1"].swapaxes(0, 1)}, inputs)
+    report = case.check({"hidden_states.1": case.trace["hidden_states.1"].swapaxes(0, 1)})
     assert (report.verdict, report.warnings) == ("bits", [])  # the shape needs this layout
 
 
@@ -296,11 +250,8 @@ def test_one_sequence_without_the_axis_of_the_batch(case: Case) -> None:
     inputs = {"input_ids": np.arange(5, 12)[None]}
     trace = model.trace(**inputs)
     dump = {name: trace[name][0] for name in trace}
-    assert parity.check(model, dump, inputs).verdict == "bits"
-    assert (
-        parity.check(model, {name: trace[name][0].T for name in ("embeddings", "encoder.layer.0")}, inputs).verdict
-        == "bits"
-    )
+    turned = {name: trace[name][0].T for name in ("embeddings", "encoder.layer.0")}
+    assert parity.check(model, dump, inputs).verdict == parity.check(model, turned, inputs).verdict == "bits"
 
 
 # --- hostile files ----------------------------------------------------------------------------------------------------
@@ -447,40 +398,36 @@ def test_mappings_that_are_not_values(values: Any) -> None:
         as_dump(values)
 
 
-def test_tensors_are_values(case: Case) -> None:
-    model, inputs, trace = case
-    dump = {f"hidden_states.{i}": torch.from_numpy(trace[f"hidden_states.{i}"]) for i in range(3)}
-    assert parity.check(model, dump, inputs).verdict == "bits"
-
-
 TREE = '{"module_path": "M", "children": [{"module_path": "M.embeddings", "outputs": %s, "children": []}]}'
 
 
-def test_lists_of_too_many_levels_are_refused() -> None:
-    with pytest.raises(ValueError, match="levels of lists"):
-        as_dump({"embeddings": json.loads(DEEP)})
+LEAF = '{"shape": "", "dtype": "", "value": %s}'
 
 
-def test_a_call_tree_of_too_many_levels_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "M_debug_tree_FULL_TENSORS.json"
-    path.write_text(TREE % DEEP.replace("1", "{}"))
-    with pytest.raises(ValueError, match="levels"):
-        read_dump(path)
-
-
-def test_a_call_tree_that_names_a_pipe_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        *(
+            (LEAF % f'"{name}"', "in the same folder")
+            for name in ("../b.safetensors", "/etc/passwd", "a/b.safetensors")
+        ),
+        (LEAF % "3", "holds no values"),
+        (LEAF % '"fifo.safetensors"', "device, pipe or socket"),
+        (DEEP.replace("1", "{}"), "levels"),
+    ],
+)
+def test_a_call_tree_names_regular_files_beside_it_only(tmp_path: Path, outputs: str, said: str) -> None:
     os.mkfifo(tmp_path / "fifo.safetensors")
     path = tmp_path / "M_debug_tree_FULL_TENSORS.json"
-    path.write_text(TREE % '{"shape": "", "dtype": "", "value": "fifo.safetensors"}')
-    with pytest.raises(ValueError, match=r"fifo\.safetensors is a device, pipe or socket"):
+    path.write_text(TREE % outputs)
+    with pytest.raises(ValueError, match=said):
         read_dump(path)
 
 
 def test_a_hundred_thousand_unknown_names_are_answered_soon(case: Case) -> None:
-    model, inputs, trace = case
     dump = {f"hidden_states.{i}": np.ones(1, np.float32) for i in range(3, 100_000)}
     start = time.perf_counter()
-    report = parity.check(model, {**dump, "embeddings": trace["embeddings"]}, inputs)
+    report = case.check({**dump, "embeddings": case.trace["embeddings"]})
     assert time.perf_counter() - start < 10  # 500 s when each name was compared with all others
     assert (report.verdict, len(report.unknown)) == ("bits", len(dump))
 

@@ -8,25 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, load, parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.forward import names_of_layer, part_mistake
 from minibert.parity.truth import VECTOR
 from tests.support.head_models import head_checkpoint
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> BertModel:
-    folder = tmp_path_factory.mktemp("rows") / "model"
-    random_checkpoint(folder, num_hidden_layers=2, type_vocab_size=3, max_position_embeddings=80)
-    return BertModel.from_pretrained(folder, backend="numpy")
-
-
-@pytest.fixture(scope="module")
-def subject(model: BertModel) -> Subject:
-    return Subject.of("small", model, 14, 3)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +37,6 @@ def test_a_cut_text_is_named(long: Subject, dump: str) -> None:
     assert "64 tokens" in found[0].text
 
 
-def test_no_text_is_long_enough_to_be_cut(subject: Subject) -> None:
-    with pytest.raises(ValueError, match="no row has more than 64 tokens"):
-        simulate(subject.model, subject.inputs, "P4.cut-64")
-
-
 def test_a_vector_of_a_row_with_padding_on_the_left_counts(subject: Subject) -> None:
     assert not subject.padded.mask[3, 0]
     port = simulate(subject.model, subject.inputs, (), record=VECTOR)
@@ -65,14 +47,6 @@ def test_a_vector_of_a_row_with_padding_on_the_left_counts(subject: Subject) -> 
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------
-
-
-def test_the_bias_of_another_map_is_recognised(subject: Subject) -> None:
-    key = subject.model.weights.layers[1].query_key_value.bias[24:48]
-    assert key.any()
-    wrong = part_mistake("value", weights=lambda inner, here, w, b: (w, key.astype(w.dtype))).only(names_of_layer(1))
-    (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
-    assert "so the bias is wrong: it is that of encoder.layer.1.attention.self.key" in found.text
 
 
 def test_the_gelu_of_torch_is_not_a_finding(subject: Subject) -> None:

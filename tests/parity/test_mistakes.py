@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from benchmarks import parity
-from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import Subject
 from minibert import BertModel
 from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, forward_values, simulate
@@ -18,14 +17,7 @@ from minibert.parity.truth import VECTOR
 from tests.support.mutants import MUTANTS, mutated
 
 # Most kinds of inside of BERT in one small model; the axes have different lengths.
-SIZES = {"num_hidden_layers": 3, "type_vocab_size": 3}
 BUDGET = 4.0
-
-
-@pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    folder = random_checkpoint(tmp_path_factory.mktemp("parity") / "model", **SIZES)
-    return Subject.of("small", BertModel.from_pretrained(folder, backend="numpy"), 14, 3)
 
 
 def ratios(subject: Subject, port: dict[str, np.ndarray]) -> dict[str, float]:
@@ -80,12 +72,6 @@ def test_a_mistake_is_outside_the_budget_or_provably_harmless(subject: Subject, 
     assert bool(wrong) == (id not in unchanged)
 
 
-def test_the_key_bias_is_visible_at_the_key_alone(subject: Subject) -> None:
-    port = simulate(subject.model, subject.inputs, "W2.attention.self.key")
-    wrong = {name.rsplit(".", 1)[1] for name, ratio in ratios(subject, port).items() if ratio > BUDGET}
-    assert wrong == {"key", "scores"}
-
-
 def test_a_mistake_in_one_layer_changes_nothing_before_it(subject: Subject) -> None:
     whole, one = (simulate(subject.model, subject.inputs, id) for id in ("G1.tanh", "G1.tanh@1"))
     right = simulate(subject.model, subject.inputs, ())
@@ -96,15 +82,6 @@ def test_a_mistake_in_one_layer_changes_nothing_before_it(subject: Subject) -> N
     assert not np.array_equal(one["encoder.layer.2"], whole["encoder.layer.2"])
     first = simulate(subject.model, subject.inputs, "G1@1")  # a kind alone is its first variant
     np.testing.assert_array_equal(one["encoder.layer.2"], first["encoder.layer.2"])
-
-
-def test_several_mistakes_at_once(subject: Subject) -> None:
-    both = simulate(subject.model, subject.inputs, "G1.tanh + N1.1e-5")
-    again = simulate(subject.model, subject.inputs, ["G1.tanh", MISTAKES["N1.1e-5"]])
-    single = simulate(subject.model, subject.inputs, "G1.tanh")
-    for name in both:
-        np.testing.assert_array_equal(both[name], again[name])
-    assert not np.array_equal(both["encoder.layer.2"], single["encoder.layer.2"])
 
 
 def test_record_chooses_the_names(subject: Subject) -> None:
@@ -204,8 +181,3 @@ def test_a_mistake_in_our_own_ops_fails_our_own_suite(id: str, odd: Any, monkeyp
     if not MISTAKES[id].is_harmless(load(subject.folder, backend="numpy").config):
         assert not all(row.held("numba") for row in rows)
         assert not all(row.held("numpy") for row in rows)
-
-
-def test_our_own_ops_pass_our_own_check(subject: Subject) -> None:
-    trace = subject.model.trace(**subject.inputs)
-    assert [name for name in trace if not subject.ratio(name, trace[name]) <= BUDGET] == []

@@ -238,10 +238,15 @@ def _nearest(search: Search, target: str, make: Callable[[float], Mistake], grid
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
     golden = (math.sqrt(5) - 1) / 2
     error = functools.cache(lambda t: search.attempt(target, [make(t)]))
-    for _ in range(25):
-        left, right = high - golden * (high - low), low + golden * (high - low)
-        low, high = (low, right) if error(left) <= error(right) else (left, high)
-    t = (low + high) / 2
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    for _ in range(24):
+        if error(left) <= error(right):
+            high, right = right, left
+            left = high - golden * (high - low)
+        else:
+            low, left = left, right
+            right = low + golden * (high - low)
+    t = min(left, right, key=error)
     return make(t) if error(t) <= (1 - _PROMISING) * before else None
 
 

@@ -1,0 +1,53 @@
+"""Small models for the tests of parity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from benchmarks import checkpoints
+from benchmarks.mistakes import Subject
+from minibert import BertModel, parity
+from minibert.trace.trace import Trace
+from tests.support.checkpoints import random_checkpoint
+
+
+class Case(NamedTuple):
+    """A model, its probe, and all its values."""
+
+    model: BertModel
+    inputs: dict[str, Any]
+    trace: Trace
+
+    @property
+    def states(self) -> dict[str, np.ndarray]:
+        """Copies of the hidden states."""
+        return {f"hidden_states.{i}": np.array(self.trace[f"hidden_states.{i}"]) for i in range(3)}
+
+    def check(self, dump: Any, **options: Any) -> parity.Report:
+        """Check a dump, without a diagnosis unless it is asked for."""
+        return parity.check(self.model, dump, self.inputs, **{"diagnosis": False, **options})
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers."""
+    return random_checkpoint(tmp_path_factory.mktemp("parity"))
+
+
+@pytest.fixture(scope="session")
+def case(folder: Path) -> Case:
+    model = BertModel.from_pretrained(folder, backend="numpy")
+    inputs = dict(parity.probe(model).inputs)
+    return Case(model, inputs, model.trace(**inputs))
+
+
+@pytest.fixture(scope="session")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    """Three layers and three token types; all sizes differ."""
+    home = tmp_path_factory.mktemp("subject") / "model"
+    checkpoints.random_checkpoint(home, num_hidden_layers=3, type_vocab_size=3)
+    return Subject.of("small", BertModel.from_pretrained(home, backend="numpy"), 14, 3)
