@@ -15,6 +15,7 @@ from minibert import BertModel, BertTokenizer, parity
 from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.matching import STYLES
 from minibert.parity.report import FORMAT
+from tests.parity.conftest import Case
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run
 from tests.support.head_models import head_checkpoint
@@ -36,6 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "empty").mkdir()
     (home / "empty.json").write_text("{}")
     (home / "encoder.layer.0.bin").write_bytes(bytes(8))
+    (home / "latin.txt").write_bytes(b"K\xe4se")
     (home / "damaged.npz").write_bytes(b"hello")
     return home
 
@@ -86,6 +88,9 @@ def test_each_file_of_the_probe_is_the_default_input(capsys: Capture, home: Path
         ("--json", "report.txt"),
         ("--markdown", "no/such/folder/report.md"),
         ("--raw", "x=1,2"),
+        ("--raw", "x=a"),
+        ("--budget", "double"),
+        ("--texts", "latin.txt"),
     ],
 )
 def test_wrong_arguments_have_the_code_2(capsys: Capture, home: Path, arguments: tuple[str, ...]) -> None:
@@ -93,20 +98,6 @@ def test_wrong_arguments_have_the_code_2(capsys: Capture, home: Path, arguments:
     code, out, err = check(capsys, home, "right.npz", *given)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
-
-
-def test_a_file_of_texts_that_is_not_utf_8(capsys: Capture, home: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_bytes(b"K\xe4se")
-    code, out, err = check(capsys, home, "right.npz", "--texts", str(tmp_path / "texts.txt"))
-    assert (code, out) == (2, "")
-    assert "texts.txt is not a text in UTF-8 (byte 1)" in err
-
-
-@pytest.mark.parametrize("arguments", [("--budget", "0"), ("--budget", "double"), ("--raw", "x"), ("--raw", "x=a")])
-def test_options_that_cannot_be_read(capsys: Capture, home: Path, arguments: tuple[str, ...]) -> None:
-    code, out, err = check(capsys, home, "right.npz", *arguments)
-    assert (code, out) == (2, "")
-    assert arguments[1] in err
 
 
 def sha256(path: Path) -> str:
@@ -182,10 +173,8 @@ def test_the_table_is_printed_once(capsys: Capture, home: Path) -> None:
     assert check(capsys, home, "wrong.npz", "--json", "-")[1].startswith("{")
 
 
-def test_names_that_are_wrong_by_themselves_are_marked(home: Path) -> None:
-    model = BertModel.from_pretrained(home / "model", backend="numpy")
-    inputs = dict(parity.probe(model).inputs)
-    report = parity.check(model, simulate(model, inputs, "N2.1e-5"), inputs)
+def test_names_that_are_wrong_by_themselves_are_marked(case: Case) -> None:
+    report = case.check(simulate(case.model, case.inputs, "N2.1e-5"), diagnosis=True)
     own = [row.name for row in report.names if row.own]
     wrong = [row.name for row in report.names if row.level == "wrong"]
     assert "embeddings" in own
@@ -195,11 +184,9 @@ def test_names_that_are_wrong_by_themselves_are_marked(home: Path) -> None:
     assert f"Not so: {len(wrong) - len(own)} other names" in report.findings()
 
 
-def test_all_rows_of_a_long_table(home: Path) -> None:
-    model = BertModel.from_pretrained(home / "model", backend="numpy")
-    inputs = dict(parity.probe(model).inputs)
-    dump = {f"{prefix}{name}": array for prefix in ("", "bert.") for name, array in model.trace(**inputs).items()}
-    report = parity.check(model, dump, inputs)
+def test_all_rows_of_a_long_table(case: Case) -> None:
+    dump = {f"{prefix}{name}": array for prefix in ("", "bert.") for name, array in case.trace.items()}
+    report = case.check(dump)
     counts = [
         sum("encoder.layer.0" in line for line in make(every_row=every_row).splitlines())
         for make in (report.to_text, report.to_markdown)
@@ -210,40 +197,33 @@ def test_all_rows_of_a_long_table(home: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["/m", "/a/b", "wrapper", "wrapper.bert"])
-def test_names_behind_a_common_prefix(home: Path, prefix: str) -> None:
-    model = BertModel.from_pretrained(home / "model", backend="numpy")
-    inputs = dict(parity.probe(model).inputs)
-    trace, names = model.trace(**inputs), model.value_names()
-    spellings = {name: next((one for one in names.aliases(name) if one.startswith("/")), "") for name in trace}
-    exported = {f"{prefix}{own}": trace[name] for name, own in spellings.items() if own}
-    wrapped = {f"{prefix}.{name}": trace[name] for name in trace}
+def test_names_behind_a_common_prefix(case: Case, prefix: str) -> None:
+    names = case.model.value_names()
+    spellings = {name: next((one for one in names.aliases(name) if one.startswith("/")), "") for name in case.trace}
+    exported = {f"{prefix}{own}": case.trace[name] for name, own in spellings.items() if own}
+    wrapped = {f"{prefix}.{name}": case.trace[name] for name in case.trace}
     dump = exported if prefix[0] == "/" else wrapped
-    report = parity.check(model, {**dump, "last_hidden_state": trace["last_hidden_state"]}, inputs)
+    report = case.check({**dump, "last_hidden_state": case.trace["last_hidden_state"]})
     assert (report.verdict, len(report.names), report.unknown) == ("bits", len(dump) + 1, [])
     assert any("without the prefix" in note for note in report.notes)
-    other = {f"other.{name}": trace[name] for name in trace}
-    unknown = parity.check(model, {**dump, **other, "embeddings": trace["embeddings"]}, inputs).unknown
+    other = {f"other.{name}": case.trace[name] for name in case.trace}
+    unknown = case.check({**dump, **other, "embeddings": case.trace["embeddings"]}).unknown
     assert {name.split("encoder")[0] for name in unknown} >= {next(iter(dump)).split("embeddings")[0], "other."}
 
 
-def test_names_of_the_dump_are_shown(home: Path) -> None:
-    model = BertModel.from_pretrained(home / "model", backend="numpy")
-    inputs = dict(parity.probe(model).inputs)
-    trace = model.trace(**inputs, record="hidden_states.*")
-    dump = {f"hidden_states.{i}": trace[name] for i, name in enumerate(trace)}
-    dump["hidden_states.1"] = dump["hidden_states.1"] + np.float32(1)
-    text = str(parity.check(model, dump, inputs, diagnosis=False))
+def test_names_of_the_dump_are_shown(case: Case) -> None:
+    dump = case.states
+    dump["hidden_states.1"] += np.float32(1)
+    text = str(case.check(dump))
     assert text.startswith("WRONG from hidden_states.1 (encoder.layer.0) on (1 name before it: right)")
     del dump["hidden_states.0"]
-    text = str(parity.check(model, dump, inputs, diagnosis=False))
+    text = str(case.check(dump))
     assert text.startswith("WRONG at hidden_states.1 (encoder.layer.0) (nothing before it was compared)")
 
 
-def test_the_report_escapes_what_a_dump_says(home: Path) -> None:
-    model = BertModel.from_pretrained(home / "model", backend="numpy")
-    inputs = dict(parity.probe(model).inputs)
+def test_the_report_escapes_what_a_dump_says(case: Case) -> None:
     dump = {"hidden_states.0": np.full((5, 24, 24), np.nan, np.float32), "<b>\x00&\n::error::": np.zeros(1)}
-    report = parity.check(model, dump, inputs, diagnosis=False)
+    report = case.check(dump)
     text = json.dumps(report.to_json(), allow_nan=False)
     row = json.loads(text)["names"][0]
     assert {row[name] for name in ("value", "ratio", "worst", "rms", "largest", "relative")} == {"nan"}

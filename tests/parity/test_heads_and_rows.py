@@ -9,21 +9,20 @@ import numpy as np
 import pytest
 
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
-from minibert import BertModel, load, parity
+from minibert import load, parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.forward import names_of_layer, part_mistake
 from minibert.parity.truth import VECTOR
 from tests.support.head_models import head_checkpoint
 
 
-@pytest.fixture(scope="module")
-def long(model: BertModel) -> Subject:
+@pytest.fixture(scope="session")
+def long(subject: Subject) -> Subject:
     """The rows of `subject`, and one of 80 tokens."""
-    short = Subject.of("short", model, 14, 3).inputs
-    inputs = {name: np.pad(array, ((0, 1), (0, 66))) for name, array in short.items()}
-    inputs["input_ids"][-1] = np.random.default_rng(1).integers(5, model.config.vocab_size, 80)
+    inputs = {name: np.pad(array, ((0, 1), (0, 66))) for name, array in subject.inputs.items()}
+    inputs["input_ids"][-1] = np.random.default_rng(1).integers(5, subject.model.config.vocab_size, 80)
     inputs["attention_mask"][-1] = 1
-    return Subject.of_inputs("long", model, inputs)
+    return Subject.of_inputs("long", subject.model, inputs)
 
 
 # --- long rows --------------------------------------------------------------------------------------------------------
@@ -54,7 +53,7 @@ def test_the_gelu_of_torch_is_not_a_finding(subject: Subject) -> None:
     import torch
 
     port = simulate(subject.model, subject.inputs, "A3.merge")
-    for i in range(2):
+    for i in range(3):
         name = f"encoder.layer.{i}.intermediate"
         port[name] = torch.nn.functional.gelu(torch.from_numpy(port[f"{name}.dense"])).numpy()
     assert {finding.mistake for finding in subject.diagnose(port)} == {"A3.merge"}
