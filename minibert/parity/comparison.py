@@ -39,7 +39,7 @@ from minibert.parity.truth import (
     round_to,
     visible,
 )
-from minibert.trace.names import EMBEDDINGS, Spec
+from minibert.trace.names import EMBEDDINGS
 
 __all__ = ["NothingComparedError", "check"]
 
@@ -206,9 +206,7 @@ class _Comparison:
 
     def __init__(self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, notes: list[str]) -> None:
         self._subject, self._inputs, self._batch, self._notes = subject, inputs, batch, notes
-        self._specs = dict(subject.names.specs)
-        if subject.pipeline is not None:
-            self._specs[VECTOR] = Spec(VECTOR, None, "pooled", subject.pipeline.widths[-1], False)
+        self._specs = subject.specs
         self._truth = self._true([])
         self._found: list[Placed] = []
 

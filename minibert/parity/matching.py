@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -147,7 +148,8 @@ def _values(name: str, given: str, value: Array | list[Array], subject: Subject,
     depth = subject.config.num_hidden_layers
     shape = () if isinstance(value, list) else value.shape
     B, flat = len(batch.mask), len(shape) == 1  # flat: a file without a header
-    vectors = (len(shape) == 2 and shape[0] == B) or (shape != () and shape == _flat_vectors(subject, B))
+    flat_vectors = subject.pipeline is not None and shape == (B * subject.pipeline.widths[-1],)
+    vectors = (len(shape) == 2 and shape[0] == B) or flat_vectors
     if name.lower() in _VECTOR_NAMES and vectors and name != "pooled":
         return [Meaning(VECTOR, given, value)]
     found = subject.names.find(name)
@@ -174,29 +176,20 @@ def _values(name: str, given: str, value: Array | list[Array], subject: Subject,
 
 
 def _by_shape(given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
-    """Guess what the only array of a dump is, if its name is unknown: vectors, or the last hidden state."""
-    B, S = batch.mask.shape
-    H, depth = subject.config.hidden_size, subject.config.num_hidden_layers
+    """Guess what the only array of a dump is, if its name is unknown: all hidden states, vectors, or the last state."""
+    (B, S), H, depth = batch.mask.shape, subject.config.hidden_size, subject.config.num_hidden_layers
     if isinstance(value, list):
         return []
-    if value.shape == _flat_vectors(subject, B):
-        return [Meaning(VECTOR, given, value, guessed=True)]
-    if value.ndim == 1 and value.size == (depth + 1) * B * S * H:
-        value = value.reshape(depth + 1, B, S, H)
-    if value.ndim == 1 and value.size in (B * S * H, batch.num_tokens * H):
-        return [Meaning(state_name(depth), given, value, guessed=True)]
-    if value.ndim == 2 and value.shape[0] == B and subject.pipeline and value.shape[1] == subject.pipeline.widths[-1]:
-        return [Meaning(VECTOR, given, value, guessed=True)]
-    if value.shape in ((B, S, H), (batch.num_tokens, H)):
-        return [Meaning(state_name(depth), given, value, guessed=True)]
-    if value.shape == (depth + 1, B, S, H):
-        return [Meaning(state_name(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
-    return []
-
-
-def _flat_vectors(subject: Subject, num_sequences: int) -> tuple[int, ...] | None:
-    """Return the shape of the vectors of all texts in a file without a header; None if the model makes none."""
-    return None if subject.pipeline is None else (num_sequences * subject.pipeline.widths[-1],)
+    if value.shape in ((depth + 1, B, S, H), ((depth + 1) * B * S * H,)):
+        states = value.reshape(depth + 1, B, S, H)
+        return [Meaning(state_name(i), f"{given}[{i}]", state) for i, state in enumerate(states)]
+    heads = subject.config.num_attention_heads
+    fits = (
+        name
+        for name in (VECTOR, state_name(depth))
+        if name in subject.specs and align(value, subject.specs[name], batch, heads, lambda array: 0.0) is not None
+    )
+    return [Meaning(name, given, value, guessed=True) for name in itertools.islice(fits, 1)]
 
 
 def shape_of(value: Array | list[Array]) -> str:

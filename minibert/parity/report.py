@@ -183,7 +183,8 @@ class Report:
                 f"| `{row.name}` | {_number(row.ratio)} | {_percent(row.relative)} | {row.largest:.1e} | {level} |"
             )
         if hidden := len(self.names) - len(shown):
-            lines += ["", f"{counted(hidden, 'more name')} as exact as these or better."]
+            wrong = sum(row.level == "wrong" for row in self.names if row not in shown)
+            lines += ["", f"Not shown: {counted(hidden, 'more name')}, {wrong or 'none'} of them wrong."]
         for finding in self.diagnosis:
             for line in _finding_lines(finding):  # each is a paragraph
                 lines += ["", line.strip().replace("Why:", "**Why:**").replace("Fix:", "**Fix:**")]

@@ -21,7 +21,7 @@ from minibert.models.inputs import pack
 from minibert.models.saving import named_arrays
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import pool
-from minibert.trace.names import Names
+from minibert.trace.names import Names, Spec
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of
 
@@ -90,6 +90,14 @@ class Subject:
         """The names of all values of the model."""
         names: Names = self.model.value_names()
         return names
+
+    @functools.cached_property
+    def specs(self) -> dict[str, Spec]:
+        """The specifications of all values, and of the vector of a text if the model makes one."""
+        found = dict(self.names.specs)
+        if self.pipeline is not None:
+            found[VECTOR] = Spec(VECTOR, None, "pooled", self.pipeline.widths[-1], False)
+        return found
 
     @property
     def head(self) -> str | None:

@@ -46,8 +46,13 @@ def case(folder: Path) -> Case:
 
 
 @pytest.fixture(scope="session")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+def subject_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three layers and three token types; all sizes differ."""
     home = tmp_path_factory.mktemp("subject") / "model"
     checkpoints.random_checkpoint(home, num_hidden_layers=3, type_vocab_size=3)
-    return Subject.of("small", BertModel.from_pretrained(home, backend="numpy"), 14, 3)
+    return home
+
+
+@pytest.fixture(scope="session")
+def subject(subject_folder: Path) -> Subject:
+    return Subject.of("small", BertModel.from_pretrained(subject_folder, backend="numpy"), 14, 3)

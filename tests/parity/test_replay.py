@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,19 +36,19 @@ def test_nothing_is_wrong_in_a_right_port(subject: Subject, record: Any) -> None
 
 
 @pytest.mark.parametrize("backend", ["numba", "numpy"])
-def test_nothing_is_wrong_in_our_own_ops(subject: Subject, folder: Any, backend: str) -> None:
+def test_nothing_is_wrong_in_our_own_ops(subject: Subject, subject_folder: Path, backend: str) -> None:
     """Hidden places hold zeros in a trace, and the replay does not read them as values."""
-    trace = BertModel.from_pretrained(folder, backend=backend).trace(**subject.inputs)
+    trace = BertModel.from_pretrained(subject_folder, backend=backend).trace(**subject.inputs)
     assert wrong_names(subject, dict(trace)) == []
     assert wrong_names(subject, dict(trace.select("hidden_states.*"))) == []
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_nothing_is_wrong_in_transformers(subject: Subject, folder: Any, attention: str) -> None:
+def test_nothing_is_wrong_in_transformers(subject: Subject, subject_folder: Path, attention: str) -> None:
     import torch
     from transformers import BertModel as Theirs
 
-    model = Theirs.from_pretrained(folder, attn_implementation=attention).eval()
+    model = Theirs.from_pretrained(subject_folder, attn_implementation=attention).eval()
     with torch.no_grad():
         output = model(**{k: torch.from_numpy(v) for k, v in subject.inputs.items()}, output_hidden_states=True)
     names = ["embeddings", *(f"encoder.layer.{i}" for i in range(3))]
@@ -59,21 +60,11 @@ def test_nothing_is_wrong_in_transformers(subject: Subject, folder: Any, attenti
 # id -> the symbols of the ops that are wrong; with all names just these are found, in every layer
 EXACT = {
     "G1.tanh": {"intermediate"},
-    "N3.unbiased": {"embeddings", "attention", "output"},
     "A1.none": {"scores"},
-    "A3.merge": {"context"},
     "A5.none": {"probs"},
-    "A7.causal": {"probs"},
-    "A8.rope": {"scores"},
-    "A9.heads": {"probs"},
     "E1.first": {"types"},
-    "E3.plus-1": {"positions"},
-    "E4.scaled": {"embeddings_sum"},
     "E5.swapped": {"types", "probs"},
-    "W1.attention.self.key": {"key"},
-    "W2.output.dense": {"output_dense"},
     "C1.before-norm": {"attention_sum", "output_sum"},
-    "T1.shifted": {"words"},
     "G3.pooler": {"pooler"},
 }
 

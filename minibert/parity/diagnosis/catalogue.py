@@ -182,24 +182,15 @@ _WHAT_IS: dict[str, Mistake] = {
 _ROUND = ("G2.ggml", "A9.float16", "D2.int8", "D2.float16", "D2.bfloat16", "D2.tf32", "D3.float16")
 
 
-def _always(config: BertConfig) -> bool:
-    return True
-
-
-_HARMLESS: dict[str, tuple[str, Callable[[BertConfig], bool]]] = {
-    "G3.erf-5": ("this erf is within 1.5e-7 of the true one", lambda config: config.activation == "gelu"),
-    "N1.zero": ("1e-12 is below the rounding of a variance in float32", lambda config: config.layer_norm_eps <= 1e-9),
-    "N2.outside": (
-        "an eps of 1e-12 is below the rounding of the root too",
-        lambda config: config.layer_norm_eps <= 1e-9,
-    ),
-    "A6.ten-thousand": (
-        "exp(-10000) is 0 in every format, unless the scores are in the thousands",
-        lambda config: True,
-    ),
-    "A9.no-shift": ("the maximum cancels, as long as nothing overflows", lambda config: True),
-    "E4.order": ("the order of a sum of three numbers changes rounding only", lambda config: True),
-    "W2.attention.self.key": ("a constant of all keys cancels in softmax", lambda config: True),
+# Mistakes that change a hidden state by rounding only, and of which models that is true.
+_HARMLESS: dict[str, Callable[[BertConfig], bool]] = {
+    "G3.erf-5": lambda config: config.activation == "gelu",  # this erf is within 1.5e-7 of the true one
+    "N1.zero": lambda config: config.layer_norm_eps <= 1e-9,  # 1e-12 is below the rounding of a variance in float32
+    "N2.outside": lambda config: config.layer_norm_eps <= 1e-9,  # and below the rounding of the root
+    "A6.ten-thousand": lambda config: True,  # exp(-10000) is 0 in every format, unless the scores are in the thousands
+    "A9.no-shift": lambda config: True,  # the maximum cancels, as long as nothing overflows
+    "E4.order": lambda config: True,  # the order of a sum of three numbers
+    "W2.attention.self.key": lambda config: True,  # a constant of all keys cancels in softmax
 }
 
 
@@ -215,10 +206,8 @@ def _read_page() -> dict[str, Mistake]:
         elif block.startswith("- "):
             for item in block.removeprefix("- ").split("\n- "):
                 id, text = " ".join(item.split()).removeprefix("`").split("` ", 1)
-                harmless, condition = _HARMLESS.get(id, ("", _always))
-                found[id] = dataclasses.replace(
-                    _WHAT_IS[id], id=id, text=text, rounds=id in _ROUND, harmless=harmless, harmless_if=condition
-                )
+                fields: dict[str, Any] = {"id": id, "text": text, "rounds": id in _ROUND, "harmless": _HARMLESS.get(id)}
+                found[id] = dataclasses.replace(_WHAT_IS[id], **fields)
                 above.append(id)
     return found
 

@@ -164,13 +164,11 @@ class Mistake:
         How it changes what is dumped; the numbers are right then, but they have wrong names.
     vector : function of `Recipe`, optional
         How it makes one vector of a text.
-    harmless : str
-        Why it cannot change a hidden state by more than rounding; "" if it can.
+    harmless : function of the config, optional
+        Whether it cannot change a hidden state of a model by more than rounding; None if it can in every model.
     rounds : bool
         It rounds numbers. Then float32 and float64 forwards with it differ by more than their own rounding, because a
         number near the middle of two rounded ones may become either.
-    harmless_if : function of the config
-        Whether `harmless` is true of a model.
     names : frozenset of str, optional
         The only names where it is made; None means wherever its symbols are computed.
     """
@@ -183,9 +181,8 @@ class Mistake:
     inputs: Callable[[Padded, BertConfig], Padded] | None = None
     dump: Callable[[dict[str, FloatArray], int], dict[str, FloatArray]] | None = None
     vector: Callable[[Recipe], Recipe] | None = None
-    harmless: str = ""
+    harmless: Callable[[BertConfig], bool] | None = None
     rounds: bool = False
-    harmless_if: Callable[[BertConfig], bool] = lambda config: True
     names: frozenset[str] | None = None
 
     @property
@@ -212,7 +209,7 @@ class Mistake:
 
     def is_harmless(self, config: BertConfig) -> bool:
         """Return whether it cannot change a hidden state of this model by more than rounding."""
-        return bool(self.harmless) and self.harmless_if(config)
+        return self.harmless is not None and self.harmless(config)
 
 
 def part_mistake(symbols: tuple[str, ...] | str, **parts: Callable[..., Any]) -> Mistake:
