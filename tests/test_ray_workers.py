@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -138,23 +139,14 @@ def test_workers_that_would_compute_something_else(
         on_ray(model, texts, output, resume=True)
 
 
-@pytest.mark.parametrize(("raised", "kind"), [(MemoryError("no"), MemoryError), (KeyError("odd"), OSError)])
 def test_the_error_of_a_worker_is_one_of_ours(
-    model: SentenceTransformer,
-    install: Installed,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    raised: Exception,
-    kind: type[Exception],
+    model: SentenceTransformer, install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install()
-
-    def fail(self: Any, texts: list[str]) -> Any:
-        raise raised
-
-    monkeypatch.setattr(module._Worker, "encode", fail)
-    with pytest.raises(kind, match="A worker could not compute its texts: "):
-        on_ray(model, source(tmp_path), tmp_path / "v.npy")
+    for raised, kind in ((MemoryError("no"), MemoryError), (KeyError("odd"), OSError)):
+        monkeypatch.setattr(module._Worker, "encode", Mock(side_effect=raised))
+        with pytest.raises(kind, match="A worker could not compute its texts: "):
+            on_ray(model, source(tmp_path), tmp_path / "v.npy", resume=True)
 
 
 def test_processors_are_named_in_the_manifest(
@@ -215,15 +207,9 @@ def test_what_ray_raises_is_an_error_of_ours(
     install: Installed, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Ray 2.60 ends the process if its head does not answer, and raises Exception if it starts too slowly."""
-
-    def init(**options: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(install(), "init", init)
-    with (
-        pytest.raises(OSError, match="No Ray cluster can be used at this machine: 15"),
-        RayWorkers("m", address="local"),
-    ):
+    monkeypatch.setattr(install(), "init", Mock(side_effect=error))
+    workers = RayWorkers("m", address="local")
+    with pytest.raises(OSError, match="No Ray cluster can be used at this machine: 15"), workers:
         pass
 
 
