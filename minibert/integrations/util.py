@@ -16,55 +16,21 @@ from minibert._utils.reporting import write_line
 from minibert._utils.validation import brief
 from minibert.checkpoint.files import locate
 from minibert.sentence.model import check_device, full_name
-from minibert.vectors.index import semantic_search_faiss, semantic_search_usearch
-from minibert.vectors.search import (
-    community_detection,
-    paraphrase_mining,
-    paraphrase_mining_embeddings,
-    semantic_search,
-)
-from minibert.vectors.similarity import (
-    SimilarityFunction,
-    cos_sim,
-    dot_score,
-    euclidean_sim,
-    manhattan_sim,
-    normalize_embeddings,
-    pairwise_cos_sim,
-    pairwise_dot_score,
-    pairwise_euclidean_sim,
-    pairwise_manhattan_sim,
-    pytorch_cos_sim,
-    quantize_embeddings,
-    truncate_embeddings,
-)
+from minibert.vectors import index, search, similarity
+from minibert.vectors.index import *  # noqa: F403
+from minibert.vectors.search import *  # noqa: F403
+from minibert.vectors.search import semantic_search
+from minibert.vectors.similarity import *  # noqa: F403
 
-__all__ = [
+_OWN = [
     "LoggingHandler",
-    "SimilarityFunction",
     "batch_to_device",
-    "community_detection",
-    "cos_sim",
-    "dot_score",
-    "euclidean_sim",
     "get_device_name",
     "information_retrieval",
     "is_sentence_transformer_model",
-    "manhattan_sim",
-    "normalize_embeddings",
-    "pairwise_cos_sim",
-    "pairwise_dot_score",
-    "pairwise_euclidean_sim",
-    "pairwise_manhattan_sim",
-    "paraphrase_mining",
-    "paraphrase_mining_embeddings",
-    "pytorch_cos_sim",
-    "quantize_embeddings",
-    "semantic_search",
-    "semantic_search_faiss",
-    "semantic_search_usearch",
-    "truncate_embeddings",
 ]
+_NOT_OF_UTIL = ("PRECISIONS", "SIMILARITY_FUNCTIONS", "as_matrix", "check_similarity", "check_truncate_dim")
+__all__ = sorted({*_OWN, *index.__all__, *search.__all__, *similarity.__all__}.difference(_NOT_OF_UTIL))
 
 _Batch = TypeVar("_Batch", bound=Mapping[str, Any])
 
