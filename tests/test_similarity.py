@@ -354,19 +354,6 @@ def test_ranges_of_one_value_or_beyond_float32() -> None:
     assert quantize_embeddings(np.repeat(narrow, 40, 0), "uint8")[::40].ravel().tolist() == [0, 254, 127]
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint8])
-def test_numbers_of_a_small_type_are_counted_as_ints(kind: type) -> None:
-    """Rows are counted up to more than 127 and 255, where sums of these types overflow."""
-    vectors, small = RNG.standard_normal((300, 5)).astype(np.float32), kind(100)
-    assert search.semantic_search(vectors, vectors, small, small, kind(127)) == search.semantic_search(
-        vectors, vectors, 100, 100, 127
-    )
-    assert search.paraphrase_mining_embeddings(vectors, small, small, small, small) == (
-        search.paraphrase_mining_embeddings(vectors, 100, 100, 100, 100)
-    )
-    assert search.community_detection(vectors, 0.9, kind(3), small) == search.community_detection(vectors, 0.9, 3, 100)
-
-
 @pytest.mark.parametrize(("threshold", "found"), [(10**400, 0), (np.inf, 0), (-(10**400), 1), (1e300, 0)])
 def test_thresholds_outside_the_range_of_cosines(threshold: float, found: int) -> None:
     assert len(search.community_detection(A, threshold, 2)) == found

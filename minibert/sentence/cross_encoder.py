@@ -20,7 +20,6 @@ from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.encoding import CutTexts
 from minibert.sentence.model import SavedModule, SentenceModel, in_kind, one_of, texts_at_once
 from minibert.sentence.modules import Activation, as_activation, stored_activation
-from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
 from minibert.tokenizer.windows import (
     CHARACTERS_AT_ONCE,
@@ -28,6 +27,7 @@ from minibert.tokenizer.windows import (
     distinct_longest_first,
     encode_pairs,
     in_chunks,
+    refuse_cut,
 )
 
 # Old names of keywords -> the new ones.
@@ -471,14 +471,3 @@ def check_truncation(truncation: object) -> None:
             "'error' or 'silent'; or split the text yourself, score each part, and take the maximum."
         )
     check_choice("truncation", truncation, WITHOUT_WINDOWS)
-
-
-def refuse_cut(encodings: Sequence[Encoding], indices: Sequence[int], max_length: int) -> None:
-    """Refuse pairs of which tokens were cut off; the error names the first one by the caller's index."""
-    cut = [(index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated]
-    if cut:
-        index, encoding = min(cut, key=lambda one: one[0])
-        raise ValueError(
-            f"inputs[{index}] has {max_length + encoding.n_truncated} tokens, the limit is {max_length} "
-            "(max_seq_length). Shorten it, or cut it: truncation='warn'."
-        )

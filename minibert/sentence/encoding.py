@@ -17,10 +17,8 @@ from minibert._utils.validation import FloatArray, IntArray, brief, check_choice
 from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
-from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.modules import Pipeline
-from minibert.sentence.pooling import SpladePooling, pool, pool_words, pooling_modes
-from minibert.sentence.sparse_vectors import make_sparse
+from minibert.sentence.pooling import pool, pooling_modes
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
 from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens, distinct_longest_first, in_chunks
@@ -417,54 +415,3 @@ def _sentence_vectors(task: EncodeTask, groups: list[list[Encoding]]) -> FloatAr
     if len(flat) > len(groups):
         pooled = task.windows.average(pooled, groups)
     return task.pipeline.finish(pooled)
-
-
-# One text: its words, their weights.
-_Row = tuple[IntArray, FloatArray]
-
-
-def encode_sparse(
-    model: BertForMaskedLM,
-    pooling: SpladePooling,
-    windows: TokenWindows,
-    inputs: Iterable[str],
-    *,
-    most: int | None,
-    size: int,
-    progress: Callable[[int], object],
-    exact: bool,
-) -> Iterator[EncodedTexts]:
-    """Compute the vectors of any iterable of texts, `size` texts at a time; the caller has checked the arguments.
-
-    Parameters
-    ----------
-    most : int or None
-        How many of the largest weights a vector keeps.
-    exact : bool
-        See `TokenWindows.of`.
-    """
-    first = 0
-    for chunk in in_chunks(inputs, size):
-        check_texts(chunk, first)
-        chosen, rows = distinct_longest_first(chunk)
-        copies = np.bincount(rows, minlength=len(chosen))
-        found, counts = list[_Row](), list[tuple[int, int]]()
-        texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
-        for part, groups in windows.of(texts, indices, exact=exact):
-            found += (_largest(row, most) for row in pool_words(model, pooling, groups, indices[part]))
-            counts += map(count_tokens, groups)
-            del groups  # frees their memory before the next texts are tokenized
-            progress(int(copies[part].sum()))
-        n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
-        vectors = make_sparse([found[row] for row in rows], model.config.vocab_size)
-        yield EncodedTexts(vectors, n_tokens, n_truncated)
-        first += len(chunk)
-
-
-def _largest(row: _Row, most: int | None) -> _Row:
-    """Keep the largest weights of a vector."""
-    words, numbers = row
-    if most is None or len(words) <= most:
-        return row
-    kept = np.sort(np.argsort(-numbers, kind="stable")[:most])
-    return words[kept], numbers[kept]

@@ -9,14 +9,14 @@ from typing import Any, Unpack
 import numpy as np
 
 from minibert._utils.reporting import progress_bar
-from minibert._utils.validation import check_int
+from minibert._utils.validation import FloatArray, IntArray, check_int
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts, encode_sparse
+from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts
 from minibert.sentence.model import LoadKeywords, SavedModule, VectorModel, one_of, stored_settings
 from minibert.sentence.modules import Module, read_config
-from minibert.sentence.pooling import SpladePooling
+from minibert.sentence.pooling import SpladePooling, pool_words
 from minibert.sentence.sparse_vectors import (
     SparseVectors,
     as_sparse,
@@ -24,8 +24,12 @@ from minibert.sentence.sparse_vectors import (
     sparse_similarity,
     sparse_similarity_pairwise,
 )
-from minibert.tokenizer.texts import as_texts
+from minibert.tokenizer.texts import as_texts, check_texts
+from minibert.tokenizer.windows import count_tokens, distinct_longest_first, in_chunks
 from minibert.vectors.similarity import SimilarityFunction
+
+# One text: its words, their weights.
+_Row = tuple[IntArray, FloatArray]
 
 
 class SparseEncoder(VectorModel):
@@ -259,13 +263,29 @@ class SparseEncoder(VectorModel):
                 f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode."
             )
         most = self.max_active_dims if max_active_dims is None else _check_most(max_active_dims)
-        prompt = self.resolve_prompt(prompt, prompt_name)
-        windows = self._windows(prompt, batch_size, truncation, stride)
+        windows = self._windows(self.resolve_prompt(prompt, prompt_name), batch_size, truncation, stride)
         size = check_int("chunk_size", chunk_size, 1)
-        exact = truncation == "error"
-        return encode_sparse(
-            self.model, self.pooling, windows, inputs, most=most, size=size, progress=progress, exact=exact
-        )
+
+        def chunks() -> Iterator[EncodedTexts]:
+            first = 0
+            for chunk in in_chunks(inputs, size):
+                check_texts(chunk, first)
+                chosen, rows = distinct_longest_first(chunk)
+                copies = np.bincount(rows, minlength=len(chosen))
+                found, counts = list[_Row](), list[tuple[int, int]]()
+                texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
+                for part, groups in windows.of(texts, indices, exact=truncation == "error"):
+                    weights = pool_words(self.model, self.pooling, groups, indices[part])
+                    found += (_largest(row, most) for row in weights)
+                    counts += map(count_tokens, groups)
+                    del groups  # frees their memory before the next texts are tokenized
+                    progress(int(copies[part].sum()))
+                n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
+                vectors = make_sparse([found[row] for row in rows], self.get_embedding_dimension())
+                yield EncodedTexts(vectors, n_tokens, n_truncated)
+                first += len(chunk)
+
+        return chunks()
 
     # -- vectors to words and scores
 
@@ -373,6 +393,15 @@ class SparseEncoder(VectorModel):
             "similarity_fn_name": self.similarity_fn_name,
             **({} if self.max_active_dims is None else {"max_active_dims": self.max_active_dims}),
         }
+
+
+def _largest(row: _Row, most: int | None) -> _Row:
+    """Keep the largest weights of a vector."""
+    words, numbers = row
+    if most is None or len(words) <= most:
+        return row
+    kept = np.sort(np.argsort(-numbers, kind="stable")[:most])
+    return words[kept], numbers[kept]
 
 
 def _check_most(value: int | None) -> int | None:

@@ -163,16 +163,7 @@ class TokenWindows:
         whole = [self._prompt + text for text in texts]
         encodings = self._tokenizer.encodings(whole, max_length=self._max_length, exact=exact)
         if self._truncation == "error":
-            cut = [
-                (index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated
-            ]
-            if cut:
-                index, encoding = min(cut, key=lambda one: one[0])
-                raise ValueError(
-                    f"inputs[{index}] has {self._max_length + encoding.n_truncated} tokens, the limit is "
-                    f"{self._max_length} (max_seq_length). Shorten it, or choose: truncation='warn' truncates it, "
-                    "'split' makes several windows of it."
-                )
+            refuse_cut(encodings, indices, self._max_length, ", 'split' makes several windows of it")
         return [[encoding] for encoding in encodings]
 
     def _span(self, window: Encoding) -> tuple[int, int]:
@@ -181,6 +172,17 @@ class TokenWindows:
 
     def _is_text(self, window: Encoding) -> np.ndarray:
         return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self._prompt))
+
+
+def refuse_cut(encodings: Sequence[Encoding], indices: Sequence[int], max_length: int, also: str = "") -> None:
+    """Refuse texts of which tokens were cut off; the error names the first one by the caller's index."""
+    cut = [(index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated]
+    if cut:
+        index, encoding = min(cut, key=lambda one: one[0])
+        raise ValueError(
+            f"inputs[{index}] has {max_length + encoding.n_truncated} tokens, the limit is {max_length} "
+            f"(max_seq_length). Shorten it, or choose: truncation='warn' truncates it{also}."
+        )
 
 
 def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:
