@@ -69,33 +69,6 @@ def refusal(error: ServiceError, scope: Scope, **headers: str) -> Response:
     return Response(errors.body(error, field), errors.statuses[error.kind], headers, "application/json")
 
 
-class _KeyGate:
-    """Answers 401 to requests without a key. It is before the routes, so that unknown ones cannot be told apart."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, keys: ApiKeys) -> None:
-        self._app, self._metrics, self._keys = app, metrics, keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_open(scope):
-            await self._app(scope, receive, send)
-            return
-        path = path_of(scope)
-        route = path if path in POSTS else "other"  # a label has a fixed set of values
-        self._metrics.failures.labels(route, "key").inc()
-        # Clients such as LiteLLM look for OpenAI's words.
-        message = "Incorrect API key provided, or none; send the header Authorization: Bearer KEY."
-        response = refusal(ServiceError("key", message), scope)
-        line = {"request_id": response.headers["x-request-id"], "route": route, "status": 401}
-        REQUESTS.info("%s", line, extra={"request": line})
-        await response(scope, receive, send)
-
-    def _is_open(self, scope: Scope) -> bool:
-        path = path_of(scope)
-        if path in _WITHOUT_KEY or (path == "/" and scope["method"] in ("GET", "HEAD")):
-            return True
-        return self._keys.accept(dict(scope["headers"]).get(b"authorization", b""))
-
-
 class Service:
     """What the routes share: the engine, its numbers, the threads that read requests, the bytes in flight.
 
@@ -412,15 +385,11 @@ def app(
             f"metrics_namespace={brief(metrics_namespace)}; expected letters, digits and _, and no digit at the start."
         )
     service = Service(engine, Metrics(engine, metrics_namespace))
-    posts = {path: _PostRoute(service, path, post) for path, post in POSTS.items()}
-    routes = [Route(path, post, methods=["POST"]) for path, post in posts.items()]
+    routes = [Route(path, _not_reached, methods=["POST"]) for path in POSTS]
     routes += [Route(path, _endpoint(service, answer), methods=["GET"]) for path, (answer, _) in _GETS.items()]
-    outside: list[Any] = []
+    outside = [Middleware(_Gate, service=service, keys=keys)]
     if allow_origins:
-        outside.append(Middleware(CORSMiddleware, **_CORS, allow_origins=[*allow_origins]))
-    if keys is not None:
-        outside.append(Middleware(_KeyGate, metrics=service.metrics, keys=keys))
-    outside.append(Middleware(_Posts, posts=posts))
+        outside.insert(0, Middleware(CORSMiddleware, **_CORS, allow_origins=[*allow_origins]))
     made = Starlette(routes=routes, middleware=outside, exception_handlers={HTTPException: _http_error})
     made.router.redirect_slashes = False  # the place would be made from the Host header of the client
     made.state.service = service
@@ -440,15 +409,40 @@ def _endpoint(service: Service, answer: Callable[[Service, Request], Any]) -> Ca
     return endpoint
 
 
-class _Posts:
-    """Passes requests with a body to their routes. Starlette's search for a route takes as long as the rest of HTTP."""
+class _Gate:
+    """Answers 401 to requests without a key, and passes those with a body to their routes.
 
-    def __init__(self, app: ASGIApp, posts: Mapping[str, _PostRoute]) -> None:
-        self._app, self._posts = app, posts
+    It is before Starlette's routes, so that unknown ones cannot be told apart; their search takes as long as the rest
+    of HTTP.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, keys: ApiKeys | None) -> None:
+        self._app, self._service, self._keys = app, service, keys
+        self._posts = {path: _PostRoute(service, path, post) for path, post in POSTS.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        post = self._posts.get(path_of(scope)) if scope["type"] == "http" and scope["method"] == "POST" else None
-        await (post or self._app)(scope, receive, send)
+        app: ASGIApp = self._app
+        if scope["type"] == "http":
+            path = path_of(scope)
+            if not self._is_open(scope, path):
+                app = self._refused(scope, path if path in POSTS else "other")  # a label has a fixed set of values
+            elif scope["method"] == "POST":
+                app = self._posts.get(path, app)
+        await app(scope, receive, send)
+
+    def _is_open(self, scope: Scope, path: str) -> bool:
+        if self._keys is None or path in _WITHOUT_KEY or (path == "/" and scope["method"] in ("GET", "HEAD")):
+            return True
+        return self._keys.accept(dict(scope["headers"]).get(b"authorization", b""))
+
+    def _refused(self, scope: Scope, route: str) -> Response:
+        self._service.metrics.failures.labels(route, "key").inc()
+        # Clients such as LiteLLM look for OpenAI's words.
+        message = "Incorrect API key provided, or none; send the header Authorization: Bearer KEY."
+        response = refusal(ServiceError("key", message), scope)
+        line = {"request_id": response.headers["x-request-id"], "route": route, "status": 401}
+        REQUESTS.info("%s", line, extra={"request": line})
+        return response
 
 
 def _health(service: Service, *, ready: bool) -> Response:
@@ -458,6 +452,11 @@ def _health(service: Service, *, ready: bool) -> Response:
     message = "the service is stopping." if load.alive else "the engine does not answer."
     error = ServiceError("unavailable", message)
     return Response(tei.ERRORS.body(error, ""), 503, {"retry-after": "1"}, "application/json")
+
+
+async def _not_reached(request: Request) -> Response:
+    """A route whose requests the gate answers; it is there for the methods of its path."""
+    raise NotImplementedError
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

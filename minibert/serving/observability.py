@@ -34,67 +34,44 @@ def log_requests(*, as_json: bool) -> None:
     as_json : bool
         True: a JSON object per request, without its texts. False: errors, and once per minute that texts were cut.
     """
-    handler = _Writer()
-    handler.setFormatter(_Lines(as_json))
-    if not as_json:
-        handler.addFilter(_OncePerMinute())
-    LOG.handlers[:] = [handler]
+    LOG.handlers[:] = [_Log(as_json)]
     LOG.setLevel(logging.INFO)
     REQUESTS.setLevel(logging.DEBUG if as_json else logging.INFO)
     LOG.propagate = False
 
 
-class _Lines(logging.Formatter):
-    """A line per record: JSON, or a sentence."""
+class _Log(logging.Handler):
+    """Writes lines to the standard error in a thread. A line that cannot be written is lost, and nothing else."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
-        self._as_json = as_json
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = getattr(record, "request", {}) or {"message": super().format(record)}
-        if self._as_json:
-            return json.dumps({"time": round(record.created, 3), "level": record.levelname.lower(), **line})
-        if "message" in line:
-            return f"minibert: {line['message']}"
-        return (
-            f"minibert: {line['truncated']} of {line['texts']} texts of a request were cut (request "
-            f"{line['request_id']}); further requests of this minute are not shown"
-        )
-
-
-class _OncePerMinute(logging.Filter):
-    """Lets sentences pass, and of requests one per minute whose texts were cut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._next = -1.0  # in seconds of a clock that nobody sets
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        request = getattr(record, "request", None)
-        if request is None:
-            return True
-        now = time.monotonic()
-        if "truncated" not in request or now < self._next:
-            return False
-        self._next = now + 60
-        return True
-
-
-class _Writer(logging.Handler):
-    """Writes lines to the standard error in a thread. A line that cannot be written is lost, and nothing else."""
-
-    def __init__(self) -> None:
-        super().__init__()
+        self._as_json, self._next = as_json, -1.0  # in seconds of a clock that nobody sets
         self._lines: queue.Queue[str] = queue.Queue(_MOST_LINES)
         self._dropped = 0
         threading.Thread(target=self._run, name="minibert-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.put_nowait(self.format(record))
+            if line := self._line(record):
+                self._lines.put_nowait(line)
         except queue.Full:
             self._dropped += 1
+
+    def _line(self, record: logging.LogRecord) -> str | None:
+        """Return JSON, or a sentence; None for requests, except for one per minute whose texts were cut."""
+        request: dict[str, Any] | None = getattr(record, "request", None)
+        if self._as_json:
+            time_and_level = {"time": round(record.created, 3), "level": record.levelname.lower()}
+            return json.dumps({**time_and_level, **(request or {"message": self.format(record)})})
+        if request is None:
+            return f"minibert: {self.format(record)}"
+        if "truncated" not in request or time.monotonic() < self._next:
+            return None
+        self._next = time.monotonic() + 60
+        return (
+            f"minibert: {request['truncated']} of {request['texts']} texts of a request were cut (request "
+            f"{request['request_id']}); further requests of this minute are not shown"
+        )
 
     def flush(self) -> None:
         """Wait until all lines are written, for a second at most."""

@@ -218,7 +218,8 @@ def serve(
         if isinstance(gate.app, Starlette):
             gate.app.state.service.leaving = True
 
-    server = _Server(config, load_app, leave, keys, drain_delay)
+    server = _Server(config)
+    server.load, server.leave, server.keys, server.drain_delay = load_app, leave, keys, drain_delay
     server.when_listening = functools.partial(listening, _address(name))
     server.when_started = functools.partial(started, _address(name))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
@@ -268,42 +269,35 @@ class _Server(uvicorn.Server):
 
     when_listening: Callable[[], object]
     when_started: Callable[[], object]
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        load: Callable[[], Engine],
-        leave: Callable[[], object],
-        keys: ApiKeys | None,
-        drain_delay: float,
-    ) -> None:
-        super().__init__(config)
-        self._load, self._leave, self._keys, self._drain_delay = load, leave, keys, drain_delay
-        self._loader = threading.Thread(target=self._run_load, name="minibert-load", daemon=True)
-        self.engine: Engine | None = None
-        self.error: BaseException | None = None
-        self.asked: float | None = None
-        """When the requests that have begun began to be the last ones; None before a signal."""
-        self.died = False
+    load: Callable[[], Engine]
+    leave: Callable[[], object]
+    keys: ApiKeys | None
+    drain_delay: float
+    engine: Engine | None = None
+    error: BaseException | None = None
+    died = False
+    asked: float | None = None
+    """When the requests that have begun began to be the last ones; None before a signal."""
 
     def _run_load(self) -> None:
         try:
-            self.engine = self._load()
+            self.engine = self.load()
         except BaseException as error:  # it is raised where the service was started
             self.error = error
 
     async def main_loop(self) -> None:
-        self._loader.start()
+        loader = threading.Thread(target=self._run_load, name="minibert-load", daemon=True)
+        loader.start()
         self.when_listening()
-        watch = asyncio.ensure_future(self._watch())
+        watch = asyncio.ensure_future(self._watch(loader))
         try:
             await super().main_loop()
         finally:
             watch.cancel()
 
-    async def _watch(self) -> None:
+    async def _watch(self, loader: threading.Thread) -> None:
         """Say when the engine is there; end the process if it has stopped, because nothing would be answered."""
-        while self._loader.is_alive():
+        while loader.is_alive():
             await asyncio.sleep(0.02)
         if self.engine is not None:
             self.when_started()
@@ -317,7 +311,7 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         signals: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.handle_exit)
-        if self._keys is not None and hasattr(signal, "SIGHUP"):
+        if self.keys is not None and hasattr(signal, "SIGHUP"):
             signals[signal.SIGHUP] = self._read_keys
         before = [signal.signal(number, handler) for number, handler in signals.items()]
         try:
@@ -328,17 +322,17 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.asked is not None
-        self._leave()
+        self.leave()
         at_once = self.force_exit or sig != signal.SIGTERM or self.engine is None
-        delay = 0.0 if at_once else self._drain_delay
+        delay = 0.0 if at_once else self.drain_delay
         self.asked = time.monotonic() + delay
         self.should_exit = not delay
 
     def _read_keys(self, sig: int, frame: FrameType | None) -> None:
-        assert self._keys is not None
+        assert self.keys is not None
         try:
-            self._keys.reload()
+            self.keys.reload()
         except (OSError, ValueError) as error:
             LOG.error("the keys stay as they were: %s", error)
         else:
-            LOG.info("the keys were read again; there are %d", len(self._keys))
+            LOG.info("the keys were read again; there are %d", len(self.keys))
