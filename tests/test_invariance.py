@@ -13,28 +13,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines
 
-WORDS = [
-    "bank",
-    "river",
-    "money",
-    "the",
-    "of",
-    "a",
-    "time",
-    "person",
-    "year",
-    "way",
-    "day",
-    "thing",
-    "man",
-    "world",
-    "life",
-    "hand",
-    "part",
-    "child",
-    "eye",
-    "woman",
-]
+WORDS = ("bank", "river", "money", "the", "of", "a", "time", "person", "year", "way", "day", "thing", "man", "world")
 
 
 def texts() -> list[str]:

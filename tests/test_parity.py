@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks import parity
 from benchmarks.float64 import Error, measure, rms
-from benchmarks.readme import write_between
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE
 
@@ -83,59 +82,11 @@ def test_the_budget(ours: tuple[float, float], held: bool) -> None:
     assert row(ours, (1.0, 10.0)).held("numba") is held
 
 
-def test_the_table_marks_what_is_over() -> None:
-    text = parity.table([row((0.4, 1.0), (1.0, 2.0)), row((1.2, 1.0), (1.0, 2.0), index=1)])
-    lines = text.splitlines()
-    assert lines[2].startswith("| a model, 2,345 tokens | 0 | 4.0e-01 / 1.0e+00 |")
-    assert lines[2].endswith("| 0.40 |")
-    assert lines[3].startswith("|  | 1 |")
-    assert lines[3].endswith("| 1.20 (over) |")
-    assert len({line.count("|") for line in lines}) == 1
-
-
-def test_the_summary_names_the_rows_that_miss_the_aim_and_the_budget() -> None:
-    (line, _) = parity.summary([row((0.4, 1.0), (1.0, 2.0)), row((1.2, 1.0), (1.0, 2.0), index=1)])
-    assert "RMS 0.40 to 1.20" in line
-    assert "OVER THE BUDGET in 1;" in line
-    assert line.endswith("half their RMS missed in 1")
-    assert parity.summary([row((0.4, 1.0), (1.0, 2.0))])[0].endswith("within the budget; half their RMS reached")
-
-
-def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("Größe\n<!-- parity -->\nold\n<!-- /parity -->\nafter\n", encoding="utf-8")
-    for _ in range(2):
-        write_between(readme, "parity", "| new |\n")
-        assert readme.read_text(encoding="utf-8") == ("Größe\n<!-- parity -->\n| new |\n<!-- /parity -->\nafter\n")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "<!-- parity -->", "<!-- /parity --> <!-- parity -->", "<!-- parity -->" * 2 + "<!-- /parity -->"],
-)
-def test_a_readme_without_its_markers_is_left_alone(text: str, tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"README.md must have <!-- parity --> and then"):
-        write_between(readme, "parity", "table")
-    assert readme.read_text(encoding="utf-8") == text
-
-
 def test_too_few_tokens_are_refused() -> None:
     inputs = dict.fromkeys(("input_ids", "token_type_ids"), np.zeros((1, 3), dtype=np.int64))
     subject = parity.Subject("small", Path("nowhere"), [{**inputs, "attention_mask": np.ones((1, 3), dtype=np.int64)}])
     with pytest.raises(ValueError, match="small has 3 visible tokens; errors are measured over at least 2000"):
         parity.measure(subject)
-
-
-def test_the_real_texts_are_required(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert parity.main([]) == 2
-    assert VARIABLE in capsys.readouterr().err
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
-    assert parity.main([]) == 2
 
 
 def test_errors_are_measured() -> None:

@@ -51,14 +51,8 @@ class HeadKinds(NamedTuple):
         for name, value in (("share", share), ("broad", broad)):
             if not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise ValueError(f"{name}={brief(value)}; expected a number from 0 to 1.")
-        shares = {
-            "previous": self.previous,
-            "following": self.following,
-            "itself": self.itself,
-            "[CLS]": self.cls,
-            "[SEP]": self.sep,
-        }
-        there = {name: array for name, array in shares.items() if array is not None}
+        names = {"previous": "previous", "following": "following", "itself": "itself", "cls": "[CLS]", "sep": "[SEP]"}
+        there = {word: getattr(self, name) for name, word in names.items() if getattr(self, name) is not None}
         stacked = np.stack(list(there.values()))
         largest = np.array(list(there), dtype=np.str_)[stacked.argmax(axis=0)]
         rest = np.where(self.relative_entropy >= broad, "broad", "mixed")
@@ -95,19 +89,10 @@ def heads(trace: Trace, layers: Any = None) -> HeadKinds:
     if not lengths.any():
         raise ValueError("heads was given a trace in which all tokens are masked. Give a text.")
     rows = [_measure(trace, name, lengths) for name in names]
-    columns = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
-    words = trace.tokens is not None
-    return HeadKinds(
-        chosen,
-        columns["entropy"],
-        columns["relative_entropy"],
-        columns["previous"],
-        columns["following"],
-        columns["itself"],
-        columns["[CLS]"] if words else None,
-        columns["[SEP]"] if words else None,
-        columns["distance"],
-    )
+    columns: dict[str, Any] = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    if trace.tokens is None:
+        columns["cls"] = columns["sep"] = None
+    return HeadKinds(chosen, **columns)
 
 
 def _measure(trace: Trace, name: str, lengths: npt.NDArray[Any]) -> dict[str, FloatArray]:
@@ -128,9 +113,9 @@ def _measure(trace: Trace, name: str, lengths: npt.NDArray[Any]) -> dict[str, Fl
             "distance": (probs * np.abs(place[:, None] - place)).sum(axis=2),
         }
         words = np.array([] if trace.tokens is None else trace.tokens[b], dtype=np.str_)
-        for special in ("[CLS]", "[SEP]"):
+        for key, special in (("cls", "[CLS]"), ("sep", "[SEP]")):
             there = words == special
-            values[special] = probs[:, :, there].sum(axis=2) if there.any() else probs[:, :0, 0]
+            values[key] = probs[:, :, there].sum(axis=2) if there.any() else probs[:, :0, 0]
         for key, value in values.items():
             found.setdefault(key, []).append(value)
     joined = {key: np.concatenate(values, axis=1) for key, values in found.items()}

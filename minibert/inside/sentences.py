@@ -223,37 +223,23 @@ def leave_one_out(
 def _make_score(model: SentenceTransformer, score: Any, pooling: str | Sequence[str] | None, width: int) -> Any:
     """Return a function of vectors (n, width) that gives n finite numbers."""
     if callable(score):
-
-        def call(vectors: FloatArray) -> FloatArray:
-            return _numbers(score(vectors.copy()), len(vectors))
-
-        return call
+        return lambda vectors: _numbers("The score", score(vectors.copy()), len(vectors))
     if isinstance(score, str):
         _check_text("leave_one_out", score)
         other = model.encode(score, pooling=pooling)
     else:
-        try:
-            other = np.asarray(to_array(score))
-        except ValueError as error:
-            raise ValueError(f"score={brief(score)} does not make one vector ({error}).") from error
-        if other.dtype.kind not in "iuf" or other.shape != (width,):
-            raise TypeError(
-                f"score={brief(score)}; expected a text, a vector of length {width}, or a function of vectors."
-            )
-        if not np.isfinite(other).all():
-            raise ValueError("score holds NaN or infinity; give a vector of finite numbers.")
-    return lambda vectors: _numbers(model.similarity(vectors, other)[:, 0], len(vectors))
+        other = _numbers("score", score, width, "a text, a function of vectors, or ")
+    return lambda vectors: _numbers("The similarity", model.similarity(vectors, other)[:, 0], len(vectors))
 
 
-def _numbers(found: Any, count: int) -> FloatArray:
+def _numbers(name: str, found: Any, count: int, others: str = "") -> FloatArray:
+    """Return numbers as float64; `others` says what else they might be."""
     try:
         array = np.asarray(to_array(found))
     except ValueError:
         array = np.zeros(0)
     if array.dtype.kind not in "biuf" or array.shape != (count,) or not np.isfinite(array).all():
-        raise ValueError(
-            f"The score returned {brief(found)} for {count} vectors; expected {count} finite numbers, one for each."
-        )
+        raise ValueError(f"{name} is {brief(found)}; expected {others}{count} finite numbers.")
     return array.astype(np.float64)
 
 

@@ -105,10 +105,10 @@ ValueError | explain_similarity(tanh, "a", "b") | this model has Dense\(24, 6, T
 TypeError | explain_similarity(sentences, ["a"], "b") | the text of .* is list
 ValueError | leave_one_out(sentences, "\ud800", "b") | surrogate
 TypeError | explain_similarity(sentences, "a", "b", prompt_names="query") | prompt_names='query'; expected two
-TypeError | leave_one_out(sentences, "a", np.ones(3)) | a vector of length 24
-ValueError | leave_one_out(sentences, "a", np.full(24, np.nan)) | score holds NaN or infinity
-ValueError | leave_one_out(sentences, "a", [[1], [1, 2]]) | not make one
-ValueError | leave_one_out(sentences, "a b", lambda vectors: 1.0) | expected 3 finite numbers, one for each
+ValueError | leave_one_out(sentences, "a", np.ones(3)) | score is .* 24 finite numbers
+ValueError | leave_one_out(sentences, "a", np.full(24, np.nan)) | score is .* finite numbers
+ValueError | leave_one_out(sentences, "a", [[1], [1, 2]]) | score is .* a text, a function
+ValueError | leave_one_out(sentences, "a b", lambda vectors: 1.0) | expected 3 finite numbers
 ValueError | explain_similarity(sentences, "a", "b").largest(0) | count=0; expected an int of at least 1
 """
 
