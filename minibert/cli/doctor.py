@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import minibert
 from minibert._utils.system import available_cores
@@ -258,48 +257,37 @@ def blas() -> dict[str, Any]:
 
 def check_ops(ops: Ops) -> list[Check]:
     """Compare every op with its definition in reference.py, computed in float64."""
+    exact = _results(reference.OPS, np.float64)
+    return [_compare(name, found, exact[name]) for name, found in _results(ops, np.float32).items()]
+
+
+def _results(ops: Ops, kind: type[np.floating[Any]]) -> dict[str, FloatArray]:
+    """Return the results of every op for numbers that are always the same; `kind` is their type."""
     generator = np.random.default_rng(0)
 
     def normal(*shape: int) -> FloatArray:
-        return generator.standard_normal(shape).astype(np.float32)
-
-    def weight(*shape: int) -> FloatArray:
-        made = normal(*shape)
-        made.flags.writeable = False  # like a checkpoint's arrays; a read-only array is another type for the compiler
-        return made
+        return generator.standard_normal(shape).astype(np.float32).astype(kind)
 
     num_tokens, hidden, wide, heads = 77, 72, 200, 3
     cu_seqlens = np.array([0, 50, 50, 76, 77], dtype=np.int32)
-    x, words, types, positions = normal(num_tokens, hidden), weight(30, hidden), weight(2, hidden), weight(60, hidden)
-    ids = [generator.integers(0, len(table), num_tokens).astype(np.int32) for table in (words, types, positions)]
-    norm = LayerNorm("norm", weight(hidden), weight(hidden), 1e-12)
-    dense = Linear(("dense",), weight(wide, hidden), weight(wide))
-    residual = normal(num_tokens, wide)
+    x, residual = normal(num_tokens, hidden), normal(num_tokens, wide)
+    words, types, positions = (normal(rows, hidden) for rows in (30, 2, 60))
+    ids = [generator.integers(0, rows, num_tokens, np.int32) for rows in (30, 2, 60)]
+    norm = LayerNorm("norm", normal(hidden), normal(hidden), 1e-12)
+    dense = ops.prepare(Linear(("dense",), normal(wide, hidden), normal(wide)))
     query, key, value = np.split(normal(num_tokens, 3 * hidden), 3, axis=1)
-    prepared = ops.prepare(dense)
-    x64, dense64 = _double(x), Linear(dense.paths, _double(dense.weight), _double(dense.bias))
-
-    found = ops.embed(words, ids[0], types, ids[1], positions, ids[2])
-    exact = reference.embed(_double(words), ids[0], _double(types), ids[1], _double(positions), ids[2])
-    checks = [
-        _compare("embed", found, exact),
-        _compare("layer_norm", ops.layer_norm(x, norm), reference.layer_norm(x64, norm)),
-        _compare("linear", ops.linear(x, prepared), reference.apply_linear(x64, dense64)),
-    ]
-    for name in dict.fromkeys(ACTIVATIONS.values()):
-        found = ops.linear(x, prepared, activation=name, residual=residual)
-        exact = reference.apply_linear(x64, dense64, activation=name, residual=_double(residual))
-        checks.append(_compare(f"linear, {name}, residual", found, exact))
-    wanted = reference.attention(_double(query), _double(key), _double(value), cu_seqlens, heads, return_probs=True)
-    output = ops.attention(query, key, value, cu_seqlens, heads, return_probs=True)
-    checks.append(_compare("attention", output.context, wanted.context))
-    found, exact = (np.concatenate([p.ravel() for p in probs or ()]) for probs in (output.probs, wanted.probs))
-    checks.append(_compare("attention, probs", found, exact))
-    return checks
-
-
-def _double(array: FloatArray) -> npt.NDArray[np.float64]:
-    return array.astype(np.float64)
+    attention = ops.attention(query, key, value, cu_seqlens, heads, return_probs=True)
+    return {
+        "embed": ops.embed(words, ids[0], types, ids[1], positions, ids[2]),
+        "layer_norm": ops.layer_norm(x, norm),
+        "linear": ops.linear(x, dense),
+        **{
+            f"linear, {name}, residual": ops.linear(x, dense, activation=name, residual=residual)
+            for name in dict.fromkeys(ACTIVATIONS.values())
+        },
+        "attention": attention.context,
+        "attention, probs": np.concatenate([probs.ravel() for probs in attention.probs or ()]),
+    }
 
 
 def _compare(name: str, found: FloatArray, exact: FloatArray) -> Check:
