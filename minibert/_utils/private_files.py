@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -166,8 +167,10 @@ class Deleted(NamedTuple):
     bytes: int
 
 
-def delete_files(folder: Path, names: re.Pattern[str]) -> Deleted:
+def delete_files(folder: Path, names: re.Pattern[str], *, unused_seconds: float = 0.0) -> Deleted:
     """Delete the regular files with such names in a folder, and the folder if it is empty then.
+
+    With `unused_seconds`, only the user's own files that were not used for so long.
 
     Raises
     ------
@@ -180,7 +183,9 @@ def delete_files(folder: Path, names: re.Pattern[str]) -> Deleted:
             at = opened.descriptor
             for name in filter(names.fullmatch, os.listdir(opened.path if at is None else at)):
                 state = os.stat(opened.name(name), dir_fd=at, follow_symlinks=False)
-                if stat.S_ISREG(state.st_mode):
+                own = not _HAS_OWNERS or state.st_uid == os.geteuid()
+                unused = not unused_seconds or (own and time.time() - state.st_mtime > unused_seconds)
+                if stat.S_ISREG(state.st_mode) and unused:
                     os.unlink(opened.name(name), dir_fd=at)
                     count, size = count + 1, size + state.st_size
         with contextlib.suppress(OSError):  # it holds other files

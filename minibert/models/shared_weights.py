@@ -35,7 +35,6 @@ import math
 import mmap
 import os
 import re
-import stat
 import sys
 import time
 import zlib
@@ -49,6 +48,7 @@ import minibert
 from minibert._utils.files import FileLock, os_reason
 from minibert._utils.private_files import (
     HAS_FOLDER_DESCRIPTORS,
+    delete_files,
     open_folder,
     open_trusted,
     read_trusted,
@@ -251,7 +251,9 @@ def shared_arrays(
             arrays = _map(folder, name, key)
     finally:
         lock.release(delete=True)
-    _delete_unused(folder)
+    if HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
+        with contextlib.suppress(OSError):  # other processes may map the files; they keep them
+            delete_files(folder, FILE_NAMES, unused_seconds=_UNUSED_SECONDS)
     if arrays is None:
         raise OSError(0, f"{name} was written, but what is read is not the same")
     return arrays
@@ -357,19 +359,3 @@ def _pieces(key: str, title: str, arrays: Mapping[str, FloatArray]) -> list[byte
     for piece in (line, *body):
         checksum = zlib.crc32(piece, checksum)
     return [checksum.to_bytes(_CHECKSUM_SIZE, "little"), line, *body]
-
-
-def _delete_unused(folder: Path) -> None:
-    """Delete the user's files that were not used for `_UNUSED_SECONDS`, and what killed writers left; never raise.
-
-    A file may be deleted while another process maps it.
-    """
-    if not HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
-        return
-    with contextlib.suppress(OSError), open_folder(folder) as opened:
-        for name in filter(FILE_NAMES.fullmatch, os.listdir(opened.descriptor)):
-            with contextlib.suppress(OSError):
-                state = os.stat(name, dir_fd=opened.descriptor, follow_symlinks=False)
-                own = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
-                if own and time.time() - state.st_mtime > _UNUSED_SECONDS:
-                    os.unlink(name, dir_fd=opened.descriptor)
