@@ -47,14 +47,15 @@ class Where:
     sequences: Any = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                object.__setattr__(self, field.name, _frozen(field.name, value))
+        for name, value in self.given():
+            object.__setattr__(self, name, _frozen(name, value))
+
+    def given(self) -> list[tuple[str, npt.NDArray[Any]]]:
+        """Return what is not None, by name."""
+        return [(name, value) for name, value in vars(self).items() if value is not None]
 
     def __str__(self) -> str:
-        parts = [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
-        return ", ".join(f"{name}={brief(value.tolist())}" for name, value in parts if value is not None)
+        return ", ".join(f"{name}={brief(value.tolist())}" for name, value in self.given())
 
 
 def copied_array(name: str, value: Any) -> npt.NDArray[Any]:
@@ -117,7 +118,7 @@ class Edit:
     @classmethod
     def zero(cls, **where: Indices) -> Edit:
         """Set to 0."""
-        return cls((Change("zero", None, _where("zero", where)),))
+        return cls((Change("zero", np.float64(0), _where("zero", where)),))
 
     @classmethod
     def mean(cls, over: Literal["tokens", "features", "heads"] = "tokens", **where: Indices) -> Edit:
@@ -228,55 +229,62 @@ def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
 # --- one change of one value ------------------------------------------------------------------------------------------
 
 
+# Kind of a value -> the axes of one sequence's array, as `Where` calls them.
+_AXES = {"tokens": ("tokens", "features"), "pairs": ("heads", "tokens", "keys"), "pooled": ("features",)}
+
+# Kind of a value -> the axes over which there is a mean, and their numbers in the array.
+_MEANS = {
+    "tokens": {"tokens": -2, "features": -1},
+    "pairs": {"tokens": -2, "features": -1, "heads": 0},
+    "pooled": {"features": -1},
+}
+
+# Kind of change -> the new numbers, of the old ones and those that were given.
+_ARITHMETIC: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
+    "zero": lambda part, numbers: numbers,
+    "replace": lambda part, numbers: numbers,
+    "scale": np.multiply,
+    "add": np.add,
+}
+
+
 class Target:
     """A value of the model and the batch that it belongs to: what an edit is checked against and applied to."""
 
     def __init__(self, spec: Spec, names: Names, batch: PackedBatch, columns: Sequence[IntArray]) -> None:
         self.spec = spec
-        self.names = names
         self.batch = batch
         self.columns = columns
         self.shape = spec.shape(*batch.mask.shape)
+        self._num_heads = names.sizes.num_attention_heads
 
     # --- where --------------------------------------------------------------------------------------------------------
 
     def check_where(self, where: Where) -> None:
         """Refuse indices that this value does not have."""
         spec, (num_sequences, length) = self.spec, self.batch.mask.shape
-        allowed = {
-            "tokens": ("tokens", "features", *(("heads",) if spec.has_heads else ())),
-            "pairs": ("heads", "tokens", "keys"),
-            "pooled": ("features",),
-        }[spec.kind]
-        for name in ("heads", "tokens", "keys", "features"):
-            if getattr(where, name) is not None and name not in allowed:
+        names = [*_AXES[spec.kind], *(("heads",) if spec.has_heads and spec.kind == "tokens" else ())]
+        counts = {"heads": self._num_heads, "features": spec.width, "sequences": num_sequences}
+        for name, value in where.given():
+            if name != "sequences" and name not in names:
                 raise ValueError(
-                    f"{spec.name} does not have {name}; it has {', '.join(allowed)} and sequences. Attention "
+                    f"{spec.name} does not have {name}; it has {', '.join(names)} and sequences. Attention "
                     "heads are separate in query, key, value, scores, probs and attention.self."
                 )
-        if where.heads is not None and where.features is not None:
-            raise ValueError("heads and features are both given; a head is a range of features, so give one of them.")
-        counts = {
-            "heads": (self.names.sizes.num_attention_heads, "attention heads"),
-            "features": (spec.width, "features"),
-            "sequences": (num_sequences, "sequences"),
-        }
-        for name, (count, what) in counts.items():
-            if getattr(where, name) is not None:
-                check_indices(name, getattr(where, name).tolist(), count, what=what, expected="an int or several")
-        for name in ("tokens", "keys"):
-            value = getattr(where, name)
-            if value is None:
-                continue
-            if value.dtype.kind == "b" and value.shape != (num_sequences, length):
+            if name in counts:
+                what = "attention heads" if name == "heads" else name
+                check_indices(name, value.tolist(), counts[name], what=what, expected="an int or several")
+            elif value.dtype.kind == "b" and value.shape != (num_sequences, length):
                 raise ValueError(
                     f"{name} has shape {value.shape}; expected {(num_sequences, length)}, that of the batch."
                 )
-            if value.dtype.kind != "b" and value.size and not (value.min() >= 0 and value.max() < length):
+            elif value.dtype.kind != "b" and value.size and not (value.min() >= 0 and value.max() < length):
                 raise ValueError(
                     f"{name}={brief(value.tolist())}; the columns of this batch are 0 to {length - 1}, and negative "
                     "ones are not counted from the end, because padding may be there."
                 )
+        if where.heads is not None and where.features is not None:
+            raise ValueError("heads and features are both given; a head is a range of features, so give one of them.")
 
     def axes(self, where: Where, sequence: int) -> tuple[IntArray, ...] | None:
         """Return the indices that an edit changes, one array for each axis of the sequence's value; or None.
@@ -285,30 +293,23 @@ class Target:
         """
         if where.sequences is not None and sequence not in where.sequences % self.batch.num_sequences:
             return None
-        spec, length = self.spec, len(self.columns[sequence])
-        if spec.kind == "pairs":
-            heads = np.arange(spec.width) if where.heads is None else _once(where.heads % spec.width)
-            found: tuple[IntArray, ...] = (heads, self._rows(where.tokens, sequence), self._rows(where.keys, sequence))
-        else:
-            features: IntArray = np.arange(spec.width)
-            if where.features is not None:
-                features = _once(where.features % spec.width)
-            elif where.heads is not None:
-                num_heads = self.names.sizes.num_attention_heads
-                features = features.reshape(num_heads, -1)[_once(where.heads % num_heads)].reshape(-1)
-            found = (features,) if spec.kind == "pooled" else (self._rows(where.tokens, sequence), features)
-        empty = any(len(axis) == 0 for axis in found) or (length == 0 and spec.kind != "pooled")
-        return None if empty else found
+        found = tuple(self._axis(name, where, sequence) for name in _AXES[self.spec.kind])
+        return found if all(len(axis) for axis in found) else None
 
-    def _rows(self, chosen: npt.NDArray[Any] | None, sequence: int) -> IntArray:
+    def _axis(self, name: str, where: Where, sequence: int) -> IntArray:
+        chosen, width = getattr(where, name), self.spec.width
+        if name in ("heads", "features"):
+            if name == "features" and where.heads is not None:
+                by_head = np.arange(width).reshape(self._num_heads, -1)
+                return by_head[_once(where.heads % self._num_heads)].reshape(-1)
+            return np.arange(width) if chosen is None else _once(chosen % width)
         columns = self.columns[sequence]
         if chosen is None:
             return np.arange(len(columns))
         if chosen.dtype.kind == "b":
             return np.flatnonzero(chosen[sequence, columns])
         asked = _once(chosen)
-        places = np.searchsorted(columns, asked)
-        return places[np.isin(asked, columns)]
+        return np.searchsorted(columns, asked)[np.isin(asked, columns)]
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -320,12 +321,10 @@ class Target:
             self._check_numbers(change)
         elif change.kind == "patch":
             self._check_patch(change.value, change.where)
-        elif change.kind == "mean":
-            axes = {"tokens": ("tokens", "features"), "pairs": ("tokens", "features", "heads"), "pooled": ("features",)}
-            if change.value not in axes[spec.kind]:
-                raise ValueError(
-                    f"over={change.value!r} is not an axis of {spec.name}, which has {' and '.join(axes[spec.kind])}."
-                )
+        elif change.kind == "mean" and change.value not in _MEANS[spec.kind]:
+            raise ValueError(
+                f"over={change.value!r} is not an axis of {spec.name}, which has {' and '.join(_MEANS[spec.kind])}."
+            )
 
     def _check_numbers(self, change: Change) -> None:
         value, shape, spec = change.value, self.shape, self.spec
@@ -383,13 +382,13 @@ class Target:
             return None
         with np.errstate(over="ignore"):
             value[places] = new
-        usable = np.isfinite(value) | np.isneginf(value) if site.name.endswith(".scores") else np.isfinite(value)
-        if not usable.all():
+        is_scores = site.name.endswith(".scores")
+        if not (np.isfinite(value) | (np.isneginf(value) & is_scores)).all():
             raise ValueError(
                 f"{change.kind} made NaN or infinity in {site.name}, sequence {site.sequence}. Expected finite numbers"
-                f"{' or -inf' if site.name.endswith('.scores') else ''}."
+                f"{' or -inf' if is_scores else ''}."
             )
-        if site.name.endswith(".scores") and np.isneginf(value.max(axis=-1, initial=-np.inf)).any():
+        if is_scores and np.isneginf(value.max(axis=-1, initial=-np.inf)).any():
             raise ValueError(
                 f"{change.kind} made all scores of one token -inf in {site.name}, sequence {site.sequence}, so its "
                 "probs are not defined. Leave at least one finite score in each row."
@@ -397,17 +396,10 @@ class Target:
         return value
 
     def _new_part(self, change: Change, site: Site, part: FloatArray, axes: tuple[IntArray, ...]) -> Any:
-        if change.kind == "zero":
-            return 0
-        if change.kind == "scale":
-            return part * self._numbers(change.value, site, axes)
-        if change.kind == "add":
-            return part + self._numbers(change.value, site, axes)
-        if change.kind == "replace":
-            return np.broadcast_to(self._numbers(change.value, site, axes), part.shape)
+        if change.kind in _ARITHMETIC:
+            return _ARITHMETIC[change.kind](part, self._numbers(change.value, site, axes))
         if change.kind == "mean":
-            axis = {"tokens": -2, "features": -1, "heads": 0}[change.value]
-            means = site.array.mean(axis=axis, keepdims=True, dtype=np.float64)
+            means = site.array.mean(axis=_MEANS[self.spec.kind][change.value], keepdims=True, dtype=np.float64)
             return np.broadcast_to(means, site.array.shape)[np.ix_(*axes)]
         if change.kind == "noise":
             seeds = [change.seed, zlib.crc32(site.name.encode()), site.sequence]
@@ -424,13 +416,11 @@ class Target:
             return value[axes[0], None, None]
         if value.ndim == 1:
             return value[axes[-1]] if len(value) == self.spec.width else value
-        whole = np.broadcast_to(value, self.shape)[site.sequence]
-        if self.spec.kind == "pooled":
-            return whole[axes]
-        columns = site.columns
-        if self.spec.kind == "tokens":
-            return whole[np.ix_(columns[axes[0]], axes[1])]
-        return whole[np.ix_(axes[0], columns[axes[1]], columns[axes[2]])]
+        names = _AXES[self.spec.kind]
+        places = [
+            site.columns[axis] if name in ("tokens", "keys") else axis for name, axis in zip(names, axes, strict=True)
+        ]
+        return np.asarray(np.broadcast_to(value, self.shape)[site.sequence][np.ix_(*places)])
 
 
 def _once(indices: npt.NDArray[Any]) -> IntArray:
