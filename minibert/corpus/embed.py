@@ -8,18 +8,20 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray, check_choice
 from minibert.corpus.runs import (
     Counts,
+    Files,
     NumberedLines,
     Progress,
     RunOptions,
     Summary,
     Task,
+    Written,
     is_folder,
     number_settings,
     run_shards,
@@ -32,6 +34,9 @@ from minibert.vectors.layers import resolve_layers
 
 Results = tuple[EncodedTexts, str]
 """The results of the texts of a shard, and the name of the processor that has computed them (`Ops.processor`)."""
+
+
+_Computed = tuple[NumberedLines, Results | None]
 
 
 class Encoder(Protocol):
@@ -171,19 +176,13 @@ class _Vectors(Task):
         self.files, self.width, self.into_folder = writer.files, writer.width, writer.into_folder
         self.has_room = encoder.has_room  # type: ignore[method-assign]
 
-    def begin(self, chunk: NumberedLines, progress: Progress) -> Callable[[], tuple[NumberedLines, Results | None]]:
+    def begin(self, chunk: NumberedLines, progress: Progress) -> Callable[[], _Computed]:
         texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
         progress(len(chunk) - len(texts))
         wait = self._encoder.submit(texts, progress) if texts else lambda: None
         return lambda: (chunk, wait())
 
-    def write(
-        self,
-        result: tuple[NumberedLines, Results | None],
-        before: Counts,
-        files: Sequence[BinaryIO],
-        progress: Progress,
-    ) -> tuple[Counts, str | None]:
+    def write(self, result: _Computed, before: Counts, files: Files, progress: Progress) -> Written:
         chunk, results = result
         encoded, processor = results or (None, None)
         rows, indices, next_index, n_tokens, n_cut = list[dict[str, Any]](), list[int](), 0, 0, 0

@@ -27,12 +27,14 @@ from minibert._utils.validation import IntArray, check_choice
 from minibert.bert.packed import PackedBatch
 from minibert.corpus.runs import (
     Counts,
+    Files,
     NumberedLines,
     Progress,
     RunOptions,
     ShardFile,
     Summary,
     Task,
+    Written,
     join_bytes,
     number_settings,
     run_shards,
@@ -152,13 +154,11 @@ class _TokenTask(Task):
     def __post_init__(self) -> None:
         self.width = self.model.config.hidden_size
 
-    def lines(self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress) -> _NumTokens:
+    def lines(self, kept: NumberedLines, before: Counts, files: Files, progress: Progress) -> _NumTokens:
         """Write input lines; return the number of their tokens, and of texts that were cut."""
         raise NotImplementedError
 
-    def write(
-        self, result: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
-    ) -> tuple[Counts, str | None]:
+    def write(self, result: NumberedLines, before: Counts, files: Files, progress: Progress) -> Written:
         kept = [one for one in result if one[1].problem is None or self.run.keep(one[1])]
         n_tokens, n_cut = self.lines(kept, before, files, progress)
         progress(len(result) - len(kept))
@@ -191,7 +191,7 @@ class _States(_TokenTask):
     def probe(self) -> npt.NDArray[Any]:
         return self._embed(["minibert"])[0].vectors[0].reshape(-1)
 
-    def lines(self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress) -> _NumTokens:
+    def lines(self, kept: NumberedLines, before: Counts, files: Files, progress: Progress) -> _NumTokens:
         array, index = files
         array.write(self._header(0))
         n_tokens = n_cut = 0
@@ -360,7 +360,7 @@ class _GoogleLines(_TokenTask):
         ((line, _, _),) = google_lines(self.model, self.tokenizer, [(0, "minibert")], **self.how)
         return np.array([layer["values"] for layer in json.loads(line)["features"][0]["layers"]]).reshape(-1)
 
-    def lines(self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress) -> _NumTokens:
+    def lines(self, kept: NumberedLines, before: Counts, files: Files, progress: Progress) -> _NumTokens:
         n_tokens = n_cut = 0
         texts = ((number, input_line.text) for number, input_line in kept)
         for line, tokens, cut in google_lines(self.model, self.tokenizer, texts, **self.how):

@@ -74,6 +74,9 @@ NumberedLines = list[tuple[int, InputLine]]
 Progress = Callable[[int], object]
 """Called with the number of input lines done since its last call."""
 
+Files = Sequence[BinaryIO]
+"""The open files of a shard, one for each of `Task.files`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
@@ -98,6 +101,10 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+Written = tuple[Counts, str | None]
+"""The counts of a shard that was written, and the processor that has computed it; None if nothing was computed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,9 +235,7 @@ class Task:
         """Return whether a further shard should begin before the oldest one of those that have begun is saved."""
         return False
 
-    def write(
-        self, result: Any, before: Counts, files: Sequence[BinaryIO], progress: Progress
-    ) -> tuple[Counts, str | None]:
+    def write(self, result: Any, before: Counts, files: Files, progress: Progress) -> Written:
         """Write a shard's files.
 
         Parameters
@@ -247,7 +252,7 @@ class Task:
         -------
         counts : Counts
         processor : str or None
-            The name of the processor that has computed (`Ops.processor`); None if nothing was computed.
+            As `Ops.processor` names it.
         """
         raise NotImplementedError
 
@@ -586,9 +591,7 @@ class _RunFolder:
 
     # -- shards
 
-    def save(
-        self, number: int, write: Callable[[list[BinaryIO]], tuple[Counts, str | None]], check: Callable[[], object]
-    ) -> Counts:
+    def save(self, number: int, write: Callable[[Files], Written], check: Callable[[], object]) -> Counts:
         """Write the files of a shard, then its record. After the return a crash cannot lose it.
 
         Parameters
@@ -599,7 +602,7 @@ class _RunFolder:
         check : callable
             Called before the record is written; if it raises, the shard is not saved.
         """
-        results: list[tuple[Counts, str | None]] = []
+        results = list[Written]()
         paths = [self._shard(number, file.suffix) for file in self.task.files]
 
         def write_all(opened: list[BinaryIO]) -> None:

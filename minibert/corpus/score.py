@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray, check_choice
 from minibert.corpus.runs import (
     Counts,
+    Files,
     NumberedLines,
     Progress,
     RunOptions,
     ShardFile,
     Summary,
     Task,
+    Written,
     number_settings,
     run_shards,
 )
@@ -160,9 +162,7 @@ class _Lines(Task):
         self.files = (ShardFile(".jsonl", path),)
         return self
 
-    def write(
-        self, result: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
-    ) -> tuple[Counts, str | None]:
+    def write(self, result: NumberedLines, before: Counts, files: Files, progress: Progress) -> Written:
         texts = [line.text for _, line in result if line.text is not None]
         fields, n_tokens, n_cut = self.compute(texts, progress) if texts else ([], 0, 0)
         progress(len(result) - len(texts))
