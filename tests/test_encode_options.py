@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import inspect
 import re
@@ -84,21 +83,3 @@ def test_the_command_line_offers_the_choices_of_the_library(verb: str, option: s
 
 def test_the_kernels_have_every_activation() -> None:
     assert set(ACTIVATION_CODES) - {None, "sigmoid"} == set(ACTIVATIONS.values())
-
-
-def test_no_message_of_the_library_names_a_flag() -> None:
-    found = []
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        if path.parent.name == "cli":
-            continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        documents = {
-            ast.get_docstring(node, clean=False)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        }
-        for node in ast.walk(tree):
-            text = node.value if isinstance(node, ast.Constant) else None
-            if isinstance(text, str) and text not in documents and _FLAG.search(text) and "pip install" not in text:
-                found.append(f"{path.name}:{node.lineno}: {text}")
-    assert not found

@@ -392,12 +392,9 @@ SEARCH = "Represent this sentence for searching relevant passages: "
     ("name", "query", "passage"),
     [
         ("intfloat/e5-small", "query: ", "passage: "),
-        ("intfloat/e5-large-v2", "query: ", "passage: "),
         ("intfloat/multilingual-e5-small", "query: ", "passage: "),
         ("BAAI/bge-base-en-v1.5", SEARCH, ""),
-        ("baai/bge-small-en", SEARCH, ""),
         ("BAAI/bge-large-zh-v1.5", "为这个句子生成表示以用于检索相关文章：", ""),
-        ("Snowflake/snowflake-arctic-embed-m-v1.5", SEARCH, ""),
         ("mixedbread-ai/mxbai-embed-large-v1", SEARCH, ""),
     ],
 )

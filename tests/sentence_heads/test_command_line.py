@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 
 import minibert
 from minibert import CrossEncoder, SparseEncoder
-from minibert.cli import output as display
 from minibert.corpus.score import rerank_corpus, sparse_corpus
 from minibert.corpus.sources import Source
 from tests.support.command_line import run, standard_input
@@ -69,44 +69,14 @@ def test_json_holds_the_answers_of_the_pipeline(home: Path, capsys: pytest.Captu
 def test_text_for_people(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, *in_home(home, *VERBS["fill-mask"][0]))[1]
     lines = out.splitlines()
-    assert (lines[0], lines[3], lines[4], lines[7], len(lines)) == (
-        *("a [MASK]", "the [MASK] [MASK]", "  [MASK] 1", "  [MASK] 2"),
-        10,
-    )
-    assert "\x1b" not in out
-    code, out, err = run(
-        capsys, *in_home(home, "classify", "a cat", "--text-pair", "the dog", "-m", "SequenceClassification")
-    )
-    assert (code, err, out.splitlines()[0]) == (0, "", "a cat")
-    assert out.splitlines()[1].endswith("LABEL_0")
-    code, out, err = run(
-        capsys, *in_home(home, "answer", "the cat", "a dog sat on the mat", "-k", "2", "-m", "QuestionAnswering")
-    )
+    assert (lines[0], lines[3], lines[4], len(lines)) == ("a [MASK]", "the [MASK] [MASK]", "  [MASK] 1", 10)
+    words = ["answer", "the cat", "a dog sat on the mat", "-k", "2", "-m", "QuestionAnswering"]
+    code, out, err = run(capsys, *in_home(home, *words))
     assert (code, err) == (0, "")
-    found = minibert.pipeline("question-answering", str(home / "QuestionAnswering"))(
-        question="the cat", context="a dog sat on the mat", top_k=2
-    )
+    ask = minibert.pipeline("question-answering", str(home / "QuestionAnswering"), top_k=2)
+    found = ask(question="the cat", context="a dog sat on the mat")
     assert [line.split()[0] for line in out.splitlines()[::2]] == [f"{one['score']:.3f}" for one in found]
     assert f"[{found[0]['answer']}]" in out.splitlines()[1]
-
-
-def test_colours_are_for_terminals_only(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = in_home(home, "ner", "a cat sat on the mat", "-m", "TokenClassification")
-    plain = run(capsys, *arguments)[1]
-    assert "PER]" in plain
-    assert "\x1b" not in plain
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert display.painter()("a", "PER") == "\x1b[1;36ma\x1b[0m"
-    coloured = run(capsys, *arguments)[1]
-    assert "\x1b[1;36m[" in coloured
-    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
-        with monkeypatch.context() as patch:
-            patch.setenv(name, value)
-            assert run(capsys, *arguments)[1] == plain
 
 
 def test_rerank(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,49 +139,52 @@ def test_files(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 def test_an_interrupted_run_ends_with_the_same_bytes(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    sources = [Source(str(home / "lines.txt"), "text")]
+    sparse, cross = SparseEncoder(home / "MaskedLM"), CrossEncoder(home / "SequenceClassification")
+    given = {"sources": [Source(str(home / "lines.txt"), "text")], "shard_size": 2}
+    if kind == "sparse":
+        compute, owner, name = partial(sparse_corpus, sparse, **given), sparse, "encode_chunks"
+    else:
+        compute, owner, name = partial(rerank_corpus, cross, "q", **given), cross, "score_pairs"
+    compute(output=tmp_path / "whole.jsonl")
+    calls, true = iter(("the fixed text", "the first shard")), getattr(owner, name)
 
-    def compute(output: Path, **options: Any) -> Any:
-        if kind == "sparse":
-            return sparse_corpus(SparseEncoder(home / "MaskedLM"), sources, output, shard_size=2, **options)
-        return rerank_corpus(
-            CrossEncoder(home / "SequenceClassification"), "q", sources, output, shard_size=2, **options
-        )
-
-    compute(tmp_path / "whole.jsonl")
-    calls, owner, name = 0, *((SparseEncoder, "encode_chunks") if kind == "sparse" else (CrossEncoder, "score_pairs"))
-    true = getattr(owner, name)
-
-    def interrupted(*given: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:  # the fixed text, the first shard, and now the second one
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(calls, None) is None:
             raise KeyboardInterrupt
-        return true(*given, **options)
+        return true(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            compute(tmp_path / "again.jsonl")
+            compute(output=tmp_path / "again.jsonl")
     assert not (tmp_path / "again.jsonl").exists()
-    summary = compute(tmp_path / "again.jsonl", resume=True)
+    summary = compute(output=tmp_path / "again.jsonl", resume=True)
     assert (summary.n_texts, summary.n_resumed, summary.n_cut) == (5, 2, 1)
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
 def test_lines_that_cannot_be_used(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl").write_text('{"text": "a cat"}\n{"text": 3}\n{"text": "the dog"}\n')
+    (tmp_path / "bad.jsonl").write_text('{"text": "a cat"}\n{"text": 3}\n')
     sources, problems = [Source(str(tmp_path / "bad.jsonl"), "jsonl")], list[str]()
     model = SparseEncoder(home / "MaskedLM")
-    with pytest.raises(ValueError, match="1 input line cannot be used; nothing was computed"):
-        sparse_corpus(model, sources, tmp_path / "stop.jsonl")
     sparse_corpus(model, sources, tmp_path / "null.jsonl", on_error="null", report=problems.append)
-    rows = [json.loads(line) for line in (tmp_path / "null.jsonl").read_text().splitlines()]
-    assert rows[1] == {"id": 1, "indices": None, "values": None}
+    assert json.loads((tmp_path / "null.jsonl").read_text().splitlines()[1])["indices"] is None
     assert len(problems) == 1
-    cross = CrossEncoder(home / "SequenceClassification")
-    rerank_corpus(cross, "q", sources, tmp_path / "skip.jsonl", on_error="skip", report=problems.append)
-    assert [json.loads(line)["id"] for line in (tmp_path / "skip.jsonl").read_text().splitlines()] == [0, 2]
+
+
+def test_colours_are_for_terminals_only(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = in_home(home, "ner", "a cat sat on the mat", "-m", "TokenClassification")
+    plain = run(capsys, *arguments)[1]
+    assert "PER]" in plain
+    assert "\x1b" not in plain
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert "\x1b[1;36m[" in run(capsys, *arguments)[1]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run(capsys, *arguments)[1] == plain
 
 
 def test_info_names_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

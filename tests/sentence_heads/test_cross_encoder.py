@@ -70,25 +70,6 @@ def test_softmax_of_several_labels(folders: dict[str, Path]) -> None:
     assert same[0] == same[1]
 
 
-@pytest.mark.parametrize("query", [0, 7, 31])
-@pytest.mark.parametrize("options", [{}, {"top_k": 5}, {"return_documents": True}, {"top_k": 500}])
-def test_orders_of_sentence_transformers(folders: dict[str, Path], query: int, options: dict[str, Any]) -> None:
-    documents = [*dict.fromkeys(texts(40))]
-    expected = theirs("CrossEncoder", folders["one label"]).rank(documents[query], documents, **options)
-    found = CrossEncoder(folders["one label"]).rank(documents[query], documents, truncation="silent", **options)
-    scores = [one["score"] for one in expected]
-    assert len(found) == len(expected)
-    assert [set(one) for one in found] == [set(one) for one in expected]
-    np.testing.assert_allclose([one["score"] for one in found], scores, rtol=0, atol=1e-5)
-    gaps = -np.diff(scores)  # neighbours that are nearer than the error may change places
-    if (gaps > 2e-5).all():
-        assert [one["corpus_id"] for one in found] == [one["corpus_id"] for one in expected]
-    for one in found:
-        assert type(one["corpus_id"]) is int
-        assert type(one["score"]) is float
-        assert one.get("text", documents[one["corpus_id"]]) == documents[one["corpus_id"]]
-
-
 def test_equal_scores_keep_the_order_of_the_documents(one: CrossEncoder) -> None:
     found = one.rank("a", ["b", "cat", "b", "cat", "b"])
     best = found[0]["corpus_id"]

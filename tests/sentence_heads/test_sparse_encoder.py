@@ -228,6 +228,8 @@ def test_the_forms_of_answers(folders: dict[str, Path]) -> None:
         assert model.decode(form, top_k=2) == model.decode(whole, top_k=2)
         np.testing.assert_allclose(model.similarity(form, whole), dense @ dense.T, rtol=1e-5)
     assert model.sparsity(whole[:0]) == {"active_dims": 0.0, "sparsity_ratio": 1.0}
+    assert isinstance(model.model, BertForMaskedLM)
+    assert (model.prompts, model.similarity_fn_name) == ({"query": "", "document": ""}, "dot")
 
 
 def test_stored_zeros_are_vectors_of_length_0(folders: dict[str, Path]) -> None:
@@ -264,15 +266,3 @@ def test_saved_models_are_the_same_models(folders: dict[str, Path], tmp_path: Pa
         assert again.encode(given, truncation="silent").data.tobytes() == expected.data.tobytes()
         found = theirs("SparseEncoder", tmp_path / name).encode(given, convert_to_sparse_tensor=False).numpy()
         np.testing.assert_allclose(found, expected.todense(), rtol=1e-5, atol=1e-5)
-
-
-def test_what_programs_read(folders: dict[str, Path]) -> None:
-    model = SparseEncoder(folders["plain"])
-    assert isinstance(model.model, BertForMaskedLM)
-    assert model.prompts == {"query": "", "document": ""}
-    assert model.similarity_fn_name == "dot"
-    assert model.splade_pooling_chunk_size is None
-    model.splade_pooling_chunk_size = 16
-    assert model.get_sentence_embedding_dimension() == model.config.vocab_size
-    assert model.tokenize(["a cat"])["input_ids"].shape == (1, 4)
-    assert repr(model).startswith("SparseEncoder(BertForMaskedLM(2 layers")

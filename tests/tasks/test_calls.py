@@ -42,36 +42,6 @@ INPUTS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 # --- models and tokenizers --------------------------------------------------------------------------------------------
 
 
-def test_a_tokenizer_by_name_is_looked_for_where_the_model_is(
-    folder_for: FolderFor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = folder_for("text-classification")
-    commit = tmp_path / "models--someone--words" / "snapshots" / ("0" * 40)
-    BertTokenizer.from_pretrained(folder).save_pretrained(commit)
-    (commit / "config.json").write_bytes((folder / "config.json").read_bytes())
-    (commit.parents[1] / "refs").mkdir()
-    (commit.parents[1] / "refs" / "main").write_text("0" * 40)
-    asked: list[dict[str, Any]] = []
-    load = BertTokenizer.from_pretrained
-
-    def listening(*arguments: Any, **options: Any) -> BertTokenizer:
-        asked.append(options)
-        return load(*arguments, **options)
-
-    monkeypatch.setattr(BertTokenizer, "from_pretrained", listening)
-    options = {"cache_dir": tmp_path, "local_files_only": True, "token": False}
-    pipe = minibert.pipeline("text-classification", folder, tokenizer="someone/words", **options)
-    assert pipe("the cat") == minibert.pipeline("text-classification", folder)("the cat")
-    assert asked == [options]
-
-
-def test_labels_of_a_pipeline_can_be_a_generator(folder_for: FolderFor) -> None:
-    folder = folder_for("zero-shot-classification")
-    pipe = minibert.pipeline("zero-shot-classification", folder, candidate_labels=(one for one in ("cat", "dog")))
-    assert pipe("the cat") == pipe("the cat", ["cat", "dog"])
-    assert sorted(pipe("the cat")["labels"]) == ["cat", "dog"]
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_a_name_a_folder_and_a_loaded_model(task: str, folder_for: FolderFor, ours: Ours) -> None:
     folder = folder_for(task, length=64)
@@ -136,19 +106,9 @@ def test_a_head_that_gives_tuples_gives_the_same_answers(task: str, folder_for: 
 
 def test_keywords_of_transformers_that_change_nothing(folder_for: FolderFor) -> None:
     folder = folder_for("fill-mask", length=64)
-    pipe = minibert.pipeline(
-        "fill-mask",
-        folder,
-        device="cpu",
-        framework="pt",
-        torch_dtype=torch.float32,
-        device_map="auto",
-        trust_remote_code=False,
-        use_fast=True,
-        num_workers=0,
-        model_kwargs={"attn_implementation": "sdpa"},
-        top_k=2,
-    )
+    options = {"device": "cpu", "framework": "pt", "torch_dtype": torch.float32, "device_map": "auto", "num_workers": 0}
+    same = {"trust_remote_code": False, "use_fast": True, "model_kwargs": {"attn_implementation": "sdpa"}}
+    pipe = minibert.pipeline("fill-mask", folder, top_k=2, **options, **same)
     assert len(pipe(MASKED[0])) == 2
     assert minibert.pipeline("fill-mask", folder, device=-1)(MASKED[0], top_k=2) == pipe(MASKED[0])
 

@@ -14,7 +14,6 @@ import pytest
 import minibert
 from tests.support.splade_tiny import REASON, splade_tiny
 from tests.support.task_models import (
-    ENTITY_LABELS,
     SHAPES,
     difference,
     real_texts,
@@ -75,9 +74,7 @@ def with_masks(text: str, count: int = 1) -> str:
 FILLED: list[dict[str, Any]] = [
     {},
     {"top_k": 1},
-    {"top_k": 20},
     {"targets": ["cat", "dog", "of", "cat"]},
-    {"targets": "the", "top_k": 3},
     {"tokenizer_kwargs": {"truncation": True, "max_length": 40}, "top_k": 2},
 ]
 
@@ -107,8 +104,6 @@ def test_fill_mask(shape: str, pipes: Pipes, counted: Counted) -> None:
 CLASSIFIED: list[dict[str, Any]] = [
     {},
     {"top_k": None},
-    {"top_k": 2},
-    {"top_k": 1},
     {"function_to_apply": "sigmoid"},
     {"function_to_apply": "none", "top_k": None},
     {"function_to_apply": "softmax", "top_k": 99},
@@ -160,13 +155,6 @@ def test_token_classification(vocabulary: str, how: str, pipes: Pipes, counted: 
     check("token-classification", both, real_texts(4), ignored, counted)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("how", ["none", "simple", "first", "average", "max"])
-def test_entities_of_other_shapes(shape: str, how: str, pipes: Pipes, counted: Counted) -> None:
-    both = pipes("token-classification", vocabulary="uncased", **SHAPES[shape])
-    check("token-classification", both, real_texts(4), {"aggregation_strategy": how}, counted)
-
-
 @pytest.mark.parametrize("how", ["simple", "first", "average", "max"])
 @pytest.mark.parametrize("stride", [0, 5, 20])
 def test_windows_of_tokens(how: str, stride: int, pipes: Pipes, counted: Counted) -> None:
@@ -184,12 +172,6 @@ def test_texts_as_words(how: str, options: dict[str, Any], pipes: Pipes, counted
     assert difference(ours(texts, **arguments), run_theirs(theirs, texts, **arguments)) is None
     assert difference(ours(texts[0], **arguments), run_theirs(theirs, texts[0], **arguments)) is None
     counted("token-classification", len(texts) + 1)
-
-
-def test_labels_in_another_order(pipes: Pipes, counted: Counted) -> None:
-    labels = dict(reversed(ENTITY_LABELS.items()))
-    both = pipes("token-classification", vocabulary="uncased", id2label=labels)
-    check("token-classification", both, real_texts(4), {}, counted)
 
 
 # --- zero-shot-classification -----------------------------------------------------------------------------------------
