@@ -1,4 +1,5 @@
-"""`minibert.vectors.quantization` under its public name."""
+"""The part of `minibert.vectors.similarity` that quantizes, under its public name."""
 
-from minibert.vectors.quantization import *  # noqa: F403
-from minibert.vectors.quantization import __all__ as __all__
+from minibert.vectors.similarity import PRECISIONS, quantization_ranges, quantize_embeddings
+
+__all__ = ["PRECISIONS", "quantization_ranges", "quantize_embeddings"]

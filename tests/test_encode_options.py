@@ -27,7 +27,7 @@ from minibert.scikit import MinibertTransformer
 from minibert.sentence.encoding import EncodeOptions
 from minibert.tokenizer.windows import TRUNCATION, WITHOUT_WINDOWS
 from minibert.vectors.layers import COMBINED, SUBWORD_POOLING
-from minibert.vectors.quantization import PRECISIONS
+from minibert.vectors.similarity import PRECISIONS
 
 _PACKAGE = Path(__file__).parent.parent / "minibert"
 _FLAG = re.compile(r"(?<![\w-])--[a-z]")

@@ -38,8 +38,8 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection
-from minibert.vectors.quantization import PRECISIONS
 from minibert.vectors.similarity import (
+    PRECISIONS,
     SIMILARITY_FUNCTIONS,
     SimilarityFunction,
     check_truncate_dim,

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray, Int64Array, check_choice, check_int
-from minibert.vectors.quantization import quantization_ranges, quantize_embeddings
 from minibert.vectors.search import as_matrix
+from minibert.vectors.similarity import quantization_ranges, quantize_embeddings
 
 __all__ = ["semantic_search_faiss", "semantic_search_usearch"]
 
