@@ -55,14 +55,10 @@ _NOT_VALUES = (".txt", ".md", ".log", ".py")
 # The most levels of lists in lists that are read.
 _DEEPEST = 32
 
-_SAFETENSORS = {
+# As safetensors names them; JSON may have the long names, "float32".
+_DTYPES = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1", "I64": "<i8", "I32": "<i4"},
     **{"I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
-}
-_JSON_DTYPES = {
-    **{"float16": "<f2", "float32": "<f4", "float64": "<f8", "int32": "<i4", "int64": "<i8", "uint8": "|u1"},
-    **{"f16": "<f2", "f32": "<f4", "f64": "<f8", "i32": "<i4", "i64": "<i8", "bool": "|b1"},
-    **{"bfloat16": "<u2", "bf16": "<u2"},
 }
 
 
@@ -228,9 +224,9 @@ def _read_safetensors(path: Path) -> Dump:
 
 def _read_tensor(stored: StoredTensor) -> Array:
     shown = printable(str(stored.path))
-    if stored.dtype not in _SAFETENSORS:
-        raise ValueError(f"{shown}: {printable(stored.name)} is {stored.dtype}; expected {', '.join(_SAFETENSORS)}.")
-    count, dtype = math.prod(stored.shape), np.dtype(_SAFETENSORS[stored.dtype])
+    if stored.dtype not in _DTYPES:
+        raise ValueError(f"{shown}: {printable(stored.name)} is {stored.dtype}; expected {', '.join(_DTYPES)}.")
+    count, dtype = math.prod(stored.shape), np.dtype(_DTYPES[stored.dtype])
     with open(stored.path, "rb") as file:
         file.seek(stored.offset)
         content = file.read(count * dtype.itemsize)
@@ -300,11 +296,12 @@ def _json_value(value: Any, shown: str) -> Any:
     name = str(value.get("dtype", value.get("type", "float32"))).removeprefix("torch.").lower()
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**40 for size in shape):
         raise ValueError(f"{shown} has the shape {brief(shape)}; expected a list of integers: {{shape, dtype, data}}.")
-    if name not in _JSON_DTYPES:
-        raise ValueError(f"{shown} has the dtype {brief(name)}; expected one of {', '.join(_JSON_DTYPES)}.")
+    short = name.replace("uint", "u").replace("int", "i").replace("float", "f").upper()
+    if short not in _DTYPES:
+        raise ValueError(f"{shown} has the dtype {brief(name)}; expected one of {', '.join(_DTYPES)}.")
     count = math.prod(shape)
     if isinstance(data, str):
-        dtype = np.dtype(_JSON_DTYPES[name])
+        dtype = np.dtype(_DTYPES[short])
         try:
             content = base64.b64decode(re.sub(r"\s+", "", data), validate=True)
         except (binascii.Error, ValueError) as error:
@@ -312,7 +309,7 @@ def _json_value(value: Any, shown: str) -> Any:
         if len(content) != count * dtype.itemsize:
             raise ValueError(f"{shown} has {len(content)} bytes of data; shape {shape} takes {count * dtype.itemsize}.")
         flat = np.frombuffer(content, dtype)
-        return (_widen(flat) if "bf" in name else flat).reshape(shape)
+        return (_widen(flat) if short == "BF16" else flat).reshape(shape)
     if isinstance(data, dict):  # JSON.stringify(new Float32Array([1, 2])) is {"0": 1, "1": 2}
         if list(data) != [str(i) for i in range(len(data))]:
             raise ValueError(f"{shown}: the keys of its data are not 0, 1, 2, ...; write Array.from(tensor.data).")

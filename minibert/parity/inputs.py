@@ -163,9 +163,6 @@ def _json_rows(value: Any) -> str:
 
 _LARGEST = 2**30
 
-# Beside .json; ids have no place in files without a header.
-_SUFFIXES = (".npz", ".npy", ".safetensors")
-
 
 def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
     """Return inputs as keyword arguments of the model; other keys of a mapping are left out.
@@ -199,24 +196,16 @@ def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    if path.suffix.lower() != ".json":
-        if path.suffix.lower() not in _SUFFIXES and not path.is_dir() and path.exists():
-            raise ValueError(
-                f"{printable(str(path))} is of an unknown kind; expected probe.json, or a .json, .npz or "
-                ".safetensors file with input_ids."
-            )
-        try:
-            return dict(read_dump(path))
-        except NothingComparedError as error:  # that is said of the dump only
-            raise ValueError(str(error)) from error
     shown = printable(str(path))
     try:
+        if path.suffix.lower() != ".json":
+            return dict(read_dump(path))
         content = parse_json(read_bytes(path, limit=_LARGEST), shown)
         if not isinstance(content, dict):
             raise ModelFormatError(f"{shown} holds {brief(content)}; expected an object with input_ids.")
         if "format" in content:
             check_format(content, FORMAT, shown)
-    except ModelFormatError as error:
+    except (ModelFormatError, NothingComparedError) as error:  # these are said of the model and of the dump only
         raise ValueError(str(error)) from error
     return content
 

@@ -373,12 +373,9 @@ class _Diagnosis:
                 return
         states = [state_name(i) for i in range(self._model.config.num_hidden_layers + 1)]
         late = dict(itertools.pairwise(reversed(states)))
-        if moved and moved.items() <= late.items() and search.measured.keys() <= {*states}:
-            late = {name: late[name] for name in search.measured if name in late}
-            others = self._with_names(late)
-            if others and all(finding.mistake for finding in others):
-                yield from [mislabelled(late, namings(late, self._port, self._model.config.num_hidden_layers)), *others]
-                return
+        if moved and moved.items() <= late.items() and (shifted := self._shifted(late)):
+            yield from shifted
+            return
         # What the encoder makes wrong goes on through the head; only what the head adds to that is said of it.
         after = [name for name in self._wrong if name not in search.measured and name != VECTOR]
         in_head = list(head_findings(self._model, self._inputs, self._port, after))
@@ -393,17 +390,11 @@ class _Diagnosis:
         while remaining and len(self._causes) < _MOST:
             remaining = self._explain(remaining)
         search.unknown += remaining
-        early = dict(itertools.pairwise(states))
-        if "embeddings" in search.unknown and search.measured.keys() <= early.keys():
-            # States that are counted from the first layer's output look like weights of the next layer.
-            moved = {name: early[name] for name in search.measured}
-            others = self._with_names(moved)
-            if all(finding.mistake for finding in others) and any(one.id == "W3.shifted" for one in search.chosen):
-                yield from [
-                    mislabelled(moved, namings(moved, self._port, self._model.config.num_hidden_layers)),
-                    *others,
-                ]
-                return
+        # States that are counted from the first layer's output look like weights of the next layer.
+        is_early = "embeddings" in search.unknown and any(one.id == "W3.shifted" for one in search.chosen)
+        if is_early and (shifted := self._shifted(dict(itertools.pairwise(states)))):
+            yield from shifted
+            return
         yield from self._known()
         yield from self._unknown()
         yield from (finding for finding in in_head if finding.mistake)
@@ -457,6 +448,14 @@ class _Diagnosis:
                     if np.linalg.norm(visible(self._port[given], self._inputs.mask) - shown) <= limit:
                         found[given] = name
         return found
+
+    def _shifted(self, holds: Mapping[str, str]) -> list[Finding]:
+        """Return what is wrong if the states are off by one, and known mistakes explain the rest; [] if they do not."""
+        moved = {name: holds[name] for name in self._search.measured if name in holds}
+        others = self._with_names(moved) if self._search.measured.keys() <= {*holds, *holds.values()} else []
+        if not others or not all(finding.mistake for finding in others):
+            return []
+        return [mislabelled(moved, namings(moved, self._port, self._model.config.num_hidden_layers)), *others]
 
     def _with_names(self, moved: Mapping[str, str]) -> list[Finding]:
         """Return what is wrong if the arrays have the names whose values they hold."""
