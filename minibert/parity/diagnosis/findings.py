@@ -427,10 +427,9 @@ def _of_head(model: Model, entry: Entry, x: FloatArray, given: FloatArray) -> It
             tried.append((x @ weight + bias, "W1.head", text, "A weight is (outputs, inputs): y = x W^T + b."))
     elif entry.symbol == "transform_act":
         exact = reference.ACTIVATION_FUNCTIONS[model.config.activation](x)
-        curve = fits.fit_activation(x, given)
-        if curve is not None:
-            text = f"hidden_act: in {name} {curve[0]} is applied; config.json has {model.config.hidden_act}"
-            tried.append((CURVES[curve[0]](x), "G1.head", text, "The head applies hidden_act of config.json too."))
+        for applied, curve in CURVES.items():
+            text = f"hidden_act: in {name} {applied} is applied; config.json has {model.config.hidden_act}"
+            tried.append((curve(x), "G1.head", text, "The head applies hidden_act of config.json too."))
     else:
         assert predictions is not None
         exact = reference.layer_norm(x, predictions.transform_norm)

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, Int64Array
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis.catalogue import MISTAKES, eps_mistake, layer_mistake, leak_mistake, scale_mistake
-from minibert.parity.diagnosis.formulas import CURVES
 from minibert.parity.diagnosis.forward import Mistake, symbol_of
 
 if TYPE_CHECKING:
@@ -77,18 +76,6 @@ def fit_scale(query: FloatArray, key: FloatArray, scores: FloatArray, num_heads:
     rest = scores - factor * products
     spread = math.sqrt(float((rest * rest).sum()) / max(float((scores * scores).sum()), 1e-300))
     return factor if spread <= 1e-3 and factor else None
-
-
-def fit_activation(before: FloatArray, after: FloatArray) -> tuple[str, float] | None:
-    """Return the curve of `CURVES` that is nearest to the points (before, after), and its RMS error."""
-    finite = np.isfinite(before) & np.isfinite(after)
-    if not finite.any():
-        return None
-    x, y = before[finite].astype(np.float64), after[finite]
-    with np.errstate(all="ignore"):
-        errors = {name: float(np.sqrt(np.mean((curve(x) - y) ** 2))) for name, curve in CURVES.items()}
-    name = min(errors, key=lambda one: errors[one])
-    return name, errors[name]
 
 
 def fit_leak(scores: FloatArray, probs: FloatArray, mask: npt.NDArray[np.bool_]) -> float | None:
