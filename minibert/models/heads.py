@@ -22,14 +22,14 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray, brief
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import heads
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, Weights
 from minibert.models.bert import BertModel, BertPreTrainedModel
 from minibert.models.embeddings import Embedding
-from minibert.models.inputs import as_numbers, pack
+from minibert.models.inputs import as_numbers, check_ids, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import (
     BertForPreTrainingOutput,
@@ -433,18 +433,11 @@ def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArra
     found = np.array(as_numbers("positions", positions))
     if found.size == 0 and not isinstance(positions, np.ndarray):
         return np.zeros((0, 2), dtype=np.int64)
-    if found.dtype.kind not in "iu":
-        raise TypeError(f"positions holds {found.dtype} values; expected integers: the row and column of each token.")
     if found.ndim != 2 or found.shape[1] != 2:
         raise ValueError(
             f"positions has shape {found.shape}; expected (n, 2): the row and column of each token, as "
             "np.argwhere(input_ids == mask_token_id) gives them."
         )
-    outside = np.logical_or.reduce((found < 0) | (found >= shape), axis=1)
-    if outside.any():
-        index = int(np.argmax(outside))
-        raise ValueError(
-            f"positions[{index}] is {brief(found[index].tolist())}; the batch has {shape[0]} rows and {shape[1]} "
-            "columns, counted from 0."
-        )
-    return found.astype(np.int64)
+    rows = check_ids("positions[:, 0]", found[:, 0], shape[0], "rows of the batch", ndim=1)
+    columns = check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)
+    return np.stack([rows, columns], axis=1)
