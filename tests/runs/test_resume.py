@@ -104,7 +104,7 @@ def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("job", "kills"), [("npy", 2), ("folder", 1), *(pytest.param(job, 10, marks=pytest.mark.slow) for job in JOBS)]
+    ("job", "kills"), [("npy", 1), *(pytest.param(job, 10, marks=pytest.mark.slow) for job in JOBS)]
 )
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(
     short_folder: Path, tmp_path: Path, job: str, kills: int
@@ -388,6 +388,7 @@ def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(short
     assert np.load(output).shape == (200, 24)
 
 
+@pytest.mark.slow
 def test_of_several_runs_that_begin_together_one_writes(short_folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(2000))
     arguments = arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 200)
