@@ -121,10 +121,7 @@ def test_workers_that_would_compute_something_else(
         (small_folder, ValueError, "computes another vector than this process .* is another one"),
         (tmp_path / "nothing", (ValueError, OSError), "A worker could not compute its texts: .*nothing"),
     ):
-        with (
-            RayWorkers(str(folder), address="local", num_threads=1) as workers,
-            pytest.raises(kind, match=message),
-        ):
+        with RayWorkers(str(folder), address="local", num_threads=1) as workers, pytest.raises(kind, match=message):
             embed(model, texts, output, workers, resume=True)
     version = minibert.__version__
     load = module._Worker._load

@@ -33,10 +33,7 @@ OMP_NUM_THREADS (the most threads, if nothing else gives their number)."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 (by argparse) wrong usage; parity has others."""
     parser = Parser(
-        prog="minibert",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="minibert", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"minibert {minibert.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)

@@ -716,8 +716,7 @@ def _manifest_path(output: str) -> str:
 
 
 def _read_manifest(
-    path: Path,
-    way_on: str = "A run writes its manifest there; delete it or move it elsewhere, or give another output.",
+    path: Path, way_on: str = "A run writes its manifest there; delete it or move it elsewhere, or give another output."
 ) -> dict[str, Any] | None:
     """Return a manifest; None if there is none, ValueError with a sentence on what to do if it is damaged."""
     if not os.path.lexists(path):

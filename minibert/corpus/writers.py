@@ -67,8 +67,7 @@ def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
     """Return the header of an .npy file. Its length does not depend on the number of rows."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
-        header,
-        {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape},
+        header, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     )
     return header.getvalue()
 

@@ -375,5 +375,5 @@ def test_cohere(service: Served, tmp_path: Path, minilm_folder: Path, expected: 
     np.testing.assert_array_equal(bits, quantize_embeddings(expected[:-1], "ubinary"))
     assert_same([score for _, score in sorted(ranked)], scores)
     assert [kind for kind, _ in errors] == [
-        *("UnauthorizedError", "NotFoundError", "BadRequestError", "BadRequestError"),
+        *("UnauthorizedError", "NotFoundError", "BadRequestError", "BadRequestError")
     ]

@@ -117,10 +117,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
     expected, chance, killed, tried, done = contents(tmp_path / "whole"), random.Random(0), 0, 0, list[int]()
     while killed < kills and tried < 10 * kills:
         own = tmp_path / str(tried)
-        output, arguments = (
-            output_of(job, own),
-            arguments_of(job, short_folder, tmp_path / "a.txt", own, 50),
-        )
+        output, arguments = (output_of(job, own), arguments_of(job, short_folder, tmp_path / "a.txt", own, 50))
         moment = 20 if tried == 1 else chance.randint(0, 20)  # the second is killed at the end
         process = start(arguments)
         wait_for(lambda output=output, moment=moment: shards_done(output) >= moment, process)  # type: ignore[misc]
