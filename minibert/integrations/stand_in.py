@@ -7,7 +7,7 @@ from a class that minibert does not have: it gets a placeholder, which raises wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -15,7 +15,7 @@ from importlib.metadata import Distribution
 from os import PathLike
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import minibert
 from minibert._utils.foreign import MODULES_ARE_READ
@@ -30,23 +30,6 @@ _IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
 VERSION = f"6.2.0+minibert.{minibert.__version__}"
 
 
-class Contents(NamedTuple):
-    """What one module of the stand-in has.
-
-    names
-        Names, each with its place in minibert: "module:attribute".
-    source
-        A module of minibert; all of its public names are here too.
-    reasons
-        Names of classes that minibert does not have, each with what to do instead. The name "*" means every other name
-        that begins with a capital letter.
-    """
-
-    names: Mapping[str, str] = {}
-    source: str = ""
-    reasons: Mapping[str, str] = {}
-
-
 _WITHOUT = "leave out `import minibert.compat.sentence_transformers`"
 _TRAINING = f"minibert does not train. Use sentence-transformers itself: {_WITHOUT}. minibert loads what it saves."
 _PARTS = f"{MODULES_ARE_READ} To build a model from single modules use sentence-transformers itself: {_WITHOUT}."
@@ -56,70 +39,44 @@ _EVALUATION = (
 )
 _NOT_YET = f"use sentence-transformers itself: {_WITHOUT}."
 
-_MODEL = {"SentenceTransformer": "minibert:SentenceTransformer"}
-_OTHER_MODELS = {name: f"minibert:{name}" for name in ("CrossEncoder", "SparseEncoder", "MultiVectorEncoder")}
-_OF_UTIL = ("LoggingHandler", "SimilarityFunction", "quantize_embeddings")
-_TRAINERS = tuple(
-    f"{model}{part}"
-    for model in ("SentenceTransformer", *_OTHER_MODELS)
-    for part in ("Trainer", "TrainingArguments", "ModelCardData")
+_MINING = (
+    f"it prepares training data. Use sentence-transformers itself, which works with a model of minibert: {_WITHOUT}."
 )
+
+_CLASSES = ("SentenceTransformer", "CrossEncoder", "SparseEncoder")
+_ENCODERS = ("cross_encoder", "cross_encoder.CrossEncoder", "sparse_encoder", "multi_vector_encoder")
 # In versions before 5.4 each class of sentence_transformers.models has a module of its own name.
 _OF_MODELS = (
     *("BoW", "CLIPModel", "CNN", "Dense", "Dropout", "InputModule", "LayerNorm", "LSTM", "Module", "Normalize"),
     *("Pooling", "Router", "StaticEmbedding", "Transformer", "WeightedLayerPooling", "WordEmbeddings", "WordWeights"),
 )
-_DATA = ("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler", "ParallelSentencesDataset")
+_OF_UTIL = ("util", "similarity_functions", "quantization")
+_OF_TRAINING = ("losses", "datasets", "readers", "trainer", "training_args", "model_card")
 
-_MINING = (
-    f"it prepares training data. Use sentence-transformers itself, which works with a model of minibert: {_WITHOUT}."
-)
-_UTIL = Contents(source="minibert.util", reasons={"mine_hard_negatives": _MINING})
-
-
-def _only(reason: str) -> Contents:
-    return Contents(reasons={"*": reason})
-
-
-def _model(name: str) -> Contents:
-    return Contents({name: f"minibert:{name}"}, reasons={name: _NOT_YET, "*": _TRAINING})
-
-
-# Modules of sentence-transformers 6.2, and the names of versions before 5.4 that libraries still try.
+# The modules of sentence-transformers 6.2, and the names of versions before 5.4 that libraries still try. With each one
+# what is said of a class in it that minibert does not have; "" if there is none, or `_NOT_HERE` knows it.
 MODULES = {
-    "": Contents(
-        names={**_MODEL, **_OTHER_MODELS, **{name: f"minibert.util:{name}" for name in _OF_UTIL}},
-        reasons={
-            "mine_hard_negatives": _MINING,
-            **dict.fromkeys(_OTHER_MODELS, _NOT_YET),
-            **dict.fromkeys((*_TRAINERS, *_DATA), _TRAINING),
-        },
-    ),
-    "SentenceTransformer": Contents(_MODEL),
-    "sentence_transformer": Contents(_MODEL, reasons={"*": _TRAINING}),
-    "sentence_transformer.model": Contents(_MODEL),
-    "cross_encoder": _model("CrossEncoder"),
-    "cross_encoder.CrossEncoder": _model("CrossEncoder"),
-    "cross_encoder.model": _model("CrossEncoder"),
-    "sparse_encoder": _model("SparseEncoder"),
-    "sparse_encoder.model": _model("SparseEncoder"),
-    "multi_vector_encoder": _model("MultiVectorEncoder"),
-    "util": _UTIL,
-    **{f"util.{name}": _UTIL for name in ("similarity", "retrieval", "quantization", "tensor", "logging")},
-    "similarity_functions": _UTIL,
-    "quantization": _UTIL,
-    "models": Contents(reasons=dict.fromkeys((*_OF_MODELS, "*"), _PARTS)),
-    **{f"models.{name}": _only(_PARTS) for name in _OF_MODELS},
-    "base": Contents(),
-    "base.modules": _only(_PARTS),
-    "sentence_transformer.modules": _only(_PARTS),
-    "evaluation": _only(_EVALUATION),
-    "sentence_transformer.evaluation": _only(_EVALUATION),
+    **dict.fromkeys(("", "base", "SentenceTransformer", "sentence_transformer.model"), ""),
+    **dict.fromkeys(_OF_UTIL, ""),
+    **{f"util.{name}": "" for name in ("similarity", "retrieval", "quantization", "tensor", "logging")},
+    **dict.fromkeys(("sentence_transformer", *_ENCODERS, "cross_encoder.model", "sparse_encoder.model"), _TRAINING),
+    **{f"{folder}{name}": _TRAINING for folder in ("", "sentence_transformer.") for name in _OF_TRAINING},
+    **dict.fromkeys(("models", "base.modules", "sentence_transformer.modules"), _PARTS),
+    **{f"models.{name}": _PARTS for name in _OF_MODELS},
+    **dict.fromkeys(("evaluation", "sentence_transformer.evaluation"), _EVALUATION),
+}
+
+# Names that minibert does not have, in any module, each with what to do instead.
+_NOT_HERE = {
+    "mine_hard_negatives": _MINING,
+    "MultiVectorEncoder": _NOT_YET,
     **{
-        f"{folder}{name}": _only(_TRAINING)
-        for folder in ("", "sentence_transformer.")
-        for name in ("losses", "datasets", "readers", "trainer", "training_args", "model_card")
+        f"{model}{part}": _TRAINING
+        for model in (*_CLASSES, "MultiVectorEncoder")
+        for part in ("Trainer", "TrainingArguments", "ModelCardData")
     },
+    **dict.fromkeys(("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler"), _TRAINING),
+    "ParallelSentencesDataset": _TRAINING,
 }
 
 
@@ -145,30 +102,28 @@ def _placeholder(name: str, module: str, reason: str) -> _Placeholder:
 class _Module(ModuleType):
     """A module of the stand-in."""
 
-    @property
-    def _contents(self) -> Contents:
-        return MODULES[_key(self.__name__)]
-
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, but let no module hide a name: `pkg.SentenceTransformer` is a class and an old module."""
-        if not (isinstance(value, _Module) and {name} & {*self._contents.names, *self._contents.reasons}):
+        """Set an attribute, but let no module hide a class: `pkg.SentenceTransformer` is a class and an old module."""
+        if not (isinstance(value, _Module) and name[:1].isupper()):
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        names, source, reasons = self._contents
+        key = _key(self.__name__)
         if name == "__all__":
-            return sorted({*names, *(import_module(source).__all__ if source else ())})
-        if name.startswith("__"):
+            return sorted(import_module("minibert.util").__all__ if key.split(".")[0] in _OF_UTIL else _CLASSES)
+        if name.startswith("_"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        reason = reasons.get(name) or (name[:1].isupper() and reasons.get("*"))
-        if name not in names and name not in reasons and _key(f"{self.__name__}.{name}") in MODULES:
+        if not name[:1].isupper() and _key(f"{self.__name__}.{name}") in MODULES:
             return import_module(f"{self.__name__}.{name}")
-        module, _, attribute = names.get(name, f"{source}:{name}").partition(":")
-        value = getattr(import_module(module), attribute, None) if module and not name.startswith("_") else None
-        if value is None:
-            if not reason:
-                raise AttributeError(_missing(f"{self.__name__}.{name}"))
+        reason = _NOT_HERE.get(name) or (name[:1].isupper() and MODULES[key])
+        if name in _CLASSES:
+            value = getattr(minibert, name)
+        elif name in (util := import_module("minibert.util")).__all__:
+            value = getattr(util, name)
+        elif reason:
             value = _placeholder(name, self.__name__, f"{self.__name__}.{name} is not in minibert: {reason}")
+        else:
+            raise AttributeError(_missing(f"{self.__name__}.{name}"))
         self.__dict__[name] = value
         return value
 
