@@ -95,9 +95,9 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
     @functools.cache
     def folder_of(name: str) -> Path:
-        from tests.support.head_models import head_checkpoint  # it imports torch and transformers
+        from tests.support.head_models import make_model  # it imports torch and transformers
 
-        return head_checkpoint(tmp_path_factory.mktemp(name) / "model", name)
+        return make_model(tmp_path_factory.mktemp(name) / "model", name)
 
     return folder_of
 

@@ -24,7 +24,7 @@ from minibert.kernels import packing
 from minibert.models import shared_weights
 from minibert.models.saving import named_arrays
 from tests.support.checkpoints import random_checkpoint, sentence_model
-from tests.support.head_models import head_checkpoint, inputs_of, logits_of
+from tests.support.head_models import inputs_of, logits_of, make_model
 from tests.support.report import REPORT
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
 
@@ -111,7 +111,7 @@ def test_models_with_heads_share_the_encoder(name: str, folder_of: Any, cache: P
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_decoder_says_if_it_is_tied(tied: bool, tmp_path: Path) -> None:
-    folder = head_checkpoint(tmp_path / "model", "BertForMaskedLM", tie_word_embeddings=tied)
+    folder = make_model(tmp_path / "model", "BertForMaskedLM", tie_word_embeddings=tied)
     expected = BertForMaskedLM.from_pretrained(folder).num_parameters()
     for _ in range(2):
         shared = BertForMaskedLM.from_pretrained(folder, shared_weights=True)

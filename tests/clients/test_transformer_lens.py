@@ -13,7 +13,7 @@ import pytest
 
 from minibert import BertForPreTraining, exact
 from minibert.trace.names import TWO_MEANINGS
-from tests.support.head_models import SIZES, head_checkpoint
+from tests.support.head_models import SIZES, make_model
 from tests.support.report import REPORT
 
 pytestmark = [
@@ -62,7 +62,7 @@ save(model.run_with_cache(ids, token_type_ids=types, attention_mask=mask)[1])
 @pytest.mark.parametrize("kind", _PROGRAMS)
 def test_every_alias_has_the_value_of_transformer_lens(kind: str, tmp_path: Path) -> None:
     """In float64, on a random checkpoint; padding is on the right, because TransformerBridge makes positions of it."""
-    folder = head_checkpoint(tmp_path / "model", "BertForPreTraining", type_vocab_size=2)
+    folder = make_model(tmp_path / "model", "BertForPreTraining", type_vocab_size=2)
     generator = np.random.default_rng(0)
     mask = np.ones((4, 11), dtype=np.int64)
     mask[1, 7:], mask[2, 3:] = 0, 0

@@ -23,9 +23,9 @@ from tests.support.head_models import (
     NUM_LABELS,
     WITH_LABELS,
     WITH_WORDS,
-    head_checkpoint,
     inputs_of,
     logits_of,
+    make_model,
     run_theirs,
     their_model,
     visible,
@@ -173,7 +173,7 @@ def test_a_decoder_of_its_own(folder_of: FolderOf, write: Write, name: str, tie:
 
 def test_the_decoder_takes_the_memory_that_is_documented(tmp_path: Path) -> None:
     """A tied decoder takes 4 V H bytes for minibert's kernels, and nothing for NumPy."""
-    folder = head_checkpoint(tmp_path / "model", "BertForMaskedLM", vocab_size=60_000, hidden_size=24)
+    folder = make_model(tmp_path / "model", "BertForMaskedLM", vocab_size=60_000, hidden_size=24)
     files, config = locate(folder), BertConfig.from_pretrained(folder)
     table, sizes = 4 * 60_000 * 24, {}
     for head in (None, "BertForMaskedLM"):
@@ -214,7 +214,7 @@ def test_the_problem_type_is_kept_and_does_not_change_the_logits(
     tmp_path: Path, problem: str | None, num_labels: int
 ) -> None:
     name = "BertForSequenceClassification"
-    folder = head_checkpoint(tmp_path / "model", name, num_labels=num_labels)
+    folder = make_model(tmp_path / "model", name, num_labels=num_labels)
     expected = load(name, folder)(**inputs_of(name))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "problem_type": problem}))

@@ -16,9 +16,9 @@ from tests.support.head_models import (
     CLASSES,
     POOLED,
     SIZES,
-    head_checkpoint,
     inputs_of,
     logits_of,
+    make_model,
     run_theirs,
     their_model,
     visible,
@@ -49,7 +49,7 @@ def errors_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
     @functools.cache
     def errors_of(shape: str, name: str) -> Errors:
         fields = SHAPES[shape]
-        folder = head_checkpoint(tmp_path_factory.mktemp("parity") / "model", name, **fields)
+        folder = make_model(tmp_path_factory.mktemp("parity") / "model", name, **fields)
         sizes = {key: value for key, value in fields.items() if key in ("vocab_size", "type_vocab_size")}
         # A head that reads [CLS] gives few numbers, so its batch is larger. A row of multiple choice has three texts.
         rows = 54 if name == "BertForMultipleChoice" else 160 if name in POOLED else 40

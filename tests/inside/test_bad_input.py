@@ -12,7 +12,7 @@ import pytest
 import minibert
 from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, SentenceTransformer, exact, inside
-from tests.support.head_models import head_checkpoint
+from tests.support.head_models import make_model
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
 
@@ -24,8 +24,8 @@ def given(tmp_path_factory: pytest.TempPathFactory, small_folder: Path) -> Simpl
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*has no modules.json")
         sentences = SentenceTransformer(small_folder)
-    classifier = head_checkpoint(top / "classifier", "BertForSequenceClassification")
-    masked_lm = head_checkpoint(top / "masked-lm", "BertForMaskedLM")
+    classifier = make_model(top / "classifier", "BertForSequenceClassification")
+    masked_lm = make_model(top / "masked-lm", "BertForMaskedLM")
     inputs = {"input_ids": np.array([[2, 5, 9, 3], [2, 7, 3, 0]]), "attention_mask": np.array([[1] * 4, [1, 1, 1, 0]])}
     return SimpleNamespace(
         bert=bert,
@@ -44,7 +44,7 @@ def given(tmp_path_factory: pytest.TempPathFactory, small_folder: Path) -> Simpl
         negative=bert.trace(**inputs, edit={"*.probs": Edit.scale(-1)}),
         other=BertModel.from_pretrained(random_checkpoint(top / "other", seed=8)),
         other_lm=minibert.BertForMaskedLM.from_pretrained(
-            head_checkpoint(top / "other-masked-lm", "BertForMaskedLM", seed=8)
+            make_model(top / "other-masked-lm", "BertForMaskedLM", seed=8)
         ),
     )
 

@@ -16,7 +16,7 @@ from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, inside
 from minibert.inside import interventions
 from minibert.trace.trace import Trace
-from tests.support.head_models import CLASSES, head_checkpoint, inputs_of, their_model
+from tests.support.head_models import CLASSES, inputs_of, make_model, their_model
 from tests.support.torch_hooks import run_hooked
 
 A, D, L = 3, 8, 2
@@ -127,7 +127,7 @@ def test_patches_are_those_of_hooks(model: BertModel, theirs: Any) -> None:
 def test_every_model_can_be_ablated_and_patched(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies that begin at a layer have the bits of a whole run with an edit, also in several batches and steps."""
     monkeypatch.setattr(interventions, "_TOKENS_AT_ONCE", 100)
-    ours = getattr(minibert, kind).from_pretrained(head_checkpoint(tmp_path / "model", kind))
+    ours = getattr(minibert, kind).from_pretrained(make_model(tmp_path / "model", kind))
     inputs, other = inputs_of(kind, rows=6), inputs_of(kind, rows=6)
     other["input_ids"] = (other["input_ids"] + 7) % 97
 
@@ -149,7 +149,7 @@ def test_every_model_can_be_ablated_and_patched(kind: str, tmp_path: Path, monke
 
 
 def test_a_name_means_an_array_of_the_output(tmp_path: Path) -> None:
-    folder = head_checkpoint(tmp_path / "model", "BertForSequenceClassification")
+    folder = make_model(tmp_path / "model", "BertForSequenceClassification")
     ours = minibert.BertForSequenceClassification.from_pretrained(folder)
     inputs = inputs_of("BertForSequenceClassification")
     theirs = their_model(folder, "BertForSequenceClassification", "eager").double()
@@ -342,7 +342,7 @@ def test_the_logit_lens_is_their_head_on_every_state(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minibert.inside.representations.SLICE_BYTES", 4 * 97 * 5)
-    folder = head_checkpoint(tmp_path / "model", kind)
+    folder = make_model(tmp_path / "model", kind)
     ours, inputs = getattr(minibert, kind).from_pretrained(folder), inputs_of(kind, rows=6)
     theirs = their_model(folder, kind, "eager").double()
     values, _ = run_hooked(theirs, inputs)

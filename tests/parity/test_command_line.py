@@ -18,7 +18,7 @@ from minibert.parity.report import FORMAT
 from tests.parity.conftest import Case
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run
-from tests.support.head_models import head_checkpoint
+from tests.support.head_models import make_model
 
 Capture = pytest.CaptureFixture[str]
 
@@ -274,7 +274,7 @@ def test_names(capsys: Capture, home: Path, style: str) -> None:
 
 
 def test_a_model_with_a_head_and_one_of_sentence_transformers(capsys: Capture, tmp_path: Path) -> None:
-    folder = head_checkpoint(tmp_path / "head", "BertForTokenClassification")
+    folder = make_model(tmp_path / "head", "BertForTokenClassification")
     _, out, _ = run(capsys, "parity", "names", "-m", str(folder))
     assert "classifier" in out
     folder = sentence_model(tmp_path / "sentence", ["models.Transformer", "models.Pooling", "models.Normalize"])

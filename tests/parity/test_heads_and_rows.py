@@ -13,7 +13,7 @@ from minibert import load, parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.forward import names_of_layer, part_mistake
 from minibert.parity.truth import VECTOR
-from tests.support.head_models import head_checkpoint
+from tests.support.head_models import make_model
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +91,7 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
 
     def made(name: str) -> Any:
         if not (folder / name).exists():
-            head_checkpoint(folder / name, name)
+            make_model(folder / name, name)
         return load(folder / name, backend="numpy")
 
     return made

@@ -11,7 +11,7 @@ from minibert import BertForSequenceClassification, BertModel, SentenceTransform
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.truth import Subject, Unit, Values, measure_units, visible
 from tests.support.checkpoints import random_checkpoint
-from tests.support.head_models import head_checkpoint
+from tests.support.head_models import make_model
 from tests.support.report import REPORT
 
 Dump = dict[str, np.ndarray]
@@ -56,7 +56,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
         (SentenceTransformer(DEFAULT_MODEL, backend="numpy"), 2, 7),
         (
             BertForSequenceClassification.from_pretrained(
-                head_checkpoint(home / "head", "BertForSequenceClassification"), backend="numpy"
+                make_model(home / "head", "BertForSequenceClassification"), backend="numpy"
             ),
             5,
             11,

@@ -14,6 +14,7 @@ import pytest
 from minibert import CrossEncoder, ModelFormatError, SparseEncoder, SparseVectors
 from minibert.bert import heads
 from minibert.sentence import pooling as splade
+from tests.support.head_models import add_json
 from tests.support.refusals import Refused, check_refused
 from tests.support.sentence_heads import (
     CLASSIFY,
@@ -23,7 +24,6 @@ from tests.support.sentence_heads import (
     SEQUENCE,
     SPLADE,
     TRANSFORMER,
-    add_json,
     model_folder,
     modules,
 )

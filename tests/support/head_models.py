@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +31,68 @@ SIZES: dict[str, Any] = {
 NUM_LABELS = 5
 
 
-def head_checkpoint(
-    folder: Path, name: str, *, seed: int = 0, changes: dict[str, torch.Tensor] | None = None, **fields: Any
+def make_model(
+    folder: Path,
+    kind: str,
+    *,
+    vocabulary: Sequence[str] = (),
+    cased: bool = False,
+    scale: Mapping[str, float] | None = None,
+    changes: Mapping[str, torch.Tensor] | None = None,
+    files: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    **fields: Any,
 ) -> Path:
-    """Save a random model of a class of transformers; `changes` replaces tensors, `fields` are those of the config."""
-    labels = {"num_labels": NUM_LABELS} if name in WITH_LABELS and not {"num_labels", "id2label"} & set(fields) else {}
+    """Save a random model of a class of transformers.
+
+    Parameters
+    ----------
+    folder : Path
+    kind : str
+        The name of the class.
+    vocabulary : sequence of str
+        Save a tokenizer with these tokens.
+    cased : bool
+        The tokenizer keeps capital letters.
+    scale : dict
+        By the beginning of their names, parameters are multiplied, so that the scores of texts differ.
+    changes : dict
+        Values of parameters by name.
+    files : dict
+        Objects to write as JSON files, or to add to a file that is there.
+    seed : int
+    **fields
+        Of the config.
+    """
+    labels = {"num_labels": NUM_LABELS} if kind in WITH_LABELS and not {"num_labels", "id2label"} & set(fields) else {}
+    fields = SIZES | labels | ({"vocab_size": len(vocabulary)} if vocabulary else {}) | fields
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = getattr(transformers, name)(transformers.BertConfig(**{**SIZES, **labels, **fields}))
+        model = getattr(transformers, kind)(transformers.BertConfig(**fields))
         with torch.no_grad():
             for path, parameter in model.named_parameters():  # transformers initialises them to exactly 1 and 0
                 if path.endswith("LayerNorm.weight"):
                     parameter.copy_(1 + 0.2 * torch.randn(parameter.shape))
                 elif path.endswith("bias"):
                     parameter.copy_(0.3 * torch.randn(parameter.shape))
+                parameter.mul_(next((by for name, by in (scale or {}).items() if path.startswith(name)), 1.0))
             for path, value in (changes or {}).items():
                 model.get_parameter(path).copy_(value)
     model.save_pretrained(folder)
+    if vocabulary:
+        (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary), encoding="utf-8")
+        settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": not cased}
+        add_json(folder / "tokenizer_config.json", settings | {"model_max_length": fields["max_position_embeddings"]})
+    for file, content in (files or {}).items():
+        add_json(folder / file, content)
     return folder
+
+
+def add_json(path: Path, content: Any) -> None:
+    """Write an object, or add its keys to those of the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() and isinstance(content, dict) else {}
+    path.write_text(json.dumps({**old, **content} if isinstance(content, dict) else content), encoding="utf-8")
 
 
 def their_model(folder: Path, name: str, attention: str = "sdpa") -> Any:

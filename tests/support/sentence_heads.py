@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.support.checkpoints import VOCABULARY, random_checkpoint
-from tests.support.head_models import head_checkpoint
+from tests.support.checkpoints import VOCABULARY
+from tests.support.head_models import make_model
 from tests.support.text_data import VARIABLE, data_path, udhr_lines
 
 SEQUENCE, MASKED = "BertForSequenceClassification", "BertForMaskedLM"
 
 
-def model_folder(
-    folder: Path,
-    name: str,
-    *,
-    scale: float = 1.0,
-    files: dict[str, Any] | None = None,
-    real: bool = False,
-    **fields: Any,
-) -> Path:
-    """Make a random model with its tokenizer.
+def model_folder(folder: Path, name: str, *, scale: float = 1.0, real: bool = False, **options: Any) -> Path:
+    """Make a random model with a tokenizer; `scale` multiplies the classifier's weight.
 
-    Parameters
-    ----------
-    name : str
-        A class with a head.
-    scale : float
-        Multiplies the classifier's weight, so that the scores of texts differ.
-    files : dict, optional
-        Objects to write as JSON files, or to add to a file that is there.
-    real : bool
-        Use a real vocabulary of many languages, of the test data.
+    With `real` the vocabulary is one of many languages, of the test data.
     """
-    sizes = {"type_vocab_size": 2, "max_position_embeddings": 64, **fields}
-    sizes["vocab_size"] = len(vocabulary(real))
-    random_checkpoint(folder, **{**sizes, "vocab_size": len(VOCABULARY)})  # for its tokenizer
-    head_checkpoint(folder, name, **sizes)
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary(real)), encoding="utf-8")
-    if scale != 1:
-        from safetensors.torch import load_file, save_file
-
-        tensors = load_file(folder / "model.safetensors")
-        tensors["classifier.weight"] = tensors["classifier.weight"] * scale
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    for file, content in (files or {}).items():
-        add_json(folder / file, content)
-    return folder
+    options = {"type_vocab_size": 2, "max_position_embeddings": 64, **options}
+    return make_model(folder, name, vocabulary=vocabulary(real), scale={"classifier.weight": scale}, **options)
 
 
 def vocabulary(real: bool) -> list[str]:
     if not real:
         return [*VOCABULARY]
     return data_path("vocab/bert-base-multilingual-cased.txt").read_text(encoding="utf-8").splitlines()[:30_000]
-
-
-def add_json(path: Path, content: Any) -> None:
-    """Write an object, or add its keys to those of the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() and isinstance(content, dict) else {}
-    path.write_text(json.dumps({**old, **content} if isinstance(content, dict) else content), encoding="utf-8")
 
 
 def modules(*kinds: str) -> list[dict[str, Any]]:

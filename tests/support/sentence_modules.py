@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
-from tests.support.checkpoints import random_checkpoint
+from tests.support.checkpoints import random_checkpoint, write_modules
 
 RNG = np.random.default_rng(11)
 OLD, NEW = "sentence_transformers.models", "sentence_transformers"
@@ -33,18 +32,11 @@ def model_with_modules(
 ) -> Path:
     """Make a small random BERT with these modules behind it: (kind, config or None, tensors or None)."""
     random_checkpoint(folder, hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=40)
-    listed = []
-    for i, (kind, config, tensors) in enumerate([("Transformer", None, None), *steps]):
-        name = f"{NEW}.{NEW_HOMES[kind]}.{kind}" if new else f"{OLD}.{kind}"
-        path = f"{i}_{kind}" if i else ""
-        listed.append({"idx": i, "name": str(i), "path": path, "type": name})
-        (folder / path).mkdir(exist_ok=True)
-        if config is not None:
-            write_json(folder / path / "config.json", config)
-        if tensors is not None:
-            save_file(tensors, folder / path / "model.safetensors")
-    write_json(folder / "modules.json", listed)
-    return folder
+    named = [
+        (f"{NEW}.{NEW_HOMES[kind]}.{kind}" if new else f"{OLD}.{kind}", *files)
+        for kind, *files in [("Transformer", None, None), *steps]
+    ]
+    return write_modules(folder, named)
 
 
 MEAN = ("Pooling", {"embedding_dimension": 24, "pooling_mode": "mean"}, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 import transformers
 
 from tests.support.checkpoints import VOCABULARY, locate_minilm
-from tests.support.head_models import head_checkpoint, their_model
+from tests.support.head_models import make_model, their_model
 from tests.support.text_data import VARIABLE, data_path, udhr_lines
 
 TOLERANCE = 1e-5
@@ -44,42 +43,18 @@ def task_folder(
 ) -> Path:
     """Save a random model of a class, with a tokenizer; its last linear map is `scale` times as large as usual.
 
-    Parameters
-    ----------
-    folder : Path
-    name : str
-        A class of transformers.
-    vocabulary : {"made", "uncased", "multilingual"}
-        Some 130 tokens; that of MiniLM; that of bert-base-multilingual-cased, which is in the test data.
-    length : int
-        The tokens of a text that the model takes.
-    scale : float
-    **fields
-        Of the config.
+    The vocabulary is "made" (some 130 tokens), "uncased" (that of MiniLM), or "multilingual" (that of
+    bert-base-multilingual-cased, which is in the test data); `length` is the tokens of a text that the model takes.
     """
-    if vocabulary == "made":
-        words = list(VOCABULARY)
-    else:
+    words = list(VOCABULARY)
+    if vocabulary != "made":
         path = locate_minilm() / "vocab.txt" if vocabulary == "uncased" else _multilingual()
         words = path.read_text(encoding="utf-8").splitlines()
-    fields = {"vocab_size": len(words), "max_position_embeddings": length, **fields}
     if "id2label" in fields:
         fields["label2id"] = {label: index for index, label in fields["id2label"].items()}
-    head_checkpoint(folder, name, **fields)
-    model = their_model(folder, name)
-    with torch.no_grad():
-        for path, parameter in model.named_parameters():
-            if path.startswith(("classifier", "qa_outputs", "cls.seq", "cls.predictions.transform.LayerNorm")):
-                parameter.mul_(scale)
-    model.save_pretrained(folder)
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    settings = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": vocabulary != "multilingual",
-        "model_max_length": length,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
+    scaled = dict.fromkeys(("classifier", "qa_outputs", "cls.seq", "cls.predictions.transform.LayerNorm"), scale)
+    fields = {"vocabulary": words, "cased": vocabulary == "multilingual", "max_position_embeddings": length, **fields}
+    return make_model(folder, name, scale=scaled, **fields)
 
 
 def _multilingual() -> Path:

@@ -19,7 +19,7 @@ from minibert import (
     BertTokenizer,
     ModelFormatError,
 )
-from tests.support.head_models import head_checkpoint, their_model
+from tests.support.head_models import make_model, their_model
 from tests.support.refusals import Refused, check_refused
 from tests.support.task_models import task_folder
 
@@ -251,11 +251,11 @@ def test_models_and_tokenizers_that_do_not_fit(folder_for: FolderFor, tmp_path: 
         minibert.pipeline("text-classification", theirs, tokenizer=tokenizer)
     with pytest.raises(TypeError, match="A tokenizer of another library"):
         minibert.pipeline("text-classification", model, tokenizer=transformers.AutoTokenizer.from_pretrained(folder))
-    choices = head_checkpoint(tmp_path / "choices", "BertForMultipleChoice")
+    choices = make_model(tmp_path / "choices", "BertForMultipleChoice")
     with pytest.raises(ValueError, match="a BertForMultipleChoice has no task in minibert"):
         minibert.pipeline(model=choices)
     with pytest.raises(ModelFormatError, match=r"file or folder|vocab|tokenizer"):
-        minibert.pipeline("text-classification", head_checkpoint(tmp_path / "bare", "BertForSequenceClassification"))
+        minibert.pipeline("text-classification", make_model(tmp_path / "bare", "BertForSequenceClassification"))
 
 
 def test_a_tokenizer_with_more_words_than_the_model(folder_for: FolderFor, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from minibert.models.saving import named_arrays
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, TABLE, Names
 from minibert.trace.names import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace
-from tests.support.head_models import CLASSES, head_checkpoint, inputs_of, their_model
+from tests.support.head_models import CLASSES, inputs_of, make_model, their_model
 from tests.support.report import REPORT
 from tests.support.text_data import english_texts
 from tests.support.torch_hooks import run_hooked, shown
@@ -105,7 +105,7 @@ def test_each_formula_and_shape_of_the_table_is_true(kind: str, odd_folder: Path
         model: Any = BertModel.from_pretrained(odd_folder)
     else:
         labels = {"num_labels": 7} if "Classification" in kind else {}
-        folder = head_checkpoint(tmp_path / "model", kind, **{**ODD, "vocab_size": 53, **labels})
+        folder = make_model(tmp_path / "model", kind, **{**ODD, "vocab_size": 53, **labels})
         model = getattr(minibert, kind).from_pretrained(folder)
     generator = np.random.default_rng(0)
     shape = (2, 11) if kind != "BertForMultipleChoice" else (2, 1, 11)
