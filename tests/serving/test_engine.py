@@ -316,7 +316,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "default": ({}, {}),
     "split": ({"truncation": "split"}, {"truncation": "split"}),
     "dimensions": ({"dimensions": 5}, {"truncate_dim": 5, "normalize_embeddings": True}),
-    "prompt": ({"prompt_name": "query"}, {"prompt_name": "query"}),
     "query": ({"input_type": "query"}, {"prompt_name": "query"}),
     "document": ({"input_type": "search_document"}, {}),
     "normalized already": ({"normalize": True}, {}),
@@ -333,7 +332,7 @@ def test_vectors_are_those_of_encode(name: str, engine: Engine, model: SentenceT
     assert found.value.dtype == np.float32
     np.testing.assert_array_equal(found.value, expected)
     assert found.report.truncated == (() if name == "split" else (3,))
-    assert found.report.prompt_name == ("query" if name in ("prompt", "query") else None)
+    assert found.report.prompt_name == ("query" if name == "query" else None)
 
 
 def test_vectors_of_tokens_are_those_of_encode(engine: Engine, model: SentenceTransformer) -> None:
@@ -535,18 +534,6 @@ def test_an_engine_of_a_cross_encoder_alone(ranker: CrossEncoder) -> None:
         for options in ({"scores": "x"}, {"truncation": "split"}, {"side": "up"}):
             with pytest.raises(ServiceError):
                 engine.score([("a", "b")], **options)
-
-
-def test_scores_have_the_same_bytes_beside_any_others(model: SentenceTransformer, ranker: CrossEncoder) -> None:
-    pairs = [(f"query {i}", f"text number {j} " * (1 + j)) for i in range(8) for j in range(6)]
-    expected = ranker.predict(pairs, activation_fn="Sigmoid", truncation="silent")
-    with Engine({"ranker": ranker, "small": model}) as engine, ThreadPoolExecutor(8) as pool:
-        rows = [[i] for i in range(48)] + [[*range(48)]] * 4
-        found = pool.map(lambda some: engine.score([pairs[i] for i in some], scores="rank").value[:, 0], rows)
-        vectors = pool.map(lambda i: engine.embed([f"text {i}"]).value, range(30))
-        for some, scores in zip(rows, found, strict=True):
-            np.testing.assert_array_equal(scores, expected[some])
-        assert len([*vectors]) == 30
 
 
 def test_the_class_of_a_model_is_chosen_by_its_files(tmp_path: Path) -> None:
