@@ -21,6 +21,7 @@ if sys.platform != "win32":
 _HEAD_BYTES = 2**16
 _KEPT_FILES = 8  # for a connection more than there is room for, and for files that are read
 _PROBE_SECONDS = 1.0
+_END_OF_HEAD = b"\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -95,7 +96,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self._connections, self._inner = connections, inner
         self.working, self.only_probes, self.ended = 0, False, False
-        self._awaits_head, self._looks, self._head_bytes, self._unsent, self._sent_looks = True, 0, 0, 0, 0
+        self._awaits_head, self._looks, self._head_bytes, self._last = True, 0, 0, b""
+        self._unsent = self._sent_looks = 0
         self.eof_received, self.pause_writing = inner.eof_received, inner.pause_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -112,14 +114,20 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Give bytes to the server; refuse a head that is too large."""
         if not self.working and not self._awaits_head:
-            self._awaits_head, self._looks, self._head_bytes = True, 0, 0
-        if self._awaits_head:
-            if self._head_bytes > _HEAD_BYTES:  # what came before was all of a head, or `request` would have begun
-                self._refuse_head()
-                return
-            self._head_bytes += len(data)
-        _current.set(self)
-        self._inner.data_received(data)
+            self._awaits_head, self._looks, self._head_bytes, self._last = True, 0, 0, b""
+        if (
+            self._awaits_head and _END_OF_HEAD not in self._last
+        ):  # uvloop may give several parts before `request` begins
+            known = self._last + data
+            place = known.find(_END_OF_HEAD)
+            self._head_bytes += len(data) if place < 0 else place
+            self._last = known[-3:] if place < 0 else _END_OF_HEAD
+            if self._head_bytes > _HEAD_BYTES:
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+        if not self.transport.is_closing():
+            _current.set(self)
+            self._inner.data_received(data)
 
     def resume_writing(self) -> None:
         """Tell the server that the client has read."""
@@ -135,15 +143,8 @@ class Connection(asyncio.Protocol):
         most = limits.head_looks if not self.only_probes else limits.probe_looks
         if self._awaits_head and not self.working:
             self._looks += 1
-            if self._head_bytes > _HEAD_BYTES:
-                self._refuse_head()
         if self._looks > most or self._sent_looks > limits.send_looks:
             self.abort()
-
-    def _refuse_head(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
 
     def abort(self) -> None:
         """Close the connection at once; its file is free a little later."""

@@ -4,8 +4,8 @@ Nothing here computes, waits or reads a clock. The engine asks for a step, and s
 
 A step takes texts of one class. Where both classes wait, their steps alternate, so that a short request waits for one
 step of a long one at most. Within a class the requests take turns (deficit round robin: Shreedhar and Varghese 1996):
-each may have `QUANTUM` tokens computed in its turn, so that a client with many texts does not delay the others. A bulk
-request that has had less than `YOUNG` tokens may have a whole step in its turn, so that it ends before longer ones.
+each may have `QUANTUM` tokens computed in its turn, so that a client with many texts does not delay the others. Every
+second step of bulk requests begins with the shortest one, if it is much shorter than most, so that it ends soon.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ QUANTUM = 128
 MIN_STEP, MAX_STEP = 128, 1024
 """Limits of a step's tokens. Below, the products are too small to be fast; above, a step of the encoder ends anyway."""
 
-YOUNG = 2**15
-"""Tokens that a bulk request may have computed in larger turns."""
+MUCH_SHORTER = 8
+"""A bulk request is much shorter than most if the mean one has so many times its tokens."""
 
 _DECAY = 0.9  # how much a step counts for the rate, compared with the step after it
 _FIRST_RATE = 2000.0  # tokens per second, before anything was computed
@@ -147,7 +147,7 @@ class Scheduler:
         self._queues: dict[bool, deque[Job]] = {False: deque(), True: deque()}  # bulk or not -> jobs in turn
         self._tokens: dict[bool, Counter[Hashable]] = {False: Counter(), True: Counter()}
         self._rates: dict[Hashable, _Rate] = {}
-        self._last_was_bulk = True
+        self._last_was_bulk, self._favours_short = True, False
         self.refused_jobs = 0
         self._running = 0.0  # estimated seconds of the step that is computed now
         # long or not -> bytes of a request that waits to be tokenized -> number of such requests
@@ -258,6 +258,13 @@ class Scheduler:
         bulk = not self._queues[False] or (bool(self._queues[True]) and not self._last_was_bulk)
         self._last_was_bulk = bulk
         queue = self._queues[bulk]
+        if bulk:
+            self._favours_short = not self._favours_short
+            short = min(queue, key=lambda job: job.tokens)
+            if self._favours_short and short.tokens * MUCH_SHORTER * len(queue) <= sum(job.tokens for job in queue):
+                queue.remove(short)
+                queue.appendleft(short)
+                short.in_turn, short.deficit = True, short.deficit + self.budget(short.kind)
         kind = queue[0].kind
         budget, tokens = self.budget(kind), 0
         members: list[tuple[Job, int]] = []
@@ -269,7 +276,7 @@ class Scheduler:
                 continue
             if not job.in_turn:
                 job.in_turn = True
-                job.deficit += budget if bulk and job.tokens - job.queued_tokens < YOUNG else QUANTUM
+                job.deficit += QUANTUM
             room = True
             while job.next < len(job.units) and (cost := job.costs[job.next]) <= job.deficit:
                 room = not members or tokens + cost <= budget

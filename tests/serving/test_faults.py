@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
 import pytest
 
 from minibert import CrossEncoder, SentenceTransformer
+from minibert.serving.connections import Connection, Connections
 from tests.support.outcomes import PATIENCE
 from tests.support.sentence_heads import model_folder
 from tests.support.served import Served, request, served, until
@@ -115,6 +117,29 @@ def test_a_head_that_does_not_arrive_ends_its_connection(service: Served, expect
 def test_odd_requests(service: Served, sent: bytes, answers: tuple[bytes, ...]) -> None:
     with service.connect(sent) as connection:
         assert connection.recv(100)[:12] in answers
+
+
+@pytest.mark.parametrize(
+    ("parts", "passed"),
+    [
+        ([b"POST / HTTP/1.1\r\na: b\r\n\r\n" + b"x" * 2**18, *[b"x" * 2**18] * 9], 10),
+        ([b"POST / HTTP/1.1\r\na: b\r\n\r", b"\n" + b"x" * 2**18, *[b"x" * 2**18] * 9], 11),
+        ([b"POST / HTTP/1.1\r\na: ", *[b"b" * 2**14] * 9], 4),
+        ([b"POST / HTTP/1.1\r\na: " + b"b" * 2**17 + b"\r\n\r\n"], 0),
+    ],
+    ids=["large body", "head in two parts", "large head", "large head at once"],
+)
+def test_a_large_body_that_comes_before_its_request_begins_is_not_a_large_head(parts: list[bytes], passed: int) -> None:
+    """As uvloop gives it, if the process was busy while the parts came."""
+    inner, transport = Mock(), Mock()
+    transport.close.side_effect = lambda: transport.is_closing.configure_mock(return_value=True)
+    transport.is_closing.return_value = False
+    connection = Connection(Connections(head_timeout=1, send_timeout=1), inner)
+    connection.transport = transport
+    for part in parts:
+        connection.data_received(part)
+    assert inner.data_received.call_count == passed
+    assert transport.close.called == (passed < len(parts))
 
 
 def test_requests_on_one_connection_are_answered_in_order(service: Served) -> None:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from minibert.serving.scheduler import INTERACTIVE_TOKENS, MAX_STEP, MIN_STEP, QUANTUM, YOUNG, Job, Scheduler, Step
+from minibert.serving.scheduler import INTERACTIVE_TOKENS, MAX_STEP, MIN_STEP, QUANTUM, Job, Scheduler, Step
 from minibert.serving.settings import ServiceError
 from tests.support.fake_kinds import FakeKind, job
 
@@ -120,36 +120,36 @@ def test_requests_of_a_class_take_turns_by_tokens() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_request_waits_for_more_than_its_share_of_the_others(seed: int) -> None:
-    """While a request takes its turns, none of the others gets more than a step and a text beyond it in each."""
+    """While a request takes its turns, none of the others gets more than a quantum and a text beyond it in each."""
     chance = random.Random(seed)
     scheduled = scheduler(chance.choice((1000.0, RATE, 30_000.0)))
     jobs = [job([chance.randint(1, 400) for _ in range(chance.randint(50, 200))], low=True) for _ in range(12)]
     for one in jobs:
         scheduled.admit(one)
-    tokens, turn = dict.fromkeys(jobs, 0), max(QUANTUM, scheduled.budget(jobs[0].kind), 200)
+    tokens = dict.fromkeys(jobs, 0)
     while (step := scheduled.next_step()) is not None:
         for one, index in step.members:
             tokens[one] += one.costs[index]
         waiting = [tokens[one] for one in jobs if one.next < len(one.units)]
         if waiting:
-            assert max(waiting) - min(waiting) <= 2 * (turn + 400)
+            assert max(waiting) - min(waiting) <= 2 * (QUANTUM + 400)
         scheduled.finished(step, step.tokens / RATE)
 
 
-def test_a_new_request_ends_long_before_older_ones_and_delays_them_by_its_own_tokens() -> None:
-    scheduled = scheduler(20_000)
-    old = [job([100] * 4000) for _ in range(12)]
-    for one in old:
+@pytest.mark.parametrize("rate", [1000.0, RATE, 30_000.0])
+def test_a_much_shorter_request_delays_the_others_by_its_own_tokens_and_ends_soon(rate: float) -> None:
+    scheduled = scheduler(rate)
+    long = [job([100] * 4000) for _ in range(12)]
+    for one in long:
         scheduled.admit(one)
-    while min(one.tokens - one.queued_tokens for one in old) <= YOUNG:
+    for _ in range(1000):
+        scheduled.next_step()
+    before, short = sum(one.queued_tokens for one in long), job([30] * 600)
+    scheduled.admit(short)
+    while short.queued_tokens:
         assert scheduled.next_step()
-    before, new = sum(one.queued_tokens for one in old), job([30] * 600)
-    scheduled.admit(new)
-    while new.queued_tokens:
-        assert scheduled.next_step()
-    of_old = before - sum(one.queued_tokens for one in old)
-    assert of_old < 3 * new.tokens
-    assert of_old > new.tokens
+    of_long = before - sum(one.queued_tokens for one in long)
+    assert 0.5 * short.tokens < of_long < 1.1 * short.tokens
 
 
 def test_units_of_different_kinds_are_never_computed_together_and_all_get_their_turn() -> None:
