@@ -189,50 +189,45 @@ def test_bad_arguments_are_refused_before_anything_is_read(ours: Ours) -> None:
         ours("fill-mask", targets=[])
 
 
-BAD_PIPELINES: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"task": "fill-mask"}, TypeError, "needs a model: .* minibert does not choose one"),
-    ({}, TypeError, "needs a model"),
-    ({"task": "fill-msk", "model": "x"}, ValueError, "'fill-msk' is not a task of minibert. Did you mean 'fill-mask'?"),
-    ({"task": "translation", "model": "x"}, ValueError, "is not a task of minibert.* The tasks are fill-mask, "),
-    ({"task": 3, "model": "x"}, ValueError, "task=3 is not a task"),
-    ({"task": ["ner"], "model": "x"}, ValueError, "is not a task"),
-    ({"task": "google-bert/bert-base-uncased"}, ValueError, "looks like a model; give it as model="),
-    ({"task": Path("folder")}, ValueError, "looks like a model"),
-    ({"task": "ner", "model": 3}, TypeError, "model is int 3; expected a hub id, a folder, or a model of minibert"),
-    ({"task": "ner", "model": BertModel}, TypeError, "model is .*; expected a hub id"),
-    ({"task": "ner", "model": "FOLDER", "aggregation": "max"}, TypeError, "no argument aggregation=. Did you mean agg"),
-    (
-        {"task": "ner", "model": "FOLDER", "num_thread": 1},
-        TypeError,
-        "has no argument num_thread=. Did you mean num_threads=",
-    ),
-    ({"task": "ner", "model": "FOLDER", "grouped_entities": True}, TypeError, "Write aggregation_strategy='simple'"),
-    ({"task": "ner", "model": "FOLDER", "ignore_subwords": True}, TypeError, "Write aggregation_strategy='first'"),
-    ({"task": "text-classification", "model": "CLASSES", "return_all_scores": True}, TypeError, "Write top_k=None"),
-    ({"task": "text-classification", "model": "CLASSES", "text_pair": "a"}, TypeError, "Write a dict as the input"),
-    ({"task": "ner", "model": "FOLDER", "device": "cuda"}, ValueError, "expected None, 'cpu' or -1. minibert runs on"),
-    ({"task": "ner", "model": "FOLDER", "device": 0}, ValueError, "device=0"),
-    ({"task": "ner", "model": "FOLDER", "torch_dtype": "float16"}, ValueError, "minibert computes in float32"),
-    ({"task": "ner", "model": "FOLDER", "model_kwargs": 3}, TypeError, "not iterable"),
-    ({"task": "ner", "model": "FOLDER", "model_kwargs": {"no": 1}}, TypeError, "has no keyword no="),
-    ({"task": "ner", "model": "FOLDER", "batch_size": 0}, ValueError, "batch_size=0"),
-    ({"task": "ner", "model": "FOLDER", "stride": 3}, ValueError, "stride= joins"),
-    ({"task": "ner", "model": "FOLDER", "tokenizer": 3}, TypeError, "tokenizer is int 3; expected a minibert.BertTok"),
-    ({"task": "ner", "model": "FOLDER", "backend": "cuda"}, ValueError, "backend"),
-    ({"task": "fill-mask", "model": "FOLDER"}, ModelFormatError, "cannot be loaded as BertForMaskedLM"),
-    ({"task": "question-answering", "model": "FOLDER"}, ModelFormatError, "qa_outputs.weight"),
-    ({"task": "zero-shot-classification", "model": "CLASSES"}, ValueError, "needs one that begins with 'entail'"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "error", "message"), BAD_PIPELINES, ids=range(len(BAD_PIPELINES)))
-def test_bad_pipelines(arguments: dict[str, Any], error: type[Exception], message: str, folder_for: FolderFor) -> None:
-    folders = {"FOLDER": "token-classification", "CLASSES": "text-classification"}
-    model = arguments.get("model")
-    if isinstance(model, str) and model in folders:
-        arguments = {**arguments, "model": folder_for(folders[model], length=64)}
-    with pytest.raises(error, match=message):
-        minibert.pipeline(**arguments)
+def test_bad_pipelines(folder_for: FolderFor) -> None:
+    ner, classes = (folder_for(name, length=64) for name in ("token-classification", "text-classification"))
+    check_refused(
+        minibert.pipeline,
+        {"task": "ner", "model": ner},
+        {
+            ("task", ValueError): (
+                "fill-msk",
+                "translation",
+                3,
+                ["ner"],
+                "google-bert/bert-base-uncased",
+                Path("folder"),
+            ),
+            ("model", TypeError): (None, 3, BertModel),
+            ("aggregation", TypeError): ("max",),
+            ("num_thread", TypeError): (1,),
+            ("grouped_entities", TypeError): (True,),
+            ("ignore_subwords", TypeError): (True,),
+            ("device", ValueError): ("cuda", 0),
+            ("torch_dtype", ValueError): ("float16",),
+            ("batch_size", ValueError): (0,),
+            ("stride", ValueError): (3,),
+            ("tokenizer", TypeError): (3,),
+            ("backend", ValueError): ("cuda",),
+        },
+    )
+    old = {("return_all_scores", TypeError): (True,), ("text_pair", TypeError): ("a",)}
+    check_refused(minibert.pipeline, {"task": "text-classification", "model": classes}, old)
+    for task, model, error, message in (
+        ("fill-mask", ner, ModelFormatError, "cannot be loaded as BertForMaskedLM"),
+        ("question-answering", ner, ModelFormatError, "qa_outputs.weight"),
+        ("zero-shot-classification", classes, ValueError, "needs one that begins with 'entail'"),
+    ):
+        with pytest.raises(error, match=message):
+            minibert.pipeline(task, model)
+    for model_kwargs, message in ((3, "not iterable"), ({"no": 1}, "has no keyword no=")):
+        with pytest.raises(TypeError, match=message):
+            minibert.pipeline("ner", ner, model_kwargs=model_kwargs)
 
 
 def test_models_and_tokenizers_that_do_not_fit(folder_for: FolderFor, tmp_path: Path) -> None:
