@@ -593,16 +593,8 @@ def test_every_loader_takes_a_compute_type(small_folder: Path, tmp_path: Path) -
 def test_verbs_take_a_compute_type(small_folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     vectors = {}
     for name in COMPUTE_TYPES:
-        given = [
-            "embed",
-            "the cat",
-            "-m",
-            str(small_folder),
-            "--compute-type",
-            name,
-            "-o",
-            str(tmp_path / f"{name}.npy"),
-        ]
+        given = ["embed", "the cat", "-m", str(small_folder), "--compute-type", name]
+        given += ["-o", str(tmp_path / f"{name}.npy")]
         assert main(given) == 0
         vectors[name] = np.load(tmp_path / f"{name}.npy")
         assert main(["info", "-m", str(small_folder), "--compute-type", name, "--json"]) == 0

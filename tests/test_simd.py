@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from minibert.bert.low_precision import fma
 from minibert.kernels import gemm, simd
 from minibert.kernels.cache import link
 from minibert.kernels.compilation import compile_to_object, function
@@ -180,27 +181,15 @@ def multiply_tile() -> Callable[..., None]:
 
 
 def micro_kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What gemm.py says at its top. A product of two float32 is exact in float64, so only the sum is rounded there."""
+    """What gemm.py says at its top."""
     totals = np.zeros((len(a), NR), np.float32)
     length = gemm.KC if len(b) > gemm.SHORT else gemm.SHORT_KC
     for start in range(0, len(b), length):
         sums = np.zeros((len(a), NR), np.float32)
         for k in range(start, min(start + length, len(b))):
-            sums = rounded_to_odd(a[:, k, None].astype(np.float64) * b[k], sums).astype(np.float32)
+            sums = fma(a[:, k, None], b[k], sums)
         totals += sums
     return totals
-
-
-def rounded_to_odd(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Compute x + y in float64 so that rounding it again, to float32, gives what rounding once would give.
-
-    If the sum is not exact, its last bit is set to 1. Source: Boldo and Melquiond 2008 (IEEE Trans. Computers 57(4)).
-    """
-    total = x + y
-    error = (x - (total - (total - x))) + (y - (total - x))  # Knuth's TwoSum
-    bits = total.view(np.int64)
-    toward_zero = np.where((error != 0) & ((error < 0) != (total < 0)), bits - 1, bits)
-    return np.where(error != 0, toward_zero | 1, bits).view(np.float64)
 
 
 @pytest.mark.parametrize("rows", range(1, MR + 1))
