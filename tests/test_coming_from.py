@@ -13,7 +13,6 @@ import torch
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, combine_layers, util
 from minibert.compat.bert_serving import BertClient
-from tests.support.checkpoints import random_checkpoint
 
 TEXTS = ["A cat sleeps on the mat.", "Stocks fell."]
 
@@ -23,25 +22,19 @@ def close(found: Any, expected: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def names(minilm_folder: Path) -> dict[str, Any]:
+def names(minilm_folder: Path, their_tokenizer: Any) -> dict[str, Any]:
     """Return what the code of a row may use."""
-    from transformers import BertTokenizer as TheirTokenizer
-
     tokenizer, model = BertTokenizer.from_pretrained(minilm_folder), BertModel.from_pretrained(minilm_folder)
-    sentences = SentenceTransformer(minilm_folder)
-    left = SentenceTransformer(minilm_folder)
+    sentences, left = (SentenceTransformer(minilm_folder) for _ in range(2))
     left.tokenizer.padding_side = "left"
     vectors = sentences.encode(TEXTS)
     return {
         **{"np": np, "torch": torch, "util": util, "combine_layers": combine_layers, "texts": TEXTS, "left": left},
-        **{"minibert": minibert, "folder": minilm_folder, "theirs": TheirTokenizer.from_pretrained(minilm_folder)},
-        **{"tokenizer": tokenizer, "model": model, "sentences": sentences, "vectors": vectors},
-        **{
-            "inputs": tokenizer(TEXTS[0], return_tensors="pt"),
-            "output": model(**tokenizer(TEXTS[0], return_tensors="np")),
-        },
-        **{"scores": sentences.similarity(vectors, vectors), "table": model.get_input_embeddings().weight},
-        **{"SentenceTransformer": SentenceTransformer, "client": BertClient(model=sentences), "BertClient": BertClient},
+        **{"minibert": minibert, "folder": minilm_folder, "theirs": their_tokenizer, "tokenizer": tokenizer},
+        **{"model": model, "sentences": sentences, "vectors": vectors, "table": model.get_input_embeddings().weight},
+        **{"inputs": tokenizer(TEXTS[0], return_tensors="pt"), "scores": sentences.similarity(vectors, vectors)},
+        **{"output": model(**tokenizer(TEXTS[0], return_tensors="np")), "SentenceTransformer": SentenceTransformer},
+        **{"client": BertClient(model=sentences), "BertClient": BertClient},
     }
 
 
@@ -139,23 +132,14 @@ def test_a_client_gives_the_mean_of_the_last_layer_but_one(names: dict[str, Any]
     close(unit, expected / np.linalg.norm(expected, axis=1, keepdims=True))
 
 
-def test_a_client_of_a_plain_bert(tmp_path: Path) -> None:
-    """It does not warn, because the original did not."""
-    assert BertClient(model=str(random_checkpoint(tmp_path))).encode(["the cat"]).ndim == 2
-
-
-def test_a_client_counts_layers_from_0(names: dict[str, Any]) -> None:
-    client = BertClient(model=names["sentences"], pooling_layer=[0, -1], pooling_strategy="CLS_TOKEN")
-    close(client.encode(TEXTS[:1])[0], states(names, TEXTS[0])[[1, -1], 0].ravel())
-
-
-def test_a_client_gives_the_vectors_of_all_tokens(names: dict[str, Any]) -> None:
-    client = BertClient(model=names["sentences"], pooling_strategy="NONE")
-    vectors, tokens = client.encode(TEXTS, show_tokens=True)
+def test_a_client_gives_the_vectors_of_all_tokens_or_of_layers_from_0(names: dict[str, Any]) -> None:
+    vectors, tokens = BertClient(model=names["sentences"], pooling_strategy="NONE").encode(TEXTS, show_tokens=True)
     assert tokens[1] == ["[CLS]", "stocks", "fell", ".", "[SEP]"]
     assert vectors.shape == (2, len(tokens[0]), 384)
     close(vectors[1, :5], states(names, TEXTS[1])[-2])
     assert not vectors[1, 5:].any()
+    client = BertClient(model=names["sentences"], pooling_layer=[0, -1], pooling_strategy="CLS_TOKEN")
+    close(client.encode(TEXTS[:1])[0], states(names, TEXTS[0])[[1, -1], 0].ravel())
 
 
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "GPT2Model", "T5ForConditionalGeneration"])

@@ -74,13 +74,6 @@ def test_a_long_row_of_several_lines_ends_the_table(tmp_path: Path, monkeypatch:
         next(read_input_lines(Source(str(path), "csv", "text", None, path.name)))
 
 
-def test_a_message_does_not_quote_all_of_a_long_line(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({f"{i}{'x' * 500}": i for i in range(1000)}) + "\n")
-    ((_, _, problem),) = lines_of(tmp_path / "a.jsonl", "jsonl")
-    assert problem is not None
-    assert len(problem) < 2000
-
-
 def test_windows_are_bounded_by_weight() -> None:
     items = ["a" * n for n in (3, 3, 3, 20, 1, 1, 1, 1, 9, 2)]
     read = []
