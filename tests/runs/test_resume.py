@@ -92,7 +92,7 @@ def test_any_prefix_of_the_shards_resumes_to_the_same_bytes(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the runs are forked")
 @pytest.mark.parametrize(
-    ("job", "step"), [("npy", 9), ("folder", 13), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)]
+    ("job", "step"), [("npy", 15), ("folder", 25), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)]
 )
 def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: Path, job: str, step: int) -> None:
     command = [sys.executable, "-m", "tests.support.corpus_runs", str(short_folder), str(tmp_path), str(step), job]
