@@ -1,8 +1,8 @@
 """Threads that read and tokenize requests: short ones in turn, long ones a part at a time.
 
-A long request is tokenized in parts. Before each part it waits for its turn, and the request of which the fewest parts
-are done is first, so that it does not matter to a request how long the others are. A request whose client has left is
-dropped before its next part.
+A long request is tokenized in parts. Before each part it waits for its turn, and the request of which the fewest bytes
+are read, with its next part, is first, so that a request does not wait for longer ones. The first part counts as the
+whole body, because its JSON is read at once. A request whose client has left is dropped before its next part.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from typing import Any, TypeVar
 
 LONG_BODY = 2**16
 """Bytes. A longer request is read beside the short ones, so that they do not wait for it."""
+
+PATIENCE = 16
+"""A request waits until so many times its bytes were read of smaller ones that came after it."""
+
+_PART_BYTES = 2**16
 
 READERS = 64
 """Threads for long requests; one of them works at a time."""
@@ -43,7 +48,8 @@ class Reading:
     def __init__(self, size: int, turns: _Turns | None) -> None:
         self.size, self.seconds = size, 0.0
         self.future: Future[Any]
-        self._turns, self._parts, self._cancelled = turns, 0, False
+        self._turns, self._cancelled = turns, False
+        self._next, self._bytes, self._came = size, 0, 0 if turns is None else turns.bytes_read
 
     def cancel(self) -> None:
         """Drop the request; without an effect if it was read."""
@@ -64,7 +70,6 @@ class Reading:
     def pause(self) -> None:
         """Let others have their turn; CancelledError if nobody waits for this request."""
         self._end()
-        self._parts += 1
         self._begin()
         self._check()
 
@@ -74,7 +79,9 @@ class Reading:
 
     def _begin(self) -> None:
         if self._turns is not None:
-            self._turns.take(self._parts)
+            self._bytes += self._next
+            self._turns.take(PATIENCE * self._bytes + self._came, self._next)
+            self._next = _PART_BYTES
         self._began = time.perf_counter()
 
     def _end(self) -> None:
@@ -84,20 +91,27 @@ class Reading:
 
 
 class _Turns:
-    """A lock that is given to the request of which the fewest parts are done, and of these to the first."""
+    """A lock that is given to the request with the lowest number, and of these to the first.
+
+    Attributes
+    ----------
+    bytes_read : int
+        Of all requests that had it.
+    """
 
     def __init__(self) -> None:
-        self._changed, self._taken = threading.Condition(), False
+        self._changed, self._taken, self.bytes_read = threading.Condition(), False, 0
         self._waiting, self._arrivals = list[tuple[int, int]](), itertools.count()
 
-    def take(self, parts: int) -> None:
+    def take(self, number: int, size: int) -> None:
         with self._changed:
-            own = (parts, next(self._arrivals))
+            own = (number, next(self._arrivals))
             heapq.heappush(self._waiting, own)
             while self._taken or self._waiting[0] != own:
                 self._changed.wait()
             heapq.heappop(self._waiting)
             self._taken = True
+            self.bytes_read += size
 
     def give(self) -> None:
         with self._changed:

@@ -216,6 +216,26 @@ def test_long_requests_take_turns_and_those_that_are_cancelled_stop() -> None:
     assert (LONG_BODY + 3, True) in ended
 
 
+def test_smaller_requests_are_read_before_larger_ones_but_not_for_ever() -> None:
+    """While one small request is read, the next three wait."""
+    readers, order, hold = Readers(lambda *_: None), list[int](), threading.Event()
+    small, large = LONG_BODY + 1, 10 * LONG_BODY
+    readings = list[Any]()
+
+    def read(size: int) -> None:
+        assert hold.wait(PATIENCE)
+        order.append(size)
+        if size == small and order.count(small) < 400:
+            readings.append(readers.submit(small, read, small))
+
+    readings += [readers.submit(size, read, size) for size in (2 * LONG_BODY, large, small, small, small)]
+    hold.set()
+    for reading in readings:  # which grows meanwhile
+        reading.future.result(PATIENCE)
+    assert len(order) == 404
+    assert 130 < order.index(large) < 170
+
+
 def test_a_request_that_is_read_for_too_long_is_503(model: SentenceTransformer) -> None:
     with Engine(model, settings=Settings(request_timeout=0.05)) as engine, TestClient(app(engine)) as other:
         body = {"inputs": [f"{i} " + "! ? " * 4000 for i in range(1500)], "truncate": "split"}
