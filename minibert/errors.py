@@ -1,4 +1,4 @@
-"""The two error classes of minibert. Other errors about arguments are TypeError or ValueError."""
+"""The two error classes of minibert. Errors about arguments are TypeError or ValueError."""
 
 __all__ = ["DownloadError", "ModelFormatError"]
 

@@ -1,3 +1,3 @@
-"""Parts that all folders use: checks, files, tensors of torch, foreign names, warnings, the machine; NumPy at most."""
+"""Helpers for all folders: checks, files, torch tensors, foreign names, warnings, the machine; only NumPy is needed."""
 
 __all__: list[str] = []

@@ -164,7 +164,7 @@ def is_regular_file(path: Path) -> bool:
 
 
 def os_reason(error: OSError) -> str:
-    """Return the system's message without the path, which minibert's message has already."""
+    """Return the system's error message without the path, because minibert's own message names the path."""
     return error.strerror or str(error)
 
 
@@ -179,7 +179,7 @@ def within(prefix: str, names: Iterable[str]) -> list[str]:
 
 
 def check_output(path: str | os.PathLike[str], suffixes: Sequence[str]) -> str:
-    """Check the name of a file to write, before its content is computed; of a link the name of its target.
+    """Check the name of a file to write (for a link: its target's name) before the content of the file is computed.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def make_folder(path: str | os.PathLike[str]) -> str:
 
 
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any] | list[Any]) -> None:
-    """Write a JSON object or list, with two spaces of indentation, keys in their order, as `write_whole` does."""
+    """Write a JSON object or list with `write_whole`, indented by two spaces; the keys keep their order."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 
@@ -286,7 +286,7 @@ def replace_file(
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Write the names in a folder to the disk, as fsync writes the bytes of a file, if the system supports it.
+    """Write a folder's list of names to the disk, as fsync does with a file's bytes, if the system supports it.
 
     Before this a power cut can undo that a file was made or renamed.
     """
@@ -319,7 +319,7 @@ def parse_npy(content: bytes) -> npt.NDArray[Any]:
 
 
 def declared_nbytes(begin: bytes) -> int:
-    """Return how long an .npy file is, by its header, which must be within its first bytes `begin`.
+    """Return the length of an .npy file as its header says it; `begin` is the start of the file and holds the header.
 
     Raises
     ------
@@ -345,7 +345,7 @@ def _read_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 class FileLock:
-    """A lock on a file, which ends with its process. Making this object takes the lock, and makes the file.
+    """A lock on a file. Making this object creates the file and takes the lock, which ends with the process.
 
     Parameters
     ----------

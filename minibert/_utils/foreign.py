@@ -86,7 +86,7 @@ ALIASES = {
 
 
 def missing_names(module: str, own: Collection[str]) -> Callable[[str], NoReturn]:
-    """Return the ``__getattr__`` of a module with these names: its AttributeError says what to use instead."""
+    """Return a ``__getattr__`` for a module that has the names `own`; its AttributeError says what to use instead."""
 
     def refuse(name: str) -> NoReturn:
         if message := _message(module, name):
@@ -118,11 +118,11 @@ def _message(module: str, name: str) -> str | None:
 
 
 class Finder:
-    """Finds submodules that other libraries have: at their place here, or with an ImportError that says where."""
+    """Import submodules by the names that other libraries use, or raise an ImportError that says what to use."""
 
     @staticmethod
     def find_spec(fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return the spec of an alias; this finder is the last one that is asked."""
+        """Return the spec of an alias; Python asks this finder last."""
         if fullname in ALIASES:
             return ModuleSpec(fullname, Finder, is_package=True)  # type: ignore[arg-type]  # a loader by its methods
         module, _, name = fullname.rpartition(".")
@@ -141,6 +141,6 @@ class Finder:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """Give a module the names of the one that it stands for."""
+        """Let the alias read its names from minibert's module."""
         home = import_module(ALIASES[module.__name__])
         module.__dict__.update(__getattr__=partial(getattr, home), __dir__=partial(dir, home))

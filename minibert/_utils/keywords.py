@@ -1,4 +1,4 @@
-"""Keywords of transformers and sentence-transformers that minibert takes at the values that change nothing.
+"""Keywords of transformers and sentence-transformers that minibert accepts only with values that change no result.
 
 One table says for each keyword which values it may have, and what to do instead of another value. Programs that were
 written for those libraries then run as they are, and a keyword that would change the result is refused by name.
@@ -168,7 +168,7 @@ def check_keywords(
     settings: Collection[str] = (),
     function: Callable[..., object] | None = None,
 ) -> dict[str, object]:
-    """Check that the keywords of a call are known and change nothing.
+    """Check that the keywords of a call are known and that their values change no result.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def arguments_of(function: Callable[..., object]) -> list[str]:
 
 
 def check_agreement(call: str, given: Mapping[str, object], settings: Mapping[str, object], remedy: str) -> None:
-    """Raise a ValueError for a keyword whose value is not that of the model.
+    """Raise a ValueError if a keyword's value differs from the model's.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def check_agreement(call: str, given: Mapping[str, object], settings: Mapping[st
 
 
 def check_remote_code(call: str, trust_remote_code: object, settings: Mapping[str, object]) -> None:
-    """Raise a ValueError if code of the model's repository was asked for, and its settings name such code."""
+    """Raise a ValueError if the caller asks for code of the model's repository and the model's settings name some."""
     if trust_remote_code and settings.get("auto_map"):
         raise ValueError(
             f"{call}(trust_remote_code=True), but minibert never runs code, and this model has some (auto_map). "
@@ -244,7 +244,7 @@ def check_remote_code(call: str, trust_remote_code: object, settings: Mapping[st
 
 
 def given_name(call: str, name: Any, keywords: dict[str, Any], also: str = "pretrained_model_name_or_path") -> Any:
-    """Return the name of a model, which may be given under the keyword of transformers; it is taken out of `keywords`.
+    """Return the name of a model; it may be given as transformers' keyword `also`, which is removed from `keywords`.
 
     Raises
     ------

@@ -97,19 +97,19 @@ def _check_state(state: os.stat_result, kind: int, above: str = "") -> None:
 
 
 class OpenFolder(NamedTuple):
-    """A trusted folder and its descriptor, which means the same folder even if the path changes."""
+    """A trusted folder, and a descriptor that refers to the same folder even if the path changes."""
 
     path: Path
     descriptor: int | None
 
     def name(self, file: str) -> str:
-        """Return the name of a file for a call that gets `descriptor` as `dir_fd`."""
+        """Return the name of a file for a call with ``dir_fd=descriptor``."""
         return file if self.descriptor is not None else str(self.path / file)
 
 
 @contextlib.contextmanager
 def open_folder(folder: Path, *, make: bool = False) -> Iterator[OpenFolder]:
-    """Keep a folder open; raise OSError if it does not exist, or others could put files there."""
+    """Open a folder for a ``with`` block; raise OSError if it does not exist or if others could put files there."""
     path = _check_folder(folder, make=make)
     if not HAS_FOLDER_DESCRIPTORS:
         yield OpenFolder(path, None)
@@ -161,14 +161,14 @@ def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview],
 
 
 class Deleted(NamedTuple):
-    """The number of files that were deleted, and their size."""
+    """The number of the deleted files, and their size."""
 
     files: int
     bytes: int
 
 
 def delete_files(folder: Path, names: re.Pattern[str], *, unused_seconds: float = 0.0) -> Deleted:
-    """Delete the regular files with such names in a folder, and the folder if it is empty then.
+    """Delete the regular files in a folder whose names match, then the folder if it is empty.
 
     With `unused_seconds`, only the user's own files that were not used for so long.
 
@@ -196,7 +196,7 @@ def delete_files(folder: Path, names: re.Pattern[str], *, unused_seconds: float 
 
 
 def has_private_group(path: str | os.PathLike[str], state: os.stat_result) -> bool:
-    """Return whether the group of a file is its owner's alone, so that nobody else can use what the group may do.
+    """Return whether only the owner of a file is in its group, so that the group's permissions help nobody else.
 
     Where users have a group of their own, the umask is often 002, and ``~/.cache`` is open to the group. Such a group
     has the name of the owner, is the owner's first group, and neither lists another user nor is another user's first

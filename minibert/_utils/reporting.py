@@ -1,4 +1,4 @@
-"""Warnings that name the caller's line, progress bars, and HTML tables for notebooks. The only import of tqdm."""
+"""Warnings that name the caller's line, progress bars, and HTML tables for notebooks. Only this module imports tqdm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def cut_texts(cut: int, total: int, limit: int, first: int, things: str = "texts") -> str:
-    """Return the sentence of a warning about texts that were cut at a limit of tokens; `first` is the index of one."""
+    """Return a sentence that warns that `cut` of `total` texts exceed the limit of tokens; `first` is an index."""
     if total == 1:
         return f"The {things.removesuffix('s')} has more than {limit} tokens and was cut."
     return f"{cut} of {total} {things} have more than {limit} tokens and were cut (the first is at index {first})."
@@ -40,7 +40,7 @@ def cut_texts(cut: int, total: int, limit: int, first: int, things: str = "texts
 def progress_bar(
     total: int | None, *, show: bool, initial: int = 0, unit: str = " texts"
 ) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar with count, speed and time left; yield the function that counts n more.
+    """Show a progress bar with count, speed and time left; yield a function that adds n to the count.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""exp, log1p, sigmoid and softmax with the same bits alone, in any batch and on every processor.
+"""exp, log1p, sigmoid and softmax, whose bits are the same in any batch and on every processor.
 
 NumPy's exp, log1p and tanh choose their code by the processor, and the bits differ (numpy/numpy#23523); so do those of
 the C library. Sums over an axis depend on the shape of the array. Here the functions are made of additions,
@@ -55,7 +55,7 @@ def log1p(x: FloatArray) -> _Float64:
 
 
 def softmax(logits: FloatArray) -> _Float64:
-    """Compute exp(logits) / sum(exp(logits)) over the last axis; minus the maximum, so that exp is never infinite.
+    """Compute exp(logits) / sum(exp(logits)) over the last axis; the maximum is subtracted, so that exp is finite.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def softmax(logits: FloatArray) -> _Float64:
 
 
 def sigmoid(logits: FloatArray) -> _Float64:
-    """Compute 1 / (1 + exp(-logits)), with exp of negative numbers only, so that it is never infinite."""
+    """Compute 1 / (1 + exp(-logits)), with exp of negative numbers only, so that exp is finite."""
     wide = np.asarray(logits, dtype=np.float64)
     power = exponential(-np.abs(wide))
     return np.where(wide < 0, power, 1.0) / (1 + power)

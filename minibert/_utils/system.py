@@ -72,7 +72,7 @@ def require_memory(needed: float, what: str, less: str) -> None:
 
 
 def missing_library(what: str, error: ImportError, *packages: str) -> ImportError:
-    """Return the error of something that needs `packages`; `error` itself if the module of another one is missing.
+    """Return an ImportError that tells how to install `packages`; return `error` if another package is missing.
 
     Examples
     --------

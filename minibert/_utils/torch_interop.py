@@ -1,4 +1,4 @@
-"""Tensors of torch at the border of minibert: tensors -> arrays, arrays -> tensors. The only import of torch.
+"""Convert torch tensors to arrays, and arrays to torch tensors. Only this module imports torch.
 
 minibert computes with NumPy arrays. A function that was given a tensor, or was asked for tensors, converts at its start
 and at its end. torch is imported when a tensor is asked for; to recognise a tensor it need not be imported.
@@ -66,7 +66,7 @@ def to_tensor(array: Any) -> torch.Tensor:
 
 
 def to_sparse_tensor(indices: Any, values: Any, shape: tuple[int, ...]) -> torch.Tensor:
-    """Make a sparse tensor (COO) of numbers at some positions; the arguments and errors are those of `to_tensor`.
+    """Make a sparse tensor (COO) from numbers and their positions; the errors are those of `to_tensor`.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def _as_tensors(value: Any) -> Any:
 
 
 def as_dense_array(value: Any) -> Any:
-    """Turn a tensor, or the tensors in a list, into arrays, also sparse ones; return other values as they are."""
+    """Turn a tensor (dense or sparse), or the tensors in a list, into arrays; return other values as they are."""
     if is_tensor(value):
         return to_array(value.detach().to_dense())
     if holds_tensor(value):
@@ -274,7 +274,7 @@ def as_dense_array(value: Any) -> Any:
 
 
 def as_given(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a function of arrays take tensors, and lists of tensors, too; then its answer is a tensor."""
+    """Make a function of arrays also take tensors and lists of tensors; for these it returns a tensor."""
 
     @functools.wraps(function)
     def converted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -291,7 +291,7 @@ def as_given(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def as_scores(function: Callable[_P, Any]) -> Callable[_P, Any]:
-    """Make a function of arrays take tensors, as `as_given` does; arrays that it returns become `Scores`."""
+    """Make a function of arrays also take tensors, as `as_given` does; it returns its arrays as `Scores`."""
 
     def scored(*args: _P.args, **kwargs: _P.kwargs) -> Any:
         result = function(*args, **kwargs)

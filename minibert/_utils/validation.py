@@ -34,7 +34,7 @@ _BRIEF = _Brief()
 
 
 def brief(value: object) -> str:
-    """Return a value's repr for a message; it is short, and no value makes it raise."""
+    """Return a short repr of a value for a message; this function never raises."""
     try:
         return _BRIEF.repr(value)
     except Exception:  # reprlib uses the name of the type, and a foreign class can have the name of a built-in one
@@ -42,7 +42,7 @@ def brief(value: object) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number of things for a message.
+    """Return a number and its noun, singular or plural, for a message.
 
     >>> counted(1, "text"), counted(2, "text")
     ('1 text', '2 texts')
@@ -51,7 +51,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def is_cpu(device: object) -> bool:
-    """Return whether a device is the CPU: "cpu" or "cpu:0", or an object with such a str, as torch's are."""
+    """Return whether a device is the CPU: "cpu" or "cpu:0", or an object whose str is one of these, as torch's is."""
     try:
         return str(device) in ("cpu", "cpu:0")
     except Exception:  # an integer of thousands of digits, or an object without a working str()
@@ -87,7 +87,7 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
 
 
 def check_stored_int(name: str, value: object, least: int, most: int = 2**31 - 1) -> int:
-    """Return an integer of a file, a Python int as JSON gives it, after checking its range.
+    """Return an integer that was read from JSON, after checking its type and its range.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def as_array(name: str, values: object, remedy: str = "All vectors must have one length.") -> npt.NDArray[Any]:
-    """Return `values` as an array of numbers of the same dtype; `TypeError` or `ValueError` gives `name`."""
+    """Return `values` as an array of numbers of the same dtype; a `TypeError` or `ValueError` gives `name`."""
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose hidden numbers would count; give its data, or fewer rows.")
     try:
@@ -177,7 +177,7 @@ def as_array(name: str, values: object, remedy: str = "All vectors must have one
 
 
 def as_vectors(name: str, values: npt.ArrayLike) -> FloatArray:
-    """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` gives `name`."""
+    """Return `values` as an array of floats with at least one axis; a `TypeError` or `ValueError` gives `name`."""
     array = not_single(name, as_array(name, values))
     if array.dtype.kind != "f" or array.dtype.itemsize < 4:
         return array.astype(np.float32)
@@ -207,7 +207,7 @@ def check_return_tensors(value: object) -> str | None:
 
 
 def not_single(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array; `ValueError`, which gives `name`, if it is a single number."""
+    """Return an array; if it is a single number, raise a ValueError that gives `name`."""
     if array.ndim == 0:
         raise ValueError(f"{name} is a single number; expected vectors of shape (n, H), or one of shape (H,).")
     return array

@@ -134,7 +134,7 @@ class BertConfig:
 
     @property
     def num_labels(self) -> int:
-        """The number of labels of a classifier, that of `id2label`."""
+        """The number of labels of a classifier, which is the length of `id2label`."""
         return len(self.id2label)
 
     @property
@@ -243,7 +243,7 @@ class BertConfig:
 
     @property
     def activation(self) -> str:
-        """The activation that `hidden_act` means, by its name in reference.py."""
+        """The name in reference.py of the activation that `hidden_act` means."""
         return ACTIVATIONS[self.hidden_act]
 
     def to_dict(self) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class BertConfig:
         return {"model_type": self.model_type, **dataclasses.asdict(self)}
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **fields: Any) -> None:
-        """Write config.json into a folder, which is made if it does not exist.
+        """Write config.json into a folder; the folder is made if it does not exist.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ def check_settings(
     change: str,
     fewer_layers: str = "To run fewer layers, call a BertModel with num_layers=.",
 ) -> None:
-    """Raise a ValueError for a keyword in `SETTINGS` whose value is not that of the config.
+    """Raise a ValueError if the value of a keyword in `SETTINGS` differs from the config's.
 
     `change` is how the caller makes another config, with {} for the new value; `fewer_layers` is a sentence that says
     how to run fewer layers of the model.

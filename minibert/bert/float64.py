@@ -1,4 +1,4 @@
-"""The forward in float64: every value by name, for any model, with errors near 1e-15. It is slow.
+"""The forward pass in float64: every value by name, for any model, with errors near 1e-15. It is slow.
 
 >>> from minibert import BertModel, BertTokenizer, exact
 >>> name = "sentence-transformers/all-MiniLM-L6-v2"
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
             """Return a model with other ops."""
 
         def trace(self, *, record: Record, **inputs: Any) -> Trace:
-            """Run the model and record."""
+            """Run the model and record the values that `record` names."""
 
 
 __all__ = ["OPS", "forward"]
@@ -58,7 +58,7 @@ def forward(
     num_layers: int | None = None,
     tokens: Any = None,
 ) -> Trace:
-    """Run a model in float64, and keep its intermediate values by name.
+    """Run a model in float64 and keep its intermediate values by name.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Matrix products of whole numbers: what the compute types int16, int8_int16 and int8 mean, in NumPy.
+"""Matrix products of integers: what the compute types int16, int8_int16 and int8 compute, in NumPy.
 
 What        y = activation(sum over groups of sx sw (qx . qw) + bias) + residual. A row of x and a row of the weight are
-            cut into groups of features. Each group is whole numbers (q) times one float32 scale (s)
+            cut into groups of features. Each group is integers (q) times one float32 scale (s)
 int16       Groups of 128 features. The weight has 14 bits. x has 16 bits, but the sizes of a group's numbers have a sum
             of at most 8 times the largest 16-bit number. So the usual group has 14 bits, and only a few large numbers
             need more
@@ -16,7 +16,7 @@ Negated     Features whose mean is not zero, as after GELU, add up in one sum of
             large. So in int8, a quarter of the features is negated before: there are four such sums, each half as
             large. The error of MiniLM's sentence vectors was 4.1e-4 without it, and 3.8e-4, 3.8e-4 and 4.0e-4 with
             three different quarters
-Exact       The sum of a group's products is a whole number below 2^31, whatever the numbers are (`Format` checks it).
+Exact       The sum of a group's products is an integer below 2^31, whatever the numbers are (`Format` checks it).
             So its order does not matter. The groups are added in order, by fma. So the result has the same bits for any
             batch, any number of threads, and on any processor; the kernels have the bits of this file
 Extremes    A group of x that holds NaN or infinity makes all results of its row NaN, and so may numbers above 2^119,
@@ -56,8 +56,8 @@ class Format:
     ----------
     name : str
     group : int                     features with one scale, a power of two
-    weight_most, x_most : int       the largest whole number of the weight and of x
-    total : int                     x_most times this is the largest sum of the sizes of a group's whole numbers of x
+    weight_most, x_most : int       the largest integer of the weight and of x
+    total : int                     x_most times this is the largest sum of the sizes of a group's integers of x
                                     before they are rounded; `group`, if their sum is not limited
     distances : tuple of int        of the features of which the Hadamard matrix makes sums and differences, by rounds
     negated : tuple of int          for each k of these, the features 16 k, ..., 16 k + 15 of a block are negated before
@@ -83,7 +83,7 @@ class Format:
             raise ValueError(f"negated={self.negated} of {self.name}; expected numbers from 0 to {BLOCK // _PART - 1}")
 
     def groups(self, K: int) -> int:
-        """Return the number of groups of a row of K features."""
+        """Return the number of groups in a row of K features."""
         return -(-K // BLOCK) * (BLOCK // self.group)
 
     @property
@@ -123,16 +123,16 @@ def compute_type_of(weights: Weights) -> str:
 
 
 def quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[IntArray, FloatArray]:
-    """Represent each group of a row by whole numbers and a scale: values = whole * scale, rounded.
+    """Represent each group of a row by integers and a scale: values = whole * scale, rounded.
 
     The size of a group is its largest number, without signs, or the sum of its numbers divided by `total`, if that is
-    larger. The size becomes the whole number `most`.
+    larger. The size becomes the integer `most`.
 
     Parameters
     ----------
     values : ndarray of shape (rows, K), float32
     form : Format
-    most : int       the largest size of a whole number
+    most : int       the largest size of an integer
     total : int      times `most`: the largest sum of the sizes of a group's numbers
 
     Returns
@@ -172,7 +172,7 @@ def _quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[
 
 
 def turn(blocks: FloatArray, distances: tuple[int, ...]) -> FloatArray:
-    """Multiply blocks, (..., BLOCK), by Sylvester's Hadamard matrix, by rounds of sums and differences.
+    """Multiply blocks, (..., BLOCK), by Sylvester's Hadamard matrix, in rounds of sums and differences.
 
     With all distances from 1 to 64 it is the matrix of BLOCK rows. With some of them, it is a smaller matrix for each
     set of features that these distances join.
@@ -187,7 +187,7 @@ def turn(blocks: FloatArray, distances: tuple[int, ...]) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QuantisedLinear:
-    """A `Linear` whose weight is whole numbers and scales.
+    """A `Linear` whose weight is stored as integers and scales.
 
     Parameters
     ----------
@@ -208,14 +208,14 @@ class QuantisedLinear:
 
     @property
     def weight(self) -> FloatArray:
-        """The rounded weight, (N, K): what the whole numbers mean."""
+        """The rounded weight, (N, K), that the integers and scales represent."""
         turned = (self.whole * self.scales[:, :, None]).reshape(len(self.whole), -1, BLOCK)
         blocks = turn(turned, self.format.distances) * self.format.signs
         return np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, : self.shape[1]])
 
 
 def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
-    """Quantise a weight, divided by what the Hadamard matrix times itself is: the number of its rows."""
+    """Quantise a weight after dividing it by n, the number of rows of the Hadamard matrix H, because H H = n I."""
     weight = linear.weight * np.float32(0.5 ** len(form.distances))
     whole, scales = quantise(weight, form, form.weight_most, form.group)
     return QuantisedLinear(linear.paths, linear.shape, whole, scales, np.asarray(linear.bias, np.float32), form)
@@ -234,7 +234,7 @@ def make_ops(compute_type: str) -> Ops:
 def apply_linear(
     x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
 ) -> FloatArray:
-    """Compute what `reference.apply_linear` computes, with the whole numbers of a `QuantisedLinear`."""
+    """Compute what `reference.apply_linear` computes, with the integers of a `QuantisedLinear`."""
     if not isinstance(linear, QuantisedLinear):
         return reference.apply_linear(x, linear, activation=activation, residual=residual)
     whole, scales = quantise(np.asarray(x, np.float32), linear.format, linear.format.x_most, linear.format.total)

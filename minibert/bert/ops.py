@@ -86,7 +86,7 @@ class PreparedLinear(Protocol):
 
 
 class AttentionOutput(NamedTuple):
-    """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if they were not asked for."""
+    """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if not asked for."""
 
     context: FloatArray
     scores: list[FloatArray] | None

@@ -1,4 +1,4 @@
-"""The packed batch: sequences that lie end to end, and the way back to padded arrays.
+"""The packed batch: sequences that lie end to end. Packed results are turned into padded arrays here.
 
 Kernels check nothing, so an id outside its table would make them read memory outside the table. Therefore `PackedBatch`
 keeps private copies of its arrays, which nobody can change after a check. `PackedBatch.check` compares them with the
@@ -95,14 +95,14 @@ class PackedBatch:
         return PackedBatch, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def private(self) -> PackedBatch:
-        """Return this batch, or a checked copy if somebody could have changed its arrays since their check."""
+        """Return this batch; if its arrays are writeable, and so could have changed after the check, a checked copy."""
         arrays = (self.token_ids, self.token_types, self.positions, self.cu_seqlens, self.mask)
         if type(self) is PackedBatch and not any(array.flags.writeable for array in arrays):
             return self
         return PackedBatch(*arrays, inputs_embeds=self.inputs_embeds)
 
     def check(self, config: BertConfig) -> None:
-        """Refuse ids, token types, positions and word vectors that a model of this config does not have.
+        """Refuse ids, token types, positions and word vectors that do not fit a model with this config.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class PackedBatch:
 
 
 def valid_range(limit: int, limit_name: str) -> str:
-    """Return the part of an error message that says which ids are valid."""
+    """Return the part of an error message that tells the valid ids."""
     hint = " Use the tokenizer that belongs to the model." if limit_name == "vocab_size" else ""
     return f"valid are 0 to {limit - 1} ({limit_name}={limit}).{hint}"
 

@@ -1,4 +1,4 @@
-"""The ops in NumPy: what each one means. Tests hold the kernels equal to these functions.
+"""The ops in NumPy, as definitions: tests check that the kernels compute the same as these functions.
 
 The code is written to be read, and it is never tuned for speed. It is the simplest form of each formula, except in
 six places, which differ from it because the results must be accurate or finite in float32:
@@ -105,7 +105,7 @@ def apply_linear(
 
 
 def matmul(x: FloatArray, weight: FloatArray) -> FloatArray:
-    """Compute x weight^T, added up over blocks of 128 features, for a smaller rounding error.
+    """Compute x weight^T as a sum over blocks of 128 features, which makes the rounding error smaller.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _split_heads(x: FloatArray, num_heads: int) -> FloatArray:
 
 
 def softmax(scores: FloatArray) -> FloatArray:
-    """Compute exp(scores) / sum(exp(scores)) over the last axis; minus the maximum, so that exp is never infinite."""
+    """Compute exp(scores) / sum(exp(scores)) over the last axis; the maximum is subtracted, so that exp is finite."""
     # An empty sequence has no maximum; `initial` gives NumPy one.
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))  # (A, S, S)
     return exponentials / exponentials.sum(axis=-1, keepdims=True)  # (A, S, S)
@@ -301,7 +301,7 @@ def make_ops(
     round: Callable[[FloatArray], FloatArray] = lambda x: x,
     activations: Mapping[str, Callable[[FloatArray], FloatArray]] = ACTIVATION_FUNCTIONS,
 ) -> Ops:
-    """Return a set of ops that computes the same formulas in another arithmetic, without blocks and wider sums.
+    """Return ops that compute the same formulas in another arithmetic, without blocks and without wider sums.
 
     The ops use weights that any other set has prepared, because they read ``linear.weight``.
 

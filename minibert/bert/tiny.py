@@ -59,7 +59,7 @@ class Bert:
         return "".join(f" {c} " if category(c)[0] == "P" or c in "$+<=>^`|~" else c for c in text).split()
 
     def split_pieces(self, word: str, mark: str = "") -> list[str]:
-        """WordPiece: cut off the longest piece in the vocabulary, again and again; later pieces begin with "##"."""
+        """WordPiece: repeatedly cut off the longest piece in the vocabulary; pieces after the first begin with "##"."""
         pieces: list[str] = []
         while word:
             end = next((end for end in range(len(word), 0, -1) if mark + word[:end] in self.vocabulary), None)

@@ -11,7 +11,7 @@ from minibert.bert.ops import LayerNorm, PreparedLinear
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """The module path and the weights of one encoder layer; `Ops.prepare` returned its linear maps."""
+    """The module path and the weights of one encoder layer; its linear maps are results of `Ops.prepare`."""
 
     path: str
     query_key_value: PreparedLinear
@@ -43,7 +43,7 @@ class PredictionWeights:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadWeights:
-    """The weights of one head; `name` is its class in `HEADS`, and modules that it does not have are None."""
+    """The weights of one head; `name` is its class in `HEADS`. A module that the head does not have is None."""
 
     name: str
     predictions: PredictionWeights | None = None
@@ -52,7 +52,7 @@ class HeadWeights:
     qa_outputs: PreparedLinear | None = None
 
     def owner(self, field: str) -> HeadWeights | PredictionWeights | None:
-        """Return the object that has a field of `HEADS`: `predictions`, or the head itself."""
+        """Return the object that has this field of `HEADS`: `predictions`, or the head itself."""
         return self if field in HeadWeights.__dataclass_fields__ else self.predictions
 
 
@@ -121,7 +121,7 @@ class Row:
     bias: bool = True
 
     def sizes(self, config: BertConfig) -> tuple[int, ...]:
-        """Return the shape in numbers."""
+        """Return the shape as integers, with the sizes of the config."""
         return tuple(size if isinstance(size, int) else getattr(config, size) for size in self.shape)
 
 

@@ -62,7 +62,7 @@ def locate(
     local_files_only: bool = False,
     subfolder: str = "",
 ) -> ModelFiles:
-    """Find the folder, package or hub repository of a model. No file is read and the network is not used yet.
+    """Find the folder, package or hub repository of a model, without reading a file or using the network.
 
     An existing folder is used as it is. Any other name is a hub id. Its files come from the hub's cache if they are
     there: a cached revision is used without asking the hub for a newer commit. The default model is searched as folder,
@@ -142,7 +142,7 @@ def _package_folder() -> Path | None:
 
 
 class ModelFiles:
-    """The files of one model, from one source, at one revision; made by `locate`.
+    """The files of one model, from one source, at one revision; `locate` makes it.
 
     A file is requested by its name in the model, with "/" between levels ("1_Pooling/config.json"). Names can come from
     a model's own files. So a name is refused if it is absolute, leads out of the model with "..", or holds a backslash,
@@ -162,7 +162,7 @@ class ModelFiles:
 
     @property
     def source(self) -> str:
-        """The source in words, for messages: "folder models/x", "hub repository org/name at 1a2b3c4 (cached)"."""
+        """The source as messages name it: "folder models/x", "hub repository org/name at 1a2b3c4 (cached)"."""
         return self._source.source + (f", subfolder {self._prefix[:-1]}" if self._prefix else "")
 
     def subfolder(self, name: str) -> ModelFiles:
@@ -192,7 +192,7 @@ class ModelFiles:
         return path
 
     def settings(self, filename: str) -> dict[str, Any]:
-        """Return the JSON object in a file of settings; an empty one if the model does not have the file."""
+        """Return the JSON object in a file of settings, or an empty object if the model does not have the file."""
         path = self.find(filename)
         return {} if path is None else read_json_object(path)
 
@@ -247,7 +247,7 @@ class ModelFiles:
 
 
 def check_files(files: object) -> ModelFiles:
-    """Return the argument of a `from_files` after checking it; `TypeError` for a name or a path."""
+    """Return `files` if it is a `ModelFiles`; raise a TypeError for a name or a path."""
     if not isinstance(files, ModelFiles):
         raise TypeError(
             f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder call from_pretrained."
@@ -314,7 +314,7 @@ class _Package:
         return f"package {_PACKAGE} ({self._folder})"
 
     def find(self, filename: str) -> Path | None:
-        """Return a file of the package; one that is missing or is not the hub's is refused, not replaced silently."""
+        """Return a file of the package; refuse a file that is missing or is not the hub's, and do not replace it."""
         if filename not in _PACKAGE_SHA256:
             return None
         path, expected = self._folder / filename, _PACKAGE_SHA256[filename]

@@ -1,4 +1,4 @@
-"""A repository of the hub at one commit: its cache first, then the network. The only import of huggingface_hub."""
+"""A hub repository at one commit: the cache first, then the network. Only this module imports huggingface_hub."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REPO_ID = re.compile(r"(?!.*(?:--|\.\.|\.git\Z))(?:\w(?:[\w.-]*\w)?/)?\w(?:[\w.
 
 
 class HubRepository:
-    """A repository of the hub at one commit; files come from its cache, or else from the network.
+    """A hub repository at one commit; files come from the cache, or else from the network.
 
     The first answer, from the cache or the hub, fixes the commit. Every other file is requested at that commit, so a
     model never mixes files of two commits, even if the branch changes meanwhile.
@@ -58,7 +58,7 @@ class HubRepository:
 
     @property
     def source(self) -> str:
-        """The repository and its commit in words, for messages."""
+        """The description of the repository and its commit for messages."""
         if self._commit is None:
             return f"hub repository {self._repo_id} at {self._revision}"
         return f"hub repository {self._repo_id} at {self._commit[:7]}" + ("" if self._asked_hub else " (cached)")
@@ -85,7 +85,7 @@ class HubRepository:
         return Path(path) if isinstance(path, str) else None
 
     def names(self, prefix: str) -> list[str]:
-        """List the files under a prefix, or all for ""."""
+        """List the files whose names begin with a prefix; "" lists all."""
         listed = self._cached_listing()
         if listed is None:
             from huggingface_hub import list_repo_files

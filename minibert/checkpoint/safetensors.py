@@ -1,4 +1,4 @@
-"""safetensors files -> tensors. The headers are read before anything is allocated; then tensors are read as float32.
+"""safetensors files -> float32 tensors. All headers are read before memory for the tensors is allocated.
 
 The reader is ours and not that of the safetensors library for two reasons. NumPy does not have bfloat16, so the library
 cannot give it. And the library maps a file: if the file is cut meanwhile, the system kills the process (SIGBUS).
@@ -65,7 +65,7 @@ class StoredTensor:
 
 
 def open_checkpoint(files: ModelFiles) -> dict[str, StoredTensor]:
-    """Read the headers of all files of a checkpoint; no tensor is read yet.
+    """Read the headers of all files of a checkpoint, but no tensor.
 
     Raises
     ------

@@ -1,16 +1,16 @@
 """Low precision: the quantisation of x, and the matrix product of words with Intel's AMX, whose registers are matrices.
 
-What        `quantisers` makes the chunks of a task and the source of a small product: groups of features -> whole
-            numbers and a scale, with the bits of low_precision.quantise, in the layout of words (processor.py).
+What        `quantisers` makes the chunks of a task and the source of a small product: groups of features ->
+            integers and a scale, with the bits of low_precision.quantise, in the layout of words (processor.py).
             `amx_multiplier` does for AMX what the micro-kernels of gemm.py do for the other instructions
 
 Quantisation
 ------------
 Layout      16 features are a vector, so a block of 128 features is eight vectors. The Hadamard matrix is three rounds
             of sums and differences of these vectors and, in int8, four rounds of those of their lanes. For AMX, each
-            byte of the whole numbers of a group is written to a plane of its own
+            byte of the integers of a group is written to a plane of its own
 Numerics    x factor + 1.5 2^23 is rounded once, to a float32 without digits after the point. Its last 8 or 16 bits are
-            the whole number. No number, not even NaN, has an undefined result here, as in a conversion to an integer
+            the integer. No number, not even NaN, has an undefined result here, as in a conversion to an integer
 Prefetch    The features of eight blocks later are fetched into the first cache. On a Xeon with a slow third cache, 4096
             rows of 1,536 features take half the time, and 1024 rows a tenth less. 2 and 4 blocks gain less, 16 the same
 Edges       The last features of a row are copied into a block that is filled up with zeros
@@ -108,7 +108,7 @@ def _turn(builder: Any, vectors: list[Any], form: Format) -> list[Any]:
 def _block_quantiser(words: Words) -> Any:
     """Make the function that quantises the BLOCK floats at an address x.
 
-    It writes the whole numbers of the first group to an address q, and its scale to an address s.
+    It writes the integers of the first group to an address q, and its scale to an address s.
     """
     form, dot = words.form, words.dot
     planes = dot.x_bytes if dot.in_tiles else 1

@@ -107,7 +107,7 @@ class PackedWords:
 
 
 def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> PackedWords:
-    """Copy whole numbers and scales into panels, and fill up the last panel with zeros."""
+    """Copy integers and scales into panels, and fill up the last panel with zeros."""
     (N, K), words = linear.shape, words_of(linear.format.name)
     panels = empty(-(-N // NR), *words.panel_shape(K))
     panels[...] = 0.0
@@ -129,7 +129,7 @@ def _lines(panels: FloatArray, words: Words) -> IntArray:
 
 
 def _lines_of(whole: IntArray, words: Words) -> IntArray:
-    """Return the lines of whole numbers: (columns, groups, group) -> (groups, lines, columns, numbers or bytes)."""
+    """Return the lines of integers: (columns, groups, group) -> (groups, lines, columns, numbers or bytes)."""
     columns, groups, group = whole.shape
     if words.dot.in_tiles:
         bytes_of = np.ascontiguousarray(whole).view(np.uint8).reshape(columns, groups, group // _WORD, _WORD, -1)
@@ -139,7 +139,7 @@ def _lines_of(whole: IntArray, words: Words) -> IntArray:
 
 
 def _whole_numbers(lines: IntArray, words: Words) -> IntArray:
-    """Return the whole numbers of lines: (panels, groups, lines, NR, ...) -> (panels, NR, groups, ...)."""
+    """Return the integers of lines: (panels, groups, lines, NR, ...) -> (panels, NR, groups, ...)."""
     if words.dot.in_tiles:
         planes = lines.reshape(*lines.shape[:2], words.dot.w_bytes, -1, NR, _WORD)
         return np.ascontiguousarray(planes.transpose(0, 4, 1, 3, 5, 2)).view(f"i{words.dot.w_bytes}")

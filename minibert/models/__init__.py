@@ -1,4 +1,4 @@
-"""`BertModel` and the parts around it: outputs, the embedding layer, checks of inputs, loading, the choice of ops."""
+"""`BertModel` and what it needs: outputs, the embedding layer, checks of inputs, loading, the choice of ops."""
 
 from __future__ import annotations
 

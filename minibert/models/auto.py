@@ -1,4 +1,4 @@
-"""The choice of a class by a checkpoint: `load`, `AutoModel` and its sisters with a head, and `AutoConfig`."""
+"""Choose the class of a checkpoint: `load`, `AutoModel`, the AutoModelFor... classes with a head, and `AutoConfig`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load(
 
 
 def choose_class(files: ModelFiles) -> type[BertModel | BertHead[Any]]:
-    """Choose the class for a checkpoint by config.json and by the names of the tensors; warn if they disagree."""
+    """Choose the class of a checkpoint by its config.json and its tensors' names; warn if the two disagree."""
     named = files.settings("config.json").get("architectures")
     names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     found = find_heads(files)
@@ -97,7 +97,7 @@ class AutoModel:
 
     @classmethod
     def from_config(cls, config: object, **options: object) -> NoReturn:
-        """Refuse to make a model with random weights."""
+        """Raise an error, because minibert does not make models with random weights."""
         name = cls.__name__
         raise ValueError(f"{name}.from_config makes random weights; minibert loads trained ones: from_pretrained.")
 
@@ -109,13 +109,13 @@ class AutoModelForMaskedLM(AutoModel):
 
 
 class AutoModelForMultipleChoice(AutoModel):
-    """The model of a BERT checkpoint that chooses among texts: `from_pretrained` gives a `BertForMultipleChoice`."""
+    """The model of a BERT checkpoint that scores choices: `from_pretrained` gives a `BertForMultipleChoice`."""
 
     _model = heads.BertForMultipleChoice
 
 
 class AutoModelForNextSentencePrediction(AutoModel):
-    """The judge of next sentences of a BERT checkpoint: its class is `BertForNextSentencePrediction`."""
+    """The next-sentence model of a BERT checkpoint; `from_pretrained` gives a `BertForNextSentencePrediction`."""
 
     _model = heads.BertForNextSentencePrediction
 
@@ -127,19 +127,19 @@ class AutoModelForPreTraining(AutoModel):
 
 
 class AutoModelForQuestionAnswering(AutoModel):
-    """The model of a BERT checkpoint that finds answers: `from_pretrained` gives a `BertForQuestionAnswering`."""
+    """The question-answering model of a BERT checkpoint: `from_pretrained` gives a `BertForQuestionAnswering`."""
 
     _model = heads.BertForQuestionAnswering
 
 
 class AutoModelForSequenceClassification(AutoModel):
-    """The classifier of texts of a BERT checkpoint: `from_pretrained` gives a `BertForSequenceClassification`."""
+    """The text classifier of a BERT checkpoint: `from_pretrained` gives a `BertForSequenceClassification`."""
 
     _model = heads.BertForSequenceClassification
 
 
 class AutoModelForTokenClassification(AutoModel):
-    """The classifier of tokens of a BERT checkpoint: `from_pretrained` gives a `BertForTokenClassification`."""
+    """The token classifier of a BERT checkpoint: `from_pretrained` gives a `BertForTokenClassification`."""
 
     _model = heads.BertForTokenClassification
 

@@ -1,4 +1,4 @@
-"""The choice of a set of ops, from the name of a backend, a number of threads and a compute type."""
+"""Choose a set of ops from the name of a backend, a number of threads and a compute type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_THREADS = 1024
 
 
 def choose_ops(backend: str | None, num_threads: int | None, compute_type: str | None = None) -> Ops:
-    """Choose a set of ops by three arguments of `BertModel.from_pretrained`, or by the environment.
+    """Choose a set of ops from three arguments of `BertModel.from_pretrained`, or from environment variables.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def choose_compute_type(compute_type: str | None = None) -> str:
 def choose_sharing(
     shared_weights: bool | None, backend: str | None = None, compute_type: str | None = None
 ) -> Sharing | None:
-    """Return how the weights of a model are shared: the argument, else MINIBERT_SHARED_WEIGHTS, else they are not.
+    """Return how weights are shared, or None: decided by the argument, else by MINIBERT_SHARED_WEIGHTS, else None.
 
     Raises
     ------

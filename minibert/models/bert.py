@@ -1,4 +1,4 @@
-"""`BertModel`: ids in, every hidden state out; and what it shares with the models that have a head."""
+"""`BertModel`: ids in, every hidden state out; and its base class, which the models with a head share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _Output = TypeVar("_Output", bound=ModelOutput)
 
 
 class BertPreTrainedModel(Fixed, TorchLike):
-    """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch.
+    """The base class of `BertModel` and the models with heads: loading, weights and ops, and methods known from torch.
 
     Attributes
     ----------
@@ -92,17 +92,17 @@ class BertPreTrainedModel(Fixed, TorchLike):
 
     @property
     def compute_type(self) -> str:
-        """The numbers that the encoder multiplies: "float32", "int16", "int8_int16" or "int8"."""
+        """The type of numbers that the encoder multiplies: "float32", "int16", "int8_int16" or "int8"."""
         return compute_type_of(self.weights)
 
     @property
     def num_threads(self) -> int:
-        """The most threads that compute; those of NumPy's BLAS are not counted."""
+        """The largest number of threads that compute; threads of NumPy's BLAS are not counted."""
         return self.ops.num_threads
 
     @property
     def shared_weights(self) -> bool:
-        """True if the weights are in the file that processes share, False if this process has a copy of its own."""
+        """True if the weights are in the file that processes share, False if this process has its own copy."""
         return is_mapped(self.weights.word_embeddings)
 
     @classmethod
@@ -172,7 +172,7 @@ class BertPreTrainedModel(Fixed, TorchLike):
 
     @classmethod
     def from_files(cls, files: ModelFiles, options: LoadOptions | None = None, **more: Any) -> Self:
-        """Load a model from files that were located already; `more` are options too, and win over `options`."""
+        """Load a model from located files; `more` are further options, which override `options`."""
         check_files(files)
         asked = ModelOptions.of(options, more)
         if cls._head is not None and HEADS[cls._head].pooled and not asked.add_pooling_layer:
@@ -201,7 +201,7 @@ class BertPreTrainedModel(Fixed, TorchLike):
         return False
 
     def num_parameters(self) -> int:
-        """Count the trained numbers of the model; a tied decoder's weight counts once."""
+        """Count the trained numbers of the model; a tied decoder's weight is counted once."""
         config, head = self.config, self.weights.head
         rows = [*EMBEDDING_ROWS, *LAYER_ROWS * config.num_hidden_layers, *(POOLER_ROWS if self.weights.pooler else ())]
         rows += HEADS[self._head].rows if self._head is not None else ()
@@ -219,7 +219,7 @@ class BertPreTrainedModel(Fixed, TorchLike):
         return ((name, _copy(array)) for name, array in named_arrays(self.weights, self._head))
 
     def parameters(self) -> Iterator[Any]:
-        """Yield the arrays of `named_parameters`, but the tables of embeddings last: copies, made one by one.
+        """Yield copies of the arrays of `named_parameters`, made one by one; the embedding tables come last.
 
         So ``next(model.parameters()).device`` does not copy the table of words.
         """
@@ -306,7 +306,7 @@ class StepHead(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its results."""
+        """The size of the results in bytes."""
 
     def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
         """Take in the last hidden state of a step, of shape (t, H); `tokens` says which of the T tokens these are."""
@@ -573,7 +573,7 @@ class BertModel(BertPreTrainedModel):
         return batch.steps(TOKENS_PER_STEP)
 
     def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
-        """Return a model with the same weights and other ops, which compute in `dtype`; this one does not change.
+        """Return a model with the same weights and other ops, which compute in `dtype`; this model does not change.
 
         The ops must be able to use the weights that the ops of this model prepared: a wrapped set of `model.ops`, or
         one that reads ``linear.weight``.

@@ -39,7 +39,7 @@ class Embedding(Fixed):
 
     @property
     def weight(self) -> FloatArray:
-        """The table, which shares its memory with the model: an array that also has a tensor's `detach` and `numpy`."""
+        """The table: an array that shares the model's memory and also has a tensor's `detach` and `numpy`."""
         return self._weight.view(Scores)
 
     def __call__(self, ids: npt.ArrayLike) -> FloatArray:

@@ -49,7 +49,7 @@ _Output = TypeVar("_Output", bound=ModelOutput)
 
 
 class BertHead(BertPreTrainedModel, Generic[_Output]):
-    """What the models with heads share. Threads may share a model; it does not change.
+    """The base class of the models with heads. Threads may share a model, because it does not change.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class BertHead(BertPreTrainedModel, Generic[_Output]):
 
     @property
     def num_labels(self) -> int:
-        """The number of labels of the config; it is that of the logits if the head is a classifier."""
+        """The number of labels in the config; if the head is a classifier, each result has as many logits."""
         return self.config.num_labels
 
     def get_input_embeddings(self) -> Embedding:
@@ -334,12 +334,12 @@ class _Logits:
 
     @property
     def nbytes(self) -> int:
-        """The memory of all logits."""
+        """The size of all logits in bytes."""
         return self._dtype.itemsize * math.prod(self._shape)
 
     @functools.cached_property
     def logits(self) -> FloatArray:
-        """The logits; the memory is taken at the first use, after `BertModel` has compared it with the limit."""
+        """The logits; their memory is allocated at the first use, after `BertModel` has checked `nbytes`."""
         return np.zeros(self._shape, dtype=self._dtype)
 
 
@@ -374,7 +374,7 @@ class SequenceLogits(_Logits):
 
 
 class TokenLogits(_Logits):
-    """`width` logits for each token position, (B, S, width), or for the `positions` that were asked for, (n, width).
+    """`width` logits for each token position, (B, S, width), or only for the requested `positions`, (n, width).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From the name of a model to its `Weights`; everything is checked before anything is allocated."""
+"""The name of a model -> its `Weights`. Everything is checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CHANGE = "config=dataclasses.replace(BertConfig.from_pretrained(name), {})"
 def find_model(
     call: str, name_or_path: Any, keywords: Mapping[str, Any], function: Callable[..., object]
 ) -> tuple[ModelFiles, ModelOptions]:
-    """Check the keywords of a from_pretrained, and find the files and the config of the model.
+    """Check the keywords of a from_pretrained, and find the files and the config of a model.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def _shared(
 
 
 def find_heads(files: ModelFiles) -> tuple[str, ...]:
-    """Return the classes of `HEADS` whose tensors a checkpoint has, in the order of `HEADS`; only headers are read.
+    """Return the classes of `HEADS` whose tensors the checkpoint has, in the order of `HEADS`; read only headers.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def _assemble(
 
 
 class FromFiles:
-    """The tensors of a checkpoint, read from its files, and its linear maps; `noted` has all that were asked for."""
+    """The tensors and linear maps of a checkpoint, read from its files; `noted` keeps each one that was read."""
 
     def __init__(self, checkpoint: _Checkpoint, prepare: Callable[[Linear], PreparedLinear]) -> None:
         self._checkpoint, self._prepare = checkpoint, prepare
@@ -228,7 +228,7 @@ class FromFiles:
         return array
 
     def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
-        """Return the linear maps of these modules, stacked to a weight of this shape."""
+        """Return the linear maps of these modules, stacked into one weight of this shape."""
         read = self._checkpoint.read
         weight, bias = (read([f"{path}.{part}" for path in paths]) for part in ("weight", "bias"))
         linear = self.noted[" ".join(paths)] = self._prepare(Linear(paths, weight, bias))
@@ -281,11 +281,11 @@ class _Checkpoint:
 
     @property
     def has_pooler(self) -> bool:
-        """Return whether a tensor of a pooler is there."""
+        """True if the checkpoint has a tensor of a pooler."""
         return any(name.startswith("pooler.") for name in self.tensors)
 
     def heads(self) -> tuple[str, ...]:
-        """Return the classes of `HEADS` whose tensors are there, with the right number of rows where it is fixed."""
+        """Return the classes of `HEADS` whose tensors exist, with the right number of rows where it is fixed."""
         rows = {name.removesuffix(".weight"): tensor.shape[:1] for name, tensor in self._beside.items()}
         return tuple(
             name
@@ -303,7 +303,7 @@ class _Checkpoint:
 
     @property
     def decoder_bias(self) -> str:
-        """The name of the decoder's own bias, else of the one beside it. With both, the first counts."""
+        """The name of the decoder's bias: that of the decoder if the files have it, else cls.predictions.bias."""
         return f"{_DECODER}.bias" if f"{_DECODER}.bias" in self._beside else "cls.predictions.bias"
 
     def _missing(self, head: str, *, tied: bool) -> list[str]:
@@ -313,7 +313,7 @@ class _Checkpoint:
         return [name for name in needed if name not in there] + [name for name in pooler if name not in self.tensors]
 
     def add_head(self, head: str, config: BertConfig) -> None:
-        """Add the tensors of a head to `tensors`; raise an error that says which heads are there if one is missing."""
+        """Add the tensors of a head to `tensors`; if one is missing, raise an error that lists the existing heads."""
         missing = self._missing(head, tied=config.tie_word_embeddings)
         if missing:
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
@@ -394,7 +394,7 @@ class _Checkpoint:
                 yield name
 
     def ignored(self) -> tuple[str, ...]:
-        """Return the names of the tensors that are not a part of BERT: those of task heads, and old buffers."""
+        """Return the names of the tensors that do not belong to BERT: tensors of task heads, and old buffers."""
         inside = {*self._inside_bert(), *self._head}
         used = {self.tensors[name].name for name in self._head}
         outside = tuple(name for name in self._outside if name not in used)

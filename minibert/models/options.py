@@ -1,4 +1,4 @@
-"""The options of loading: the choices of each, one object that carries them, and the keywords of the constructors.
+"""The options of loading: their choices, the object that holds them, and the keywords of the constructors.
 
 A public constructor takes ``**keywords``, splits them once with `LoadOptions.split`, and gives the object to everything
 below. This module imports the standard library only, so that the command line can read the choices from it.
@@ -32,7 +32,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """Where the files of a model are, and how it computes; `BertModel.from_pretrained` says what each option means."""
+    """Options: where a model's files are, and how it computes; `BertModel.from_pretrained` explains each option."""
 
     revision: str | None = None
     cache_dir: str | os.PathLike[str] | None = None
@@ -46,7 +46,7 @@ class LoadOptions:
 
     @classmethod
     def split(cls, keywords: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Return the options among the keywords of a constructor, and the keywords that are not options."""
+        """Split the keywords of a constructor into the options and the keywords that are not options."""
         names = {field.name for field in fields(cls)}
         own = {name: value for name, value in keywords.items() if name in names}
         return cls(**own), {name: value for name, value in keywords.items() if name not in names}
@@ -61,7 +61,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(LoadOptions):
-    """The options of `BertModel` and of the models with heads, which are more than those of an encoder of texts."""
+    """The options of `BertModel` and of the models with heads, which add some to those of a text encoder."""
 
     config: "BertConfig | None" = None
     output_hidden_states: Selection | None = None
@@ -78,7 +78,7 @@ class ModelOptions(LoadOptions):
 
     @classmethod
     def of(cls, options: LoadOptions | None, keywords: Mapping[str, Any]) -> Self:
-        """Return options, with those of `keywords` in place of theirs."""
+        """Return `options` with the values in `keywords` replacing theirs."""
         return cls(**{**vars(options or cls()), **keywords})
 
 
@@ -95,7 +95,7 @@ class LoadKwargs(TypedDict, total=False):
 
 
 class FromPretrainedKwargs(LoadKwargs, total=False):
-    """The keywords of `BertModel.from_pretrained`, with those of transformers that type checkers shall know."""
+    """The keywords of `BertModel.from_pretrained`, and the keywords of transformers for type checkers."""
 
     cache_dir: str | os.PathLike[str] | None
     subfolder: str

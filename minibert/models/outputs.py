@@ -1,4 +1,4 @@
-"""The outputs of the models, with the names and the habits of transformers' ones."""
+"""The outputs of the models, with the names and the behaviour of transformers' outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Output = TypeVar("Output")
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ModelOutput:
-    """What one forward pass was asked for; read it by attribute, ``["key"]``, index or iteration.
+    """The results of one forward pass; read them by attribute, ``["key"]``, index or iteration.
 
     Index, iteration and `to_tuple` skip fields that are None, as those of transformers' ``ModelOutput`` do.
     If an input of the model was a tensor of torch, every array is a tensor.
@@ -35,7 +35,7 @@ class ModelOutput:
         return self.to_tuple()
 
     def items(self) -> tuple[tuple[str, Any], ...]:
-        """Return pairs of name and value, of the values that are not None, in order."""
+        """Return the pairs (name, value) of the values that are not None, in order."""
         return tuple((key, getattr(self, key)) for key in self.keys())
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -69,7 +69,7 @@ class ModelOutput:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BertModelOutput(ModelOutput):
-    """The arrays that one forward pass was asked for; read them by attribute, ``["key"]``, index or iteration.
+    """The arrays that a forward pass returned; read them by attribute, ``["key"]``, index or iteration.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class _LogitsOutput(ModelOutput):
 
 
 class MaskedLMOutput(_LogitsOutput):
-    """The output of `BertForMaskedLM`; hidden_states and attentions are those of `BertModelOutput`.
+    """The output of `BertForMaskedLM`; hidden_states and attentions are as in `BertModelOutput`.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class MaskedLMOutput(_LogitsOutput):
 
 
 class NextSentencePredictorOutput(_LogitsOutput):
-    """The output of `BertForNextSentencePrediction`; hidden_states and attentions are those of `BertModelOutput`.
+    """The output of `BertForNextSentencePrediction`; hidden_states and attentions are as in `BertModelOutput`.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class NextSentencePredictorOutput(_LogitsOutput):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BertForPreTrainingOutput(ModelOutput):
-    """The output of `BertForPreTraining`; hidden_states and attentions are those of `BertModelOutput`.
+    """The output of `BertForPreTraining`; hidden_states and attentions are as in `BertModelOutput`.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class BertForPreTrainingOutput(ModelOutput):
 
 
 class SequenceClassifierOutput(_LogitsOutput):
-    """The output of `BertForSequenceClassification`; hidden_states and attentions are those of `BertModelOutput`.
+    """The output of `BertForSequenceClassification`; hidden_states and attentions are as in `BertModelOutput`.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class SequenceClassifierOutput(_LogitsOutput):
 
 
 class TokenClassifierOutput(_LogitsOutput):
-    """The output of `BertForTokenClassification`; hidden_states and attentions are those of `BertModelOutput`.
+    """The output of `BertForTokenClassification`; hidden_states and attentions are as in `BertModelOutput`.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class TokenClassifierOutput(_LogitsOutput):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class QuestionAnsweringModelOutput(ModelOutput):
-    """The output of `BertForQuestionAnswering`; hidden_states and attentions are those of `BertModelOutput`.
+    """The output of `BertForQuestionAnswering`; hidden_states and attentions are as in `BertModelOutput`.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class QuestionAnsweringModelOutput(ModelOutput):
 
 
 class MultipleChoiceModelOutput(_LogitsOutput):
-    """The output of `BertForMultipleChoice`; hidden_states and attentions are those of `BertModelOutput`.
+    """The output of `BertForMultipleChoice`; hidden_states and attentions are as in `BertModelOutput`.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class MultipleChoiceModelOutput(_LogitsOutput):
 
 
 def with_tensors(output: Output) -> Output:
-    """Return an output, which is a dataclass of arrays and tuples of arrays, with tensors of torch instead of arrays.
+    """Return a copy of an output (a dataclass of arrays and tuples of arrays) with torch tensors in place of arrays.
 
     They share the memory of the arrays. An array that two fields hold becomes one tensor.
     """

@@ -107,7 +107,7 @@ def _of_rows(owner: Any, rows: Iterable[Row]) -> Iterator[tuple[str, FloatArray]
 
 
 def write_safetensors(path: str | os.PathLike[str], arrays: Iterable[tuple[str, FloatArray]]) -> None:
-    """Write named arrays as float32 into one safetensors file, which gets its name when it is complete."""
+    """Write named arrays as float32 into one safetensors file; the file gets its name when it is complete."""
     import safetensors.numpy
 
     tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays}

@@ -1,4 +1,4 @@
-"""Shared weights: the large weights of a model in a file, which all processes of a machine map, packed for the kernels.
+"""Shared weights: a file with a model's large weights, packed for the kernels, which all processes of a machine map.
 
 What        `Sharing.arrays` maps the file of a part of a model. If there is none that can be used, it makes the arrays
             and writes it. `noted_arrays` are what a model is made of, and `Restored` makes it from the mapped ones
@@ -86,7 +86,7 @@ _PATIENCE_SECONDS = 300.0
 
 
 def noted_arrays(noted: Mapping[str, object]) -> dict[str, FloatArray]:
-    """Return the arrays that `Restored` needs, of the tensors and packed linear maps that a model was made of."""
+    """Return the arrays that `Restored` needs from a model's tensors and packed linear maps, by name."""
     arrays = {}
     for name, value in noted.items():
         if isinstance(value, np.ndarray):
@@ -104,16 +104,16 @@ class Restored:
         self._arrays, self._layout = arrays, layout
 
     def array(self, names: Sequence[str]) -> FloatArray:
-        """Return noted tensors."""
+        """Return tensors that were noted."""
         return self._arrays[" ".join(names)]
 
     def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
-        """Return a noted linear map."""
+        """Return a linear map that was noted."""
         name = " ".join(paths)
         return self._layout.restore(paths, shape, self._arrays[f"{name}.panels"], self._arrays[f"{name}.bias"])
 
     def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
-        """Return a noted decoder."""
+        """Return a decoder that was noted."""
         V, H = word_embeddings.shape
         return self.linear((path,), (V, H)), bool(self._arrays[f"{path}.tied"][0])
 
@@ -138,7 +138,7 @@ class Sharing:
         tensors: Iterable[StoredTensor],
         make: Callable[[], dict[str, FloatArray]],
     ) -> dict[str, FloatArray] | None:
-        """Map the arrays of a part of a model, which `make` makes if there is no file of them; None if that fails.
+        """Map the arrays of a part of a model; `make` makes them if there is no file. Return None if that fails.
 
         Raises
         ------
@@ -192,7 +192,7 @@ def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:
 
 
 def shared_folder() -> Path | None:
-    """Return the folder of the files: in NUMBA_CACHE_DIR, as the compiled kernels, else in the user's cache."""
+    """Return the folder of the files: in NUMBA_CACHE_DIR, like the compiled kernels, else in the user's cache."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         return Path(chosen) / "weights"
     users = user_cache()
@@ -214,7 +214,7 @@ def _warn_not_shared(reason: str) -> None:
 def shared_arrays(
     folder: Path, key: str, make: Callable[[], Mapping[str, FloatArray]], *, title: str = ""
 ) -> dict[str, FloatArray]:
-    """Map the arrays of a key from its file in a folder; make them and write the file if it cannot be used.
+    """Map the arrays of a key from its file in a folder; if the file cannot be used, make the arrays and write it.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def shared_arrays(
 
 
 def is_mapped(array: FloatArray) -> bool:
-    """Return whether the memory of an array is that of a file, as for those of `shared_arrays`."""
+    """Return whether an array's memory is a mapped file, as for the arrays of `shared_arrays`."""
     owner: object = array
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
@@ -268,7 +268,7 @@ def is_mapped(array: FloatArray) -> bool:
 
 
 class MappedFile(NamedTuple):
-    """A file of `shared_arrays`, for people: its path, title, size in bytes, and when it was last used (Unix time)."""
+    """The description of a file of `shared_arrays`: path, title, size in bytes, and last use (Unix time)."""
 
     path: str
     title: str
@@ -277,7 +277,7 @@ class MappedFile(NamedTuple):
 
 
 def list_files(folder: Path) -> list[MappedFile]:
-    """List the files of a folder, by title; their arrays are not read."""
+    """List the files of a folder by title, without reading their arrays."""
     found = []
     for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []:
         with contextlib.suppress(Exception), open_trusted(folder, path.name) as file:

@@ -40,7 +40,7 @@ _ELSEWHERE = {
 
 
 class Fixed:
-    """An object of which nothing can be replaced, because the forward pass would not use the new part.
+    """An object whose attributes cannot be replaced, because the forward pass would not use the new ones.
 
     `vars(self)` sets the attributes when the object is made.
     """
@@ -62,7 +62,7 @@ class Fixed:
 
 
 class Encoder(Fixed):
-    """What programs find at `model.encoder`. It does not have layers; the error says what to use instead."""
+    """The value of `model.encoder`. It does not have layers; the error says what to use instead."""
 
 
 class TorchLike:
@@ -109,7 +109,7 @@ class TorchLike:
         return self
 
     def float(self) -> Self:
-        """Return the model itself, because its results are in float32, with any compute type.
+        """Return the model itself, because its results are float32 with every compute type.
 
         Weights that were rounded while loading stay rounded, as those of a model that torch has quantised. For weights
         in float32 load the model with compute_type="float32".

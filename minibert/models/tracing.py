@@ -1,4 +1,4 @@
-"""`trace` and `stream` of every model: its intermediate values by name, recorded or changed.
+"""`trace` and `stream` of every model: record or change its intermediate values by name.
 
 A call makes a model with the same weights and wrapped ops (trace/tracer.py), and runs it once. The model itself does
 not change, so other threads may use it meanwhile.
@@ -54,7 +54,7 @@ def trace(
     tokens: Any = None,
     allow_noop: bool = False,
 ) -> Trace:
-    """Run the model, and keep its intermediate values by name; the numbers are those of a plain call, bit for bit.
+    """Run the model and keep its intermediate values by name; they equal those of a plain call, bit for bit.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def stream(
     num_layers: int | None = None,
     allow_noop: bool = False,
 ) -> Iterator[Site]:
-    """Run the model, and yield its intermediate values as soon as they are computed; nothing is kept.
+    """Run the model and yield each intermediate value as soon as it is computed; nothing is kept.
 
     The arguments and errors are those of `trace`. It needs the memory of one layer of one step, about 1,024 tokens,
     for any number of texts. The inputs are checked at once; the model runs while the values are taken.
@@ -133,7 +133,7 @@ def stream(
 
 
 def value_names(model: Model, num_layers: int | None = None) -> Names:
-    """Return the names of all values that a forward computes; with `num_layers` it stops after that layer."""
+    """Return the names of all values that a forward pass computes; with `num_layers` it stops after that layer."""
     pooler = model.weights.pooler is not None if model._head is None else HEADS[model._head].pooled
     return Names.of(Sizes.of(model.config, pooler=pooler, head=model._head, num_layers=num_layers))
 

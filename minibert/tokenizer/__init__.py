@@ -1,3 +1,3 @@
-"""Text -> token ids, offsets, word ids; long texts and windows."""
+"""Text -> token ids, offsets and word ids; long texts in pieces and in windows."""
 
 __all__: list[str] = []

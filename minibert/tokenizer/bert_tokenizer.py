@@ -195,7 +195,7 @@ class BertTokenizer(Vocabulary):
 
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertTokenizer:
-        """Load the tokenizer from files that `locate` has found, as `from_pretrained` does."""
+        """Load the tokenizer from files that `locate` found, as `from_pretrained` does."""
         return cls(load_tokenizer(check_files(files)))
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ class BertTokenizer(Vocabulary):
         return settings
 
     def set_asked(self, call: str, asked: Mapping[str, Any]) -> None:
-        """Set the special tokens that a from_pretrained was given, and compare the other settings with the model.
+        """Apply the settings of a from_pretrained: set the special tokens; compare the others with the model.
 
         Raises
         ------
@@ -419,7 +419,7 @@ class BertTokenizer(Vocabulary):
         return [row[0] for row in parts]
 
     def last_cut(self, text: str) -> int | None:
-        """Return the last index at which a text can be cut so that the two parts have the tokens of the whole text.
+        """Return the last index at which a cut of a text does not change its tokens.
 
         This holds for any text that follows. The result is None if no such index is known.
         """
@@ -507,7 +507,7 @@ class BertTokenizer(Vocabulary):
         return_tensors: str | None = None,
         **harmless: Any,
     ) -> TokenizedBatch:
-        """Pad ids that were made before, one or several, to one length.
+        """Pad the ids of one text or several, which were tokenized before, to one length.
 
         Parameters
         ----------

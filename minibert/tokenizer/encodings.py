@@ -1,4 +1,4 @@
-"""Encodings: the tokens of one text, truncated to a length or cut into windows; and `TokenizedBatch`, those of many.
+"""Encodings: the tokens of one text, truncated or cut into windows. `TokenizedBatch`: the tokens of several texts.
 
 This module truncates the whole encoding that the `tokenizers` library made. The library's own truncation and
 padding change its tokenizer, and threads cannot share a tokenizer that changes (huggingface/transformers#47085).
@@ -82,7 +82,7 @@ class Encoding:
 
     @property
     def offsets(self) -> Int64Array:
-        """First character of each token, and the one after its last; int64 array of shape (S, 2).
+        """The index of each token's first character, and of the one after its last; int64 array of shape (S, 2).
 
         They count from the start of the token's text, or of its word if the text was given as words.
         """
@@ -117,7 +117,7 @@ ID, TYPE, SPECIAL, OFFSETS, WORD, SEQUENCE, NAME = 0, 1, 2, slice(3, 5), 5, 6, 7
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class JoinedEncoding:
-    """The encoding of a text that was tokenized in pieces (see long_texts.py), in one array.
+    """The encoding, as one array, of a text that was tokenized in pieces (see long_texts.py).
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class JoinedEncoding:
         return len(self.columns)
 
     def take(self, positions: Int64Array) -> JoinedEncoding:
-        """Return the encoding of some of the tokens; it does not keep the others in memory."""
+        """Return the encoding of some of the tokens; the other tokens are not kept in memory."""
         return JoinedEncoding(self.columns[positions], self.names, self.n_missing)
 
     ids = property(lambda self: self.columns[:, ID])
@@ -163,7 +163,7 @@ class JoinedEncoding:
 
 
 def joined_columns(raw: RawEncoding, names: dict[str, int], num_characters: int) -> Columns:
-    """Return the columns of one piece of a text of `num_characters`, and add tokens that are new to `names`."""
+    """Return the columns of one piece of a text with `num_characters`, and add new tokens to `names`."""
     columns = np.empty((len(raw), 8), dtype=np.int32 if num_characters < 2**31 else np.int64)
     columns[:, ID] = raw.ids
     columns[:, TYPE] = raw.type_ids
@@ -176,11 +176,11 @@ def joined_columns(raw: RawEncoding, names: dict[str, int], num_characters: int)
 
 
 class NoRoomError(Exception):
-    """A text cannot be cut as requested; the caller names the text and ends the sentence."""
+    """A text cannot be cut as requested; the caller completes the message with the name of the text."""
 
 
 def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int, overflowing: bool) -> list[Encoding]:
-    """Cut one encoding to `max_length` tokens; if `overflowing`, the parts cut off follow it."""
+    """Cut an encoding to `max_length` tokens; if `overflowing`, also return the parts that were cut off."""
     if len(raw) <= max_length:
         return [Encoding(raw, n_truncated=raw.n_missing if isinstance(raw, JoinedEncoding) else 0)]
     sequences = np.array([-1 if sequence is None else sequence for sequence in raw.sequence_ids])
@@ -197,7 +197,7 @@ def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int
 
 
 def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: int) -> list[Encoding]:
-    """Cut one encoding of one text into windows of `max_length` tokens, each with the special tokens and the prompt.
+    """Cut the encoding of one text into windows of `max_length` tokens, each with the special tokens and the prompt.
 
     Parameters
     ----------
@@ -275,7 +275,7 @@ def _windows(positions: Int64Array, length: int, side: str, stride: int, overflo
 
 
 class CharSpan(NamedTuple):
-    """The first character of a span, and the one after its last."""
+    """The index of the first character of a span, and of the character after its last one."""
 
     start: int
     end: int
@@ -410,7 +410,7 @@ class TokenizedBatch(MutableMapping[str, Any]):
         return self._spans[i].start + int(holders[0]) if len(holders) else None
 
     def token_to_chars(self, i: int, token: int | None = None) -> CharSpan | None:
-        """Return a token's first character and the one after its last; None for special tokens and padding."""
+        """Return the index of a token's first character and the one after its last; None for padding, [CLS], [SEP]."""
         i, token = (0, i) if token is None else (i, token)
         sequences = self.sequence_ids(i)
         if not -len(sequences) <= check_int("token", token) < len(sequences):
@@ -454,7 +454,7 @@ def lists(rows: Sequence[Int64Array], spans: Sequence[slice], widths: Sequence[i
 
 
 def converted(name: str, value: Any, kind: str) -> Any:
-    """Return a value as an array ("np") or a tensor ("pt"); whole numbers are int64.
+    """Return a value as an array ("np") or a tensor ("pt"); integers become int64.
 
     Raises
     ------
@@ -553,7 +553,7 @@ def choose_widths(
 
 
 def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
-    """Return the name of a strategy; True means the first of `choices`, False the last."""
+    """Return the name of a strategy; True means the first one of `choices`, False the last one."""
     if isinstance(value, bool):
         return choices[0] if value else choices[-1]
     check_choice(name, value, choices)
@@ -561,7 +561,7 @@ def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> s
 
 
 def columns_of(encoded: Any) -> tuple[dict[str, Any], str | None]:
-    """Return a batch, or a list of encodings, as columns of lists, and the kind of its values.
+    """Return a batch, or a list of encodings, as columns of lists, and the kind of the values.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The files of a tokenizer: read, checked and set up once; and written. The only import of `tokenizers`."""
+"""Read, check and write the files of a tokenizer. Only this module imports `tokenizers`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ EXTRA_NAMES = ("extra_special_tokens", "additional_special_tokens")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedTokenizer:
-    """The library's tokenizer, without truncation and padding, and the settings that transformers keeps beside it.
+    """The library's tokenizer, without truncation and padding, and the settings that transformers adds to it.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
 
 
 def copy_of(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a tokenizer of the library that can be changed without changing the given one."""
+    """Return a copy of a tokenizer of the library, which can be changed without changing the original."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_str(tokenizer.to_str())
@@ -136,7 +136,7 @@ def _is_wordpiece(tokenizer: Tokenizer) -> bool:
 
 
 def with_tokens(loaded: LoadedTokenizer, tokens: Sequence[str | AddedToken], *, special: bool) -> LoadedTokenizer:
-    """Return a tokenizer with more tokens; the given one does not change.
+    """Return a copy of a tokenizer with more tokens; the original does not change.
 
     Raises
     ------
@@ -276,7 +276,7 @@ def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def normalizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the settings of BERT's normalizer, under their names in tokenizer_config.json; {} if it is another one."""
+    """Return the settings of BERT's normalizer, by their names in tokenizer_config.json; {} for another normalizer."""
     from tokenizers.normalizers import BertNormalizer
 
     normalizer = tokenizer.normalizer
@@ -453,7 +453,7 @@ def _checked_side(settings: dict[str, Any], name: str) -> str:
 
 
 def is_library_error(reason: BaseException) -> bool:
-    """Return whether the library failed; its panics derive from BaseException, as the user's interrupt does."""
+    """Return whether the library failed; its panics derive from BaseException, as KeyboardInterrupt does."""
     if isinstance(reason, MemoryError):
         return False
     return isinstance(reason, Exception) or type(reason).__name__ == "PanicException"

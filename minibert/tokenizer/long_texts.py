@@ -1,4 +1,4 @@
-"""Texts -> the encodings of the `tokenizers` library; long texts in pieces.
+"""Texts -> encodings of the `tokenizers` library; long texts are tokenized in pieces.
 
 The library takes 80 to 600 bytes for each character of a text, so a line of a corpus could take all of the memory. A
 long text is therefore cut at spaces, where this changes no token, and its tokens are kept in arrays. A piece that is
@@ -65,7 +65,7 @@ class RawOptions(NamedTuple):
 
 
 class RawEncoder:
-    """Call the library's tokenizer; any number of threads may do so at once.
+    """Calls the library's tokenizer; any number of threads may use one object at once.
 
     Parameters
     ----------
@@ -77,16 +77,16 @@ class RawEncoder:
 
     @functools.cached_property
     def cuts(self) -> _Cuts | None:
-        """Where this tokenizer's long texts can be cut; None if a cut might change their tokens."""
+        """The rules that say where long texts can be cut; None if a cut might change their tokens."""
         return _cuts_of(self._tokenizer)
 
     def last_cut(self, text: str) -> int | None:
-        """Return the last index at which a text can be cut, whatever follows it; None if there is none."""
+        """Return the last index at which a text can be cut, whatever follows the text; None if no index is known."""
         found = self.cuts.last.match(text) if self.cuts is not None else None
         return found.end() if found else None
 
     def encode(self, inputs: list[Any], options: RawOptions, most: int | None = None) -> Sequence[RawEncoding]:
-        """Tokenize texts, pairs, or lists of words; of a long text at least `most` tokens of its own, default all.
+        """Tokenize texts, pairs, or lists of words; of a long text at least `most` of its tokens, default all.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The texts that users give: one or many, whole or split into words, with or without a second text each."""
+"""Check the texts that users give: one or many, whole or split into words, single or in pairs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[An
 
 
 def is_one_text(text: Any, words: bool) -> bool:
-    """Return whether one text was given, and not a list of texts; with `words`, one list of words."""
+    """Return whether the argument is one text (with `words`: one list of words) and not a list of texts."""
     if isinstance(text, np.ndarray):
         text = text.tolist()
     if not words:
@@ -57,7 +57,7 @@ def _is_pair(one: Any, words: bool) -> bool:
 
 
 def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
-    """Return a text or texts as a sequence, and whether one text was given. The items are not checked.
+    """Return a text or texts as a sequence, and whether it was one text. The items are not checked.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
 
 
 def checked_texts(name: str, value: Any, words: bool = False) -> tuple[list[Any], bool]:
-    """Return a text or texts as a list, or those that are split into words, and whether one was given; check each.
+    """Check a text or texts, which may be split into words; return them as a list, and whether it was one text.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _as_words(name: str, text: Any) -> list[str]:
 
 
 def check_texts(texts: Sequence[Any], first: int = 0, name: str = "inputs") -> None:
-    """Refuse what is not a text in a sequence of texts, by its index.
+    """Raise an error, with the index, if an item in a sequence of texts is not a text.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def check_texts(texts: Sequence[Any], first: int = 0, name: str = "inputs") -> N
 
 
 def check_text(value: Any, name: str) -> str:
-    """Return a text as it is.
+    """Return a text unchanged after checking it.
 
     Raises
     ------

@@ -54,7 +54,7 @@ def _special_token_id(name: str) -> property:
 
 
 class Vocabulary:
-    """Tokens <-> ids of a tokenizer, with its special tokens.
+    """The tokens of a tokenizer <-> their ids, and its special tokens.
 
     A special token can be set to another token of the vocabulary. That changes the name only: the tokens that are put
     around a text, and the token of unknown words, stay those of tokenizer.json, as in transformers.
@@ -91,12 +91,12 @@ class Vocabulary:
         return dict(self._vocab)
 
     def get_vocab(self) -> dict[str, int]:
-        """Return `vocab`; transformers has both names."""
+        """Return `vocab`, as transformers does under this name."""
         return self.vocab
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens without the added ones; ``len(tokenizer)`` counts those too."""
+        """The number of tokens without added tokens; ``len(tokenizer)`` includes added tokens."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Vocabulary:
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
-        """A copy of the tokenizer of the `tokenizers` library; changing it changes nothing here."""
+        """A copy of the tokenizer of the `tokenizers` library; a change of the copy does not change this object."""
         return copy_of(self._tokenizer)
 
     @property
@@ -157,7 +157,7 @@ class Vocabulary:
         return int(self._tokenizer.num_special_tokens_to_add(bool(pair)))
 
     def add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens that a text is never split inside of, and return how many are new.
+        """Add tokens, which are never split, to the vocabulary, and return how many are new.
 
         A token that the vocabulary has keeps its id. A new token gets the next id, which the model must know: its
         embeddings cannot grow here, so a token is refused if config.json says that the model has no row for its id.
@@ -240,7 +240,7 @@ class Vocabulary:
         ]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens: "##" and the spaces between the parts of a word are removed."""
+        """Join tokens to a text: "##" and the spaces between the parts of a word are removed."""
         if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
             raise TypeError(f"tokens are {shown(tokens)}; expected a list of str.")
         if self._tokenizer.decoder is None:
@@ -256,7 +256,7 @@ class Vocabulary:
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> Any:
-        """Return the text of one sequence of ids, or the texts of several, as near to the original as possible.
+        """Return the text of one sequence of ids, or the texts of several, as close to the original as possible.
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ class Vocabulary:
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
-        """Return the texts of B sequences of ids, or of one, in a list; see `decode`."""
+        """Return the texts of B sequences of ids, or of one sequence, as a list; see `decode`."""
         found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
         return found if isinstance(found, list) else [found]
 
@@ -340,7 +340,7 @@ class Vocabulary:
 
 
 def is_one_id(ids: Any) -> bool:
-    """Return whether a value is one id and not a sequence of them."""
+    """Return whether a value is one id and not a sequence of ids."""
     return isinstance(ids, (int, np.integer)) or (isinstance(ids, np.ndarray) and ids.ndim == 0)
 
 

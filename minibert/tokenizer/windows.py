@@ -1,4 +1,4 @@
-"""Texts -> windows of tokens that fit into the model, a bounded number of texts at a time; truncation is counted."""
+"""Texts -> windows of tokens that fit into the model, some texts at a time. Truncated tokens are counted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TextInfo:
 
 
 class TokenWindows:
-    """A tokenizer of texts, some at a time, into windows. A text has one window, unless it is split.
+    """Tokenizes some texts at a time into windows. A text has one window unless it is split.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class TokenWindows:
     def of(
         self, texts: Sequence[str], indices: Sequence[int], *, exact: bool = True
     ) -> Iterator[tuple[slice, list[list[Encoding]]]]:
-        """Yield the slice of some of the texts, and the windows of each.
+        """Yield slices of the texts, each with the windows of the texts in it.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class TokenWindows:
             first = last
 
     def describe(self, windows: Sequence[Encoding]) -> TextInfo:
-        """Return the `TextInfo` of a text that has these windows."""
+        """Return the `TextInfo` of the text that has these windows."""
         n_tokens, n_truncated = count_tokens(windows)
         return TextInfo(n_tokens, n_truncated, tuple(map(self._span, windows)))
 
@@ -175,7 +175,7 @@ class TokenWindows:
 
 
 def refuse_cut(encodings: Sequence[Encoding], indices: Sequence[int], max_length: int, also: str = "") -> None:
-    """Refuse texts of which tokens were cut off; the error names the first one by the caller's index."""
+    """Raise an error if tokens of a text were cut off; the error gives the caller's index of the first such text."""
     cut = [(index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated]
     if cut:
         index, encoding = min(cut, key=lambda one: one[0])
@@ -186,7 +186,7 @@ def refuse_cut(encodings: Sequence[Encoding], indices: Sequence[int], max_length
 
 
 def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:
-    """Count the tokens of a text that has these windows, and how many of them were truncated."""
+    """Count the tokens of the text that has these windows, and the truncated ones among them."""
     n_truncated = windows[0].n_truncated
     return len(windows[0]) + n_truncated, n_truncated if len(windows) == 1 else 0
 
@@ -201,7 +201,7 @@ def encode_pairs(
     prompt: str = "",
     exact: bool = True,
 ) -> list[Encoding]:
-    """Tokenize texts and pairs, and cut them to a length; texts and pairs may be mixed.
+    """Tokenize texts and pairs, which may be mixed, and cut each to a length.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def encode_pairs(
 def in_chunks(
     items: Iterable[Item], size: int, weight: Callable[[Item], int] | None = None, most: int = 0
 ) -> Iterator[list[Item]]:
-    """Yield lists of `size` items; the last one may be shorter. No other items are read ahead.
+    """Yield lists of `size` items; the last list may be shorter. No items are read ahead of the list that is yielded.
 
     Parameters
     ----------
