@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minibert._utils.system import missing_library
-from minibert.integrations.options import Backend
+from minibert.integrations.common import Backend
 
 try:
     from bertopic.backend import BaseEmbedder

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minibert._utils.validation import FloatArray, brief
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_option_names, check_options
+from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, check_option_names, check_options
 
 
 def _written(config: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from minibert._utils.system import missing_library
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model
+from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, load_model
 
 try:
     from haystack import Document, component

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
+from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
 
 
 class LangChainEmbeddings:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from minibert._utils.system import missing_library
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
+from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
 
 try:
     from llama_index.core.base.embeddings.base import BaseEmbedding

@@ -7,7 +7,7 @@ from typing import Any
 
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
+from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
 
 try:
     from mteb.models import ModelMeta

@@ -25,7 +25,7 @@ from minibert._utils.system import available_cores, missing_library
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
 from minibert.corpus.embed import Results, probe_vector
 from minibert.corpus.sources import ON_ERROR
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options
+from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, check_options
 from minibert.models.backend import choose_compute_type
 from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions
 from minibert.tokenizer.texts import as_texts, check_texts

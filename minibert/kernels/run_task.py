@@ -21,11 +21,11 @@ from numba.extending import intrinsic
 from minibert.bert.low_precision import FORMATS_OF
 from minibert.kernels.attention import attention_chunk
 from minibert.kernels.compilation import function
+from minibert.kernels.embed_layer_norm import embed_chunk, layer_norm_chunk
 from minibert.kernels.gemm import linear_chunk, linear_words_chunk
 from minibert.kernels.low_precision import quantisers
 from minibert.kernels.ops import ATTENTION, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
 from minibert.kernels.processor import ARM64, X86, Words, words_of
-from minibert.kernels.rowwise import embed_chunk, layer_norm_chunk
 from minibert.kernels.simd import call_llvm, longs_at
 from minibert.kernels.threads import (
     ACTIVE,

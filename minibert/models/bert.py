@@ -24,7 +24,7 @@ from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
-from minibert.models.embeddings import BertEmbeddings, Embedding
+from minibert.models.embedding_layer import BertEmbeddings, Embedding
 from minibert.models.inputs import pack
 from minibert.models.loading import find_model, load_weights
 from minibert.models.options import (

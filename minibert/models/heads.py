@@ -28,7 +28,7 @@ from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, Weights
 from minibert.models.bert import BertModel, BertPreTrainedModel
-from minibert.models.embeddings import Embedding
+from minibert.models.embedding_layer import Embedding
 from minibert.models.inputs import as_numbers, check_ids, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import (
