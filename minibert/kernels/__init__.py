@@ -1,4 +1,4 @@
-"""The ops as compiled code, which people run: `make_ops` returns them. Numba compiles them once for each machine.
+"""The ops as compiled code: `make_ops` returns them. Numba compiles them once for each machine.
 
 Read the files in this order: ops.py (an op, and its work as the threads see it), gemm.py (the matrix
 product), attention.py, embed_layer_norm.py, threads.py (how threads share the work of an op), run_task.py (what

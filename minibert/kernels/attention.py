@@ -52,7 +52,7 @@ _attention_task = task_at(ATTENTION)
 
 @function
 def attention_chunk(address, chunk, scratch):
-    """Compute one attention head of one sequence, with `attention_scratch` floats at the address `scratch`."""
+    """Compute one attention head of one sequence; the address `scratch` has room for `attention_scratch` floats."""
     task = _attention_task(address)
     cu_seqlens, context = ints_at(task.cu_seqlens), floats_at(task.context)
     D, stride = task.D, task.stride

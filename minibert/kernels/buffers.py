@@ -1,4 +1,4 @@
-"""Memory for arrays of floats: aligned to cache lines, on large pages, and reused when no array needs it any more.
+"""Memory for float arrays: aligned to cache lines, on large pages, and reused when no array uses it any more.
 
 What        `aligned_empty` is memory for one array, `Slabs` that of the weights of a model, `Buffers` that of results
 Lines       A vector that crosses the border of a cache line costs as much as two vectors. The allocator aligns to 16
@@ -46,7 +46,7 @@ def _aligned_bytes(size: int, alignment: int) -> np.ndarray[tuple[int], np.dtype
 
 
 class Slabs:
-    """Memory for the weights of one model, cut from long pieces ("slabs"); safe to share between threads.
+    """Memory for the weights of one model, taken from long blocks ("slabs"); safe to share between threads.
 
     For long arrays, NumPy asks the system for large pages. The system decides whether it gives them.
     """

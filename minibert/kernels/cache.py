@@ -1,4 +1,4 @@
-"""The cache of the machine code: the kernels as a file on disk, and how a process loads it without Numba.
+"""The cache of machine code: a file on disk holds the kernels, and a process loads it without Numba.
 
 What        `load_run_task` returns the one function of kernels/ that Python calls. The code is on disk after the first
             use. If not, compilation.py compiles it; importing Numba and compiling take seconds
@@ -74,7 +74,7 @@ _loaded: dict[str, Kernel] = {}
 
 
 def load_run_task(compute_type: str = "float32") -> Kernel:
-    """Return what run_task.make_run_task makes as machine code: from disk, or compiled now and saved.
+    """Return the function of run_task.make_run_task as machine code, loaded from disk, or compiled now and saved.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def _save(code: ObjectCode, compute_type: str = "float32") -> None:
 
 
 def cache_key(compute_type: str) -> str:
-    """Return a text with everything that the machine code, and the packed weights that it reads, depend on."""
+    """Return a text with everything on which the machine code and the packed weights depend."""
     try:
         compiler = importlib.metadata.version("numba")
     except importlib.metadata.PackageNotFoundError:
@@ -175,7 +175,7 @@ _sources()  # called at import, because a file that changes later is not the cod
 
 
 def cache_folders() -> Iterator[Path]:
-    """Yield the folders in which machine code of these sources is searched and saved, in this order.
+    """Yield the folders where the machine code of these sources is searched and saved, in this order.
 
     If NUMBA_CACHE_DIR is set, only that folder is used. If not, the folder beside the sources comes first, then the
     user's cache.
@@ -253,7 +253,7 @@ ctypes.pythonapi.Py_IncRef(ctypes.py_object(_UNUSED))
 
 
 def link(code: ObjectCode, num_arguments: int) -> Callable[..., None]:
-    """Load an object file into this process and return its function of this number of integers.
+    """Load an object file into this process and return its function, which takes this number of integers.
 
     The function does not return anything. Other Python threads run while it runs.
     """

@@ -1,4 +1,4 @@
-"""The compiler: Python functions -> Numba -> LLVM -> an object file. Numba's compiler is used only here.
+"""The compiler: Python functions -> Numba -> LLVM -> an object file. Only this module uses Numba's compiler.
 
 What        `function` and `inline` mark functions that are compiled. `compile_to_object` makes the machine code of one
             of them, with all that it calls
@@ -38,7 +38,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def function(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function that is compiled when compiled code calls it, or by `compile_to_object`."""
+    """Mark a function to be compiled when compiled code calls it, or by `compile_to_object`."""
     return numba.njit(**_OPTIONS)(body)
 
 

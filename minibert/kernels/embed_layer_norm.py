@@ -1,4 +1,4 @@
-"""The ops that compute each token alone: the sum of embeddings, and LayerNorm.
+"""The ops that compute each token by itself: the sum of embeddings, and LayerNorm.
 
 What        `embed_chunk` and `layer_norm_chunk`; they compute the same as reference.embed and reference.layer_norm
 Layout      Arrays are row-major (T, H) float32 arrays, given by their addresses. A chunk of work is ROWS rows

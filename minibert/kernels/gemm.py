@@ -1,4 +1,4 @@
-"""The matrix product for BERT's shapes: packed weights, a micro-kernel with its sums in registers, and the epilogue.
+"""The matrix product for BERT's shapes: packed weights, a micro-kernel with its sums in registers, the epilogue.
 
 What        y (M, N) = activation(x (M, K) weight^T (K, N) + bias) + residual
 Layout      x and y are row-major. The weight is in panels of NR columns (packing.py has a picture)
@@ -82,7 +82,7 @@ def prefetch_tile(rows, address, stride):
 
 @inline
 def block_length(depth):
-    """Return the number of products of one partial sum, for this number of products of the whole sum."""
+    """Return the number of products in one partial sum, if the whole sum has `depth` products."""
     return KC if depth > SHORT else SHORT_KC
 
 
@@ -255,17 +255,17 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
 
 @inline
 def begin_nothing(rows):
-    """Do what comes before the products of a chunk: nothing, without AMX."""
+    """Do nothing: without AMX, the products of a chunk need no preparation."""
 
 
 @inline
 def end_nothing():
-    """Do what comes after the products of a chunk: nothing, without AMX."""
+    """Do nothing: without AMX, the products of a chunk need no cleanup."""
 
 
 linear_chunk = _linear_chunk(None, multiply_floats)
 
 
 def linear_words_chunk(words: Words) -> Any:
-    """Make the function that does the same for a product of words."""
+    """Make the function that does the same as `linear_chunk` for a product of words."""
     return _linear_chunk(words, amx_multiplier(words) if words.dot.in_tiles else _tile_multiplier(words))

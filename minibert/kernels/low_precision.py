@@ -1,4 +1,4 @@
-"""Low precision: the quantisation of x, and the matrix product of words with Intel's AMX, whose registers are matrices.
+"""Low precision: the quantisation of x, and the matrix product of words with Intel's AMX (registers that are matrices).
 
 What        `quantisers` makes the chunks of a task and the source of a small product: groups of features ->
             integers and a scale, with the bits of low_precision.quantise, in the layout of words (processor.py).
@@ -124,7 +124,7 @@ def _block_quantiser(words: Words) -> Any:
                 return vectors[0]
 
             def size_of(group: list[Any]) -> Any:
-                """Return the bits of the size of a group: the order of the bits is that of the sizes."""
+                """Return the bits of a group's size; compared as integers, they have the same order as the sizes."""
                 sizes = [builder.and_(builder.bitcast(x, INTS), ir.Constant(INTS, [_SIZE] * WIDTH)) for x in group]
                 most = halve(sizes, functools.partial(call_llvm, builder, f"llvm.smax.v{WIDTH}i32", INTS))
                 most = call_llvm(builder, f"llvm.vector.reduce.smax.v{WIDTH}i32", _INT, most)
@@ -169,7 +169,7 @@ def _block_quantiser(words: Words) -> Any:
 
 
 def quantisers(words: Words) -> tuple[Any, Any]:
-    """Make the function that quantises ROWS rows of a task, and the one that quantises the source of a product."""
+    """Make two functions: one quantises ROWS rows of a task, the other quantises the source of a product."""
     quantise_block = _block_quantiser(words)
     groups_of_block, steps = np.int64(BLOCK // words.form.group), np.int64(words.steps)
     header, unit = np.int64(words.x_header), np.int64(words.scales_unit)
@@ -219,7 +219,7 @@ _X, _WEIGHT = _NUM_SUMS, 5  # the first tiles of x and of the weight
 
 @intrinsic
 def begin_tiles(typingctx: Any, rows: Any) -> Any:
-    """Give the tiles of sums and of x this number of rows, and those of the weight 16; all rows have 64 bytes."""
+    """Set the number of rows of the tiles of sums and of x; tiles of the weight have 16. All rows have 64 bytes."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         memory = cgutils.alloca_once(builder, ir.ArrayType(_LONG, 8))
@@ -339,7 +339,7 @@ def _tile_adder(words: Words, groups: int) -> Any:
 
 
 def amx_multiplier(words: Words) -> Any:
-    """Make the function that does what `multiply_tile_and_add` of gemm.py says, for words and up to 16 rows.
+    """Make the `multiply_tile_and_add` of gemm.py for words and up to 16 rows.
 
     The totals wait in c, while the sums of the next groups are computed.
     """

@@ -1,4 +1,4 @@
-"""The five ops: each describes its work as a task and lets the threads compute it.
+"""The five ops: each one describes its work as a task, which the threads compute.
 
 What        `make_ops` returns them as the `Ops` that encoder.forward takes. What each computes is in bert/reference.py
 Chunks      A chunk is a part of the work of one op. It writes its own part of the result and nothing else, so any
@@ -63,7 +63,7 @@ ROWS = 32  # rows of one chunk of an op that computes each token alone; not meas
 
 
 class LinearChunks(NamedTuple):
-    """How a product is cut: each chunk multiplies `block_tiles` of the `tiles` micro-tiles by `panels_per_chunk`."""
+    """The chunks of a product: each multiplies `block_tiles` of `tiles` micro-tiles by `panels_per_chunk` panels."""
 
     tiles: int
     block_tiles: int
@@ -73,7 +73,7 @@ class LinearChunks(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def linear_chunks(M: int, N: int, row_size: int, num_threads: int, rows: int = MR) -> tuple[LinearChunks, int]:
-    """Return how a product of M rows and N columns is cut, and its number of chunks; a micro-tile has up to `rows`.
+    """Return the chunks of a product of M rows and N columns, and their number; a micro-tile has up to `rows` rows.
 
     `row_size` is the distance of two rows of x in numbers of 4 bytes.
     With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
@@ -92,12 +92,12 @@ def linear_chunks(M: int, N: int, row_size: int, num_threads: int, rows: int = M
 
 
 def row_chunks(num_rows: int) -> int:
-    """Return the number of chunks of an op that computes each row alone."""
+    """Return the number of chunks of an op that computes each row by itself."""
     return -(-num_rows // ROWS)
 
 
 def attention_scratch(S: int, D: int) -> int:
-    """Return how many floats a thread needs for one attention head of S tokens: packed keys and values, scores, ..."""
+    """Return the number of floats that a thread needs for one attention head of S tokens: keys, values, scores, ..."""
     columns = -(-S // NR) * NR
     return columns * D + -(-D // NR) * S * NR + MR * (columns + NR + 1)
 

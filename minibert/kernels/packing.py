@@ -1,4 +1,4 @@
-"""Packed weights: a weight of the checkpoint in the order in which the micro-kernel of gemm.py reads it.
+"""Packed weights: weights of the checkpoint, in the order in which the micro-kernel of gemm.py reads them.
 
 What        `pack` is `Ops.prepare`: it packs a weight once, at load
 Layout      Panels of NR columns. A panel is contiguous::
@@ -32,7 +32,7 @@ from minibert.kernels.processor import NR, PACKED, Words, words_of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedLinear:
-    """A `Linear` with a packed weight: panels, as the picture at the top of this file shows.
+    """A `Linear` with a packed weight, in the panels that the picture at the top of this file shows.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class PackedLinear:
 
     @property
     def weight(self) -> FloatArray:
-        """The weight as the checkpoint has it, (N, K), copied out of the panels."""
+        """The weight as in the checkpoint, (N, K), copied from the panels."""
         N, K = self.shape
         num_panels = -(-N // NR)
         return self.panels.reshape(num_panels, K, NR).transpose(0, 2, 1).reshape(num_panels * NR, K)[:N]
@@ -170,7 +170,7 @@ def _unpack_lines(lines: IntArray) -> IntArray:
 
 
 class PackedLayout:
-    """The layout of the packed weights of a compute type on this processor, for files of them.
+    """The layout of packed weights in files, for one compute type on this processor.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ class PackedLayout:
     def restore(
         self, paths: tuple[str, ...], shape: tuple[int, int], panels: FloatArray, bias: FloatArray
     ) -> PackedLinear | PackedWords:
-        """Return what `prepare` made, from its panels and its bias."""
+        """Return the result of `prepare` again, from its panels and its bias."""
         form = format_of(Linear(paths, panels, bias), self._compute_type)  # which reads the paths only
         if form is None:
             return PackedLinear(paths, shape, panels, bias)

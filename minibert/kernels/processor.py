@@ -1,4 +1,4 @@
-"""The processor that the kernels are compiled for: its registers, its instructions, and the layouts that fit them.
+"""The processor that the kernels are compiled for: registers, instructions, and the layouts that fit them.
 
 What        `target` gives the processor's name and features, from LLVM or from NUMBA_CPU_NAME and NUMBA_CPU_FEATURES.
             `words_of` gives the layout of a format of bert/low_precision.py on this processor, in words of 32 bits
@@ -58,7 +58,7 @@ _WITHOUT_AVX = ("corei7-avx", "core-avx-i", "sandybridge", "ivybridge", "nocona"
 
 @functools.cache
 def target() -> Processor:
-    """Return the processor that the kernels are compiled for in this process: the one that Numba would choose.
+    """Return the processor that the kernels are compiled for in this process, which is Numba's choice.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def target() -> Processor:
 
 @functools.cache
 def usable_target() -> Processor:
-    """Return `target()`, without the matrices of AMX if the system does not let this process use them.
+    """Return `target()`, without AMX if the system does not let this process use its tiles.
 
     The first call asks the system, if the processor has them. From then on, Linux refuses stacks for signals
     (`sigaltstack`) that are too small for the contents of these matrices. So float32 does not call this.
@@ -194,62 +194,62 @@ class Words(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Words of a group in a row of x, and lines of a group before they are packed."""
+        """The number of words of a group in a row of x; also of lines of a group before they are packed."""
         return self.form.group * self.dot.x_bytes // _WORD
 
     @property
     def lines(self) -> int:
-        """Lines of a group in a panel."""
+        """The number of lines of a group in a panel."""
         return self.steps - self.steps // PACKED * self.dot.unpacks
 
     @property
     def header(self) -> int:
-        """Lines before those of a group in a panel, NR numbers of 4 bytes each."""
+        """The number of header lines before the lines of a group in a panel, each NR numbers of 4 bytes."""
         return 2 if self.dot.offset else 1
 
     @property
     def line(self) -> int:
-        """Bytes of a line of a panel."""
+        """The size of a line of a panel in bytes."""
         return NR * _WORD * self.dot.w_bytes // self.dot.x_bytes
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of a group in a panel."""
+        """The size of a group in a panel in bytes."""
         return self.header * NR * _WORD + self.lines * self.line
 
     @property
     def groups_at_once(self) -> int:
-        """Groups whose sums AMX writes before they are added to the totals (low_precision.py); 1 without AMX."""
+        """The number of groups whose sums AMX writes before they are added to the totals; 1 without AMX."""
         return 3 if self.dot.in_tiles and self.dot.x_bytes == 1 else 1
 
     @property
     def rows(self) -> int:
-        """Most rows of a micro-tile."""
+        """The largest number of rows of a micro-tile."""
         return TILE_ROWS if self.dot.in_tiles else MR
 
     @property
     def sums_size(self) -> int:
-        """Numbers of 4 bytes that AMX writes for a group of a micro-tile: TILE_ROWS x NR for each tile of sums."""
+        """The count of 4-byte numbers that AMX writes per group of a micro-tile: TILE_ROWS x NR per tile of sums."""
         return (2 * self.dot.x_bytes - 1) * TILE_ROWS * NR
 
     @property
     def x_header(self) -> int:
-        """Words before those of a group in a row of x."""
+        """The number of header words before the words of a group in a row of x."""
         return 0 if self.dot.in_tiles else 1
 
     @property
     def group_distance(self) -> int:
-        """Words from a group to the next one in a row of x."""
+        """The distance from a group to the next one in a row of x, in words."""
         return self.x_header + self.steps
 
     @property
     def scale_distance(self) -> int:
-        """Words from the scale of a group to the next one in a row of x."""
+        """The distance from the scale of a group to the next scale in a row of x, in words."""
         return self.group_distance if self.x_header else 1
 
     @property
     def scales_unit(self) -> int:
-        """The number of scales in a row of x is filled up to a multiple of this."""
+        """The number of scales in a row of x is rounded up to a multiple of this."""
         return TILE_BYTES // _WORD if self.dot.in_tiles else 1
 
     def row_size(self, K: int) -> int:

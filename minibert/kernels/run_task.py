@@ -1,4 +1,4 @@
-"""The compiled part of a team of threads: take the chunks of a task and compute them.
+"""The compiled part of a team of threads: the loop that takes the chunks of a task and computes them.
 
 What        `make_run_task` makes the one function of kernels/ that Python calls. threads.py explains what the threads
             share. There is one for each compute type, so that only what is needed is compiled
@@ -203,7 +203,7 @@ def compute_chunk(task, chunk, scratch):
 
 @function
 def next_chunk(state, thread):
-    """Return the next chunk of this thread's share, or of the first share after it that has one; there is one."""
+    """Return the next chunk of this thread's share, else of the first later share that has one. One must exist."""
     num_chunks, num_shares = state[NUM_CHUNKS], state[NUM_SHARES]
     share = thread
     while True:
@@ -215,7 +215,7 @@ def next_chunk(state, thread):
 
 @function
 def begin_nothing(task):
-    """Do the part of a task that comes before its chunks: nothing in float32."""
+    """Do nothing: a task in float32 has no work before its chunks."""
 
 
 def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
@@ -244,7 +244,7 @@ def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
 
 
 def make_run_task(compute_type: str) -> Any:
-    """Make the function that computes tasks of a compute type, and those in float32."""
+    """Make the function that computes tasks of a compute type and tasks in float32."""
     compute, begin = compute_chunk, begin_nothing
     for name in FORMATS_OF[compute_type]:
         compute, begin = _with_words(words_of(name), compute, begin)
@@ -261,7 +261,7 @@ def make_run_task(compute_type: str) -> Any:
 
     @function
     def run_task(own_address):
-        """Compute the task in the caller's own state; or, for a helper's state, look for tasks and help.
+        """Compute the task in the caller's state; for a helper's state, look for tasks and help to compute them.
 
         The results do not depend on the float mode of the thread, which is the same again afterwards.
         """
@@ -272,7 +272,7 @@ def make_run_task(compute_type: str) -> Any:
 
     @function
     def lead_or_help(own_address):
-        """Do what `run_task` says."""
+        """Do the work of `run_task`."""
         own = longs_at(own_address)
         shared_address = own[SHARED]
         shared = longs_at(shared_address)

@@ -64,7 +64,7 @@ double_vector = Vector(types.float64, _DOUBLES)  # twice as many registers; for 
 
 
 class Memory(types.Type):
-    """Memory that holds numbers of one type, from an address on; part 3 makes values of it."""
+    """Memory that holds numbers of one type, from an address on; part 3 makes values of this type."""
 
     def __init__(self, element: Any) -> None:
         super().__init__(name=f"memory({element})")
@@ -153,7 +153,7 @@ def store(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def load_first(typingctx: Any, memory: Any, index: Any, count: Any) -> Any:
-    """Load the first `count` lanes as ``load(memory, index)`` does; the others are 0, and their memory is not read."""
+    """Load the first `count` lanes like ``load(memory, index)``; the others are 0, and their memory is not read."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.gep(arguments[0], [arguments[1]])
@@ -192,13 +192,13 @@ def first_lanes(typingctx: Any, x: Any, count: Any, others: Any) -> Any:
 
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line of an address in the first cache; a hint, which does not change any result."""
+    """Prefetch the cache line of an address into the first cache; this hint does not change any result."""
     return types.void(types.int64), _prefetch(1)
 
 
 @intrinsic
 def prefetch_second(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line of an address in the second cache; a hint, which does not change any result."""
+    """Prefetch the cache line of an address into the second cache; this hint does not change any result."""
     return types.void(types.int64), _prefetch(2)
 
 
@@ -410,7 +410,7 @@ def _set_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 def task_at(kind: TaskKind) -> Any:
-    """Make the function that returns the task of this kind at an address, a record with named fields."""
+    """Make the function that returns the task of this kind at an address, as a record with named fields."""
     record = numba.from_dtype(kind.dtype)
 
     @intrinsic
@@ -424,7 +424,7 @@ def task_at(kind: TaskKind) -> Any:
 
 
 def stack_floats(count: int) -> Any:
-    """Make the function that returns the address of memory for `count` floats; it lasts until its caller returns."""
+    """Make the function that returns the address of memory for `count` floats; its caller's return frees the memory."""
 
     @intrinsic
     def allocate(typingctx: Any) -> Any:

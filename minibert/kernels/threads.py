@@ -1,4 +1,4 @@
-"""A team of threads that share the chunks of each op. Between two ops, the leader makes no system call.
+"""A team of threads that share the chunks of each op. Between two ops, the leader does not make a system call.
 
 What        `Team.run` computes an op, described as a *task*: a kind, named fields, and a number of chunks.
             Python writes a task with `TaskKind.write`. A kernel reads the same fields by name, as a record with the
@@ -81,7 +81,7 @@ MOST_FIELDS = 16  # of any task, with its kind
 
 
 class TaskKind:
-    """A kind of task: its number, and the names of its fields in the order in which `write` takes the values."""
+    """A kind of task: its number, and the names of its fields in the order of the values that `write` takes."""
 
     def __init__(self, number: int, names: str) -> None:
         self.number = number
@@ -93,7 +93,7 @@ class TaskKind:
         self._pack = struct.Struct(f"={HEADER}qq{codes}").pack_into
 
     def write(self, memory: Any, header: tuple[int, ...], values: tuple[float, ...]) -> None:
-        """Write the header of a state, and a task with these values, to the beginning of `memory`."""
+        """Write the header of a state, and a task with these values, to the start of `memory`."""
         self._pack(memory, 0, *header, self.number, *values)
 
 
@@ -179,7 +179,7 @@ class Team:
         self._helpers_by_process: dict[tuple[int, int], _ProcessHelpers] = {}
 
     def run(self, kind: TaskKind, *fields: float, num_chunks: int, scratch: int = 0) -> None:
-        """Compute one op: a task of this kind with these fields, in chunks; `scratch` floats for each thread.
+        """Compute one op: a task of this kind with these fields, in chunks. Each thread gets `scratch` floats.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class _ProcessHelpers:
             raise
 
     def wake(self) -> None:
-        """Wake the helpers that sleep; not while another caller is inside, because they could not help this one."""
+        """Wake the helpers that sleep, unless another caller computes, because then they could not help this one."""
         for helper in self._helpers:
             if helper.asleep and not self.state[CALLERS]:
                 helper.wake()
@@ -271,6 +271,6 @@ class _Helper:
             self.asleep = False
 
     def wake(self) -> None:
-        """Let the helper continue, or not fall asleep; one step, so a signal handler may call it again inside it."""
+        """Wake the helper, or keep it awake; this is one step, so a signal handler may call it again inside it."""
         with contextlib.suppress(RuntimeError):  # another thread has just released it
             self._sleep_lock.release()

@@ -42,7 +42,7 @@ class _TileModel(models.PrimitiveModel):
 
 
 def pointer_at(builder: Any, address: Any, element: Any = FLOATS.element, index: int = 0) -> Any:
-    """Return a pointer to a value of an LLVM type, the one with this index from an address on."""
+    """Return a pointer to the value with this index in the array of an LLVM type at an address."""
     return builder.gep(builder.inttoptr(address, element.as_pointer()), [ir.Constant(_WORD, index)])
 
 
@@ -69,7 +69,7 @@ def _tile_of(builder: Any, vectors: list[Any]) -> Any:
 
 
 def zero_tile(rows: int, words: Words | None = None) -> Any:
-    """Make the function that returns the tile with which the sums of a block begin, for the address of its header.
+    """Make the function that returns the initial sums of a block, a tile, from the address of the block's header.
 
     They are zeros, or what the second line of the header has, if the instruction multiplies x + offset.
     """
@@ -89,7 +89,7 @@ def zero_tile(rows: int, words: Words | None = None) -> Any:
 
 
 def add_products(words: Words | None = None) -> Any:
-    """Make the function that is one step of a product: tile[i, j] + a[i] b[j], rounded once; or exact, for words.
+    """Make the function for one step of a product: tile[i, j] + a[i] b[j], rounded once, or exact for words.
 
     It is eight steps, if their lines are packed. Rows of a have a distance of `lda` words of 4 bytes, b is contiguous.
     """
@@ -167,7 +167,7 @@ def _indices(numbers: range) -> Any:
 
 
 def load_sums(rows: int, words: Words) -> Any:
-    """Make the function that loads the first rows of a group's sums, as AMX has written them (low_precision.py)."""
+    """Make the function that loads the first rows of a group's sums, which AMX wrote (low_precision.py)."""
 
     @intrinsic
     def load(typingctx: Any, address: Any) -> Any:
@@ -189,7 +189,7 @@ def load_sums(rows: int, words: Words) -> Any:
 
 @intrinsic
 def load_tile(typingctx: Any, like: Any, address: Any, stride: Any) -> Any:
-    """Load a tile with the rows of `like`; rows have a distance of `stride` floats."""
+    """Load a tile with as many rows as `like`; rows have a distance of `stride` floats."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, address_, stride_ = arguments
@@ -239,7 +239,7 @@ def add_tiles(typingctx: Any, x: Any, y: Any) -> Any:
 
 @intrinsic
 def add_block(typingctx: Any, totals: Any, sums: Any, a: Any, lda: Any, b: Any) -> Any:
-    """Add the sums of a block: totals[i, j] + sums[i, j], for words times the scales a[i] b[j] of its headers."""
+    """Add the sums of a block to the totals: totals[i, j] + sums[i, j]; for words, sums times the scales a[i] b[j]."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         totals_, sums_, a_, lda_, b_ = arguments
@@ -257,7 +257,7 @@ def add_block(typingctx: Any, totals: Any, sums: Any, a: Any, lda: Any, b: Any) 
 
 @inline
 def finish_tile(totals, c, ldc, added, bias, residual):
-    """Add the bias if `added` is at least 1, and the residual if it is 2, and store a tile; gemm.py explains them."""
+    """Add the bias if `added` is 1 or 2, add the residual if it is 2, and store the tile; see gemm.py."""
     if added >= 1:
         totals = add_row(totals, bias)
     if added == 2:

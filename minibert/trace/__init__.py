@@ -1,3 +1,3 @@
-"""Intermediate values by name: recorded, changed, saved. It wraps the ops of a model; needs bert/ and _utils/."""
+"""Intermediate values by name: recorded, changed, saved. Traces wrap a model's ops; they need bert/ and _utils/."""
 
 __all__: list[str] = []

@@ -51,7 +51,7 @@ class Where:
             object.__setattr__(self, name, _frozen(name, value))
 
     def given(self) -> list[tuple[str, npt.NDArray[Any]]]:
-        """Return what is not None, by name."""
+        """Return the fields that are not None, as pairs of name and value."""
         return [(name, value) for name, value in vars(self).items() if value is not None]
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Where:
 
 
 def copied_array(name: str, value: Any) -> npt.NDArray[Any]:
-    """Return a new array of the values of an argument; raise a ValueError with its name if they do not make one."""
+    """Copy the values of an argument into a new array; a ValueError with its name says why that is impossible."""
     try:
         return np.array(to_array(value))
     except MemoryError:
@@ -168,7 +168,7 @@ class Edit:
 
     @classmethod
     def function(cls, function: Callable[..., FloatArray | None], **where: Indices) -> Edit:
-        """Replace by the result of a function, called with the array of one sequence, or the part that is chosen.
+        """Replace by the result of a function, which is called with one sequence's array or with the chosen part.
 
         A function with two parameters also gets the `Site`, which has name, layer, sequence and columns. The result
         has the shape of the array; None leaves the value as it is. The array is a copy.
@@ -249,7 +249,7 @@ _ARITHMETIC: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
 
 
 class Target:
-    """A value of the model and the batch that it belongs to: what an edit is checked against and applied to."""
+    """A value of the model and its batch; edits are checked against it and applied to it."""
 
     def __init__(self, spec: Spec, names: Names, batch: PackedBatch, columns: Sequence[IntArray]) -> None:
         self.spec = spec
@@ -261,7 +261,7 @@ class Target:
     # --- where --------------------------------------------------------------------------------------------------------
 
     def check_where(self, where: Where) -> None:
-        """Refuse indices that this value does not have."""
+        """Raise an error for indices that this value does not have."""
         spec, (num_sequences, length) = self.spec, self.batch.mask.shape
         names = [*_AXES[spec.kind], *(("heads",) if spec.has_heads and spec.kind == "tokens" else ())]
         counts = {"heads": self._num_heads, "features": spec.width, "sequences": num_sequences}
@@ -314,7 +314,7 @@ class Target:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def check(self, change: Change) -> None:
-        """Refuse a change that this value cannot have; nothing has been computed then."""
+        """Raise an error for a change that this value cannot have, before anything is computed."""
         self.check_where(change.where)
         spec = self.spec
         if change.kind in ("scale", "add", "replace"):
@@ -366,7 +366,7 @@ class Target:
                 )
 
     def apply(self, change: Change, site: Site) -> FloatArray | None:
-        """Return the new value of a sequence, a new array; None if the change does not reach this sequence."""
+        """Return the new value of a sequence as a new array; None if the change does not reach this sequence."""
         axes = self.axes(change.where, site.sequence)
         if axes is None:
             return None
@@ -458,7 +458,7 @@ def _takes_site(function: Callable[..., Any]) -> bool:
 
 @dataclasses.dataclass
 class Tally:
-    """What one item of ``edit=`` has done so far."""
+    """The counts of what one item of ``edit=`` has changed so far."""
 
     pattern: str
     edit: Edit
@@ -480,14 +480,14 @@ class Tally:
         self.change += float(np.square(new - old).sum())
 
     def report(self) -> EditReport:
-        """Return what was counted."""
+        """Return the counts as an `EditReport`."""
         count = max(self.numbers, 1)
         before, change = (float(np.sqrt(squares / count)) for squares in (self.before, self.change))
         return EditReport(self.pattern, str(self.edit), self.names, self.fired, self.changed, before, change)
 
 
 class Edits:
-    """All edits of one forward: checked when made, then applied; `reports` says what they did.
+    """All edits of one forward pass: they are checked first and then applied; `reports` says what they changed.
 
     Parameters
     ----------
@@ -529,7 +529,7 @@ class Edits:
         return name in self._by_name
 
     def check_after(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Refuse a value that is computed from the changed ones and does not fit into its dtype; -inf is a score.
+        """Raise an error for a value that was computed from changed ones and overflows its dtype; scores may be -inf.
 
         Raises
         ------
@@ -561,7 +561,7 @@ class Edits:
         return array
 
     def reports(self, *, allow_noop: bool) -> list[EditReport]:
-        """Return what each item did.
+        """Return the report of each item.
 
         Raises
         ------

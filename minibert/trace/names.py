@@ -1,4 +1,4 @@
-"""The names of all intermediate values: the table of them, which a test executes; which of them a model has; patterns.
+"""The names of all intermediate values: the table, which a test executes; the names that a model has; patterns.
 
 A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Two
 values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``.
@@ -221,7 +221,7 @@ _PREFIXES = ("bert.", "model.", "BertModel.", "0.auto_model.", "0.model.")
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes and parts of a model, and where the forward stops: they decide its names and their shapes."""
+    """The sizes and parts of a model, and where the forward pass stops: they decide the names and the shapes."""
 
     hidden_size: int
     num_attention_heads: int
@@ -235,7 +235,7 @@ class Sizes:
 
     @classmethod
     def of(cls, config: BertConfig, *, pooler: bool, head: str | None, num_layers: int | None = None) -> Sizes:
-        """Return the sizes of a model; with `num_layers` the forward stops after that layer."""
+        """Return the sizes of a model; with `num_layers` the forward pass stops after that layer."""
         names = [field.name for field in dataclasses.fields(cls)][:6]
         stop = config.num_hidden_layers if num_layers is None else num_layers
         sizes = {name: getattr(config, name) for name in names}
@@ -348,7 +348,7 @@ class Names:
     @classmethod
     @functools.lru_cache(maxsize=16)
     def of(cls, sizes: Sizes) -> Names:
-        """Return the names of a model; the same object for equal sizes, because making them takes a millisecond."""
+        """Return the names of a model; equal sizes give the same object, because making it takes a millisecond."""
         return cls(sizes)
 
     def aliases(self, name: str) -> tuple[str, ...]:
@@ -356,7 +356,7 @@ class Names:
         return tuple(alias for alias, (canonical, _) in self._aliases.items() if canonical == name)
 
     def resolve(self, name: str) -> tuple[str, bool]:
-        """Return the name of the table that a name or an alias means, and whether the alias has the shape (B, S, A, D).
+        """Return the table's name for a name or an alias, and whether the alias has the shape (B, S, A, D).
 
         Raises
         ------
@@ -370,13 +370,13 @@ class Names:
         raise ValueError(self._complaint(name, short, self._aliases.get(short, (short,))[0] in self._not_computed))
 
     def find(self, name: str) -> tuple[str, bool] | None:
-        """Return what `resolve` returns; None if the name means nothing that is computed."""
+        """Return what `resolve` returns; None if the model does not compute a value with this name."""
         short = _without_prefix(name)
         found, by_head = self._aliases.get(short, (short, False))
         return (found, by_head) if found in self.specs else None
 
     def match(self, pattern: str) -> list[str]:
-        """Return the names of the table that a name, an alias or a pattern means, in the order of the forward pass.
+        """Return the table's names for a name, an alias or a pattern, in the order of the forward pass.
 
         Raises
         ------
@@ -410,7 +410,7 @@ class Names:
         return computed
 
     def select(self, record: Record) -> list[str]:
-        """Return the names that `record` means, each once, in the order of the forward pass; () means none.
+        """Return the names that `record` selects, each once, in the order of the forward pass; () selects none.
 
         Raises
         ------
@@ -437,7 +437,7 @@ class Names:
         return [name for name in self.specs if name in wanted]
 
     def symbol(self, layer: int, symbol: str) -> str:
-        """Return the name of a symbol of the table in one layer; for (3, "probs"), that of the probs of layer 3.
+        """Return the name of a symbol in one layer: (3, "probs") gives the name of the probs of layer 3.
 
         Raises
         ------

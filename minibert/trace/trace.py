@@ -62,7 +62,7 @@ class Site(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EditReport:
-    """What one item of ``edit=`` did.
+    """The changes that one item of ``edit=`` made.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ class Trace(Mapping[str, FloatArray]):
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes and parts of the model, and `num_layers`, after which the forward stopped."""
+        """The sizes and parts of the model, and `num_layers`, the layer after which the forward pass stopped."""
         return self._names.sizes
 
     @property

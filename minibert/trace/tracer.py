@@ -1,4 +1,4 @@
-"""`Tracer`: a set of ops that names, records and changes everything that passes. Each forward has a new one.
+"""`Tracer`: a set of ops that names, records and changes every value. Each forward pass has a new tracer.
 
 The wrapped ops compute as before, and their results go on. So recording changes no bit. Two values exist only inside a
 fused op: the result of a linear map before its activation or residual. To record one, the map is computed a second time
@@ -27,7 +27,7 @@ from minibert.trace.trace import Site, Value
 
 
 class Step:
-    """One step of a forward: its batch, and where it lies in the whole batch.
+    """One step of a forward pass: its batch, and its place in the whole batch.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ Deliver = Callable[[str, Step, Value], None]
 
 
 class Tracer(WrappedOps):
-    """The ops of one forward.
+    """The ops of one forward pass.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Tracer(WrappedOps):
     # --- the ops ------------------------------------------------------------------------------------------------------
 
     def embed(self, *arguments: Any) -> FloatArray:
-        """Begin the next step; pass the three look-ups."""
+        """Begin the next step, and deliver the three look-ups."""
         tokens, batch = next(self._steps)
         self._step = Step(batch, tokens, self._sequences, self._pooled)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
@@ -103,7 +103,7 @@ class Tracer(WrappedOps):
         return self.inner.embed(*passed)
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
-        """Pass what goes into the LayerNorm, and its result."""
+        """Deliver the input and the result of the LayerNorm."""
         x = self._pass(f"{norm.path}.input", x)
         return self._pass(self._names.by_module.get(norm.path, ""), self.inner.layer_norm(x, norm))
 
@@ -115,7 +115,7 @@ class Tracer(WrappedOps):
         activation: str | None = None,
         residual: FloatArray | None = None,
     ) -> FloatArray:
-        """Pass the result of each map, and that of the activation."""
+        """Deliver the result of each linear map and of the activation."""
         y = self.inner.linear(x, linear, activation=activation, residual=residual)
         if len(linear.paths) > 1:
             return self._stacked(y, linear.paths)
@@ -152,7 +152,7 @@ class Tracer(WrappedOps):
         return_scores: bool = False,
         return_probs: bool = False,
     ) -> AttentionOutput:
-        """Pass scores, probs and context."""
+        """Deliver scores, probs and context."""
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
         edited = scores_name in self._edits or probs_name in self._edits
         output = self.inner.attention(
@@ -267,7 +267,7 @@ def _redo(
 
 
 class Recorder:
-    """Keeps what it is given, packed; a `Deliver`.
+    """A `Deliver` that keeps all values, packed.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ class Recorder:
 
 
 class Queue:
-    """Keeps values as `Site`s until somebody takes them; a `Deliver`."""
+    """A `Deliver` that keeps values as `Site`s until `take` returns them."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -332,7 +332,7 @@ class Queue:
 
 
 def nbytes_of(names: Names, batch: PackedBatch, record: Iterable[str], itemsize: int) -> dict[str, int]:
-    """Return the bytes that a trace keeps for each name."""
+    """Return the size in bytes of each name's values in a trace."""
     lengths = np.diff(batch.cu_seqlens).astype(object)  # Python's integers, which do not overflow
     per_width = {
         "tokens": batch.num_tokens,

@@ -1,4 +1,4 @@
-"""The numbers of the page: what of a trace is shown.
+"""The numbers on the page: they are chosen from a trace here.
 
 The page computes no model, so everything that it shows is computed here, from recorded values only. payload.py
 makes bytes of it.
@@ -62,7 +62,7 @@ class Guesses(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which layers and heads are on the page."""
+    """The layers and heads that are on the page."""
 
     layers: list[int]
     heads: list[int]
@@ -98,7 +98,7 @@ def cosine(states: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
 
 
 def sparse_entries(num_rows: int, length: int) -> int:
-    """Return how many shares of each row of attention the page has: all, or fewer if there are many rows."""
+    """Return how many probs of each attention row are on the page: all, or fewer if there are many rows."""
     if num_rows * length <= _DENSE_PROBS:
         return length
     return max(_LEAST_OF_ROW, min(_MOST_OF_ROW, length, _SPARSE_ENTRIES // num_rows))
@@ -113,7 +113,7 @@ def text_data(
     guesses: Guesses | None = None,
     vector: Sequence[VectorStep] = (),
 ) -> dict[str, Any]:
-    """Put what the page shows of one text into the payload, and return its description.
+    """Add the numbers of one text to the payload, and return their description.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ class PageOptions(TypedDict, total=False):
 
 
 class Frame:
-    """A page inside a notebook; it is shown where it is the last value of a cell."""
+    """A page inside a notebook; it is shown if it is the last value of a cell."""
 
     def __init__(self, html: str, height: int) -> None:
         self.html = html

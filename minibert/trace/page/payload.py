@@ -1,4 +1,4 @@
-"""The arrays of the page as bytes that are few and that a browser can read. page.js has the same kinds.
+"""The arrays of the page as few bytes that a browser can read. page.js reads the kinds of numbers defined here.
 
 A number is kept in one of six kinds, two bytes each, or three for "f24":
 
@@ -30,7 +30,7 @@ _FACTOR = 64.0
 
 
 class Payload:
-    """Named arrays, one after the other in one string of bytes."""
+    """Arrays, one after the other in one string of bytes, each with a description that finds it."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -38,7 +38,7 @@ class Payload:
         self.sizes: dict[str, int] = {}
 
     def add(self, group: str, kind: str, array: npt.NDArray[Any]) -> dict[str, Any]:
-        """Append an array, and return how to find it; `group` is what a message calls it."""
+        """Append an array and return the description that finds it; `group` is its name in messages."""
         kind = _kind(kind, array)
         planes = _planes(kind, array)
         entry = {"kind": kind, "at": self._size, "shape": list(array.shape)}
@@ -65,7 +65,7 @@ def _kind(kind: str, array: npt.NDArray[Any]) -> str:
 
 
 def as_read(kind: str, array: npt.NDArray[Any]) -> FloatArray:
-    """Return the numbers that page.js reads for an array of this kind, "digits", "f24" or "mille"; in float64."""
+    """Return, in float64, the numbers that page.js reads from an array of the kind "digits", "f24" or "mille"."""
     kind = _kind(kind, array)
     if kind == "mille":
         return (mille(array) / 1000).astype(np.float32).astype(np.float64)
@@ -89,7 +89,7 @@ def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
 
 
 def mille(shares: FloatArray) -> FloatArray:
-    """Return round(1000 share), NaN for what is not a number."""
+    """Return round(1000 share); NaN and infinity give NaN."""
     return np.where(np.isfinite(shares), np.rint(1000.0 * shares).clip(0, 1000), np.nan)
 
 

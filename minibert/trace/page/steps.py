@@ -1,4 +1,4 @@
-"""The steps of the forward pass for readers: each value of names.py with a sentence, and its line of source."""
+"""The steps of the forward pass: for each value of trace/names.py a sentence and its line of source code."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ ACTIVATION_WORDS = {
 
 
 def activation_words(activation: str | None) -> str:
-    """Return what the step "intermediate" does in a model with this activation; None: it is not known."""
+    """Return what the step "intermediate" does in a model with this activation; None if it is not known."""
     words = _EXPLAINED["intermediate"][0]
     return words if activation is None else f"{words} {ACTIVATION_WORDS[activation]}"
 
@@ -134,7 +134,7 @@ def _code(file: str) -> tuple[str, ...]:
 
 
 def source_line(file: str, beginning: str) -> SourceLine:
-    """Return the first line of a file that begins so; see `SourceLine` for the file."""
+    """Return the first line of a file that starts with `beginning`; see `SourceLine` for the file."""
     texts = enumerate(map(str.strip, _code(file)), 1)
     number, text = next((number, text) for number, text in texts if text.startswith(beginning))
     return SourceLine(file, number, text)
