@@ -1,4 +1,4 @@
-"""What the attention of a trace shows: kinds of heads, and rollout through the layers. Algebra only, no forward."""
+"""Analyses of the attention in a trace: kinds of heads, rollout through the layers. They do not run the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FUSE: dict[str, Callable[..., Any]] = {"mean": np.mean, "max": np.max, "min": n
 
 
 class HeadKinds(NamedTuple):
-    """What the attention heads look at; each array has the shape (layers, A), float64.
+    """Measures of what the attention heads look at; each array has the shape (layers, A), float64.
 
     The shares are means of the attention that one token gives: to the token before it, the one after it, itself,
     [CLS], [SEP]. Tokens that do not have such a token do not count.
@@ -134,7 +134,7 @@ def _of(trace: Trace, name: str, sequence: int) -> FloatArray:
 
 
 def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "mean", layers: Any = None) -> FloatArray:
-    """Multiply the attention of the layers: how much each token of the input reaches each token after every layer.
+    """Multiply the attention of the layers: how much of each input token reaches each token after every layer.
 
     Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers" (arXiv 2005.00928), section 3: A = residual I +
     (1 - residual) attention, rows scaled to sum 1, then A of the last layer times ... times A of the first one.

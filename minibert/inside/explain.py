@@ -200,7 +200,7 @@ def explain(
 def trace_texts(
     model: Any, tokenizer: BertTokenizer, texts: Sequence[str], record: Record = "*"
 ) -> tuple[Trace, list[Encoding]]:
-    """Tokenize texts, run the model on them, and record; return the trace and what the tokenizer made of each text.
+    """Tokenize texts, run the model on them and record; return the trace and the encoding of each text.
 
     A text that has more tokens than the model or the tokenizer takes is truncated, and a warning says so.
 
@@ -249,7 +249,7 @@ class _Numbers:
         self._norms = {norm.path: norm for norm in [weights.embeddings_norm, *norms]}
 
     def lines(self, entry: Entry, layer: int | None) -> Iterator[Line]:
-        """Yield the lines of a row of the table; the form of its formula says which they are."""
+        """Yield the lines for a row of the table; the form of its formula decides which lines."""
         symbol, formula, module = entry.symbol, entry.formula, entry.weights.format(i=layer)
         if symbol in ("scores", "probs", "context"):
             yield from getattr(self, f"_{symbol}")(layer)

@@ -1,4 +1,4 @@
-"""Change one thing inside a model, and measure what follows: heads and tokens left out, states and heads patched.
+"""Change one part inside a model and measure the effect: leave out heads or tokens, patch states or heads.
 
 The layers below the changed one are not computed again: a copy begins with the hidden state that the clean run had
 there. The copies lie in one packed batch, as many as fit. A copy that is not changed gives the bits of the clean run.
@@ -33,7 +33,7 @@ _NUMBERS_AT_ONCE = 1 << 24
 
 
 class Change(Protocol):
-    """Change the array of one sequence in place; `copy` is the number of the copy, `sequence` the row in the batch."""
+    """A function that changes the array of one sequence in place; `copy` counts the copies, `sequence` is the row."""
 
     def __call__(self, copy: int, sequence: int, array: FloatArray, /) -> None:
         """Change `array`."""
@@ -266,7 +266,7 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
 
 
 def input_mask(inputs: dict[str, Any]) -> Any:
-    """Return the attention mask of inputs, which may be left out."""
+    """Return the attention mask of inputs, also if the caller left it out."""
     if "attention_mask" in inputs:
         return np.asarray(inputs["attention_mask"]).astype(np.int64)
     ids = inputs.get("input_ids")
@@ -288,7 +288,7 @@ def _shares(changed: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Patched:
-    """The metric of the runs of `patch`.
+    """The metric of each run of `patch`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What hidden states hold: how similar those of two layers or models are, and which words a head reads out of them."""
+"""Analyses of hidden states: their similarity between layers or models, and the words that a head reads from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minibert.trace.trace import Trace
 
 
 class LayerSimilarity(NamedTuple):
-    """What `compare_layers` found, for m hidden states of the first trace and n of the second; float64.
+    """The result of `compare_layers` for m hidden states of the first trace and n of the second; float64.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class LayerSimilarity(NamedTuple):
 
 
 def compare_layers(trace_a: Trace, trace_b: Trace | None = None, *, layers: Any = None) -> LayerSimilarity:
-    """Compare each hidden state of a trace with each of another one, or of itself, over all tokens.
+    """Compare each hidden state of a trace with each one of another trace, or of the same trace, over all tokens.
 
     - Linear CKA: Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited" (arXiv 1905.00414),
       section 3: |Y'X|² / (|X'X| |Y'Y|) with Frobenius norms, X and Y centred. It does not depend on rotations or on the
@@ -116,7 +116,7 @@ def _anisotropy(units: FloatArray) -> float:
 
 
 class LogitLens(NamedTuple):
-    """The k most probable words for each token, read out of each hidden state.
+    """The k most probable words for each token, read from each hidden state.
 
     Parameters
     ----------
@@ -130,12 +130,12 @@ class LogitLens(NamedTuple):
     probs: FloatArray
 
     def words(self, tokenizer: Any) -> list[list[list[str]]]:
-        """Return the most probable word of each token, by hidden state, text and token; those of masked tokens too."""
+        """Return the most probable word of each token, by hidden state, text and token, masked tokens included."""
         return [[tokenizer.convert_ids_to_tokens(row[:, 0].tolist()) for row in state] for state in self.ids]
 
 
 def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> LogitLens:
-    """Apply the masked-LM head to every hidden state, as if the model ended there, and return the most probable words.
+    """Apply the masked-LM head to every hidden state, as if the model ended there; return the most probable words.
 
     nostalgebraist 2020, "interpreting GPT: the logit lens" (lesswrong.com). The last hidden state gives the words of
     `BertForMaskedLM` itself. The head was trained for that one only, so words of early states are a hint.
@@ -196,7 +196,7 @@ def _most_probable(model: Any, x: FloatArray, k: int) -> tuple[IntArray, FloatAr
 
 
 def page_guesses(model: Any, trace: Trace, tokenizer: BertTokenizer, k: int = 3) -> Guesses:
-    """Return the k words that the masked-LM head of a model reads out of each hidden state, for `Trace.page`."""
+    """Return the k words that a model's masked-LM head reads from each hidden state, for `Trace.page`."""
     lens = logit_lens(model, trace, k)
     words: Any = [
         [[tokenizer.convert_ids_to_tokens(best.tolist()) for best in row] for row in state] for state in lens.ids

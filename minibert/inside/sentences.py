@@ -43,7 +43,7 @@ class SimilarityParts(NamedTuple):
         return float(self.parts.sum())
 
     def largest(self, count: int = 10) -> list[tuple[str, str, float]]:
-        """Return the parts with the largest absolute values: pairs of tokens, and the part."""
+        """Return the parts with the largest absolute values, as (token, token, part)."""
         count = check_int("count", count, 1)
         order = np.argsort(-np.abs(self.parts), axis=None, kind="stable")[:count]
         places = zip(*np.unravel_index(order, self.parts.shape), strict=True)
@@ -151,7 +151,7 @@ def _through(step: Step, parts: FloatArray, share: FloatArray) -> FloatArray:
 
 
 class LeftOut(NamedTuple):
-    """What `leave_one_out` found; n tokens of the text, without special tokens.
+    """The result of `leave_one_out` for the n tokens of a text, without special tokens.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ _MODULES = {
 
 
 class TextVectors(NamedTuple):
-    """The steps to the vectors of texts.
+    """The steps from texts to their vectors.
 
     Parameters
     ----------

@@ -113,7 +113,7 @@ def check_layers(trace: Trace, layers: object, *, hidden_states: bool = False) -
 
 
 def require(function: str, trace: Trace, names: Iterable[str], record: str) -> None:
-    """Refuse a trace that lacks a name; `record` is what records all that the analysis needs.
+    """Raise an error if a trace lacks a name; `record` is the value that records all that the analysis needs.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def pad_maps(trace: Trace, maps: list[list[FloatArray]]) -> FloatArray:
 
 
 def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], float]:
-    """Return a function of an output that gives one number.
+    """Return a function that computes one number from an output.
 
     A name of an array means the relative change of that array: the RMS of its difference from `clean`, divided by the
     RMS of the one in `clean`; 0 for the same array.

@@ -60,7 +60,7 @@ class ScoredPairs:
 
 
 class CrossEncoder(SentenceModel):
-    """A model that reads two texts together and scores the pair, with the names of sentence-transformers 6.
+    """A model that reads two texts together and scores the pair, with sentence-transformers' names (version 6).
 
     Rerankers are such models: `rank` sorts documents by their score for a query. Answers are NumPy arrays and Python
     numbers, unless tensors are asked for. With minibert's kernels the score of a pair has the same bits alone, in any
@@ -160,12 +160,12 @@ class CrossEncoder(SentenceModel):
 
     @property
     def num_labels(self) -> int:
-        """Number of scores of each pair."""
+        """The number of scores of each pair."""
         return self.model.config.num_labels
 
     @property
     def activation_fn(self) -> Activation:
-        """What turns logits into scores. Settable: a name, an object of torch.nn, or a function."""
+        """The function that turns logits into scores. Settable: a name, an object of torch.nn, or a function."""
         return self._activation_fn
 
     @activation_fn.setter
@@ -174,12 +174,12 @@ class CrossEncoder(SentenceModel):
 
     @property
     def default_activation_function(self) -> Activation:
-        """The same as `activation_fn`, which is its newer name."""
+        """The older name of `activation_fn`."""
         return self._activation_fn
 
     @property
     def max_length(self) -> int:
-        """The same as `max_seq_length`, which is its newer name; settable."""
+        """The older name of `max_seq_length`; settable."""
         return self.max_seq_length
 
     @max_length.setter
@@ -357,7 +357,7 @@ class CrossEncoder(SentenceModel):
         truncation: str = "warn",
         progress: Callable[[int], object] = lambda _: None,
     ) -> ScoredPairs:
-        """Compute the logits of B pairs, each distinct pair once; the caller warns about pairs that were cut.
+        """Compute the logits of B pairs, each distinct pair once. The caller must warn about pairs that were cut.
 
         Parameters
         ----------
@@ -420,7 +420,7 @@ class CrossEncoder(SentenceModel):
 
 
 def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:
-    """Return a pair or pairs of texts as a list of pairs, and whether one pair was given.
+    """Return a pair or pairs of texts as a list of pairs, and whether it was one pair.
 
     Parameters
     ----------
@@ -464,7 +464,7 @@ def num_characters(pair: tuple[str, str]) -> int:
 
 
 def check_truncation(truncation: object) -> None:
-    """Refuse anything but the three ways to treat a pair that is too long."""
+    """Raise an error unless `truncation` is "warn", "error" or "silent"."""
     if isinstance(truncation, str) and truncation == "split":
         raise ValueError(
             "truncation='split' is not for pairs, because the score of a window is not that of the pair. Give 'warn', "

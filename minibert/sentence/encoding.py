@@ -1,4 +1,4 @@
-"""Compute the vectors of texts: which layers, which tokens, a chunk of texts at a time, each distinct text once.
+"""Compute the vectors of texts, a chunk of texts at a time and each distinct text once; choose layers and tokens.
 
 Layers are numbered as in transformers: 0 is the embeddings' output, i is layer i, negative ones count from the end.
 """
@@ -28,7 +28,7 @@ from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncodeOptions:
-    """How a text becomes a vector. All ways to compute sentence vectors take these options, with these defaults.
+    """The options that say how a text becomes a vector. All functions that compute sentence vectors take them.
 
     The fields are arguments of `SentenceTransformer.encode`, which describes them.
     """
@@ -90,7 +90,7 @@ class Recipe:
     include_prompt: bool
 
     def width(self, hidden_size: int) -> int:
-        """Return the length of the pooled vectors, or of a token's vector for "none"."""
+        """Return the length of the pooled vectors; with the pooling "none", of a token's vector."""
         per_token = hidden_size * (len(self.layers) if self.layer_pooling == "concat" else 1)
         return per_token * len(self.modes)
 
@@ -209,7 +209,7 @@ CHUNK_SIZE = 10_000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodeTask:
-    """The work of one call: a model, and how it turns each text into vectors.
+    """The work of one call: a model, and the options with which it turns each text into vectors.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ class CutTexts:
     first: int = 0
 
     def add(self, n_truncated: IntArray) -> None:
-        """Add some texts, given how many tokens of each were cut off."""
+        """Count some texts; `n_truncated` says how many tokens of each were cut off."""
         cut = np.flatnonzero(n_truncated)
         if len(cut) and not self.num_cut:
             self.first = self.num_texts + int(cut[0])
@@ -270,7 +270,7 @@ class CutTexts:
         self.num_cut += len(cut)
 
     def warn(self, max_seq_length: int, *, things: str = "texts", splits: bool = True) -> None:
-        """Warn if a text was cut, and say how many were; `splits` says whether truncation="split" is there."""
+        """Warn if texts were cut, with their number; `splits` says whether the caller offers truncation="split"."""
         if self.num_cut:
             whole = ", or use all of a text with truncation='split'" if splits else ""
             said = cut_texts(self.num_cut, self.num_texts, max_seq_length, self.first, things)
@@ -278,7 +278,7 @@ class CutTexts:
 
 
 def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:
-    """Return the length of a task's sentence vectors, of which `truncate_dim` features are kept.
+    """Return the length of a task's sentence vectors after they are cut to `truncate_dim` features.
 
     Raises
     ------
@@ -312,7 +312,7 @@ def encode_texts(
     size: int,
     progress: Callable[[int], object],
 ) -> Iterator[EncodedTexts]:
-    """Compute one vector per text, `size` texts at a time. Each distinct text among these is computed once.
+    """Compute one vector per text, `size` texts at a time. Each distinct text among them is computed once.
 
     Parameters
     ----------
@@ -359,7 +359,7 @@ def encode_texts(
 def encode_tokens(
     task: EncodeTask, texts: Sequence[str], width: int | None
 ) -> tuple[list[Any], IntArray, list[TextInfo]]:
-    """Compute the vectors of all tokens of n texts, or a dict per text with these, its ids and its sentence vector.
+    """Compute the token vectors of n texts, or a dict per text with its token vectors, ids and sentence vector.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What `SentenceTransformer`, `CrossEncoder` and `SparseEncoder` share: loading, prompts, the limit of tokens, saving.
+"""Base classes of `SentenceTransformer`, `CrossEncoder` and `SparseEncoder`: loading, prompts, token limit, saving.
 
 Keywords of sentence-transformers at values that change nothing are accepted, such as ``trust_remote_code=False`` or
 ``model_kwargs={}``, because programs and libraries pass them. Other values are refused.
@@ -74,14 +74,14 @@ HOME = "sentence_transformers.models"
 
 
 class ModelCardData(SimpleNamespace):
-    """What programs write about a model: any attribute, and the scores of evaluators. minibert does not read it."""
+    """Data that programs store with a model: any attribute, and scores of evaluators. minibert does not read it."""
 
     def __init__(self, **fields: Any) -> None:
         self.evaluations: dict[str, dict[str, Any]] = {}
         super().__init__(**fields)
 
     def set_evaluation_metrics(self, evaluator: Any, metrics: dict[str, Any], epoch: int = 0, step: int = 0) -> None:
-        """Keep the metrics that an evaluator of sentence-transformers computed, under its name."""
+        """Store the metrics that an evaluator of sentence-transformers computed, under the evaluator's name."""
         self.evaluations[getattr(evaluator, "name", "") or type(evaluator).__name__] = dict(metrics)
 
 
@@ -218,7 +218,7 @@ class SentenceModel(TorchLike):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Texts to put before inputs, by name. Settable."""
+        """The texts to put before inputs, by name. Settable."""
         return self._prompts
 
     @prompts.setter
@@ -229,7 +229,7 @@ class SentenceModel(TorchLike):
 
     @property
     def max_seq_length(self) -> int:
-        """Most tokens of one input, special tokens included. Settable, up to the model's max_position_embeddings.
+        """The largest number of tokens of one input, special tokens included. Settable, up to max_position_embeddings.
 
         It is the tokenizer's `model_max_length`, as in sentence-transformers, or max_position_embeddings if that is
         lower.
@@ -255,7 +255,7 @@ class SentenceModel(TorchLike):
 
     @property
     def compute_type(self) -> str:
-        """The numbers that the encoder multiplies, as that of a model."""
+        """The type of numbers that the encoder multiplies; see `BertModel.compute_type`."""
         return self.model.compute_type
 
     @property
@@ -385,7 +385,7 @@ class VectorModel(SentenceModel):
         )
 
     def get_sentence_embedding_dimension(self) -> int:
-        """Return the same as `get_embedding_dimension`. This is its name before sentence-transformers 6."""
+        """Return `get_embedding_dimension()`. This is the name before sentence-transformers 6."""
         length: int = self.get_embedding_dimension()
         return length
 
@@ -414,13 +414,13 @@ class VectorModel(SentenceModel):
         )
 
     def encode_multi_process(self, inputs: Sequence[str], pool: Mapping[str, Any], *args: Any, **options: Any) -> Any:
-        """Return `encode` of the texts; sentence-transformers keeps this method for older programs."""
+        """Return ``encode(inputs)``; sentence-transformers keeps this method for older programs."""
         return self.encode(inputs, *args, pool=pool, **options)
 
     def encode_query(
         self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
-        """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
+        """Turn queries into vectors: `encode` with the prompt "query" unless the caller gives another."""
         name = self._choose_prompt(prompt_name, prompt, "query")
         return self.encode(inputs=inputs, prompt_name=name, prompt=prompt, **{"task": "query", **options})
 
@@ -466,7 +466,7 @@ _PLAIN_BERT = (
 def full_name(
     name_or_path: str | os.PathLike[str], organisation: str = "sentence-transformers"
 ) -> str | os.PathLike[str]:
-    """Put an organisation of sentence-transformers before a short hub id, as that library does."""
+    """Put an organisation before a short hub id, as sentence-transformers does."""
     if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
         return name_or_path
     if name_or_path.lower() not in _PLAIN_BERT and not os.path.exists(name_or_path):
@@ -525,7 +525,7 @@ def _named(argument: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stored_settings(files: ModelFiles) -> Iterator[None]:
-    """Make errors of settings those of the file that has them."""
+    """Raise errors about settings as a ModelFormatError that names their file."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -547,7 +547,7 @@ _TEXTS_AT_ONCE = 1024
 
 
 def check_device(device: object) -> None:
-    """Refuse any device but the CPU, which may be given several times, as for several processes."""
+    """Raise an error for any device but the CPU, which may be given several times, as for several processes."""
     devices = device if isinstance(device, list | tuple) else [device]
     if not all(one is None or is_cpu(one) for one in devices):
         raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
@@ -559,7 +559,7 @@ def texts_at_once(batch_size: int) -> int:
 
 
 def one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
-    """Return the value of an argument that may be given under its old name."""
+    """Return the value of an argument that may be given by its old name."""
     if old is None:
         return value
     if value is not None:

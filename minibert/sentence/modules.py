@@ -98,7 +98,7 @@ class Pipeline:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The length of the vectors after the pooling, and after each step."""
+        """The lengths of the vectors after the pooling and after each step."""
         return len(self.pooling) * self.hidden_size, *(step.width for step in self.steps)
 
     @property
@@ -114,7 +114,7 @@ class Pipeline:
 
 
 def check_modules(files: ModelFiles, modules: list[Module], loader: str = "SentenceTransformer") -> list[Module]:
-    """Return the modules of a model that a class loads; a ModelFormatError names the class that loads other ones."""
+    """Return the modules if the class `loader` can load them; else a ModelFormatError names the class that can."""
     kinds = [module.kind for module in modules]
     plain = kinds[:2] == ["Transformer", "Pooling"] and {*kinds[2:]} <= {*_READERS}
     found = "SentenceTransformer" if plain else loader_of(modules)
@@ -129,7 +129,7 @@ def check_modules(files: ModelFiles, modules: list[Module], loader: str = "Sente
 
 
 def list_modules(files: ModelFiles) -> list[Module] | None:
-    """Read modules.json, of any model of sentence-transformers; return None if the model does not have this file.
+    """Read the modules.json of any sentence-transformers model; return None if the model does not have this file.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def list_modules(files: ModelFiles) -> list[Module] | None:
 
 
 def loader_of(modules: list[Module] | None) -> str | None:
-    """Return the class that loads a model with a head, by its modules; None for other models."""
+    """Return the name of the class that loads a model with these modules, if it has a head; else None."""
     return HEAD_MODULES.get(tuple(module.kind for module in modules or ()))
 
 
@@ -161,7 +161,7 @@ def _read_module(entry: object, name: str) -> Module:
 
 
 def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> Pipeline:
-    """Read the configs and weights of all modules after the Transformer, whose vectors have length `hidden_size`.
+    """Read the configs and weights of all modules after the Transformer; its vectors have the length `hidden_size`.
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ def _check_width(size: int, width: int, name: str) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Activation:
-    """A function of logits (B, N). One of torch.nn gives the same bits in any batch.
+    """A function of logits (B, N). The functions of torch.nn give the same bits in any batch.
 
     Parameters
     ----------
@@ -403,7 +403,7 @@ class Activation:
         return scores
 
     def path(self) -> str:
-        """Return the name of the class in torch.nn; ValueError for a function of the caller."""
+        """Return the name of the class in torch.nn; raise a ValueError for a function of the caller."""
         if self.function is not None:
             raise ValueError(
                 f"activation_fn {self.name} does not have a name that files can hold. Set activation_fn to one of "
@@ -416,7 +416,7 @@ class Activation:
 
 
 def as_activation(argument: str, value: Any, ops: Ops) -> Activation:
-    """Return an activation that was given by name, as an object or class of torch.nn, or as a function.
+    """Return an activation from a name, an object or class of torch.nn, or a function.
 
     Raises
     ------
@@ -442,7 +442,7 @@ def as_activation(argument: str, value: Any, ops: Ops) -> Activation:
 
 
 def stored_activation(stored: Mapping[str, Any], files: ModelFiles) -> str | None:
-    """Return the key in `ACTIVATIONS` of the activation that a model's files name; None if they name none.
+    """Return the key in `ACTIVATIONS` of the activation in a model's files; None if they do not name one.
 
     Parameters
     ----------

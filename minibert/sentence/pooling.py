@@ -53,7 +53,7 @@ _ALONE = ("first_last", "pooler", "none")
 
 
 def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
-    """Resolve the argument `pooling` into names of `POOLING_MODES`, or one of "first_last", "pooler", "none".
+    """Turn the argument `pooling` into names of `POOLING_MODES`, or one of "first_last", "pooler", "none".
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class SpladePooling:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], where: str, vocab_size: int) -> SpladePooling:
-        """Read the config.json of the module; ModelFormatError names a setting that minibert does not implement."""
+        """Read the config.json of the module; a ModelFormatError names a setting that minibert does not implement."""
         found = []
         for key, choices in (("pooling_strategy", STRATEGIES), ("activation_function", ACTIVATIONS)):
             value = config.get(key, choices[0])
@@ -164,7 +164,7 @@ class SpladePooling:
 def pool_words(
     model: BertForMaskedLM, pooling: SpladePooling, groups: Sequence[Sequence[Encoding]], indices: Sequence[int]
 ) -> Iterator[tuple[IntArray, FloatArray]]:
-    """Compute the weights of the words for each text, from all tokens of its windows.
+    """Compute the weight of each word of the vocabulary for each text, from all tokens of the text's windows.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class _Pooled:
             self._row[active] += self._pooling.weights(token[active])
 
     def take(self, index: int) -> tuple[IntArray, FloatArray]:
-        """Return the words and weights of the text at this index of the input, and begin the next one."""
+        """Return the words and weights of the text with this index in the input, and begin the next text."""
         row = self._row
         if not np.isfinite(row).all():
             raise ModelFormatError(

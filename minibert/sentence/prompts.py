@@ -35,7 +35,7 @@ _FAMILIES = ("intfloat/e5", "BAAI/bge", "Snowflake/snowflake-arctic-embed", "mix
 
 
 def builtin_prompts(*names: object) -> dict[str, str]:
-    """Return the prompts of the first model name that is in the table; empty if none of the names is in it.
+    """Return the prompts of the first of these model names that is in the table; an empty dict if none is.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def merge_prompts(
     source: str,
     always: Iterable[str],
 ) -> dict[str, str]:
-    """Merge a model's stored prompts with those of its card or the caller.
+    """Merge a model's stored prompts with the prompts of its card or of the caller.
 
     Stored prompts replace those of the card. The caller's replace stored ones.
 

@@ -49,7 +49,7 @@ from minibert.vectors.similarity import (
 
 @dataclasses.dataclass(frozen=True)
 class Transformer:
-    """What programs read of ``model[0]``; settings are set on the whole model."""
+    """The attributes of ``model[0]`` that programs read; settings are set on the whole model."""
 
     auto_model: BertModel
     tokenizer: BertTokenizer
@@ -57,7 +57,7 @@ class Transformer:
 
     @property
     def model(self) -> BertModel:
-        """The BERT model; sentence-transformers 6 calls it so."""
+        """The BERT model, under its name in sentence-transformers 6."""
         return self.auto_model
 
     def get_word_embedding_dimension(self) -> int:
@@ -67,7 +67,7 @@ class Transformer:
 
 @dataclasses.dataclass(frozen=True)
 class Pooling:
-    """What programs read of ``model[1]``. Give another pooling to a call: ``encode(texts, pooling="cls")``."""
+    """The attributes of ``model[1]`` that programs read. To pool otherwise, call ``encode(texts, pooling="cls")``."""
 
     pooling_mode: str | tuple[str, ...]
     include_prompt: bool
@@ -78,7 +78,7 @@ class Pooling:
         return self.pooling_mode if isinstance(self.pooling_mode, str) else "+".join(self.pooling_mode)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return what config.json of this part holds."""
+        """Return the contents of this module's config.json."""
         modes = self.pooling_mode if isinstance(self.pooling_mode, str) else list(self.pooling_mode)
         return {
             "embedding_dimension": self.word_embedding_dimension,
@@ -177,7 +177,7 @@ class SentenceTransformer(VectorModel):
 
     @property
     def truncate_dim(self) -> int | None:
-        """Number of first features that `encode` keeps of each vector; None keeps all. Settable."""
+        """The number of leading features that `encode` keeps of each vector; None keeps all. Settable."""
         return self._truncate_dim
 
     @truncate_dim.setter
@@ -479,7 +479,7 @@ class SentenceTransformer(VectorModel):
     # -- what it is made of
 
     def forward(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refuse features of `tokenize`, and say how to compute from texts."""
+        """Raise an error for features of `tokenize`; it says how to compute from texts."""
         raise TypeError(
             "minibert computes sentence vectors from texts, not from the features of tokenize: call encode(texts). "
             "encode(texts, output_value=None) also gives the vectors of the tokens, and model.model(**features) the "
@@ -504,7 +504,7 @@ class SentenceTransformer(VectorModel):
     # -- internals
 
     def encode_task(self, options: EncodeOptions, *, return_info: bool, exact: bool) -> EncodeTask:
-        """Return what a call of `encode` does with each text; the service runs it a step at a time.
+        """Return the `EncodeTask` of a call of `encode`; the service runs it one step at a time.
 
         Raises
         ------
@@ -534,7 +534,7 @@ class SentenceTransformer(VectorModel):
 def check_output(
     convert_to_tensor: bool, convert_to_numpy: bool, output_value: str | None, precision: str | None
 ) -> str:
-    """Refuse names of outputs and precisions that do not exist, and tensors without torch; return the precision."""
+    """Check the output, the precision, and that torch exists if tensors are requested; return the precision."""
     if output_value is not None:
         check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
     precision = "float32" if precision is None else precision
@@ -547,7 +547,7 @@ def check_output(
 
 
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:
-    """Refuse options that only work for sentence vectors."""
+    """Raise an error for options that work only for sentence vectors."""
     options = {
         "out=": out is not None,
         f"precision={precision!r}": precision != "float32",
@@ -560,7 +560,7 @@ def check_for_tokens(out: object, precision: str, normalized: bool, truncation: 
 
 
 def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: str) -> npt.NDArray[Any]:
-    """Return the array to fill: a new one, or the caller's after checking it."""
+    """Return the array to fill: a new one, or the caller's array after checking it."""
     if out is None:
         return np.empty(shape, dtype=np.float32)
     check_out(out)
@@ -574,7 +574,7 @@ def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: st
 
 
 def check_out(out: object) -> None:
-    """Refuse anything but a writeable array of floats whose elements do not overlap in memory."""
+    """Raise an error unless `out` is a writeable array of floats whose elements do not overlap in memory."""
     if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
         raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
     if isinstance(out, np.ma.MaskedArray):

@@ -125,7 +125,7 @@ class SparseEncoder(VectorModel):
 
     @property
     def max_active_dims(self) -> int | None:
-        """The most weights above 0 that each vector keeps; None keeps all. Settable."""
+        """The largest number of weights above 0 that each vector keeps; None keeps all. Settable."""
         return self._max_active_dims
 
     @max_active_dims.setter
@@ -337,7 +337,7 @@ class SparseEncoder(VectorModel):
 
     @staticmethod
     def sparsity(embeddings: Any) -> dict[str, float]:
-        """Return how sparse vectors are.
+        """Measure how sparse vectors are.
 
         Parameters
         ----------
@@ -356,7 +356,7 @@ class SparseEncoder(VectorModel):
 
     @staticmethod
     def intersection(embeddings_1: Any, embeddings_2: Any) -> SparseVectors:
-        """Multiply a vector with another, or with each of several, and keep what is above 0: the words of both.
+        """Multiply a vector by one or several others, and keep the products above 0: the words that both texts share.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""`SparseVectors`: vectors of which few numbers are not zero, in compressed sparse rows (CSR), without SciPy."""
+"""`SparseVectors`: vectors with few nonzero numbers, in compressed sparse rows (CSR), without SciPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK_BYTES = 1 << 24
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SparseVectors:
-    """B vectors of length V, or one vector; only the numbers that are not zero are kept.
+    """B vectors of length V, or one vector; only nonzero numbers are stored.
 
     The numbers of vector b are ``data[indptr[b]:indptr[b + 1]]``, and `indices` has the dimension of each, as in
     SciPy's csr_array. Indexing gives one vector, or several for a slice or a list; iteration gives one after another.
@@ -82,7 +82,7 @@ class SparseVectors:
 
     @property
     def nnz(self) -> int:
-        """The number of numbers that are kept."""
+        """The count of stored numbers."""
         return len(self.data)
 
     def todense(self) -> FloatArray:
@@ -102,7 +102,7 @@ class SparseVectors:
     to_dense = todense  # its name for tensors
 
     def to_scipy(self) -> Any:
-        """Return a csr_array of SciPy of shape (B, V), which shares the memory; one vector is a row, (1, V).
+        """Return a SciPy csr_array of shape (B, V) that shares the memory; one vector becomes a row, (1, V).
 
         Raises
         ------
@@ -116,7 +116,7 @@ class SparseVectors:
         return csr_array((self.data, self.indices, self.indptr), shape=(len(self.indptr) - 1, self.shape[-1]))
 
     def to_tensor(self) -> Any:
-        """Return a sparse tensor of torch (COO) of the same shape, as sentence-transformers gives it.
+        """Return a sparse torch tensor (COO) of the same shape, as sentence-transformers does.
 
         Raises
         ------
@@ -166,7 +166,7 @@ class SparseVectors:
 
 
 def make_sparse(rows: Sequence[tuple[IntArray, FloatArray]], length: int) -> SparseVectors:
-    """Make vectors of the dimensions and the numbers of each."""
+    """Make vectors from the dimensions and the numbers of each row."""
     indptr = np.concatenate([[0], np.cumsum([len(indices) for indices, _ in rows], dtype=np.int64)]).astype(np.int64)
     indices = np.concatenate([np.zeros(0, np.int32), *(indices for indices, _ in rows)])
     data = np.concatenate([np.zeros(0, np.float32), *(numbers for _, numbers in rows)])

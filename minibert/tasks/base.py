@@ -1,4 +1,4 @@
-"""`TaskPipeline`: what the tasks share: inputs, the limit of their lengths, batches, logits."""
+"""`TaskPipeline`, the base class of the tasks: inputs, their limit of tokens, batches, logits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RULES: dict[Any, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """The most tokens of a text, special tokens included, and what happens to a longer one.
+    """The largest number of tokens of a text, special tokens included, and what happens to a longer text.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Limit:
     strategy: str
 
     def check(self, encoding: Encoding, index: int, cut: CutWarning) -> None:
-        """Raise, or warn, for a text of which tokens were cut off; refuse a text without tokens."""
+        """Raise an error or warn if tokens of a text were cut off; raise an error for a text without tokens."""
         if len(encoding) == 0:
             raise ValueError(f"inputs[{index}] has no tokens, so there is nothing to compute. Leave it out.")
         if encoding.n_truncated and self.rule != "silent":
@@ -86,14 +86,14 @@ class Limit:
 
 
 class CutWarning:
-    """The warning about texts that were cut; a call of a pipeline gives it once, for the first of them."""
+    """The warning about texts that were cut; each call of a pipeline gives it once, for the first such text."""
 
     def __init__(self, remedy: str = "") -> None:
         self._given = False
         self._remedy = remedy
 
     def warn(self, found: str) -> None:
-        """Warn, unless this call has warned already."""
+        """Warn unless this call has already warned."""
         if not self._given:
             self._given = True
             warn_caller(
@@ -104,7 +104,7 @@ class CutWarning:
 
 @dataclasses.dataclass(kw_only=True)
 class TextOptions:
-    """The arguments about the length of texts that the tasks share.
+    """The arguments about the length of texts, which the tasks share.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class TextOptions:
             setattr(self, key, value)
 
     def limit(self, config: BertConfig, tokenizer: BertTokenizer, *, strategy: str = "longest_first") -> Limit:
-        """Return the limit for a model; `strategy` is used unless `truncation` names one."""
+        """Return the limit for a model, with the truncation `strategy` unless `truncation` names another."""
         most, length = config.max_position_embeddings, self.max_length
         if length is not None and length > most:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
@@ -158,7 +158,7 @@ class TextOptions:
 
 
 def model_limit(config: BertConfig, tokenizer: BertTokenizer) -> int:
-    """Return the tokens of a text that both the model and the tokenizer's settings take."""
+    """Return the largest number of tokens of a text that both the model and the tokenizer's settings allow."""
     most = config.max_position_embeddings
     return most if tokenizer.model_max_length is None else min(most, tokenizer.model_max_length)
 
@@ -198,7 +198,7 @@ class TaskPipeline:
 
     @property
     def device(self) -> Any:
-        """The device "cpu", as that of a model."""
+        """The device "cpu", as for a model."""
         return self.model.device
 
     @property
@@ -210,7 +210,7 @@ class TaskPipeline:
 
     @property
     def compute_type(self) -> str:
-        """The numbers that the encoder multiplies, as that of the model."""
+        """The type of numbers that the encoder multiplies; see `BertModel.compute_type`."""
         found: str = self.model.compute_type
         return found
 
@@ -277,7 +277,7 @@ class TaskPipeline:
 
     @classmethod
     def unknown_argument(cls, name: str, others: Iterable[str] = ()) -> str:
-        """Return the message about an argument that the task does not have; it can suggest `others` too."""
+        """Return the message about an argument that the task does not have; the message may also suggest `others`."""
         known = [*cls.argument_names(), "batch_size"]
         close = difflib.get_close_matches(name, [*known, *others], 1)
         hint = f" Did you mean {close[0]}=?" if close else ""

@@ -49,7 +49,7 @@ class FillMaskOptions(TextOptions):
 
 
 class FillMaskPipeline(TaskPipeline):
-    """Texts with [MASK] -> the words that fit there, most probable first, as transformers gives them.
+    """Texts with [MASK] -> the words that fit there, the most probable first, as transformers gives them.
 
     An answer is a list of dicts: "score" (probability among all words of the vocabulary), "token" (id), "token_str",
     "sequence" (the text with this word). A text with several [MASK] has one such list for each of them, and the

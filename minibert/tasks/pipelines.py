@@ -66,7 +66,7 @@ def pipeline(
     model_kwargs: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Make a task: a function from texts to answers, with the names, arguments and answers of transformers.
+    """Make a task: a function from texts to answers, with the names, arguments and results of transformers.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class QuestionAnsweringOptions(TextOptions):
 
 
 class QuestionAnsweringPipeline(TaskPipeline):
-    """Questions and contexts -> answers: the parts of the context that are most probable, as transformers 4 gave them.
+    """Questions and contexts -> answers: the most probable parts of the context, as transformers 4 gave them.
 
     An answer is a dict: "score", "start", "end" (characters of the context), "answer". The score is the probability
     that the answer begins at its first token, times the probability that it ends at its last one.

@@ -114,7 +114,7 @@ class TextClassificationPipeline(TaskPipeline):
 
 
 def function_of(problem_type: str | None, num_labels: int) -> str:
-    """Return the function from logits to scores that a config means."""
+    """Return the name of the function from logits to scores that a config implies."""
     if problem_type == "regression":
         return "none"
     if problem_type == "multi_label_classification" or num_labels == 1:

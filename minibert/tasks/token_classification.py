@@ -1,4 +1,4 @@
-"""token-classification, also called ner: a label of each token, or entities."""
+"""token-classification, also called ner: a label for each token, or entities."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def aggregate(
 
 
 def choose_overlapping(entities: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of entities of several windows that overlap, keep the longest; of equally long ones that with the best score."""
+    """Of overlapping entities from several windows, keep the longest; among equally long ones, the best score."""
     kept: list[dict[str, Any]] = []
     for entity in sorted(entities, key=lambda one: one["start"]):
         if not kept or not kept[-1]["start"] <= entity["start"] < kept[-1]["end"]:

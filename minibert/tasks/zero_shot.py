@@ -1,4 +1,4 @@
-"""zero-shot-classification: labels that are chosen at each call, by a model of natural language inference."""
+"""zero-shot-classification: a model of natural language inference scores labels that each call chooses."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Vectors of tokens and words; scores, search, quantization and pictures of vectors."""
+"""Vectors of tokens and words; similarity scores, search, quantization and plots of vectors."""
 
 __all__: list[str] = []

@@ -15,7 +15,7 @@ LayerSelection: TypeAlias = int | Iterable[int]
 
 
 def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
-    """Find the occurrences of a word in a tokenized text; a part of a longer word is not one.
+    """Find the occurrences of a word in a tokenized text; a part of a longer word does not count.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | 
 
 
 def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int, ...]:
-    """Turn a selection of hidden states into their indices, 0 to L, in the order given.
+    """Turn a selection of hidden states into their indices, 0 to L, in the given order.
 
     ===================  =======================  ==============  =====================================
     hidden state         minibert, transformers   from the end    Google's scripts, bert-as-service

@@ -1,4 +1,4 @@
-"""Pictures of hidden states, words and sentences. The only import of matplotlib.
+"""Plots of hidden states, words and sentences. Only this module imports matplotlib.
 
 Every plot function returns a matplotlib Figure, which a notebook shows and ``figure.savefig(path)`` saves. pyplot is
 not used, because it has a global state and opens windows.
@@ -75,7 +75,7 @@ def plot_hidden_values(vectors: FloatArray, layers: Sequence[int] | None = None,
 
 
 def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
-    """Draw the cosines of a word's occurrences with each other: one matrix for each layer that was kept apart.
+    """Draw the cosines between all occurrences of a word: one matrix for each layer that was kept apart.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
 def plot_layers_pca(
     vectors: FloatArray, layers: Sequence[int] | None = None, *, labels: Sequence[str] | None = None
 ) -> Figure:
-    """Draw sentences, or other things with a vector in each layer, on the first two principal components of each layer.
+    """Draw sentences, or other vectors with several layers, on the first two principal components of each layer.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Search among many vectors: the most similar ones, paraphrases, communities; block by block, in bounded memory.
+"""Search among many vectors, block by block in bounded memory: the most similar ones, paraphrases, communities.
 
 The names, the arguments and the results are those of sentence_transformers.util, version 6.2. Of equal scores the one
 with the lower index comes first; that library does not define their order. Tensors of torch are searched like arrays; a
@@ -277,7 +277,7 @@ def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> Int
 
 
 def as_matrix(name: str, values: npt.ArrayLike) -> FloatArray:
-    """Return vectors as rows. The dtype is not changed, because a converted corpus would take its memory again."""
+    """Return vectors as rows. The dtype does not change, because a converted corpus would need its memory twice."""
     array = as_array(name, values)
     if array.size == 0 and array.ndim == 1:
         return array.reshape(0, 1)

@@ -190,7 +190,7 @@ class SimilarityFunction(str, enum.Enum):  # noqa: UP042  # a StrEnum prints oth
 
 
 def check_similarity(name: str, value: object) -> str:
-    """Return the name of a similarity function, given as a str or as a `SimilarityFunction`, also of another library.
+    """Return the name of a similarity function, given as a str or as a `SimilarityFunction` of any library.
 
     Raises
     ------
@@ -250,7 +250,7 @@ def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> 
 
 
 def check_truncate_dim(truncate_dim: int | None) -> int | None:
-    """Return a number of features, or None, after checking it."""
+    """Check a number of features, or None, and return it."""
     return None if truncate_dim is None else check_int("truncate_dim", truncate_dim, 1, also=", or None")
 
 

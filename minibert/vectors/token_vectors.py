@@ -1,4 +1,4 @@
-"""The vectors of tokens and words, from any layers: of texts, of a span of characters, of the places of a word."""
+"""Vectors of tokens and words, from any layers: of whole texts, of a span of characters, of a word's occurrences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from minibert.vectors.similarity import cos_sim
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class WordVectors:
-    """The words of one text, W of them, each with its vector; made by `TokenVectors.words`.
+    """The W words of one text, each with its vector; `TokenVectors.words` makes it.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class WordVectors:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TokenVectors:
-    """The T tokens of one text, each with its vector; made by `embed_tokens`.
+    """The T tokens of one text, each with its vector; `embed_tokens` makes it.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class TokenVectors:
 
 
 def word_starts(words: Sequence[str]) -> list[int]:
-    """Return the index of each word's first character, for words that are joined by single spaces."""
+    """Return the index of each word's first character if the words are joined by single spaces."""
     return list(accumulate((len(word) + 1 for word in words[:-1]), initial=0))[: len(words)]
 
 
@@ -247,7 +247,7 @@ class Occurrence:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class WordOccurrences:
-    """The n occurrences of a word in some texts, with their vectors; made by `word_occurrences`.
+    """The n occurrences of a word in some texts, with their vectors; `word_occurrences` makes it.
 
     Parameters
     ----------
