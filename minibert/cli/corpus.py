@@ -1,4 +1,4 @@
-"""``minibert extract``, and what it shares with the other verbs that run over files of texts."""
+"""``minibert extract``, and the helpers of all verbs that run over files of texts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def inputs(shard_size: int = 10_000) -> str:
-    """Return the options that name the files of texts, and say how they are read and how a run over them is saved."""
+    """Return the options for files of texts: which files, how they are read, and how a run is saved."""
     return f"""
         -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the
             standard input
@@ -86,7 +86,7 @@ def has_files(arguments: argparse.Namespace, *own: str) -> bool:
 def run_over_files(
     arguments: argparse.Namespace, run: Callable[..., Summary | None], *models: Any, what: str, **options: Any
 ) -> None:
-    """Call a function of corpus/ with the files and the options of `add_inputs`, and report what it did.
+    """Call a function of corpus/ with the files and the options of `inputs`, and report what it did.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def run_over_files(
 
 
 def _sources(arguments: argparse.Namespace) -> list[Source]:
-    """Return the sources that the options of `add_inputs` name."""
+    """Return the sources that the options of `inputs` name."""
     if arguments.input.count("-") > 1:
         raise ValueError("the standard input is given to --input more than once; give it once.")
     sources = []

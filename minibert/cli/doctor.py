@@ -1,4 +1,4 @@
-"""``minibert doctor`` and ``minibert warmup``: this machine, and whether every op computes what it should here."""
+"""``minibert doctor`` and ``minibert warmup``: describe this machine, and check every op on it."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> dict[str, Any]:
-    """Return the processor as the compiler sees it, its vectors and instructions, the threads and the rule for them.
+    """Return the compiler's view of the processor, its vectors and instructions, the threads and their rule.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def cache_state() -> list[dict[str, Any]]:
 
 
 def shared_weights() -> dict[str, Any]:
-    """Return whether weights are shared unless a program chooses, the folder of the files, and what it holds."""
+    """Return whether weights are shared by default, the folder of their files, and its contents."""
     from minibert._utils.private_files import why_untrusted
     from minibert.models.shared_weights import list_files
 
@@ -222,7 +222,7 @@ def shared_weights() -> dict[str, Any]:
 
 
 def clear() -> list[dict[str, Any]]:
-    """Delete the compiled kernels of all versions and the shared weights; return each folder with what was deleted.
+    """Delete the compiled kernels of all versions and the shared weights; return each folder with its deleted files.
 
     Processes that use them keep them. Nothing else is deleted.
 
@@ -256,7 +256,7 @@ def blas() -> dict[str, Any]:
 
 
 def check_ops(ops: Ops) -> list[Check]:
-    """Compare every op with its definition in reference.py, computed in float64."""
+    """Compare every op with its definition in bert/reference.py, computed in float64."""
     exact = _results(reference.OPS, np.float64)
     return [_compare(name, found, exact[name]) for name, found in _results(ops, np.float32).items()]
 
@@ -298,7 +298,7 @@ def _compare(name: str, found: FloatArray, exact: FloatArray) -> Check:
 
 
 def check_low_precision(compute_type: str) -> Check:
-    """Check that the products of a compute type have the bits of low_precision.py."""
+    """Check that the products of a compute type equal those of bert/low_precision.py, bit for bit."""
     from minibert.kernels import make_ops
 
     generator = np.random.default_rng(0)
@@ -323,7 +323,7 @@ def check_threads(num_threads: int) -> Check:
 
 
 def check_cache() -> Check:
-    """Check that compiled kernels are kept, or can be kept."""
+    """Check that compiled kernels are saved, or can be saved."""
     reasons = []
     for state in cache_state():
         if state["untrusted"] is None and (state["kernels"] or state["writable"]):

@@ -105,7 +105,7 @@ def add_lines_options(parser: argparse.ArgumentParser, truncation: str) -> None:
 
 
 def has_files_for_lines(arguments: argparse.Namespace) -> bool:
-    """Return whether files are given; ValueError for options that do not fit together, or for a wrong output."""
+    """Return whether files are given; raise a ValueError for options that contradict each other or a wrong output."""
     from minibert._utils.files import check_output
 
     if not has_files(arguments, "output"):
@@ -119,7 +119,7 @@ def has_files_for_lines(arguments: argparse.Namespace) -> bool:
 
 
 def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return some of the options that encoders have."""
+    """Return the values of some options, as keywords of an encoder."""
     return {name: getattr(arguments, name) for name in ("truncation", "prompt_name", "prompt", "batch_size", *names)}
 
 

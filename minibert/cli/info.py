@@ -1,4 +1,4 @@
-"""``minibert info``: the facts about a model, and what minibert does not support."""
+"""``minibert info``: facts about a model, and the reasons why minibert does not support it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _shown(value: object) -> str:
 
 
 def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[dict[str, Any], list[str]]:
-    """Return the facts about a model that can be read, by name, and the reasons why others cannot."""
+    """Return the readable facts about a model by name, and the reasons why other facts cannot be read."""
     from minibert.bert.config import BertConfig
     from minibert.errors import ModelFormatError
     from minibert.models.backend import choose_compute_type

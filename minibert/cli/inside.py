@@ -1,4 +1,4 @@
-"""``minibert inspect`` and ``minibert explain``: a model looked at from inside."""
+"""``minibert inspect`` and ``minibert explain``: the values inside a model."""
 
 from __future__ import annotations
 

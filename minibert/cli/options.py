@@ -1,4 +1,4 @@
-"""The options that verbs share, how options are written down, and the model that they name."""
+"""The options that verbs share, the notation in which options are written, and loading of the model they name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser; it accepts ``--layers -1,-2``, and help that cannot be written is an OSError."""
+    """argparse's parser, which also accepts ``--layers -1,-2`` and raises an OSError if help cannot be written."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -89,7 +89,7 @@ def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[
 def add_options(
     parser: argparse.ArgumentParser | argparse._ActionsContainer, text: str, **rest: Mapping[str, Any]
 ) -> None:
-    """Add options, of which each is written as ``-k, --top-k N = 5: its help``; a new line begins with its flags.
+    """Add options, each written as ``-k, --top-k N = 5: its help`` on a new line that begins with its flags.
 
     An option without a value is true if it is given. The value ``N`` is a number of at least 1, ``LAYERS`` several
     numbers, and ``one|other`` are choices. The default is added to the help. ``TEXT...: its help`` is an argument
@@ -159,7 +159,7 @@ def add_shared_weights(parser: argparse.ArgumentParser) -> None:
 
 
 def add_prompt(parser: argparse.ArgumentParser, before: str) -> None:
-    """Add --prompt-name and --prompt, of which one can be given; `before` says where the text of --prompt goes."""
+    """Add --prompt-name and --prompt, which exclude each other; `before` says where the text of --prompt goes."""
     prompt = parser.add_mutually_exclusive_group()
     add_options(prompt, "--prompt-name NAME: name of a prompt of the model, such as query")
     add_options(prompt, f"--prompt TEXT: a text to put before {before}")
@@ -205,12 +205,12 @@ _USUAL: dict[str, dict[str, Any]] = {
 
 
 def loading(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say about loading, as keywords of the constructors."""
+    """Return the options of loading as keywords of the constructors."""
     return {name: value for name, value in vars(arguments).items() if name in LoadOptions.__dataclass_fields__}
 
 
 def locate_model(arguments: argparse.Namespace) -> ModelFiles:
-    """Find the files of the model. Short ids such as paraphrase-MiniLM-L6-v2 are those of sentence-transformers."""
+    """Find the files of the model. Short ids such as paraphrase-MiniLM-L6-v2 belong to sentence-transformers."""
     from minibert.sentence.model import full_name
 
     return LoadOptions(revision=arguments.revision).locate(full_name(arguments.model))
@@ -227,5 +227,5 @@ def load_bert(arguments: argparse.Namespace) -> BertModel:
 
 
 def load_encoder(kind: str, arguments: argparse.Namespace, **options: Any) -> Any:
-    """Load a SentenceTransformer, CrossEncoder or SparseEncoder; `options` are further arguments of it."""
+    """Load a SentenceTransformer, CrossEncoder or SparseEncoder; `options` are further arguments."""
     return getattr(minibert, kind)(arguments.model, **loading(arguments), **options)

@@ -1,4 +1,4 @@
-"""What verbs read and print: texts in, results to the standard output or a file, everything else to stderr."""
+"""Input and output of the verbs: read texts, print results to stdout or a file, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Replace a stderr that was closed before the start (``2>&-``), and drop what a full disk or a closed pipe refuses.
+    """Replace a stderr that was closed before the start (``2>&-``); ignore errors of a full disk or a closed pipe.
 
     A standard output that was closed ends the process with exit code 1.
     """
@@ -138,7 +138,7 @@ def _is_stream(path: str) -> bool:
 
 
 def report_written(path: str, what: str) -> None:
-    """Print what was written, on the standard error if the standard output has the file itself."""
+    """Print what was written; print it on the standard error if the standard output has the file itself."""
     elsewhere = path in _STANDARD_OUTPUT
     print(f"{path}: {what}", file=sys.stderr if elsewhere else sys.stdout)
 
@@ -164,7 +164,7 @@ _COLOURS = (36, 33, 35, 32, 34, 31)
 
 
 def bar(part: float, width: int = _WIDTH) -> str:
-    """Return a bar for a number from 0 to 1, of `width` characters; ``#`` where the output cannot show blocks."""
+    """Return a bar of `width` characters for a number from 0 to 1; ``#`` if the output cannot show blocks."""
     eighths = round(min(max(part, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     blocks = "█" * full + (_EIGHTHS[rest] if rest else "")
@@ -176,7 +176,7 @@ def bar(part: float, width: int = _WIDTH) -> str:
 
 
 def painter() -> Callable[[str, str], str]:
-    """Return a function (text, label) -> the text in the colour of the label, or as it is if there are no colours."""
+    """Return a function (text, label) -> the text in the label's colour, or unchanged if there are no colours."""
     terminal = bool(getattr(sys.stdout, "isatty", lambda: False)())
     if not terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return lambda text, label: text
@@ -190,5 +190,5 @@ def painter() -> Callable[[str, str], str]:
 
 
 def one_line(text: str) -> str:
-    """Return a text with each run of white space, and each control character, as one space."""
+    """Replace each run of white space, and each control character, in a text by one space."""
     return " ".join("".join(one if one.isprintable() else " " for one in text).split())

@@ -1,4 +1,4 @@
-"""``minibert parity check | probe | names | simulate``: compare another implementation of BERT with the truth."""
+"""``minibert parity check | probe | names | simulate``: compare another implementation of BERT with float64."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHECK_CODES = (
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the verb, which has verbs of its own, to the command line."""
+    """Add the verb, with its sub-verbs, to the command line."""
     parity = verbs.add_parser(
         "parity",
         help="check another implementation of BERT: is it right, and if not, where and why",
@@ -215,7 +215,7 @@ def _check(arguments: argparse.Namespace) -> int:
     waiting.daemon = True
 
     def print_table(report: Report) -> None:
-        """Print the table at once, because the search for the cause takes longer."""
+        """Print the table first, because the search for the cause takes longer."""
         printed.append(report)
         print(report.table(every_row=arguments.every_row), flush=True)
         waiting.start()

@@ -1,4 +1,4 @@
-"""``minibert similarity``, ``search`` and ``rerank``: scores of texts for each other, or for a query."""
+"""``minibert similarity``, ``search`` and ``rerank``: score texts with each other, or for a query."""
 
 from __future__ import annotations
 

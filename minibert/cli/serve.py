@@ -1,4 +1,4 @@
-"""``minibert serve``: the service."""
+"""``minibert serve``: start the HTTP service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``minibert fill-mask``, ``classify``, ``ner`` and ``answer``: what the heads of BERT say about texts."""
+"""``minibert fill-mask``, ``classify``, ``ner`` and ``answer``: apply the heads of BERT to texts."""
 
 from __future__ import annotations
 

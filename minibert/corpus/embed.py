@@ -1,4 +1,4 @@
-"""Files of texts -> one vector per text, in a file or in a folder of files, in bounded memory.
+"""Files of texts -> one vector per text, in one file or in a folder of files; memory is bounded.
 
 A run can be resumed (see runs.py). Within a shard equal texts are computed once, and texts are sorted by length.
 """
@@ -43,19 +43,19 @@ class Encoder(Protocol):
     """Computes the vectors of shards: one after the other, or several at a time."""
 
     def submit(self, texts: Sequence[str], progress: Progress) -> Callable[[], Results]:
-        """Begin to compute the vectors of one text or more, and return the function that waits for them."""
+        """Begin to compute the vectors of one or more texts, and return a function that waits for them."""
         ...
 
     def has_room(self, begun: int) -> bool:
-        """Return whether a further shard should be submitted before the oldest of those that have begun is saved."""
+        """Return whether to submit another shard before the oldest of the `begun` shards is saved."""
         ...
 
 
 class Workers(Protocol):
-    """Processes elsewhere, of which a run makes its `Encoder` when it knows its options."""
+    """Processes elsewhere; `start` turns them into the `Encoder` of a run."""
 
     def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> Encoder:
-        """Let each worker load its model, and return the encoder that they are.
+        """Let each worker load its model, and return the encoder that uses the workers.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ def embed_corpus(
     workers: Workers | None = None,
     **options: Any,
 ) -> Summary | None:
-    """Compute one vector per text of some files and write them, in order, into one file or the files of a folder.
+    """Compute one vector per text of some files, and write the vectors in order into one file or a folder of files.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class _Vectors(Task):
 
 
 def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArray:
-    """Compute the vector of a fixed text: (width,). Two runs with the same model and options have the same vector.
+    """Compute the vector of a fixed text, (width,). Runs with the same model and options get the same vector.
 
     If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
     """

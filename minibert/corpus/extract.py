@@ -1,4 +1,4 @@
-"""Files of texts -> the hidden states of every token, in bounded memory, with resume (see runs.py).
+"""Files of texts -> the hidden states of every token. Memory is bounded, and runs can be resumed (see runs.py).
 
 The binary format is two files: an .npy array of all tokens, which is read by memory mapping, and an index of JSON lines
 beside it. Its first line holds for all texts. Then there is one line per text, with the row of its first token in the
@@ -76,7 +76,7 @@ def extract_corpus(
     batch_size: int = 32,
     **run: Any,
 ) -> Summary | None:
-    """Compute hidden states of every token of the texts in some files and write them, in order, into one file.
+    """Compute hidden states of every token of the texts in some files, and write them in order into one file.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class _TokenTask(Task):
         self.width = self.model.config.hidden_size
 
     def lines(self, kept: NumberedLines, before: Counts, files: Files, progress: Progress) -> _NumTokens:
-        """Write input lines; return the number of their tokens, and of texts that were cut."""
+        """Write input lines; return the number of their tokens, and of the texts that were cut."""
         raise NotImplementedError
 
     def write(self, result: NumberedLines, before: Counts, files: Files, progress: Progress) -> Written:
@@ -228,7 +228,7 @@ class _States(_TokenTask):
 
 
 class TokenFeatures:
-    """Read the files of `minibert extract`: a sequence of `TokenVectors`. Only the texts that are used are read.
+    """A sequence of `TokenVectors`, read from the files of `minibert extract`. Only texts that are used are read.
 
     Parameters
     ----------
@@ -397,7 +397,7 @@ def google_lines(
     max_length: int = 128,
     batch_size: int = 32,
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield for each text its line of JSON (without newline), its number of tokens, and how many were cut off.
+    """Yield for each text its JSON line (without newline), its number of tokens, and how many were cut off.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A run over a corpus: files of texts -> shards -> the output, in bounded memory, with resume after a crash.
+"""A run over a corpus: files of texts -> shards -> the output. Memory is bounded; a run resumes after a crash.
 
 The input is read twice. The first reading finds lines that cannot be used before anything is computed, and computes the
 input's checksum. The second reading computes the shards, one at a time. A shard depends only on its input lines, so an
@@ -133,7 +133,7 @@ class Summary(Counts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What every run can be asked for.
+    """The options that every run has.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class RunOptions:
 
 
 def join_bytes(file: BinaryIO, shards: Sequence[Path], total: Counts, start: int = 0) -> None:
-    """Write the bytes of the shards' files, those of each from `start` on, one after the other."""
+    """Write the bytes of the shards' files one after the other, each from its byte `start` on."""
     for path in shards:
         with path.open("rb") as shard:
             shard.seek(start)
@@ -194,7 +194,7 @@ def join_bytes(file: BinaryIO, shards: Sequence[Path], total: Counts, start: int
 
 @dataclasses.dataclass(frozen=True)
 class ShardFile:
-    """One of the files of each shard, and the output that is made of it.
+    """One of the files of each shard, and the output that is made from these files.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class ShardFile:
 
 
 class Task:
-    """What a run computes: the base of the tasks in embed.py, extract.py and score.py.
+    """The work of a run: the base class of the tasks in embed.py, extract.py and score.py.
 
     Attributes
     ----------
@@ -228,11 +228,11 @@ class Task:
     into_folder = False
 
     def begin(self, chunk: NumberedLines, progress: Progress) -> Callable[[], Any]:
-        """Begin to compute a shard, and return the function that waits for what goes to `write`."""
+        """Begin to compute a shard, and return a function that waits for the result, the argument of `write`."""
         return lambda: chunk
 
     def has_room(self, begun: int) -> bool:
-        """Return whether a further shard should begin before the oldest one of those that have begun is saved."""
+        """Return whether to begin another shard before the oldest of the `begun` shards is saved."""
         return False
 
     def write(self, result: Any, before: Counts, files: Files, progress: Progress) -> Written:
@@ -372,7 +372,7 @@ def run_shards(
 
 
 def folder_of(output: str | os.PathLike[str]) -> Path:
-    """Return the folder in which the run that makes a file keeps its unfinished output."""
+    """Return the folder that holds the unfinished output of the run that makes this file."""
     return Path(f"{os.path.realpath(output)}.parts")
 
 
@@ -382,7 +382,7 @@ def is_unfinished(output: str | os.PathLike[str]) -> bool:
 
 
 def number_settings(model: Any) -> dict[str, Any]:
-    """Return what decides a model's rounding, as settings of a run; what is the default is left out.
+    """Return the settings that decide a model's rounding, for a run's manifest; defaults are left out.
 
     Parameters
     ----------
@@ -529,7 +529,7 @@ class _RunFolder:
         return manifest
 
     def path_of(self, source: Source) -> str:
-        """Return the path of a source; the standard input is copied here, unless the unfinished run did so."""
+        """Return the path of a source; copy the standard input into the folder unless the unfinished run did so."""
         if source.path != "-":
             return source.path
         copy = self.path / _STANDARD_INPUT
@@ -541,7 +541,7 @@ class _RunFolder:
     # -- start and resume
 
     def refuse_used(self) -> None:
-        """Raise a FileExistsError if the output is a folder that holds files; a run does not replace them."""
+        """Raise a FileExistsError if the output is a folder that holds files, because a run does not replace them."""
         if self.task.into_folder:
             _refuse_used(self.output, finished=self.beside.exists())
 
@@ -555,7 +555,7 @@ class _RunFolder:
         sync_folder(self.path.parent)
 
     def records(self) -> dict[int, dict[str, Any]]:
-        """Return the number and the record of each shard that was saved."""
+        """Return the records of the saved shards by number."""
         found = {}
         for path in sorted(self.path.glob("shard-*.json")):
             with contextlib.suppress(OSError, ValueError):  # a damaged record is that of no shard
@@ -563,7 +563,7 @@ class _RunFolder:
         return found
 
     def whole_shards(self, report: Callable[[str], object]) -> dict[int, Counts]:
-        """Return the counts of the shards whose files are as their records say; report the others.
+        """Return the counts of the shards whose files agree with their records; report the other shards.
 
         Raises
         ------
@@ -592,7 +592,7 @@ class _RunFolder:
     # -- shards
 
     def save(self, number: int, write: Callable[[Files], Written], check: Callable[[], object]) -> Counts:
-        """Write the files of a shard, then its record. After the return a crash cannot lose it.
+        """Write the files of a shard, then its record. After this call a crash cannot lose the shard.
 
         Parameters
         ----------
@@ -624,7 +624,7 @@ class _RunFolder:
         return counts
 
     def finish(self, total: Counts, n_shards: int) -> None:
-        """Join the shards to the outputs, which get their names when all are whole; the manifest is the last.
+        """Join the shards into the outputs, which get their names when all are complete; write the manifest last.
 
         A run that is killed here joins the shards again when it is resumed, because they are deleted last.
         """
@@ -830,12 +830,12 @@ def _state(source: Source) -> tuple[int, int]:
 
 
 def is_folder(output: str) -> bool:
-    """Return whether the name of an output is that of a folder: it exists as one, or ends in a separator."""
+    """Return whether an output is a folder: its name is that of an existing folder, or ends in a separator."""
     return output.endswith((os.sep, os.altsep or os.sep)) or os.path.isdir(output)
 
 
 def refuse_folder(output: str) -> None:
-    """Raise an OSError if an output cannot be a folder that a run fills; nothing is made."""
+    """Raise an OSError if a run could not use this output as its folder; nothing is created."""
     path, name = Path(os.path.realpath(output)), printable(output)
     if os.path.lexists(path) and not path.is_dir():
         raise NotADirectoryError(

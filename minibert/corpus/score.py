@@ -1,4 +1,4 @@
-"""Files of texts -> one file of JSON lines: the sparse vector of each text, or its score for a query.
+"""Files of texts -> one file of JSON lines with the sparse vector of each text, or its score for a query.
 
 A run can be resumed (see runs.py).
 """
@@ -54,7 +54,7 @@ def sparse_corpus(
     batch_size: int = 32,
     **run: Any,
 ) -> Summary | None:
-    """Compute the sparse vector of each text of some files, and write them, in order, into one .jsonl file.
+    """Compute the sparse vector of each text of some files, and write the vectors in order into one .jsonl file.
 
     A line is ``{"id": ..., "indices": [...], "values": [...]}``; both lists are null for a line that cannot be used.
 
@@ -100,7 +100,7 @@ def rerank_corpus(
     batch_size: int = 32,
     **run: Any,
 ) -> Summary | None:
-    """Compute the score of each text of some files for a query, and write them, in order, into one .jsonl file.
+    """Compute the score of each text of some files for a query, and write the scores in order into one .jsonl file.
 
     A line is ``{"id": ..., "score": ...}``; the score is null for a line that cannot be used.
 
@@ -153,7 +153,7 @@ class _Lines(Task):
     def run(
         self, sources: Sequence[Source], output: str | os.PathLike[str], settings: dict[str, Any], probe: FloatArray
     ) -> Summary | None:
-        """Run over the files."""
+        """Run the task over the files."""
         check_output(output, (".jsonl",))
         settings = {**settings, **number_settings(self.model.model)}
         return run_shards(output, sources, self._into, options=self.options, settings=settings, probe=probe)

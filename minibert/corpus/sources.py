@@ -87,7 +87,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputLine:
-    """One text of a file, or the reason why there is none. In CSV and TSV it is one row, which can have several lines.
+    """One text of a file, or the reason why it has no text. In CSV and TSV it is one row, which can have several lines.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class InputLine:
 
 
 def input_format(path: str) -> str:
-    """Return the format that a file's name tells; names without a known suffix mean plain text."""
+    """Return the format that a file's name implies; a name without a known suffix means plain text."""
     return _BY_SUFFIX.get(os.path.splitext(path.removesuffix(".gz"))[1].lower(), "text")
 
 
@@ -285,7 +285,7 @@ class _TableLines:
         self._stream, self.number, self._row_bytes, self.ends_in_quotes = stream, 0, 0, False
 
     def begin_row(self) -> int:
-        """Begin a row with the next line, and return the number of that line."""
+        """Begin a row at the next line, and return the number of that line."""
         self._row_bytes = 0
         return self.number + 1
 
@@ -340,7 +340,7 @@ def _checked_field(field: str) -> str:
 def survey(
     sources: Sequence[Source], *, stop: bool, too_long: Callable[[list[str]], list[str | None]] | None = None
 ) -> tuple[list[str], int]:
-    """Read every input line before anything is computed.
+    """Read every input line once to check it, before anything is computed.
 
     Parameters
     ----------
@@ -395,7 +395,7 @@ def weight(input_line: InputLine) -> int:
 
 
 def describe(input_line: InputLine) -> str:
-    """Return the place and the problem of an input line."""
+    """Return the file, the line number and the problem of an input line, for a message."""
     return f"{input_line.file}, line {input_line.line}: {input_line.problem}"
 
 

@@ -1,4 +1,4 @@
-"""Write vectors and their ids: .npy with an index beside it, .jsonl, .parquet, a folder of Parquet files.
+"""Write vectors and their ids: .npy with an index file, .jsonl, .parquet, or a folder of Parquet files.
 
 The only import of pyarrow.
 """
@@ -120,7 +120,7 @@ class VectorWriter:
 
     @property
     def files(self) -> tuple[ShardFile, ...]:
-        """The files of a shard. The array gets its final name first, so it is there if the index is."""
+        """The files of a shard. The array gets its final name first, so it exists if the index exists."""
         suffix = ".parquet" if self.into_folder else os.path.splitext(self.path)[1].lower()
         if suffix == ".jsonl":
             return (ShardFile(suffix, self.path),)

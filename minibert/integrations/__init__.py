@@ -1,4 +1,4 @@
-"""Classes that other libraries take: each wraps a `SentenceTransformer`, and has the methods that the library calls.
+"""Classes for other libraries: each one wraps a `SentenceTransformer` and has the methods that its library calls.
 
 `LangChainEmbeddings` and `ChromaEmbeddingFunction` also work where their library is not installed. The modules of the
 other classes import their library. No library is imported before its class is asked for.

@@ -176,7 +176,7 @@ class BertClient:
         delay: float = 0.1,
         is_tokenized: bool = False,
     ) -> Iterator[Response]:
-        """Yield the vectors of one list of texts after the other, computed when they are asked for."""
+        """Yield the vectors of each list of texts in turn; they are computed when the caller asks for them."""
         for number, texts in enumerate(batch_generator):
             yield Response(number, self.encode(texts, is_tokenized=is_tokenized))
             if max_num_batch is not None and number + 1 >= max_num_batch:

@@ -18,7 +18,7 @@ def _written(config: Mapping[str, Any]) -> str:
 
 
 class ChromaEmbeddingFunction:
-    """A `SentenceTransformer` with Chroma's interface: it is called with documents, and can be rebuilt from its config.
+    """A `SentenceTransformer` with Chroma's interface: Chroma calls it with documents and rebuilds it from its config.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class ChromaEmbeddingFunction:
         return ChromaEmbeddingFunction(**config)
 
     def validate_config_update(self, old_config: Mapping[str, Any], new_config: Mapping[str, Any]) -> None:
-        """Raise a ValueError if the new configuration differs from the one that a collection was made with."""
+        """Raise a ValueError if the new configuration differs from the one with which a collection was made."""
         for config in (old_config, new_config):
             self.validate_config(config)
         old, new = dict(old_config), dict(new_config)

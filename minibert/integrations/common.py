@@ -1,4 +1,4 @@
-"""What the integrations share: a model from its name, checks of the options of `encode`, a library that is missing."""
+"""Helpers of the integrations: load a model by its name, check the options of `encode`, report a missing library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 def load_model(
     model: SentenceTransformer | str, encode_options: Mapping[str, Any], **model_options: Any
 ) -> SentenceTransformer:
-    """Return the model, loaded with `model_options` if a name is given, after a check that `encode` takes the options.
+    """Check the options of `encode` and return the model; a name is loaded with `model_options`.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def name_of(model: SentenceTransformer | str) -> str:
 
 
 def check_option_names(options: Mapping[str, Any]) -> None:
-    """Refuse options that `encode` does not have."""
+    """Raise an error for options that `encode` does not have."""
     known = [*signature(SentenceTransformer.encode).parameters]
     names = [name for name in known if name not in ("self", "inputs", "sentences")]
     for name in options:
@@ -55,7 +55,7 @@ def check_option_names(options: Mapping[str, Any]) -> None:
 
 
 def check_options(model: SentenceTransformer, options: Mapping[str, Any]) -> None:
-    """Refuse values that `encode` refuses, and values with which it does not return an array of one vector per text."""
+    """Raise an error for values with which `encode` fails or does not return an array of one vector per text."""
     vectors = model.encode([], **options)
     if not isinstance(vectors, np.ndarray):
         shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
@@ -63,7 +63,7 @@ def check_options(model: SentenceTransformer, options: Mapping[str, Any]) -> Non
 
 
 class Backend:
-    """What the backends of BERTopic and KeyBERT share; the other base class is the library's BaseEmbedder.
+    """The base class of the backends of BERTopic and KeyBERT; their other base class is the library's BaseEmbedder.
 
     Parameters
     ----------

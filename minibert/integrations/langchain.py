@@ -9,7 +9,7 @@ from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, loa
 
 
 class LangChainEmbeddings:
-    """A `SentenceTransformer` with LangChain's interface: lists of floats, different methods for queries and documents.
+    """A `SentenceTransformer` with LangChain's interface: it returns lists of floats and has separate query methods.
 
     Where LangChain is installed, objects are instances of its `Embeddings`.
 

@@ -62,7 +62,7 @@ class MTEBEncoder(AbsEncoder):
         return vectors
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Score every vector of one collection with every one of another."""
+        """Score every vector of one collection with every vector of another."""
         return self.model.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:

@@ -38,7 +38,7 @@ _REPORT_SECONDS = 60.0  # until the driver says that no worker has started
 
 
 class RayWorkers:
-    """The workers of a Ray cluster, for ``embed_corpus(..., workers=)``. A context manager that is connected inside.
+    """The workers of a Ray cluster, for ``embed_corpus(..., workers=)``. A ``with`` block connects to the cluster.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class _Worker:
         self._model: SentenceTransformer | None = None
 
     def encode(self, texts: list[str]) -> tuple[FloatArray, IntArray, IntArray, str]:
-        """Return n vectors (n, width), each text's tokens (n,), how many were cut off (n,), and the processor."""
+        """Return n vectors (n, width), the counts of tokens (n,) and of tokens cut off (n,), and the processor."""
         if self._model is None:
             self._model = self._load()
         found = next(self._model.encode_chunks(texts, chunk_size=len(texts), **vars(self._options)))
@@ -164,7 +164,7 @@ class _Pool:
         self._waits = True  # for the first result
 
     def submit(self, texts: Sequence[str], progress: Callable[[int], object]) -> Callable[[], Results]:
-        """Give a shard to a worker."""
+        """Send a shard to a worker."""
         load = Counter(self._running.values())
         index = min(range(len(self._handles)), key=load.__getitem__)
         reference = self._handles[index].encode.remote([*texts])
@@ -172,7 +172,7 @@ class _Pool:
         return lambda: self._result(reference, len(texts), progress)
 
     def has_room(self, begun: int) -> bool:
-        """Return whether a worker has, or soon will have, nothing to do."""
+        """Return whether a worker is idle or soon will be."""
         if self._running:
             ready, _ = self._ray.wait([*self._running], num_returns=len(self._running), timeout=0)
             for reference in ready:
@@ -303,7 +303,7 @@ def _assigned_threads() -> int | None:
 
 
 class Embedder:
-    """Add the sentence vectors of a column of texts to batches: a class for `map_batches` of Ray Data.
+    """A class for `map_batches` of Ray Data: it adds the sentence vectors of a column of texts to batches.
 
     Each actor of the pool makes one object, which loads the model. A text's vector has the same bits as on one machine,
     in any batch and with any number of actors and threads.

@@ -69,7 +69,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):
             setattr(self, name, given[name])
 
     def fit(self, X: Any, y: Any = None) -> MinibertTransformer:
-        """Return the transformer itself; there is nothing to learn."""
+        """Return the transformer itself, because it does not learn anything."""
         return self
 
     def transform(self, X: Any) -> FloatArray:

@@ -1,4 +1,4 @@
-"""A stand-in for sentence-transformers: libraries that import that package get minibert, in this process only.
+"""A stand-in for sentence-transformers: in this process, libraries that import that package get minibert.
 
 Its modules are made from a table, and each name is looked up when it is first used. A library may import and inherit
 from a class that minibert does not have: it gets a placeholder, which raises when an object of it is made.

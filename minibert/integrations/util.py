@@ -39,7 +39,7 @@ information_retrieval = semantic_search
 
 
 def batch_to_device(batch: _Batch, target_device: object) -> _Batch:
-    """Return the batch itself, because it is in the memory of the CPU; refuse any other device."""
+    """Return the batch itself, because it is in the CPU's memory; raise an error for any other device."""
     if not isinstance(batch, Mapping):
         raise TypeError(f"batch={brief(batch)}; expected a mapping of names to arrays or tensors.")
     check_device(target_device)

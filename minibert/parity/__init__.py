@@ -1,4 +1,4 @@
-"""Checking other implementations of BERT: whether a port is right, and if not, where and why it is wrong.
+"""Check other implementations of BERT: say whether a port is right, and if not, where and why it is wrong.
 
 >>> from minibert import BertModel, parity
 >>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")

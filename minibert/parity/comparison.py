@@ -1,4 +1,4 @@
-"""`check`: a dump of another implementation beside the float64 values, name by name; levels and the verdict."""
+"""`check`: compare a dump of another implementation with float64 values, name by name, and give a verdict."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check(
     on_table: Callable[[Report], None] | None = None,
     port: str = "",
 ) -> Report:
-    """Compare the values that another implementation computed with the true ones, and say what is wrong.
+    """Compare the values that another implementation computed with the true values, and say what is wrong.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class _Comparison:
         return Values(self._subject, self._inputs, self._batch, {*names})
 
     def compare(self, meanings: list[Meaning], findings: list[Finding], budget: str | float) -> Report:
-        """Return the report without causes, except for `findings` and names that have the values of other names."""
+        """Return the report without causes; only `findings` and mislabelled names are in it."""
         self._truth = self._true(name for one in meanings for name in (one.name, one.before) if name in self._specs)
         num_heads = self._subject.config.num_attention_heads
         placement = place(meanings, self._specs, self._batch, num_heads, self._relative)
@@ -261,7 +261,7 @@ class _Comparison:
         return all(np.array_equal(visible(one.array, mask), visible(trace[one.name], mask)) for one in self._found)
 
     def diagnosed(self, report: Report) -> Report:
-        """Look for the cause, and mark the names that are wrong by themselves."""
+        """Search for the cause, and mark the names whose own op is wrong."""
         rows = report.names
         port = self._worst(rows)
         wrong = list(dict.fromkeys(row.name for row in rows if not row.ratio <= RMS))

@@ -1,4 +1,4 @@
-"""Files of values that another program wrote -> arrays by name. Nothing in a file is run, and no size is believed.
+"""Files of values from another program -> arrays by name. No code in a file is run; every size is checked.
 
 >>> from minibert.parity.dumps import SUFFIXES
 >>> SUFFIXES
@@ -99,7 +99,7 @@ def read_dump(path: str | os.PathLike[str], raw: Mapping[str, tuple[int, ...]] |
 
 
 def as_dump(values: Mapping[Any, Any]) -> Dump:
-    """Check values that were given as a mapping, and turn them into arrays.
+    """Check values that the caller gave as a mapping, and turn them into arrays.
 
     Raises
     ------

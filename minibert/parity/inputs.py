@@ -1,4 +1,4 @@
-"""The inputs that both implementations were given: `probe`, a file, or texts; and inputs and weights in a dump."""
+"""The inputs of both implementations: `probe`, a file, or texts. The inputs and weights in a dump are checked here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Probe:
-    """Inputs of a model, and the texts that they were made from.
+    """Inputs of a model, and the texts from which they were made.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def probe(model: Any, *, tokenizer: Any = None, long: bool = False) -> Probe:
 
 
 def row_labels(subject: Subject, mask: npt.NDArray[np.bool_], inputs: Mapping[str, Any]) -> list[str]:
-    """Return what each row of the inputs is: what it shows, if they are those of `probe`, or the text of its ids."""
+    """Return a label for each row of the inputs: its purpose, if `probe` made it, or the text of its ids."""
     ids = inputs.get("input_ids")
     if ids is None:
         return []
@@ -165,7 +165,7 @@ _LARGEST = 2**30
 
 
 def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
-    """Return inputs as keyword arguments of the model; other keys of a mapping are left out.
+    """Return inputs as keyword arguments of the model, without other keys of a mapping.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def of_texts(subject: Subject, texts: Sequence[str | tuple[str, str]]) -> dict[s
 def check_inputs(
     subject: Subject, inputs: Mapping[str, Any], dumped: Sequence[tuple[str, Array]]
 ) -> tuple[list[Finding], list[str]]:
-    """Compare the ids, mask, types and positions in the dump with the inputs, or with the usual ones; also notes."""
+    """Compare the dump's ids, mask, types and positions with the inputs or the defaults; return findings and notes."""
     padded = Padded.of(subject.config, inputs)
     usual = {"attention_mask": padded.mask, "token_type_ids": padded.types, "position_ids": padded.positions}
     findings: list[Finding] = []
@@ -285,7 +285,7 @@ def _row(subject: Subject, name: str, row: Array) -> str:
 
 
 def check_weights(subject: Subject, dumped: Sequence[tuple[str, Array]]) -> tuple[list[Finding], list[str], list[str]]:
-    """Compare the weights in the dump with those of the checkpoint, bit for bit; return what differs, notes, warnings.
+    """Compare the dump's weights with the checkpoint's, bit for bit; return findings, notes and warnings.
 
     A transposed weight is right in a library that stores it so. If it is square, its shape does not say which it is.
     """

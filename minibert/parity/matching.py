@@ -1,4 +1,4 @@
-"""Which array of a dump is which value, by name, shape and value, and how its axes lie; names in other spellings."""
+"""Identify the arrays of a dump by name (in several spellings), shape and value, and the order of their axes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Meaning:
-    """One dumped array, and the value it is a dump of.
+    """One dumped array, and the name of the value that it holds.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Meaning:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matched:
-    """What a dump holds: inputs, weights and values, several of one meaning too; unknown names; notes."""
+    """The contents of a dump: inputs, weights, values (also several with one name), unknown names, notes."""
 
     inputs: list[tuple[str, Array]]
     weights: list[tuple[str, Array]]
@@ -71,7 +71,7 @@ class Matched:
 
 
 def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapping[str, str] | None = None) -> Matched:
-    """Find out what each array of a dump is.
+    """Identify each array of a dump.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def shape_of(value: Array | list[Array]) -> str:
 
 
 class Aligned(NamedTuple):
-    """An array in padded form; `layout` says how it lay, "" if it was in that form already.
+    """An array in padded form; `layout` describes the dumped form, "" if it was padded already.
 
     `by_value` says that its shape fits the usual layout too, and that only its values decided for another one.
     """
@@ -238,7 +238,7 @@ def expected_shape(spec: Spec, batch: PackedBatch) -> tuple[int, ...]:
 def align(
     value: Array | list[Array], spec: Spec, batch: PackedBatch, num_heads: int, error: Callable[[FloatArray], float]
 ) -> Aligned | None:
-    """Bring a dumped value into padded form; None if its shape fits no layout.
+    """Convert a dumped value to padded form; return None if its shape does not fit any layout.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ NEARER = 100.0
 
 
 class Placed(NamedTuple):
-    """One array: canonical name, name in the dump, array in padded form, and how it lay."""
+    """One array: canonical name, name in the dump, array in padded form, and the layout in the dump."""
 
     name: str
     given: str
@@ -364,7 +364,7 @@ class Placed(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """What `place` returns: arrays in the order of the forward pass, names that were not compared, notes, warnings.
+    """The result of `place`: arrays in the order of the forward pass, names that were not compared, notes, warnings.
 
     `misfits` have a shape that does not fit; `unknown` have a loose name, and are far from the value that it may mean.
     """
@@ -383,7 +383,7 @@ def place(
     num_heads: int,
     error: Callable[[FloatArray, str], float],
 ) -> Placement:
-    """Bring all arrays that fit into padded form.
+    """Convert all arrays that fit to padded form.
 
     `error` gives the relative error of an array beside the value of a name. It decides between names and layouts.
     """
@@ -475,7 +475,7 @@ STYLES: dict[str, Callable[[str], bool]] = {
 
 
 def listed_names(subject: Subject, style: str = "minibert") -> list[tuple[str, str]]:
-    """Return the names of all values in the order of the forward pass, each with its shape in letters.
+    """Return the names of all values in the order of the forward pass, each with its shape as letters.
 
     With another style than "minibert" that is the first spelling in that style; values without one are left out.
     """

@@ -1,4 +1,4 @@
-"""Run another library, or low precision, on the same inputs, and return its values by name."""
+"""Run another library, or minibert in low precision, on the same inputs, and return its values by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minibert.parity.truth import INPUTS
 
 
 def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:
-    """Run a library that is installed, and return all values that it shows.
+    """Run an installed library, and return all values that it exposes.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapp
 
 
 def versions_of(library: str, files: Sequence[str]) -> str:
-    """Return what a report says about a port that was run: the versions of its libraries, and what it ran."""
+    """Return a report's description of a port that was run: the versions of its libraries, and its files."""
     packages = {"transformers": ("transformers", "torch"), "onnx": ("onnxruntime",), "minibert": ("minibert",)}[library]
     return ", ".join([*(f"{name} {sys.modules[name].__version__}" for name in packages), *files])
 

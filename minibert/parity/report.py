@@ -31,7 +31,7 @@ _AXES = {2: "row, feature", 3: "row, token, feature", 4: "row, head, query, key"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One value of the dump beside the truth; only places that are not masked count.
+    """One value of the dump compared with the truth; masked positions do not count.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class Report:
         return "\n".join(lines)
 
     def findings(self) -> str:
-        """Return the second part of the text: causes, notes, and names that mean nothing; "" if there are none."""
+        """Return the second part of the text: causes, notes and unknown names; "" if there are none."""
         wrong = list(dict.fromkeys(row.name for row in self.names if row.level == "wrong"))
         own = list(dict.fromkeys(row.name for row in self.names if row.own))
         lines = []
@@ -195,7 +195,7 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as a JSON object; "format" is its number. Numbers that are not finite are strings."""
+        """Return everything as a JSON object; "format" is the version. Numbers that are not finite become strings."""
         return {"format": FORMAT, **_finite(dataclasses.asdict(self))}
 
     def _is_marked(self, row: Row) -> bool:

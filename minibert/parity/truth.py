@@ -1,4 +1,4 @@
-"""The model that a port is a port of, its inputs, and what the port is compared with: float64 values and units."""
+"""The reference of a comparison: the original model, its inputs, its values in float64, and the units of error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inpu
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A model of minibert, and what belongs to it.
+    """A model of minibert, with its pipeline, tokenizer and files.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Subject:
 
     @classmethod
     def of(cls, model: Any) -> Subject:
-        """Take a `BertModel`, a model with a head, or a `SentenceTransformer`.
+        """Make a subject from a `BertModel`, a model with a head, or a `SentenceTransformer`.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class Subject:
 
     @property
     def head(self) -> str | None:
-        """The class of its head, or None."""
+        """The class of the model's head, or None."""
         return self.names.sizes.head
 
     def weights(self) -> Mapping[str, FloatArray]:
@@ -124,7 +124,7 @@ class Subject:
 
 
 class InapplicableError(ValueError):
-    """A mistake cannot be made with this model or these inputs, for example a position beyond the table."""
+    """The model or the inputs do not allow a mistake; for example, a position is beyond the table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Padded:
 
     @classmethod
     def of(cls, config: BertConfig, inputs: Mapping[str, Any]) -> Padded:
-        """Check inputs as a model does, and fill in the defaults.
+        """Check inputs like a model does, and fill in the defaults.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class Padded:
 
     @functools.cached_property
     def packed(self) -> PackedBatch:
-        """All tokens, those of the padding too, as a packed batch of B sequences of S tokens."""
+        """All tokens, padding included, as a packed batch of B sequences of S tokens."""
         rows, length = self.ids.shape
         embeds = None if self.embeds is None else self.embeds.reshape(rows * length, -1).astype(np.float32)
         return PackedBatch(
@@ -175,7 +175,7 @@ class Padded:
         )
 
     def cut(self, chosen: Collection[int], width: int | None = None) -> Padded:
-        """Return some of the B sequences, and their first `width` places."""
+        """Return some of the B sequences, cut to their first `width` positions."""
         index = np.array(sorted(chosen), dtype=np.int64)
         ids, types, positions = (array[index, :width] for array in (self.ids, self.types, self.positions))
         embeds = None if self.embeds is None else self.embeds[index, :width]
@@ -183,7 +183,7 @@ class Padded:
 
 
 def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
-    """Return the values at visible places, flat: of tokens, of pairs of visible tokens, or of visible first tokens.
+    """Return the values at visible positions, flat: of tokens, pairs of visible tokens, or visible first tokens.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
 
 
 def mask_of(name: str, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return which places of a value count: a text has a vector if any of its tokens is visible, not only [CLS]."""
+    """Return which positions of a value count; a text's vector counts if any of its tokens is visible."""
     shown: npt.NDArray[np.bool_] = np.any(mask, axis=1, keepdims=True) if name == VECTOR else mask
     return shown
 
@@ -253,7 +253,7 @@ _LEAST_UNIT = 2.0**-26
 
 
 class Values(Mapping[str, FloatArray]):
-    """Values by name in padded form, which are computed when they are read: some layers at a time.
+    """Values by name in padded form. They are computed when they are read, some layers at a time.
 
     Parameters
     ----------
@@ -306,7 +306,7 @@ class Values(Mapping[str, FloatArray]):
         return self._subject.vectors(self[self._last_state], self._batch)
 
     def release(self) -> None:
-        """Drop the values that are in memory; they are computed again when they are read."""
+        """Free the values in memory; they are computed again when they are read."""
         self._held = None
 
     def _compute(self, names: list[str]) -> Trace:
@@ -331,21 +331,21 @@ class Values(Mapping[str, FloatArray]):
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """The error of a forward in some precision: root mean square and largest, over the places that are not masked."""
+    """The error of a forward pass in some precision: RMS and largest, over the positions that are not masked."""
 
     rms: float
     largest: float
 
     @classmethod
     def of(cls, error: FloatArray, least: float) -> Unit:
-        """Measure errors; both numbers are at least `least`."""
+        """Make a unit from errors; both of its numbers are at least `least`."""
         if not error.size:
             return cls(least, least)
         absolute = np.abs(error)
         return cls(max(least, float(np.sqrt(np.mean(absolute * absolute)))), max(least, float(absolute.max())))
 
     def larger(self, other: Unit) -> Unit:
-        """Return the larger of both numbers."""
+        """Return a unit with the larger RMS and the larger maximum."""
         return Unit(max(self.rms, other.rms), max(self.largest, other.largest))
 
 
@@ -357,7 +357,7 @@ def measure_units(
     names: Sequence[str],
     precision: str = "float32",
 ) -> dict[str, Unit]:
-    """Return the error of each of `names` in a plain forward of this precision.
+    """Return the error of each of `names` in a plain forward pass of this precision.
 
     For "float32" that is the larger error of two orders of summation, because the order is a library's choice. For
     "float16" and "bfloat16" the weights and the inputs and results of all ops are rounded.

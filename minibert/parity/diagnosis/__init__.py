@@ -1,4 +1,4 @@
-"""Why a port is wrong: `diagnose` names the known mistakes that explain a dump, `simulate` makes them."""
+"""Find out why a port is wrong: `diagnose` names the known mistakes that explain a dump; `simulate` makes mistakes."""
 
 from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, simulate
 from minibert.parity.diagnosis.findings import Finding

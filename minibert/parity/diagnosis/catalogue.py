@@ -1,4 +1,4 @@
-"""The mistakes that ports of BERT have, by id; `simulate`: the dump of a port with known mistakes.
+"""The known mistakes of BERT ports, by id. `simulate` makes the dump of a port with such mistakes.
 
 >>> from minibert import BertModel, BertTokenizer
 >>> from minibert.parity.diagnosis import MISTAKES, simulate
@@ -220,7 +220,7 @@ MISTAKES = _read_page()
 
 
 def eps_mistake(eps: float, *, outside: bool = False) -> Mistake:
-    """Return a LayerNorm with this eps, inside or outside the root."""
+    """Return the mistake of a LayerNorm with this eps, inside or outside the root."""
     like = MISTAKES["N2.1e-5" if outside else "N1.1e-5"]
     number = f"{eps:g}".replace("e-0", "e-")
     text = like.text.replace("1e-5", number)
@@ -230,7 +230,7 @@ def eps_mistake(eps: float, *, outside: bool = False) -> Mistake:
 
 
 def scale_mistake(factor: float) -> Mistake:
-    """Return scores that are multiplied by `factor` beside the right scale."""
+    """Return the mistake of multiplying scores by `factor` besides the right scale."""
     text = f"attention: the scores are {factor:.6g} times what they must be"
     remedy = MISTAKES["A1.none"].remedy
     return dataclasses.replace(wrong.scaled(lambda size, config: factor), id="A2.fitted", text=text, remedy=remedy)
@@ -248,7 +248,7 @@ LAYER_OF = "W3.layer-"
 
 
 def layer_mistake(index: int) -> Mistake:
-    """Return ops that have the weights of layer `index`."""
+    """Return the mistake of computing ops with the weights of layer `index`."""
 
     def linear(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, part: int) -> FloatArray:
         other = here.forward.weights.layers[index]
@@ -265,7 +265,7 @@ def layer_mistake(index: int) -> Mistake:
 
 
 def leak_mistake(constant: float) -> Mistake:
-    """Return a mask that adds `constant` to the scores of hidden keys."""
+    """Return the mistake of a mask that only adds `constant` to the scores of hidden keys."""
     like = MISTAKES["A6.minus-ten"]
     text = like.text.replace("-10", f"{constant:g}")
     return dataclasses.replace(wrong.leaking(constant), id="A6.weak", text=text, remedy=like.remedy)
@@ -313,7 +313,7 @@ def simulate(
     pooling: str = "mean",
     normalize: bool = True,
 ) -> dict[str, FloatArray]:
-    """Run a model as a port with a mistake would run it: in float32, padded, with numbers in hidden places too.
+    """Run a model like a port with a mistake: in float32, padded, with numbers in masked positions too.
 
     Parameters
     ----------
@@ -371,7 +371,7 @@ def forward_values(
     dtype: npt.DTypeLike = np.float32,
     store: Store | None = None,
 ) -> dict[str, FloatArray]:
-    """Return every value of a forward with mistakes by name, and with a recipe the vector of each text.
+    """Return by name every value of a forward pass with mistakes and, if a recipe is given, each text's vector.
 
     Raises
     ------

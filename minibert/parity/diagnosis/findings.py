@@ -1,4 +1,4 @@
-"""`Finding`: what a diagnosis says about a dump, with its evidence: rows, heads, biases, dropout, a model's head."""
+"""`Finding`: one statement of a diagnosis, with its evidence: rows, heads, biases, dropout, a model's head."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Finding:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """The ids of all mistakes that explain this dump."""
+        """The ids of all mistakes that explain the dump."""
         return (self.mistake, *self.alternatives) if self.mistake else ()
 
 
 def some_of(names: Sequence[str], most: int = 8) -> str:
-    """Return the first names, and how many there are more."""
+    """Return the first names and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -88,7 +88,7 @@ def _listed(layers: Iterable[int]) -> str:
 
 
 class Sites(NamedTuple):
-    """Where a mistake was found, and where it is contradicted; both are empty if the dump cannot tell the layer."""
+    """The sites where a mistake was found and where values contradict it; both empty if the layer is unknown."""
 
     found: frozenset[Site] = frozenset()
     absent: frozenset[Site] = frozenset()
@@ -101,7 +101,7 @@ class Sites(NamedTuple):
         names: Iterable[str],
         contradicted: Iterable[str],
     ) -> Sites:
-        """Find the sites of a mistake that explains names and that other names contradict."""
+        """Find the sites of a mistake that explains some names and is contradicted by others."""
         found = [_sites(mistake, segments[name]) for name in names] if mistake.parts else []
         if any(len({layer for _, layer in sites}) > 1 for sites in found):
             return cls()
@@ -111,7 +111,7 @@ class Sites(NamedTuple):
         return cls(every, frozenset[Site]().union(*absent) - every)
 
     def together(self, other: Sites) -> Sites:
-        """Return the sites of the same mistake, found twice."""
+        """Combine the sites of the same mistake that was found twice."""
         found = self.found | other.found
         return Sites(found, (self.absent | other.absent) - found) if self.found and other.found else Sites()
 
@@ -153,7 +153,7 @@ class Sites(NamedTuple):
 
 
 def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Finding:
-    """Return the finding for arrays that are the values of other names, with the mistakes that do that."""
+    """Return the finding for mislabelled arrays, which hold the values of other names, with mistakes as causes."""
     name, source = next(iter(moved.items()))
     more = f"; the same is true of {counted(len(moved) - 1, 'other name')}" if len(moved) > 1 else ""
     text = f"{both_names(name)} holds the values of {both_names(source)}{more}"
@@ -165,7 +165,7 @@ def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Findin
 
 
 def separate_by(mistake: Mistake, alternatives: Sequence[Mistake]) -> str:
-    """Say what would tell mistakes apart."""
+    """Say which measurement would distinguish the mistakes."""
     if not alternatives:
         return ""
     symbols = [set(one.symbols) for one in (mistake, *alternatives)]
@@ -188,7 +188,7 @@ _OTHER_MODEL = (
 
 
 def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
-    """Return the finding for names of one kind that no known mistake explains; `seen` is seen in the first one."""
+    """Return the finding for names of one kind that no known mistake explains; `seen` describes the first one."""
     first, shown = names[0], ""
     measured, segment = search.measured[first], search.replay.segments[first]
     far = measured.error > measured.size / 2
@@ -221,7 +221,7 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
 
 
 def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
-    """Return the finding for small differences that no op makes alone."""
+    """Return the finding for small differences that no single op causes."""
     text, remedy = (
         "is outside the budget, but each op is right on the inputs that it was given: small differences add up, or the "
         "values of another run were dumped",
@@ -237,7 +237,7 @@ def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
 
 
 class Facts(NamedTuple):
-    """What is seen in a wrong value; `same` is what must be the same in values that are described together."""
+    """Facts about a wrong value; values that are described together must have the same `same`."""
 
     texts: tuple[str, ...]
     same: tuple[str, ...] = ()
@@ -245,7 +245,7 @@ class Facts(NamedTuple):
 
 
 def facts(search: Search, name: str, rows: Sequence[str]) -> Facts:
-    """Say which rows, heads and features of a name differ, and how; `rows` says what each row is."""
+    """Describe which rows, heads and features of a name differ, and how; `rows` are labels of the rows."""
     replay, limit = search.replay, search.budget * search.measured[name].unit
     exact = replay.run(search.chosen, [search.span_of(name)], compute=[name])[name]
     given, mask = replay.port[name], mask_of(name, replay.inputs.mask)
@@ -287,7 +287,7 @@ def facts(search: Search, name: str, rows: Sequence[str]) -> Facts:
 def rows_that_differ(
     exact: FloatArray, given: FloatArray, mask: npt.NDArray[np.bool_], limit: float
 ) -> tuple[list[int], list[int]]:
-    """Return the rows that are wrong, and those that are right; rows without visible places are neither."""
+    """Return the wrong rows and the right rows; rows without visible positions are in neither list."""
     wrong: list[int] = []
     right: list[int] = []
     for i in range(len(mask)):
@@ -328,7 +328,7 @@ def _bias(replay: Replay, name: str, difference: FloatArray) -> list[str]:
 
 
 def dropout(replay: Replay, remaining: Sequence[str]) -> Finding | None:
-    """Find dropout: zeros, and all other values larger by one factor."""
+    """Detect dropout: some values are zero, and all others are larger by one factor."""
     exact = replay.run(compute=remaining)
     mask, hit, rates = replay.inputs.mask, [], []
     for name in remaining:
@@ -381,7 +381,7 @@ _APPLIED: dict[str, Callable[[FloatArray], FloatArray]] = {
 def head_findings(
     model: Model, inputs: Padded, port: Mapping[str, FloatArray], wrong: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield what is wrong in the head: each wrong name that does not follow from the port's own values before it."""
+    """Yield the findings about the head: each wrong name that does not follow from the port's own earlier values."""
     head = model.weights.head
     entries = HEADS[head.name] if head is not None and wrong else ()
     known = {

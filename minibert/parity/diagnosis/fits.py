@@ -1,4 +1,4 @@
-"""Numbers that are fitted to a port: an eps, a scale, a curve, a constant of the mask, an order of columns, ids.
+"""Fit numbers to a port: an eps, a scale, a curve, a constant of the mask, an order of columns, ids.
 
 The functions `fit_...` take a port's values and return what fits them in closed form, None if nothing does. A fit is a
 guess: search.py simulates what was fitted, and accepts it only if the difference disappears.
@@ -118,7 +118,7 @@ def fit_columns(wanted: FloatArray, given: FloatArray) -> Int64Array | None:
 
 
 def fit_length(wanted: FloatArray, given: FloatArray) -> tuple[float, float] | None:
-    """Return the factor between rows of the same direction, its median and its relative spread; None if they differ."""
+    """Return the factor between rows of equal direction, as median and relative spread; None if directions differ."""
     with np.errstate(all="ignore"):
         lengths = [np.sqrt((x * x).sum(axis=-1)) for x in (wanted, given)]
         cosine = (wanted * given).sum(axis=-1) / (lengths[0] * lengths[1])
@@ -130,7 +130,7 @@ def fit_length(wanted: FloatArray, given: FloatArray) -> tuple[float, float] | N
 
 
 def fit_dropout(wanted: FloatArray, given: FloatArray) -> float | None:
-    """Return the rate of dropout: the share of zeros, if all other values are larger by 1 / (1 - rate); else None."""
+    """Return the rate of dropout (the share of zeros) if all other values are larger by 1 / (1 - rate); else None."""
     live = np.isfinite(given) & (np.abs(wanted) > 1e-6 * np.abs(wanted).max(initial=0))
     if live.sum() < 100:
         return None
@@ -147,7 +147,7 @@ def fit_dropout(wanted: FloatArray, given: FloatArray) -> float | None:
 
 
 def fit_rows(table: FloatArray, given: FloatArray) -> Int64Array:
-    """Return the row of a table (V, H) that is nearest to each of the given vectors (N, H)."""
+    """Return, for each of the vectors (N, H), the index of the nearest row of a table (V, H)."""
     squares = (table * table).sum(axis=1)
     return np.array([int(np.argmin(squares - 2 * (table @ row))) for row in given], dtype=np.int64)
 
@@ -156,7 +156,7 @@ def fit_rows(table: FloatArray, given: FloatArray) -> Int64Array:
 
 
 def fitted_mistakes(search: Search, target: str) -> list[Mistake]:
-    """Return mistakes whose number is fitted: an eps, a scale, a constant of the mask, ids."""
+    """Return mistakes with fitted numbers: an eps, a scale, a constant of the mask, ids."""
     symbols = {symbol_of(name) for name in search.replay.segments[target]}
     made: list[Mistake] = []
     if "words" in symbols:

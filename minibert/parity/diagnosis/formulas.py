@@ -38,7 +38,7 @@ def norm(
     bias: bool = True,
     swapped: bool = False,
 ) -> Mistake:
-    """Return a LayerNorm with another formula."""
+    """Return the mistake of a LayerNorm with another formula."""
 
     def part(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
         centered = x if rms else x - x.mean(axis=-1, keepdims=True)
@@ -54,7 +54,7 @@ def norm(
 
 
 def norm_in_float16(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-    """Compute the variance in float16; x is scaled, as large activations would be, so that it is infinite."""
+    """Compute the variance in float16; x is scaled like large activations, so that the variance is infinite."""
     centered = x - x.mean(axis=-1, keepdims=True)
     squares = (centered * x.dtype.type(1024)).astype(np.float16) ** 2
     variance = squares.sum(axis=-1, keepdims=True, dtype=np.float16).astype(x.dtype)
@@ -62,12 +62,12 @@ def norm_in_float16(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> 
 
 
 def last_norm_skipped(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-    """Return the sum in the last layer, without its LayerNorm."""
+    """Leave out the LayerNorm after the sum in the last layer."""
     return x if here.layer == here.forward.config.num_hidden_layers - 1 else inner(here, x, norm)
 
 
 def no_norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-    """Return the input."""
+    """Leave out the LayerNorm."""
     return x
 
 
@@ -123,7 +123,7 @@ CURVES: dict[str, Callable[[FloatArray], FloatArray]] = {
 
 
 def curve(name: str, symbol: str = "intermediate") -> Mistake:
-    """Return another activation, a key of `CURVES`."""
+    """Return the mistake of another activation, a key of `CURVES`."""
     return part_mistake(symbol, activation=lambda inner, here, x, _: CURVES[name](x).astype(x.dtype, copy=False))
 
 
@@ -131,7 +131,7 @@ def curve(name: str, symbol: str = "intermediate") -> Mistake:
 
 
 def scaled(factor: Callable[[int, BertConfig], float]) -> Mistake:
-    """Return scores that are multiplied by `factor` (of D and the config) beside the right scale."""
+    """Return the mistake of multiplying scores by `factor` (of D and the config) besides the right scale."""
 
     def part(inner: Part, here: Here, query: FloatArray, key: FloatArray) -> FloatArray:
         scores = inner(here, query, key)
@@ -161,7 +161,7 @@ def merge_interleaved(inner: Part, here: Here, context: FloatArray) -> FloatArra
 
 
 def instead(*order: int) -> Mistake:
-    """Return query, key and value that are computed with the weights of others."""
+    """Return the mistake of computing query, key and value with each other's weights."""
     return part_mistake(IN_LAYER[:3], dense=lambda inner, here, x, linear, index: inner(here, x, linear, order[index]))
 
 
@@ -173,17 +173,17 @@ def sliced_by_head(inner: Part, here: Here, x: FloatArray, linear: PreparedLinea
 
 
 def mask(change: Callable[[FloatArray, npt.NDArray[np.bool_]], FloatArray]) -> Mistake:
-    """Return masked scores of the scores and of `shown`, which is (B, 1, 1, S) and False for hidden keys."""
+    """Return the mistake of another masking, from scores and `shown`, (B, 1, 1, S), False for hidden keys."""
     return part_mistake("probs", mask=lambda inner, here, scores, shown: change(scores, shown[:, None, None, :]))
 
 
 def mask_as(change: Callable[[npt.NDArray[np.bool_]], npt.NDArray[np.bool_]]) -> Mistake:
-    """Return the right masking with another mask, of `shown` (B, S)."""
+    """Return the mistake of right masking with a wrong mask, made from `shown` (B, S)."""
     return part_mistake("probs", mask=lambda inner, here, scores, shown: inner(here, scores, change(shown)))
 
 
 def leaking(constant: float) -> Mistake:
-    """Return a mask that adds a constant to the scores of hidden keys."""
+    """Return the mistake of a mask that only adds a constant to the scores of hidden keys."""
     return mask(lambda scores, shown: scores + ~shown * scores.dtype.type(constant))
 
 
@@ -215,7 +215,7 @@ def _rotated(x: FloatArray, interleaved: bool) -> FloatArray:
 
 
 def rope(interleaved: bool) -> Mistake:
-    """Return scores of query and key that are turned."""
+    """Return the mistake of rotary positions: query and key are rotated before the scores."""
 
     def part(inner: Part, here: Here, query: FloatArray, key: FloatArray) -> FloatArray:
         return inner(here, _rotated(query, interleaved), _rotated(key, interleaved))
@@ -224,7 +224,7 @@ def rope(interleaved: bool) -> Mistake:
 
 
 def softmax_over(axis: int) -> Mistake:
-    """Return a softmax over another axis."""
+    """Return the mistake of a softmax over another axis."""
 
     def part(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
         finite = np.where(np.isfinite(masked), masked, masked.dtype.type(-1e30))
@@ -252,7 +252,7 @@ def softmax_without_shift(inner: Part, here: Here, masked: FloatArray) -> FloatA
 
 
 def types(types_of: Callable[[Padded], IntArray], **more: Callable[[Padded], Any]) -> Mistake:
-    """Return a mistake with token types, and with other fields of the inputs."""
+    """Return the mistake of other token types, and of more changed fields of the inputs."""
 
     def change(inputs: Padded, config: BertConfig) -> Padded:
         types = types_of(inputs).astype(np.int64)
@@ -264,7 +264,7 @@ def types(types_of: Callable[[Padded], IntArray], **more: Callable[[Padded], Any
 
 
 def positions(positions_of: Callable[[Padded], IntArray]) -> Mistake:
-    """Return other positions, of the inputs."""
+    """Return the mistake of other positions, made from the inputs."""
 
     def change(inputs: Padded, config: BertConfig) -> Padded:
         positions = positions_of(inputs).astype(np.int64)
@@ -284,7 +284,7 @@ def restart(inputs: Padded) -> IntArray:
 
 
 def total(change: Callable[..., FloatArray]) -> Mistake:
-    """Return another sum of the look-ups of words, types and positions."""
+    """Return the mistake of another sum of the look-ups of words, types and positions."""
     return part_mistake("embeddings_sum", total=lambda inner, here, *look_ups: change(*look_ups))
 
 
@@ -296,7 +296,7 @@ def sinusoids(inner: Part, here: Here, table: FloatArray, ids: IntArray) -> Floa
 
 
 def ids(ids_of: Callable[[Padded, int], IntArray]) -> Mistake:
-    """Return a mistake with ids, of the inputs and the size of the vocabulary."""
+    """Return the mistake of other ids, made from the inputs and the size of the vocabulary."""
 
     def change(inputs: Padded, config: BertConfig) -> Padded:
         if inputs.embeds is not None:
@@ -314,7 +314,7 @@ def unknown(inputs: Padded, vocab_size: int) -> IntArray:
 
 
 def cut(length: int) -> Mistake:
-    """Return a cut after `length` tokens; the last one is that which ends the row, [SEP]."""
+    """Return the mistake of cutting rows after `length` tokens; the last kept token is the row's final [SEP]."""
 
     def change(inputs: Padded, config: BertConfig) -> Padded:
         count = inputs.mask.cumsum(axis=1)
@@ -332,7 +332,7 @@ def cut(length: int) -> Mistake:
 
 
 def weights(symbols: tuple[str, ...] | str, change: Callable[[FloatArray, FloatArray], Any]) -> Mistake:
-    """Return another weight and bias of a linear map."""
+    """Return the mistake of another weight and bias of a linear map."""
     return part_mistake(symbols, weights=lambda inner, here, weight, bias: change(*inner(here, weight, bias)))
 
 
@@ -349,7 +349,7 @@ def without_bias(weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, Floa
 
 
 def weights_of(choose: Callable[[int, int], int]) -> Mistake:
-    """Return the weights of another layer, of the number of this one and that of all."""
+    """Return the mistake of another layer's weights, chosen from this layer's index and the number of layers."""
     return part_mistake(IN_LAYER, layer=lambda inner, here, layers: layers[choose(here.layer, len(layers))])
 
 
@@ -361,7 +361,7 @@ def _value(here: Here, name: str, like: FloatArray) -> FloatArray:
 
 
 def sum_before_norm(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
-    """Add the sum whose LayerNorm gives the residual."""
+    """Take as the residual the sum before its LayerNorm."""
     assert here.layer is not None
     before = f"encoder.layer.{here.layer}.attention.output"
     if here.name == f"{before}.LayerNorm.input":
@@ -370,13 +370,13 @@ def sum_before_norm(inner: Part, here: Here, dense: FloatArray, residual: FloatA
 
 
 def layer_input(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
-    """Add the input of the layer."""
+    """Take as the residual the input of the layer."""
     assert here.layer is not None
     return inner(here, dense, _value(here, state_name(here.layer), residual))
 
 
 def norm_in_front(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
-    """Apply the block's LayerNorm to its input."""
+    """Apply the LayerNorm of the block to the block's input."""
     layer = _layer_of(here)
     norm = layer.output_norm if here.name.endswith("intermediate.dense") else layer.attention_norm
     at = here._replace(name=f"encoder.layer.{here.layer}.norm-in-front")
@@ -402,12 +402,12 @@ def _dropped(name: str, value: FloatArray) -> FloatArray:
 
 
 def drop(inner: Part, here: Here, *arguments: FloatArray) -> FloatArray:
-    """Drop a tenth of the result."""
+    """Apply dropout of a tenth to the result."""
     return _dropped(here.name, inner(here, *arguments))
 
 
 def drop_dense(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
-    """Drop a tenth of what is added to the residual."""
+    """Apply dropout of a tenth to the value that is added to the residual."""
     return inner(here, _dropped(here.name, dense), residual)
 
 
@@ -446,7 +446,7 @@ def sums_in_float16(inner: Part, here: Here, x: FloatArray, weight: FloatArray) 
 
 
 def rounded_weights(rounding: Callable[[FloatArray], FloatArray]) -> Mistake:
-    """Return matrices and tables of embeddings that are rounded; biases stay."""
+    """Return the mistake of rounded matrices and embedding tables; biases are not rounded."""
     return part_mistake(
         (*_LOOKUPS, *DENSE),
         **weights(DENSE, lambda weight, bias: (rounding(weight), bias)).parts,
@@ -455,12 +455,12 @@ def rounded_weights(rounding: Callable[[FloatArray], FloatArray]) -> Mistake:
 
 
 def product(change: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]) -> Mistake:
-    """Return products of changed factors."""
+    """Return the mistake of matrix products with changed factors."""
     return part_mistake(DENSE, product=lambda inner, here, x, weight: inner(here, *change(x, weight)))
 
 
 def stored(rounding: Callable[[FloatArray], FloatArray]) -> Mistake:
-    """Return values that are all rounded."""
+    """Return the mistake of rounding all values."""
     return part_mistake(_EVERY, value=lambda inner, here, value: rounding(inner(here, value)))
 
 
@@ -468,17 +468,17 @@ def stored(rounding: Callable[[FloatArray], FloatArray]) -> Mistake:
 
 
 def pooled(pooling: str) -> Mistake:
-    """Return another pooling, a key of `POOLINGS`."""
+    """Return the mistake of another pooling, a key of `POOLINGS`."""
     return Mistake("", "", "", (VECTOR,), vector=lambda right: right._replace(pooling=pooling))
 
 
 def lengths(scaling: str) -> Mistake:
-    """Return another length, a key of `SCALINGS`."""
+    """Return the mistake of vectors scaled to another length, a key of `SCALINGS`."""
     return Mistake("", "", "", (VECTOR,), vector=lambda right: right._replace(scaling=scaling))
 
 
 def renamed(symbols: tuple[str, ...], source: Callable[[int, int], str]) -> Mistake:
-    """Return a dump whose hidden state i has the values of another name, of i and the number of layers."""
+    """Return the mistake of dumping hidden state i with another name's values; `source` gives that name."""
 
     def change(values: dict[str, FloatArray], depth: int) -> dict[str, FloatArray]:
         pairs = {state_name(i): source(i, depth) for i in range(depth + 1)}
@@ -548,7 +548,7 @@ SCALINGS: dict[str, Callable[[FloatArray], FloatArray]] = {
 
 
 def vector(values: Values, inputs: Padded, depth: int, recipe: Recipe, mistakes: Iterable[Mistake] = ()) -> FloatArray:
-    """Make one vector per text, (B, H), with mistakes; `values` has the hidden states and the pooler that it needs.
+    """Make one vector per text, (B, H), with mistakes; `values` has the hidden states and the pooler.
 
     Raises
     ------
@@ -566,7 +566,7 @@ def vector(values: Values, inputs: Padded, depth: int, recipe: Recipe, mistakes:
 
 
 def find_recipe(values: Values, inputs: Padded, depth: int, wanted: FloatArray) -> Recipe | None:
-    """Return the recipe that makes the vectors `wanted` of the true values, or None."""
+    """Return the recipe that makes the vectors `wanted` from the true values, or None."""
     shown = inputs.mask.any(axis=1)
     limit = 1e-4 * float(np.abs(wanted[shown]).max(initial=0))
     for pooling in (*POOLING_MODES, *(["pooler"] if "pooler" in values else [])):

@@ -1,4 +1,4 @@
-"""A forward in small parts, each of which a mistake can replace; padded, as most ports compute it.
+"""A forward pass in small parts, padded as in most ports; a mistake can replace each part.
 
 `Forward` wraps a set of ops, as trace/ does, and runs the functions of encoder.py with it. Each op is split into parts
 (`PARTS`): a linear map is the weights, the product, the activation and the sum; attention is the split into heads, the
@@ -45,7 +45,7 @@ _SYMBOLS = {entry.path: entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER)
 
 @functools.lru_cache(maxsize=4096)
 def symbol_of(name: str) -> str:
-    """Return the symbol of a name of trace/names.py, "" for a name without one."""
+    """Return the symbol of a name of trace/names.py; "" if the name does not have a symbol."""
     return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
 
 
@@ -60,14 +60,14 @@ def state_name(index: int) -> str:
 
 
 def both_names(name: str) -> str:
-    """Return the name of a hidden state with its number: "hidden_states.1 (encoder.layer.0)"; others as they are."""
+    """Return a hidden state's name with its number: "hidden_states.1 (encoder.layer.0)"; other names do not change."""
     if name != "embeddings" and not re.fullmatch(r"encoder\.layer\.\d+", name):
         return name
     return f"hidden_states.{0 if name == 'embeddings' else int(name[14:]) + 1} ({name})"
 
 
 class Store:
-    """The weights of a model in one dtype: those of the layer that is computed, and of others while there is room."""
+    """The weights of a model in one dtype: of the current layer, and of other layers while there is room."""
 
     _MOST_BYTES = 3 << 25
 
@@ -78,7 +78,7 @@ class Store:
         self._kept: dict[int, tuple[PreparedLinear, FloatArray, FloatArray]] = {}
 
     def enter(self, layer: object) -> None:
-        """Drop the weights of other layers if those of one more layer would take too much memory."""
+        """Drop the weights of other layers if one more layer would take too much memory."""
         if layer != self._layer:
             self._largest = max(self._largest, self._nbytes - self._before)
             if self._nbytes + self._largest > self._MOST_BYTES:
@@ -98,7 +98,7 @@ class Store:
 
 
 class Here(NamedTuple):
-    """Where a part is computed: the name that it contributes to, its layer, and the forward."""
+    """The place where a part is computed: the name of its value, its layer, and the forward pass."""
 
     name: str
     layer: int | None
@@ -136,7 +136,7 @@ PARTS: dict[str, Callable[..., Any]] = {
 
 
 class Recipe(NamedTuple):
-    """How one vector of a text is made: a key of `formulas.POOLINGS`, and a key of `formulas.SCALINGS`."""
+    """The recipe for a text's vector: a key of `formulas.POOLINGS` and a key of `formulas.SCALINGS`."""
 
     pooling: str
     scaling: str
@@ -191,11 +191,11 @@ class Mistake:
         return self.id.split(".", 1)[0]
 
     def acts_at(self, name: str) -> bool:
-        """Return whether the value of a name is computed differently, if what goes in is right."""
+        """Return whether this mistake changes the value of a name that is computed from right inputs."""
         return (symbol_of(name) or name) in self.symbols and (self.names is None or name in self.names)
 
     def only(self, names: Iterable[str]) -> Mistake:
-        """Return this mistake where it computes one of these names.
+        """Return this mistake, limited to these names.
 
         Raises
         ------
@@ -208,12 +208,12 @@ class Mistake:
         return dataclasses.replace(self, names=kept)
 
     def is_harmless(self, config: BertConfig) -> bool:
-        """Return whether it cannot change a hidden state of this model by more than rounding."""
+        """Return whether this mistake cannot change a hidden state of such a model by more than rounding."""
         return self.harmless is not None and self.harmless(config)
 
 
 def part_mistake(symbols: tuple[str, ...] | str, **parts: Callable[..., Any]) -> Mistake:
-    """Return a mistake that replaces parts where they compute one of the symbols."""
+    """Return a mistake that replaces parts in the computation of these symbols."""
     return Mistake("", "", "", (symbols,) if isinstance(symbols, str) else symbols, parts)
 
 
@@ -243,7 +243,7 @@ def _where_it_acts(acts_at: Callable[[str], bool], part: Part, inner: Part, here
 
 
 class Forward(WrappedOps):
-    """One forward of a model in parts, stage by stage: "embeddings", each layer by its number, "pooler".
+    """One forward pass in parts, stage by stage: "embeddings", each layer by its number, "pooler".
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ class Forward(WrappedOps):
             yield from before.items()
 
     def part(self, name: str, here: Here, *arguments: Any) -> Any:
-        """Compute a part, with the mistakes in it."""
+        """Compute a part, with the mistakes that replace it."""
         return self._parts[name](here, *arguments)
 
     # --- the ops ------------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class Forward(WrappedOps):
         activation: str | None = None,
         residual: FloatArray | None = None,
     ) -> FloatArray:
-        """Compute one map after the other, the activation and the sum."""
+        """Compute the linear maps one after the other, the activation and the sum."""
         ys = []
         for index, path in enumerate(linear.paths):
             name = self._placed(path)

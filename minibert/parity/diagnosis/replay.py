@@ -1,4 +1,4 @@
-"""Replay: each op is computed in float64 on the port's own inputs, so that every wrong op is found, not only the first.
+"""Replay: compute each op in float64 on the port's own inputs, to find every wrong op and not only the first.
 
 A port's value is compared with the value that follows from the values that the port gave before it. Between two names
 that the port gave, everything is computed: with all names that is one op, with hidden states alone it is one layer,
@@ -63,7 +63,7 @@ _ORDERS = tuple(part_mistake(DENSE, product=product) for product in (_backwards,
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One name of a port, compared with what follows from the port's own values before it.
+    """The error of one name of a port: its value compared with the replay from the port's own earlier values.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """The error in units; infinity if it is not a number."""
+        """The error in units; infinity if the error is not finite."""
         return self.error / self.unit if np.isfinite(self.error) else np.inf
 
 
@@ -95,7 +95,7 @@ Values: TypeAlias = dict[str, FloatArray]
 
 
 class Replay:
-    """The values of a port, and forwards on them.
+    """The values of a port, and forward passes that start from them.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class Replay:
         return [span for span in spans if span]
 
     def names_in(self, span: Sequence[int | str]) -> list[str]:
-        """Return the names of the port that a span gives, in the order of the forward pass."""
+        """Return the names of the port that a span computes, in the order of the forward pass."""
         return [name for name in self.port if self._stage_of(name) in span]
 
     def _stage_of(self, name: str) -> int | str:
@@ -159,7 +159,7 @@ class Replay:
 
     @functools.cached_property
     def segments(self) -> dict[str, frozenset[str]]:
-        """For each name of the port, the names that are computed for it: itself, and unknown names before it."""
+        """For each name of the port, the names that are computed for it: itself, and earlier names that are unknown."""
         depth = self.model.config.num_hidden_layers
         needs: dict[str, tuple[str, ...]] = {VECTOR: (state_name(depth),)}
         if self.recipe is not None and self.recipe.pooling == "pooler":
@@ -182,13 +182,13 @@ class Replay:
         return {name: closed[name] for name in self.port}
 
     def affected(self, mistake: Mistake, names: Iterable[str]) -> list[str]:
-        """Return the names whose computation from the names before them this mistake changes."""
+        """Return the names whose computation from earlier names this mistake changes."""
         return [name for name in names if any(mistake.acts_at(one) for one in self.segments[name])]
 
     # --- forwards -----------------------------------------------------------------------------------------------------
 
     def run(self, mistakes: Sequence[Mistake] = (), spans: Collection[int] | None = None, **options: Any) -> Values:
-        """Compute names of the port from the names before them, with mistakes.
+        """Compute names of the port from its earlier names, with mistakes.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class Replay:
             self._tails = tails
 
     def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> Values:
-        """Return all values of a span in float32, the port's own ones where it has them, but for the target.
+        """Return all values of a span in float32, the port's own values where they exist, except for the target.
 
         Only of a span that is one layer, with or without what follows it; {} of others.
         """
@@ -308,14 +308,14 @@ class Replay:
     # --- comparing ----------------------------------------------------------------------------------------------------
 
     def error(self, name: str, computed: FloatArray) -> float:
-        """Return the RMS difference of a computed value and the port's, over the visible places; NaN counts."""
+        """Return the RMS difference between a computed value and the port's over visible positions; NaN gives NaN."""
         mask = mask_of(name, self.inputs.mask)
         given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
         with np.errstate(all="ignore"):
             return rms(visible(computed, mask) - visible(given, mask))
 
     def error_with_hidden(self, name: str, computed: FloatArray) -> float:
-        """Return the RMS difference of probs over visible queries and all keys; of other names over visible places."""
+        """Return the RMS difference, for probs over visible queries and all keys, else over visible positions."""
         given = self.port[name]
         queries = np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape) if given.ndim == 4 else None
         if queries is None or not np.isfinite(given[queries]).all():
@@ -323,11 +323,11 @@ class Replay:
         return rms(computed[queries] - given[queries])
 
     def size(self, name: str, computed: FloatArray) -> float:
-        """Return the RMS of a value over the visible places."""
+        """Return the RMS of a value over the visible positions."""
         return rms(visible(computed, mask_of(name, self.inputs.mask)))
 
     def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
-        """Return the RMS error of a float32 computation over the visible places."""
+        """Return the RMS error of a float32 computation over the visible positions."""
         mask = mask_of(name, self.inputs.mask)
         with np.errstate(all="ignore"):
             error = rms(visible(plain, mask) - visible(exact, mask))
@@ -351,7 +351,7 @@ class Replay:
         return units
 
     def measure(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Measured]:
-        """Compare names of the port with a forward with mistakes; `options` are those of `run`.
+        """Compare names of the port with a replay that makes these mistakes; `options` are those of `run`.
 
         The unit is that without mistakes, larger by as much as the value is larger; or that with them, if it is larger.
         """

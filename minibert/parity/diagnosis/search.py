@@ -107,7 +107,7 @@ def diagnose(
 
 
 def namings(moved: Mapping[str, str], names: Collection[str], depth: int) -> list[Mistake]:
-    """Return the mistakes with names that give, of these names, just the moved ones the values of others."""
+    """Return the naming mistakes that would mislabel exactly the names in `moved`, and none of the others."""
     states = [state_name(i) for i in range(depth + 1)]
     sums = [f"{state}{'.output' if i else ''}.LayerNorm.input" for i, state in enumerate(states)]
     true = {name: np.zeros(0) for name in (*states, *sums, "embeddings.word_embeddings")}
@@ -122,7 +122,7 @@ def namings(moved: Mapping[str, str], names: Collection[str], depth: int) -> lis
 
 
 class Trial(NamedTuple):
-    """Mistakes that explain a name, with all others that they explain, and those where they cannot be made."""
+    """Mistakes that explain a name, with all names that they explain and all names that contradict them."""
 
     mistakes: tuple[Mistake, ...]
     explained: frozenset[str]
@@ -131,7 +131,7 @@ class Trial(NamedTuple):
 
 
 class Search:
-    """What is known about a port so far, and trials of mistakes on it.
+    """The search: known facts about a port, and trials of mistakes on it.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class Search:
         return one.error <= self.budget * one.unit
 
     def span_of(self, name: str) -> int:
-        """Return the number of the replay's span that gives a name."""
+        """Return the index of the replay's span that computes a name."""
         return next(i for i, span in enumerate(self.replay.spans) if name in self.replay.names_in(span))
 
     def has_several_layers(self, name: str) -> bool:
@@ -171,11 +171,11 @@ class Search:
     # --- which mistakes -----------------------------------------------------------------------------------------------
 
     def singles(self, target: str, remaining: Sequence[str]) -> list[Trial]:
-        """Return the single mistakes of the catalogue that explain the target, the best first."""
+        """Return the single mistakes of the catalogue that explain the target, the best one first."""
         return self.ranked(self._promising(self._candidates(target), target), remaining, target)
 
     def in_one_op(self, target: str, remaining: Sequence[str]) -> list[Trial]:
-        """Return the mistakes that explain the target if they are made in one of their ops only."""
+        """Return the mistakes that explain the target if the port makes them in only one of their ops."""
         symbols = {symbol_of(name) for name in self.replay.segments[target]}
         tried = [
             dataclasses.replace(mistake, symbols=(symbol,))
@@ -187,7 +187,7 @@ class Search:
         return self.ranked(self._promising(tried, target), remaining, target)
 
     def several(self, target: str, remaining: Sequence[str]) -> list[Trial]:
-        """Try two and three mistakes at once, the best ones first; nothing after three names without success."""
+        """Try two and three mistakes at once, the best first; stop trying after three names without success."""
         if self._failures == _FAILURES:
             self.untried.append(target)
             return []
@@ -216,7 +216,7 @@ class Search:
         return []
 
     def by_hidden_keys(self, trials: list[Trial]) -> list[Trial]:
-        """Of trials that are equal at visible places, keep those that also give the port's probs of hidden keys."""
+        """Among trials that are equal at visible positions, keep those that give the port's probs of hidden keys."""
         names = [name for name in trials[0].explained if symbol_of(name) == "probs"][:1]
         if len(trials) < 2 or not names:
             return trials
@@ -273,7 +273,7 @@ class Search:
         return [(one,) for error, one in errors if error <= (1 - _PROMISING) * before or not np.isfinite(before)]
 
     def attempt(self, target: str, mistakes: Sequence[Mistake]) -> float:
-        """Return the error of a name with mistakes beside the chosen ones, computed in float32 from its span on."""
+        """Return the error of a name with these and the chosen mistakes, computed in float32 from its span on."""
         key = (target, len(self.chosen))
         if self._layer_values[0] != key:
             self._layer_values = (key, self.replay.values_of_layer(self.chosen, self.span_of(target), target))
@@ -290,7 +290,7 @@ class Search:
         return error if np.isfinite(error) else math.inf
 
     def ranked(self, sets: Iterable[tuple[Mistake, ...]], remaining: Sequence[str], target: str) -> list[Trial]:
-        """Try sets of mistakes in float64; return those that explain the target, the best first."""
+        """Try sets of mistakes in float64; return the sets that explain the target, the best first."""
         trials = [self._trial(mistakes, remaining, target) for mistakes in sets]
         good = [trial for trial in trials if trial is not None and target in trial.explained]
         return sorted(good, key=lambda one: (-len(one.explained), len(one.contradicted), len(one.mistakes), one.rest))
@@ -357,7 +357,7 @@ class _Diagnosis:
         self._causes: list[_Cause] = []
 
     def findings(self, holds: dict[str, str]) -> Iterator[Finding]:
-        """Yield what was found; `holds` are names whose values other names hold."""
+        """Yield the findings; `holds` maps mislabelled names to the names whose values they hold."""
         search = self._search
         remaining = [name for name, one in search.measured.items() if not search.within_budget(one)]
         moved = holds or self._moved()
