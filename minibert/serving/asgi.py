@@ -1,4 +1,4 @@
-"""`app(engine)`: the protocols over HTTP, as an ASGI application that any server or framework can mount."""
+"""`app(engine)`: all protocols as one ASGI application, which any server or framework can mount."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ _PART_BYTES = 2**18  # of an answer: the next part is sent when the client has r
 
 
 def request_id_of(scope: Scope) -> str:
-    """Return the id that the client gave its request, or a new one."""
+    """Return the client's id of a request, or a new id."""
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     return given if _REQUEST_ID.fullmatch(given) else f"{_FIRST}{next(_NUMBERS):012x}"
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path within this application, which may be mounted in another one."""
+    """Return the path within this application, which another application may have mounted."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "")) or "/"
 
 
 def refusal(error: ServiceError, scope: Scope, **headers: str) -> Response:
-    """Return an error as the answer to a request, in the shape of its route."""
+    """Return the response for an error, in the JSON shape of the request's route."""
     path = path_of(scope)
     errors, field = errors_of(path), POSTS[path].field if path in POSTS else ""
     headers.setdefault("x-request-id", request_id_of(scope))
@@ -70,7 +70,7 @@ def refusal(error: ServiceError, scope: Scope, **headers: str) -> Response:
 
 
 class Service:
-    """What the routes share: the engine, its numbers, the threads that read requests, the bytes in flight.
+    """The state that the routes share: the engine, its metrics, the threads that read requests, the bytes in flight.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class _Held:
         self._service, self._count = service, 0
 
     def add(self, count: int, *, refuse: bool = True) -> None:
-        """Count more bytes; if `refuse`, ServiceError if all requests have too many.
+        """Count more bytes of this request; if `refuse`, raise a ServiceError if all requests have too many.
 
         A request is never refused because of its own bytes.
         """
@@ -104,7 +104,7 @@ class _Held:
             )
 
     def release(self) -> None:
-        """Count nothing more of this request."""
+        """Stop counting the bytes of this request."""
         self._service.inflight_bytes -= self._count
         self._count = 0
 
@@ -354,7 +354,7 @@ def app(
     keys: ApiKeys | None = None,
     allow_origins: Sequence[str] = (),
 ) -> Starlette:
-    """Make the ASGI application that answers with what the engine computes.
+    """Make the ASGI application that answers requests with results of the engine.
 
     Parameters
     ----------

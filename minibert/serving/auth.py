@@ -12,7 +12,7 @@ _MOST_BYTES = 2**20  # of the file
 
 
 class ApiKeys:
-    """Keys from the command line and from a file, of which a request must have one.
+    """Keys from the command line and from a file; a request must have one of them.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class ApiKeys:
         self._digests = digests
 
     def accept(self, authorization: bytes) -> bool:
-        """Return whether the header Authorization has a key, as ``Bearer KEY`` or as the key alone.
+        """Return whether the header Authorization has a valid key, as ``Bearer KEY`` or as the key alone.
 
         All keys are compared, by their digests and in constant time, so that the time tells nothing about them.
         """

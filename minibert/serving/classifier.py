@@ -1,4 +1,4 @@
-"""A model of the service that scores: pairs of texts, or texts, -> the score of each label.
+"""A served model that scores: texts, or pairs of texts -> the score of each label.
 
 The scores are those of `CrossEncoder` and of the pipeline "text-classification", bit for bit.
 """
@@ -36,7 +36,7 @@ _Function = Callable[[FloatArray], FloatArray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
-    """How the texts of one request become scores.
+    """The options that say how the texts of a request become scores.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class _Score(Forward):
 
 
 class Classifier(ServedModel[CrossEncoder]):
-    """A `CrossEncoder` under the name by which clients ask for it. Its texts may be single ones, too."""
+    """A `CrossEncoder` under the name that clients use. It also scores single texts."""
 
     gives = "scores"
 

@@ -1,4 +1,4 @@
-"""Connections: limits for clients that do not send, do not read, or are too many.
+"""Connections: limits for clients that do not send or do not read, and for the number of clients.
 
 `Connection` stands between the event loop and the server's own protocol, of which it uses what asyncio defines.
 """
@@ -26,7 +26,7 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 class Connections:
-    """All open connections, which are looked at several times per second.
+    """All open connections; they are checked several times per second.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Connections:
         self._files = 0
 
     def add(self, connection: Connection) -> None:
-        """Note a new connection; if there is hardly room for it, close one that waits for no answer."""
+        """Note a new connection; if there is hardly room for it, close one that does not wait for an answer."""
         self.open[connection] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
@@ -75,7 +75,7 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """A connection, whose bytes go to and from the server's own protocol.
+    """A connection that passes bytes to and from the server's own protocol.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self.eof_received, self.pause_writing = inner.eof_received, inner.pause_writing  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for the first head."""
+        """Note the connection, and begin to wait for the head of its first request."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are not asyncio's
         self._inner.connection_made(transport)
         self._connections.add(self)
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._inner.resume_writing()
 
     def look(self) -> None:
-        """Count how long nothing has happened; end the connection after its time."""
+        """Measure how long nothing has happened, and end the connection after its time limit."""
         limits, transport = self._connections, self.transport
         unsent = transport.get_write_buffer_size() + _in_socket(transport)
         self._sent_looks = self._sent_looks + 1 if unsent and unsent >= self._unsent else 0
@@ -147,13 +147,13 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection at once; its file is free a little later."""
+        """Close the connection at once; its file descriptor is released a little later."""
         self.ended = True
         self.transport.abort()
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """A request, from the end of its head to the end of its answer."""
+        """A context for the time from the end of a request's head to the end of its answer."""
         self.working += 1
         self._awaits_head, self._looks = False, 0
         try:

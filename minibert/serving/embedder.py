@@ -1,4 +1,4 @@
-"""A model of the service that gives vectors: the texts of a request -> the windows that are computed -> its vectors.
+"""A served model that gives vectors: the texts of a request -> windows -> vectors.
 
 The vectors are those of `SentenceTransformer.encode`, bit for bit: the same functions compute them.
 """
@@ -43,7 +43,7 @@ _PROMPTS_OF = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """How the texts of one request become vectors.
+    """The options that say how the texts of a request become vectors.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class _Task(NamedTuple):
 
 
 class Embedder(ServedModel[SentenceTransformer]):
-    """A `SentenceTransformer` under the name by which clients ask for it."""
+    """A `SentenceTransformer` under the name that clients use."""
 
     gives = "vectors"
 

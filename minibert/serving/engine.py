@@ -1,4 +1,4 @@
-"""`Engine`: one thread that computes the texts of many requests, a short step at a time. There is no web in it.
+"""`Engine`: one thread that computes the texts of many requests in short steps. It does not know HTTP.
 
 >>> from minibert import SentenceTransformer
 >>> from minibert.serving.engine import Engine
@@ -40,7 +40,7 @@ _LOG = logging.getLogger("minibert.serving")
 
 
 class Answer(NamedTuple):
-    """What a request gets: its vectors or scores, and what was done to its texts."""
+    """The answer to a request: its vectors or scores, and a report on its texts."""
 
     value: Any
     report: Report
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What the engine does at this moment."""
+    """The present state of the engine."""
 
     ready: bool
     alive: bool
@@ -129,7 +129,7 @@ class Engine:
     # -- requests
 
     def submit(self, job: Job) -> Future[Any]:
-        """Queue a job as a whole, and return the future of its answer. Cancelling it drops what is not computed yet.
+        """Queue a job as a whole and return the future of its answer. Cancelling it drops units not computed yet.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class Engine:
         return job.future
 
     def check_room(self, size: int, *, low: bool = False) -> None:
-        """Raise the error that `submit` would raise, before the texts of a request are read: refusing costs little.
+        """Raise the error that `submit` would raise, before the texts of a request are read, so that refusing is cheap.
 
         Parameters
         ----------
@@ -172,7 +172,7 @@ class Engine:
             self._scheduler.check_room(size, size > LONG_BODY, None if unknown else False)
 
     def read(self, size: int, function: Callable[..., Any], *arguments: Any) -> Reading:
-        """Call a function that tokenizes a request in a thread; what waits for it is in the estimated wait.
+        """Call a function that tokenizes a request in a thread; waiting requests count in the estimated wait.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class Engine:
     # -- what it does
 
     def load(self) -> Load:
-        """Return what is queued and how long new requests would wait. It never waits for the computation."""
+        """Return the queue's size and the wait of new requests. This call never waits for the computation."""
         with self._changed:
             return Load(
                 ready=not (self._draining or self.has_died),
@@ -244,19 +244,19 @@ class Engine:
             )
 
     def warm_up(self) -> None:
-        """Compute a text with each model, so that kernels are compiled, and again, so that the speed is known."""
+        """Compute a text with each model twice: the first time compiles the kernels, the second measures the speed."""
         for served in self.models.values():
             for _ in range(2):
                 self._computed(served.first_job(self.settings))
 
     def drain(self) -> None:
-        """Refuse new requests; those that are queued are computed."""
+        """Refuse new requests, but compute the queued ones."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Refuse new requests, compute those that are queued, and end the thread.
+        """Refuse new requests, compute the queued ones, and end the thread.
 
         Parameters
         ----------

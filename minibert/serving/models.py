@@ -1,4 +1,4 @@
-"""The models of a service by the names that requests give them, and what those for vectors and for scores share."""
+"""The served models by name, and the base class of models for vectors and for scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Tokens = TypeVar("_Tokens")
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was done to the texts of a request.
+    """A report on the texts of a request: their tokens, the cut texts, the prompt, sizes.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Prepared(NamedTuple):
 
 
 class ServedModel(Generic[_Model]):
-    """A model under the name by which clients ask for it.
+    """A model under the name that clients use.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class ServedModel(Generic[_Model]):
 
     @property
     def compute_type(self) -> str:
-        """The numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8"."""
+        """The type of numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8"."""
         return self.model.compute_type
 
     def computation(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class ServedModel(Generic[_Model]):
         return {name: getattr(self.model.model, name) for name in names}
 
     def details(self) -> dict[str, Any]:
-        """Return what OpenAI's list of models says about this one besides its name."""
+        """Return the fields about this model, besides its name, for OpenAI's list of models."""
         return {"max_input_length": self.model.max_seq_length, **self.computation()}
 
     def model_type(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class ServedModel(Generic[_Model]):
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """A way to compute with a model, whose speed depends on the model alone."""
+    """A `Kind` of computation with one model; its speed depends only on the model."""
 
     model: Any
 
@@ -157,7 +157,7 @@ class ModelsByName(dict[str, ServedModel[Any]]):
         self._any_name = any_name
 
     def knows(self, name: str) -> bool:
-        """Say if `name` is the name of a model, whatever `any_name` says; the name is as for `served`."""
+        """Return whether `name` is a model's name as for `served`; `any_name` does not matter."""
         return name == "default" or self._find(name) is not None
 
     def served(self, name: str | None = None) -> ServedModel[Any]:
@@ -218,12 +218,12 @@ class ModelsByName(dict[str, ServedModel[Any]]):
 
 
 def wrong(field: str, text: str, *, kind: ErrorKind = "invalid") -> ServiceError:
-    """Return the error of a field; its message is the name of the field and the text."""
+    """Return the error about a field of a request; its message is the field's name and `text`."""
     return ServiceError(kind, f"{field} {text}", param=field)
 
 
 def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -> ServiceError:
-    """Return the error of an input that is longer than the limit; `encoding` is what is left of it."""
+    """Return the error about an input that is longer than the limit; `encoding` is the input after the cut."""
     given = len(encoding) + encoding.n_truncated
     return ServiceError(
         "too_long", f"{field}[{index}] has {given} tokens; the limit is {limit}.", limit=limit, given=given, param=field
@@ -231,7 +231,7 @@ def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -
 
 
 def check_number(number: int, settings: Settings, n_bytes: int = 0) -> None:
-    """Refuse a request with too many inputs, or whose answer would take too much memory."""
+    """Raise an error for a request with too many inputs, or with an answer that needs too much memory."""
     if number > settings.max_inputs:
         raise ServiceError(
             "too_many",
@@ -246,7 +246,7 @@ def check_number(number: int, settings: Settings, n_bytes: int = 0) -> None:
 
 
 def check_side(side: str | None) -> None:
-    """Refuse a side of texts that is neither left nor right."""
+    """Raise an error for a side that is neither "left" nor "right"."""
     if side not in (None, "left", "right"):
         raise wrong("truncation_direction", f"{side[:50]!r}; expected 'left' or 'right'.")
 
@@ -264,19 +264,19 @@ class _Ids:
 
 
 def encoding_of(ids: Int64Array, special: Int64Array, types: Int64Array, n_truncated: int) -> Encoding:
-    """Return an encoding of tokens of which only the ids are known."""
+    """Return an encoding of tokens if only their ids are known."""
     return Encoding(cast(RawEncoding, _Ids(ids, special, types)), None, n_truncated)
 
 
 def without_rest(encoding: Encoding) -> Encoding:
-    """Return an encoding that does not keep the tokens that were cut in memory."""
+    """Return a copy of an encoding that does not keep truncated tokens in memory."""
     if not encoding.n_truncated:
         return encoding
     return encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
 
 
 def enough_of(text: str, tokenizer: BertTokenizer, side: str, limit: int) -> str:
-    """Return a part of a long text that should have more than `limit` tokens, at the end that is kept.
+    """Return a part of a long text, from the side that is kept, that should have more than `limit` tokens.
 
     It ends where the tokenizer can cut the text with any text beside it. So if this part is cut to `limit` tokens, they
     are those of the whole text; if not, the whole text must be tokenized.
@@ -298,7 +298,7 @@ def tokenize_enough(
     tokenize: Callable[[list[_Text], list[int]], list[_Tokens]],
     is_sure: Callable[[_Text, _Tokens], bool],
 ) -> list[_Tokens]:
-    """Tokenize a part of each text, and then the texts whose first tokens are not known from their part.
+    """Tokenize a part of each text, and then whole texts if their part does not decide their tokens.
 
     `tokenize` gets texts and their indices.
     """

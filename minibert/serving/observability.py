@@ -1,4 +1,4 @@
-"""The log of the service, without texts, and its numbers for Prometheus."""
+"""The log of the service, which never has texts, and its metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _Log(logging.Handler):
         )
 
     def flush(self) -> None:
-        """Wait until all lines are written, for a second at most."""
+        """Wait until all lines are written, at most for a second."""
         end = time.monotonic() + 1
         while self._lines.unfinished_tasks and time.monotonic() < end:
             time.sleep(0.005)
@@ -98,7 +98,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 
 
 
 class Metrics:
-    """Counts what the service does, in a registry of its own.
+    """The metrics of the service, in their own Prometheus registry.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class Metrics:
             self.prompts.inc(len(report.n_tokens))
 
     def text(self) -> bytes:
-        """Return all numbers in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 

@@ -1,4 +1,4 @@
-"""Threads that read and tokenize requests: short ones in turn, long ones a part at a time.
+"""Threads that read and tokenize requests: short requests in turn, long requests a part at a time.
 
 A long request is tokenized in parts. Before each part it waits for its turn, and the request of which the fewest bytes
 are read, with its next part, is first, so that a request does not wait for longer ones. The first part counts as the
@@ -32,7 +32,7 @@ _current = threading.local()
 
 
 class Reading:
-    """A request that waits to be read, or is read.
+    """A request that waits to be read, or is being read.
 
     Attributes
     ----------
@@ -52,12 +52,12 @@ class Reading:
         self._next, self._bytes, self._came = size, 0, 0 if turns is None else turns.bytes_read
 
     def cancel(self) -> None:
-        """Drop the request; without an effect if it was read."""
+        """Drop the request; this has no effect if the request was already read."""
         self._cancelled = True
         self.future.cancel()
 
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Call the function in this thread, which then calls `pause` between parts."""
+        """Call the function in this thread; the function calls `pause` between parts."""
         _current.reading = self
         self._begin()
         try:
@@ -68,7 +68,7 @@ class Reading:
             _current.reading = None
 
     def pause(self) -> None:
-        """Let others have their turn; CancelledError if nobody waits for this request."""
+        """Let other requests have their turn; raise a CancelledError if nobody waits for this request."""
         self._end()
         self._begin()
         self._check()
@@ -134,7 +134,7 @@ class Readers:
         self._long = ThreadPoolExecutor(READERS, "minibert-read-long")
 
     def submit(self, size: int, function: Callable[..., Any], *arguments: Any) -> Reading:
-        """Call a function in a thread; `size` is that of the request's body."""
+        """Call a function in a thread; `size` is the size of the request's body."""
         long = size > LONG_BODY
         reading = Reading(size, self._turns if long else None)
         reading.future = (self._long if long else self._short).submit(reading.run, function, arguments)
@@ -146,7 +146,7 @@ class Readers:
 
 
 def in_turns(parts: Iterable[_Part]) -> Iterator[_Part]:
-    """Yield parts of the work of a request; after each one, others that are read have their turn.
+    """Yield the parts of a request's work; after each part, other requests have their turn.
 
     After the last part of a list it goes on at once, so that requests do not all hold what they have read at a time.
     """

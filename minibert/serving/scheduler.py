@@ -1,4 +1,4 @@
-"""Which texts are computed next: steps of few tokens, two classes of requests, and turns within a class.
+"""Choose the texts to compute next: steps of few tokens, two classes of requests, turns within a class.
 
 Nothing here computes, waits or reads a clock. The engine asks for a step, and says how long it took.
 
@@ -38,11 +38,11 @@ _SLOWEST = 8.0  # a step that took this many times longer counts as this: the ma
 
 
 class Kind(Protocol):
-    """A way to compute. Units of equal kinds are computed together; a result does not depend on the other units."""
+    """A kind of computation. Units of equal kinds are computed together; a result does not depend on other units."""
 
     @property
     def rate_key(self) -> Hashable:
-        """What the speed depends on: the model."""
+        """The key on which the speed depends: the model."""
 
     def compute(self, units: Sequence[Any], /) -> Sequence[Any]:
         """Return one result per unit."""
@@ -132,7 +132,7 @@ class _Rate:
 
 
 class Scheduler:
-    """The queue of requests. It is not safe for threads: its owner holds a lock.
+    """The queue of requests. It is not thread-safe: the owner must hold a lock.
 
     Parameters
     ----------
@@ -158,24 +158,24 @@ class Scheduler:
 
     @property
     def queued_jobs(self) -> int:
-        """Requests with units that are not taken yet."""
+        """The number of requests with units that are not taken yet."""
         return sum(map(len, self._queues.values()))
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens of the units that are not taken yet."""
+        """The number of tokens of the units that are not taken yet."""
         return sum(sum(tokens.values()) for tokens in self._tokens.values())
 
     def rate(self, key: Hashable) -> float:
-        """Tokens per second of the latest steps with this key; a guess before the first one."""
+        """Return the tokens per second of the latest steps with this key, or a guess before the first step."""
         return self._rates[key].value if key in self._rates else _FIRST_RATE
 
     def budget(self, kind: Kind) -> int:
-        """Tokens of a step of this kind."""
+        """Return the number of tokens for a step of this kind."""
         return round(min(max(self._step_seconds * self.rate(kind.rate_key), MIN_STEP), MAX_STEP))
 
     def estimated_wait(self, bulk: bool) -> float:
-        """Seconds until what is queued in a class is computed, with the steps of the other class between them.
+        """Return the seconds until a class's queue is computed, with the other class's steps in between.
 
         The requests that wait to be tokenized are counted by the time that this takes.
         """
@@ -214,7 +214,7 @@ class Scheduler:
         self._tokens[job.bulk][job.kind.rate_key] += job.queued_tokens
 
     def check_room(self, size: int, long: bool, bulk: bool | None) -> None:
-        """Refuse a request that is not tokenized yet.
+        """Raise an error if a request that is not tokenized yet must be refused.
 
         Parameters
         ----------
@@ -230,11 +230,11 @@ class Scheduler:
             self._refuse(self._reading(long, size) + min(self._computing(one, size + QUANTUM) for one in classes))
 
     def waits(self, size: int, long: bool) -> None:
-        """Note that a request of so many bytes waits to be tokenized."""
+        """Note that a request of `size` bytes waits to be tokenized."""
         self._unread[long][size] += 1
 
     def was_read(self, size: int, long: bool, seconds: float | None) -> None:
-        """Note that a request does not wait any more, and how long it took; None: it was dropped."""
+        """Note that a request was read and how long it took; None if it was dropped."""
         self._unread[long][size] -= 1
         if not self._unread[long][size]:
             del self._unread[long][size]
@@ -252,7 +252,7 @@ class Scheduler:
             )
 
     def next_step(self) -> Step | None:
-        """Take the units that are to be computed now; None if nothing is queued."""
+        """Take the units for the next step; return None if nothing is queued."""
         if not self.queued_jobs:
             return None
         bulk = not self._queues[False] or (bool(self._queues[True]) and not self._last_was_bulk)
@@ -305,7 +305,7 @@ class Scheduler:
         self._rates.setdefault(step.kind.rate_key, _Rate()).add(step.tokens, seconds)
 
     def remove(self, job: Job) -> int:
-        """Drop the units of a request that are not taken yet, and return their number."""
+        """Drop the units of a request that are not taken yet; return the number of these units."""
         if job.next == len(job.units):
             return 0
         try:
@@ -318,7 +318,7 @@ class Scheduler:
         return dropped
 
     def clear(self) -> list[Job]:
-        """Drop all requests, and return those with units that were not taken; nobody computes a step now."""
+        """Drop all requests and return those with units that were not taken. No step may be running."""
         jobs = [*self._queues[False], *self._queues[True]]
         for job in jobs:
             self.remove(job)

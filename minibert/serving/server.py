@@ -46,7 +46,7 @@ _M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
 def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
-    """Return a socket that listens, so that a wrong address is an error before a model is loaded.
+    """Return a listening socket, so that a wrong address raises an error before a model is loaded.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def serve(
     keys: ApiKeys | None = None,
     allow_origins: Sequence[str] = (),
 ) -> int:
-    """Answer requests until SIGTERM or SIGINT; requests that have begun are then finished, and the engine is closed.
+    """Answer requests until SIGTERM or SIGINT; then finish requests that have begun, and close the engine.
 
     The socket listens before the models are loaded. Until then /livez is answered with 200, and all else with 503. A
     signal in that time ends the process at once, because a thread that loads cannot be stopped.

@@ -1,4 +1,4 @@
-"""The limits of the service, and its error: a kind, from which each protocol makes its status, and a message."""
+"""The limits of the service, and its error: a message, and a kind that each protocol turns into a status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Truncation = Literal["mark", "error", "split"]
 
 @dataclasses.dataclass(eq=False)
 class ServiceError(Exception):
-    """A request that gets an error as its answer.
+    """An error that is the answer to a request.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ POSTS: Mapping[str, Post] = {**openai.POSTS, **cohere.POSTS, **ollama.POSTS, **t
 
 
 def errors_of(path: str) -> Errors:
-    """Return the shape of the errors of a path, also of one that is not a route for bodies."""
+    """Return the shape of errors for a path, also for a path whose route does not take a body."""
     if path in POSTS:
         return POSTS[path].errors
     return ollama.ERRORS if path.startswith("/api/") else tei.ERRORS if path == "/info" else openai.ERRORS

@@ -1,4 +1,4 @@
-"""What the protocols share: a route, a request that was read and its JSON, the fields of several ones, errors."""
+"""Helpers of the protocols: routes, parsed requests, JSON, common fields, errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Errors:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A request that was read.
+    """A request that was parsed.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Post:
 
     @property
     def kinds(self) -> tuple[type[Struct], ...]:
-        """What its body may be, for the OpenAPI document."""
+        """The types that the body may have, for the OpenAPI document."""
         return (self.kind,)
 
     def read(self, engine: Engine, body: bytes) -> Work:
@@ -112,7 +112,7 @@ class Post:
 
 
 def any_of(*shapes: Any, description: str | None = None) -> Meta:
-    """Return the JSON schema of a field: "string" is one, ["string"] a list of them."""
+    """Return the JSON schema of a field: "string" means one string, ["string"] a list of strings."""
 
     def schema(shape: Any) -> dict[str, Any]:
         return {"type": shape} if isinstance(shape, str) else {"type": "array", "items": schema(shape[0])}
@@ -132,14 +132,14 @@ Priority = Literal["low", "normal"] | None
 
 
 class TruncationFields(Struct, kw_only=True):
-    """What happens to texts that are too long, and which prompt goes before each text."""
+    """The fields that say what happens to texts that are too long, and which prompt goes before each text."""
 
     truncate: bool | str | None = None
     truncation_direction: str | None = None
     prompt_name: str | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the options that these fields mean."""
+        """Return the options that these fields set."""
         truncate, side = self.truncate, self.truncation_direction
         if isinstance(truncate, bool):
             truncate = "mark" if truncate else "error"
@@ -147,7 +147,7 @@ class TruncationFields(Struct, kw_only=True):
 
 
 class VectorFields(TruncationFields, kw_only=True):
-    """The fields of requests for vectors that OpenAI's and text-embeddings-inference's protocols have."""
+    """The fields of requests for vectors in OpenAI's and text-embeddings-inference's protocols."""
 
     dimensions: int | None = None
     input_type: str | None = None
@@ -159,7 +159,7 @@ class VectorFields(TruncationFields, kw_only=True):
     priority: Priority = None
 
     def text_options(self, **more: Any) -> TextOptions:
-        """Return the options that these fields mean; `more` takes their places."""
+        """Return the options that these fields set; `more` overrides them."""
         same = ("normalize", "dimensions", "input_type", "layers", "pooling")
         fields = {name: getattr(self, name) for name in same}
         fields |= {"max_tokens": self.truncate_prompt_tokens, "low": self.priority == "low"}
@@ -180,7 +180,7 @@ class VectorFields(TruncationFields, kw_only=True):
 
 
 def notes_of(report: Report, ignored: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields of an answer about texts that were cut and fields without an effect, if there are any."""
+    """Return an answer's fields about texts that were cut and about ignored fields, if there are any."""
     notes: dict[str, Any] = {"truncated": report.truncated} if report.truncated else {}
     return notes | ({"ignored": ignored} if ignored else {})
 
@@ -211,7 +211,7 @@ _NAMES = {b"{": "an object", b"n": "null", b"t": "true", b"f": "false"}
 
 
 def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
-    """Read a request; return it, and the names of the fields that it has and `kind` does not.
+    """Parse a request; return it, and the names of its fields that `kind` does not have.
 
     Raises
     ------
@@ -261,13 +261,13 @@ def is_object(raw: Raw) -> bool:
 
 
 def not_empty(values: Sequence[Any], field: str) -> None:
-    """Refuse an empty list."""
+    """Raise an error for an empty list."""
     if not values:
         raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
 
 
 def read_inputs(raw: Raw, field: str, *, ids: bool = True) -> list[Any]:
-    """Read a text, texts, or token ids: the list of texts, or of lists of ids.
+    """Read a text, texts, or token ids; return a list of texts, or of lists of ids.
 
     Raises
     ------
@@ -295,7 +295,7 @@ def read_lists(raw: Raw, field: str) -> list[list[str]]:
 
 
 def read_pairs(raw: Raw, field: str) -> tuple[list[tuple[str, str | None]], bool]:
-    """Read a text, a pair, or a list of lists with one text or two; return the list, and whether it was one.
+    """Read a text, a pair, or a list of lists with one text or two; return a list, and whether it was one item.
 
     Raises
     ------
@@ -363,7 +363,7 @@ def array_file(vectors: FloatArray) -> bytes:
 
 
 def joined(start: bytes, parts: Iterator[bytes], end: bytes) -> bytes:
-    """Return bytes with commas between them."""
+    """Join parts of bytes with commas, between `start` and `end`."""
     whole = [*parts] or [b""]
     whole[0] = start + whole[0]
     whole[-1] += end

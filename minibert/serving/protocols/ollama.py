@@ -106,7 +106,7 @@ def _model(engine: Engine, name: str | None) -> Embedder:
 
 
 def model_list(engine: Engine) -> dict[str, Any]:
-    """Return Ollama's list of models, whose names have tags; programs look there for the name with its tag."""
+    """Return Ollama's list of models. The names have tags, because programs search it for a name with its tag."""
     names = [name if ":" in name.rpartition("/")[2] else f"{name}:{_TAG}" for name in engine.models]
     return {"models": [{"name": name, "model": name, "size": 0, "digest": "", "details": {}} for name in names]}
 

@@ -1,4 +1,4 @@
-"""text-embeddings-inference's protocol, and ranks in the form of Cohere and Jina.
+"""text-embeddings-inference's protocol, and rerank requests in the form of Cohere and Jina.
 
 Source: text-embeddings-inference 1.9, router/src/http/types.rs and server.rs.
 """
@@ -43,7 +43,7 @@ class RootRequest(base.Struct):
 
 
 class SimilarityInputs(base.Struct):
-    """A sentence, and those that are compared with it."""
+    """A sentence, and the sentences that are compared with it."""
 
     source_sentence: str
     sentences: list[str]
