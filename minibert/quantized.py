@@ -1,4 +1,4 @@
-"""The part of `minibert.vectors.similarity` that quantizes, under its public name."""
+"""The quantization functions of `minibert.vectors.similarity`, under their public name."""
 
 from minibert.vectors.similarity import PRECISIONS, quantization_ranges, quantize_embeddings
 
