@@ -1,4 +1,4 @@
-"""One text of 22 tokens beside two lower bounds of its time: reading the weights, and computing the products.
+"""One text of 22 tokens compared with two lower bounds of its time: reading the weights, and computing the products.
 
     python -m benchmarks.bounds [--write]
 

@@ -1,4 +1,4 @@
-"""`minibert embed --on ray:local` beside `minibert embed` on the same texts: texts per second from a file to an array.
+"""`minibert embed --on ray:local` against `minibert embed` on the same texts: texts per second from a file to an array.
 
     python -m benchmarks.cluster [--write] [--texts N] [--rounds N]
 

@@ -1,4 +1,4 @@
-"""Corpora: peak memory of `minibert embed` as the corpus grows, and its texts per second beside the other libraries'.
+"""Corpora: peak memory of `minibert embed` as the corpus grows, and its texts per second against the other libraries'.
 
     python -m benchmarks.corpus [--write] [--texts FILE]
 

@@ -1,4 +1,4 @@
-"""The forward pass beside transformers (sdpa), onnxruntime (fused BERT graph) and OpenVINO (f32).
+"""The forward pass compared with transformers (sdpa), onnxruntime (fused BERT graph) and OpenVINO (f32).
 
     python -m benchmarks.end_to_end [--write]
 

@@ -1,4 +1,4 @@
-"""The versions and the processor that figures are measured with, and the peak memory of a process."""
+"""The versions and the processor of a measurement, and the peak memory of a process."""
 
 from __future__ import annotations
 

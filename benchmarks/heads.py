@@ -1,4 +1,4 @@
-"""The models with heads beside transformers (sdpa) and onnxruntime (fused BERT graph): ids in, logits out.
+"""The models with heads compared with transformers (sdpa) and onnxruntime (fused BERT graph): ids in, logits out.
 
     python -m benchmarks.heads [--write]
 

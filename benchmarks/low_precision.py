@@ -1,4 +1,4 @@
-"""The compute types beside the low precision of other engines: the time of a forward.
+"""The compute types compared with the low precision of other engines: the time of a forward.
 
     python -m benchmarks.low_precision [--write] [--only MiniLM | bert-base]
 

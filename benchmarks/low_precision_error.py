@@ -1,4 +1,4 @@
-"""The error of the compute types on real texts, beside the low precision of other engines (MiniLM).
+"""The error of the compute types on real texts, compared with the low precision of other engines (MiniLM).
 
     python -m benchmarks.low_precision_error [--write]
 

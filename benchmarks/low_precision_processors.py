@@ -1,4 +1,4 @@
-"""Where a compute type is slower than float32: the time of a layer's products on processors that this one can act as.
+"""Compute types that are slower than float32: the time of a layer's products on each processor this one can imitate.
 
     python -m benchmarks.low_precision_processors [--seconds 2]
 

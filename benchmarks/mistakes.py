@@ -1,4 +1,4 @@
-"""What minibert.parity says about ports with known mistakes: found or not, and under which name.
+"""The results of minibert.parity for ports with known mistakes: found or not, and under which name.
 
     python -m benchmarks.mistakes [--write] [--models odd,large,MiniLM] [--dumps "all names"] [--keep FILE]
 

@@ -1,4 +1,4 @@
-"""How far correct runtimes are from the float64 truth, in the units of `minibert.parity`: the budget must let all pass.
+"""The distance of correct runtimes from float64, in the units of `minibert.parity`: all must be within the budget.
 
     python -m benchmarks.ports [--write] [--only NAME ...] [--checkpoints NAME ...] [--keep FILE]
 

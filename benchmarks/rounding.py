@@ -1,4 +1,4 @@
-"""Which op sets the rest of the error: the RMS error of the last hidden state if only one op is minibert's.
+"""The share of each op in the error: the RMS error of the last hidden state if only one op is minibert's.
 
     python -m benchmarks.rounding [--write]
 

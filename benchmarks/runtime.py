@@ -1,4 +1,4 @@
-"""minibert beside other libraries on the same machine: a busy core, many callers, the first vector, memory.
+"""minibert compared with other libraries on the same machine: a busy core, many callers, the first vector, memory.
 
     python -m benchmarks.runtime [--write]
 

@@ -1,4 +1,4 @@
-"""The service under load, beside `encode` in this process and beside other services.
+"""The service under load, compared with `encode` in this process and compared with other services.
 
     python -m benchmarks.serving [--write] [--soak MINUTES] [--only TABLE]
 

@@ -1,4 +1,4 @@
-"""Texts per second, from text to vector, on texts with the lengths of real ones; beside three other pipelines.
+"""Texts per second, from text to vector, on texts with the lengths of real ones; compared with three other pipelines.
 
     python -m benchmarks.texts [--write]
 

@@ -1,4 +1,4 @@
-"""What recording costs: time beside a plain call and beside both outputs, and peak memory beside what is recorded.
+"""The cost of recording: time compared with a plain call and with both outputs, peak memory with the recorded size.
 
     python -m benchmarks.trace [--write]
 

@@ -1,4 +1,4 @@
-"""minibert extract: Google's JSON lines beside transformers; the binary format is written and read back."""
+"""minibert extract: Google's JSON lines compared with transformers; the binary format is written and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels beside their twins in reference.py and the float64 definitions, and the rest of their contract."""
+"""The kernels compared with their twins in reference.py and the float64 definitions, and the rest of their contract."""
 
 from __future__ import annotations
 

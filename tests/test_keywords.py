@@ -1,4 +1,4 @@
-"""Keywords and names of transformers: values that change nothing are taken, others are refused with the remedy."""
+"""Keywords and names of transformers: values that do not change a result are accepted, others refused with a remedy."""
 
 from __future__ import annotations
 

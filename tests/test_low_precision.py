@@ -1,4 +1,4 @@
-"""int16, int8 and both: the bits of the twin, sums that cannot overflow, hostile numbers, the error on real texts."""
+"""int16, int8 and int8_int16: the bits of the NumPy twin, sums that cannot overflow, hostile numbers, the error."""
 
 from __future__ import annotations
 

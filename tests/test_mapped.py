@@ -1,4 +1,4 @@
-"""Arrays in mapped files: one writer, checks before a file is used, damage, other users, files that nobody uses."""
+"""Arrays in mapped files: one writer, checks before a file is used, damage, other users, unused files."""
 
 from __future__ import annotations
 

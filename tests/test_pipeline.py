@@ -1,4 +1,4 @@
-"""modules.json and its modules, in both generations of files, beside sentence-transformers; and refused modules."""
+"""modules.json and its modules, in both generations of files, against sentence-transformers; and refused modules."""
 
 from __future__ import annotations
 

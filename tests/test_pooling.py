@@ -1,4 +1,4 @@
-"""Pooling beside sentence-transformers' Pooling module and bert-as-service's formulas; equal bits in any batch."""
+"""Pooling against sentence-transformers' Pooling module and bert-as-service's formulas; equal bits in any batch."""
 
 from __future__ import annotations
 

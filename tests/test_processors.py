@@ -1,4 +1,4 @@
-"""The same bits on every processor: machine code for three kinds of registers, each in a process of its own."""
+"""The same bits on every processor: machine code for three widths of registers, each in its own process."""
 
 from __future__ import annotations
 

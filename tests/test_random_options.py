@@ -1,4 +1,4 @@
-"""Encoders and pipelines with random options, beside sentence-transformers and transformers.
+"""Encoders and pipelines with random options, compared with sentence-transformers and transformers.
 
 Each case draws its options from a seed. A sample runs by default, a few hundred cases under `slow`.
 """

@@ -1,4 +1,4 @@
-"""The reference ops beside their float64 definitions, and the activations beside transformers'."""
+"""The reference ops compared with their float64 definitions, and the activations compared with transformers'."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs for sentence-transformers pass, call and set beyond texts: accepted where it changes nothing."""
+"""Keywords, methods and attributes of sentence-transformers programs: accepted if they do not change a result."""
 
 from __future__ import annotations
 

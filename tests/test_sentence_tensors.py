@@ -1,4 +1,4 @@
-"""Tensors of torch: in, out, and never loaded unless they are asked for; beside sentence-transformers."""
+"""Tensors of torch: in, out, and never loaded unless they are asked for; compared with sentence-transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores, quantization and search, beside sentence_transformers.util and their formulas."""
+"""Scores, quantization and search, compared with sentence_transformers.util and their formulas."""
 
 from __future__ import annotations
 

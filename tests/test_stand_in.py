@@ -1,4 +1,4 @@
-"""The stand-in for sentence_transformers: registered in a process of its own, with small libraries made here."""
+"""The stand-in for sentence_transformers: registered in its own process, with small libraries made here."""
 
 from __future__ import annotations
 

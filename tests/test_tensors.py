@@ -1,4 +1,4 @@
-"""Tensors at the border: tensors in, tensors out; torch stays unloaded until a program asks for it."""
+"""Torch tensors: tensors in, tensors out; torch is not loaded until a program asks for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The call sequences of well-known tutorials, on the real MiniLM weights beside transformers.
+"""The call sequences of well-known tutorials, on the real MiniLM weights compared with transformers.
 
 The tests of the values that the authors printed need bert-base-uncased from the hub, so they are marked `network`.
 """

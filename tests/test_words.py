@@ -1,4 +1,4 @@
-"""Combined layers, vectors of tokens, words and spans, occurrences of a word: beside transformers and formulas."""
+"""Combined layers, vectors of tokens, words and spans, occurrences of a word: against transformers and formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of an exported ONNX graph: each alias of the table beside the value that onnxruntime computes there."""
+"""The names of an exported ONNX graph: each alias of the table against the value that onnxruntime computes there."""
 
 from __future__ import annotations
 

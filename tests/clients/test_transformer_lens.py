@@ -1,4 +1,4 @@
-"""TransformerLens' names of intermediate values: each alias of the table beside the value of its own forward."""
+"""TransformerLens' names of intermediate values: each alias of the table compared with the value of its own forward."""
 
 from __future__ import annotations
 

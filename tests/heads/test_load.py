@@ -1,4 +1,4 @@
-"""`minibert.load`: the class that config.json names, or the one whose tensors are there."""
+"""`minibert.load`: the class that config.json names, or the class whose tensors the file has."""
 
 from __future__ import annotations
 

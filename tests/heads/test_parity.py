@@ -1,4 +1,4 @@
-"""The logits of each head beside transformers: their error against float64, and all output fields."""
+"""The logits of each head compared with transformers: their error against float64, and all output fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The analyses read a model made by hand, of which it is known what each attention head does."""
+"""The analyses on a model made by hand, in which the behaviour of each attention head is known."""
 
 from __future__ import annotations
 

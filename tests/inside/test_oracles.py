@@ -1,4 +1,4 @@
-"""The analyses of models beside hooks on transformers in float64, and beside the papers' formulas written out."""
+"""The analyses of models against hooks on transformers in float64, and against the papers' formulas written out."""
 
 from __future__ import annotations
 

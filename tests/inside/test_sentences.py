@@ -1,4 +1,4 @@
-"""The parts of a cosine, and leaving out tokens: beside transformers in float64, and beside the cosine itself."""
+"""The parts of a cosine, and leaving out tokens: against transformers in float64, and against the cosine itself."""
 
 from __future__ import annotations
 

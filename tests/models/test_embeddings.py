@@ -1,4 +1,4 @@
-"""The embeddings as separate steps, beside transformers'."""
+"""The embeddings as separate steps, compared with transformers'."""
 
 from __future__ import annotations
 

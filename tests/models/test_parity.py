@@ -1,4 +1,4 @@
-"""`BertModel` beside transformers, and ways to compute the same results."""
+"""`BertModel` compared with transformers, and ways to compute the same results."""
 
 from __future__ import annotations
 

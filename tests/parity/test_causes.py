@@ -1,4 +1,4 @@
-"""Causes that are true: ports of people who had not written the catalogue, each of which once got a false cause."""
+"""Ports by people who did not write the catalogue: each once got a false cause and must get the true one."""
 
 from __future__ import annotations
 

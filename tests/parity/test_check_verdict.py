@@ -1,4 +1,4 @@
-"""`minibert.parity.check`: verdicts, the first wrong name, units, places that are masked, names that hold others."""
+"""`minibert.parity.check`: verdicts, the first wrong name, units, masked positions, mislabelled names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diagnosis: the right cause, alternatives that this dump cannot tell apart, no cause for what has none."""
+"""Diagnosis: the right cause, alternatives that the dump cannot distinguish, no cause if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`CrossEncoder` beside sentence-transformers: the same scores and orders; the same bits alone and in any batch."""
+"""`CrossEncoder` against sentence-transformers: the same scores and orders; the same bits alone and in any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SparseEncoder` beside sentence-transformers: the same words and weights; the same bits alone and in any batch."""
+"""`SparseEncoder` against sentence-transformers: the same words and weights; the same bits alone and in any batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that want much: nobody else waits for them, and what they take is counted."""
+"""Clients that ask for too much: other clients do not wait for them, and the resources they use are counted."""
 
 from __future__ import annotations
 

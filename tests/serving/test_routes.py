@@ -1,4 +1,4 @@
-"""The routes of all protocols over ASGI: answers beside `encode` and `predict`, errors, headers, OpenAPI."""
+"""The routes of all protocols over ASGI: answers compared with `encode` and `predict`, errors, headers, OpenAPI."""
 
 from __future__ import annotations
 

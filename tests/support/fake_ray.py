@@ -1,4 +1,4 @@
-"""As much of Ray as `RayWorkers` uses, in one process: actors whose calls end in any order, and that die on demand."""
+"""The part of Ray that `RayWorkers` uses, in one process: actors end calls in any order, and die on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions in compiled code, called from Python: each array is passed as its address."""
+"""Call compiled functions from Python; each array is passed as its address."""
 
 from __future__ import annotations
 

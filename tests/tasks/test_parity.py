@@ -1,4 +1,4 @@
-"""Each task beside the pipeline of transformers, on the same random checkpoints and on splade-tiny, on real texts.
+"""Each task against the pipeline of transformers, on the same random checkpoints and on splade-tiny, on real texts.
 
 The same labels, words, characters and order; scores within 1e-5. A case is one text with one set of arguments.
 """

@@ -1,4 +1,4 @@
-"""question-answering beside a brute force over all spans of all windows, from the logits of transformers.
+"""question-answering compared with a brute force over all spans of all windows, from the logits of transformers.
 
 transformers 5 does not have this task. The definitions are those of the documentation of its version 4.
 """

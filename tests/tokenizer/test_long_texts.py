@@ -1,4 +1,4 @@
-"""Long texts are tokenized in pieces: their tokens are those of the whole text, and no further read than needed."""
+"""Long texts are tokenized in pieces: the tokens equal those of the whole text, and no more is read than needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""save_pretrained: minibert and transformers load the folder as what was saved."""
+"""save_pretrained: minibert and transformers load the folder as the tokenizer that was saved."""
 
 from __future__ import annotations
 

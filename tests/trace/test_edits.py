@@ -1,4 +1,4 @@
-"""Edits: each beside the same change by a hook on transformers; edits that are refused; bits that stay."""
+"""Edits: each compared with the same change by a hook on transformers; edits that are refused; bits that stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording: no bit changes, whatever is recorded; every head, steps, threads, streams, memory, unusual batches."""
+"""Recording does not change a bit, whatever is recorded: heads, steps, threads, streams, memory, unusual batches."""
 
 from __future__ import annotations
 
