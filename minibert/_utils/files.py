@@ -1,4 +1,4 @@
-"""Read the files of a model as data: regular files only, strict JSON, size limits. Write files completely or not."""
+"""Read a model's files as data: regular files only, strict JSON, size limits. Write files completely or not at all."""
 
 from __future__ import annotations
 

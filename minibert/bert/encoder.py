@@ -51,7 +51,7 @@ from minibert.bert.weights import LayerWeights, Weights
 
 
 class HiddenState(NamedTuple):
-    """One of the L + 1 hidden states, and the attention probs of the layer that made it (None if not asked for)."""
+    """One of the L + 1 hidden states, and the attention probs of the layer that made it (None if not requested)."""
 
     hidden_state: FloatArray
     attention_probs: list[FloatArray] | None
@@ -60,7 +60,7 @@ class HiddenState(NamedTuple):
 def forward(
     weights: Weights, batch: PackedBatch, ops: Ops, *, probs_layers: Collection[int] = ()
 ) -> Iterator[HiddenState]:
-    """Yield every hidden state in turn: the embeddings' output, then that of each layer.
+    """Yield every hidden state in turn: the embeddings' output, then the output of each layer.
 
     This is a generator: stop iterating, and the remaining layers are not computed.
 

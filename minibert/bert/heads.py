@@ -1,4 +1,4 @@
-"""The heads of BERT: what is computed from the last hidden state for one task. To be read after encoder.py.
+"""The heads of BERT: each computes the result of one task from the last hidden state. Read it after encoder.py.
 
 - Devlin et al. 2018 (arXiv 1810.04805): section 3.1 (the two tasks of pre-training), section 4 and figure 4 (others).
 - The formulas are those of transformers 5.23:

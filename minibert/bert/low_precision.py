@@ -50,7 +50,7 @@ _ROWS = 64  # that are quantised at once, so that a whole weight in float64 is n
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How a compute type represents numbers.
+    """The number format of a compute type.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class Linear:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """The shape of the weight, (N, K)."""
         N, K = self.weight.shape
         return N, K
 
@@ -70,11 +70,11 @@ class PreparedLinear(Protocol):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The module paths of the `Linear` it was made from."""
+        """The module paths of the `Linear` from which it was made."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K), without computing the weight."""
+        """The shape of the weight, (N, K); the weight is not computed for that."""
 
     @property
     def weight(self) -> FloatArray:
@@ -86,7 +86,7 @@ class PreparedLinear(Protocol):
 
 
 class AttentionOutput(NamedTuple):
-    """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if not asked for."""
+    """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if not requested."""
 
     context: FloatArray
     scores: list[FloatArray] | None

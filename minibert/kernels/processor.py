@@ -151,7 +151,7 @@ TILE_ROWS, TILE_BYTES = 16, 64  # of a register of AMX: rows, and bytes of a row
 
 
 class Dot(NamedTuple):
-    """How a processor multiplies words."""
+    """The instruction with which a processor multiplies words, and its layout of numbers."""
 
     name: str  # of the instruction in LLVM, after "llvm."; "AMX" for its instructions; "" for plain multiplications
     lanes: int  # words that one instruction multiplies

@@ -372,7 +372,7 @@ class VectorModel(SentenceModel):
 
     @property
     def similarity_fn_name(self) -> str:
-        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable, also as an enum.
+        """The function of `similarity`: "cosine", "dot", "euclidean" or "manhattan". Settable, also as an enum.
 
         None sets the default of the class.
         """

@@ -45,7 +45,7 @@ class _Cuts:
 
 
 class RawOptions(NamedTuple):
-    """How texts are tokenized.
+    """The options of a tokenization.
 
     Parameters
     ----------

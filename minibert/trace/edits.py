@@ -1,4 +1,4 @@
-"""`Edit`: a change of intermediate values; and all edits of one forward: checked, applied, reported.
+"""`Edit`: a change of intermediate values. `Edits`: check, apply and report all edits of one forward pass.
 
 A sequence's values are (S, width), (A, S, S) for scores and probs, or (width,) for the values of [CLS] alone. An edit
 gets a copy. Numbers that it leaves as they are keep their bits, also in everything that is computed from them.
@@ -117,12 +117,12 @@ class Edit:
 
     @classmethod
     def zero(cls, **where: Indices) -> Edit:
-        """Set to 0."""
+        """Set the value to 0."""
         return cls((Change("zero", np.float64(0), _where("zero", where)),))
 
     @classmethod
     def mean(cls, over: Literal["tokens", "features", "heads"] = "tokens", **where: Indices) -> Edit:
-        """Replace by the mean over the tokens of the sequence, over the features of the token, or over the heads.
+        """Replace the value by its mean over the sequence's tokens, over the token's features, or over the heads.
 
         The mean is that of the whole axis, also if only a part is replaced. The axis "features" of scores and probs is
         that of the keys.
@@ -132,22 +132,22 @@ class Edit:
 
     @classmethod
     def scale(cls, factor: npt.ArrayLike, **where: Indices) -> Edit:
-        """Multiply by numbers."""
+        """Multiply the value by numbers."""
         return cls((Change("scale", _numbers("factor", factor), _where("scale", where)),))
 
     @classmethod
     def add(cls, value: npt.ArrayLike, **where: Indices) -> Edit:
-        """Add numbers; to scores also -inf, which makes the probs 0."""
+        """Add numbers to the value; -inf can be added to scores and makes the probs 0."""
         return cls((Change("add", _numbers("value", value), _where("add", where)),))
 
     @classmethod
     def replace(cls, value: npt.ArrayLike, **where: Indices) -> Edit:
-        """Replace by numbers."""
+        """Replace the value by numbers."""
         return cls((Change("replace", _numbers("value", value), _where("replace", where)),))
 
     @classmethod
     def patch(cls, other: Trace, **where: Indices) -> Edit:
-        """Replace by the values of the same name in another trace: of the same sequence, or of its only one.
+        """Replace by the value of the same name in another trace: that of the same sequence, or of its only sequence.
 
         The two sequences must have the same masks.
         """
@@ -157,7 +157,7 @@ class Edit:
 
     @classmethod
     def noise(cls, sd: float, seed: int = 0, **where: Indices) -> Edit:
-        """Add normal noise with the standard deviation `sd`.
+        """Add normal noise to the value, with the standard deviation `sd`.
 
         The numbers depend on the seed, on the name and on the row of the sequence in the batch.
         """

@@ -354,7 +354,7 @@ class Trace(Mapping[str, FloatArray]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that `save` wrote; `output` is None then.
+        """Read a file that `save` wrote; the `output` of the trace is None.
 
         Raises
         ------

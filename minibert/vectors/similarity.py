@@ -333,7 +333,7 @@ def quantize_embeddings(
     ranges: npt.ArrayLike | None = None,
     calibration_embeddings: npt.ArrayLike | None = None,
 ) -> Any:
-    """Store vectors in fewer bits.
+    """Quantize vectors, to store them in fewer bits.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Write a trace as one HTML file that needs nothing else: `Trace.page` and `Trace.show`.
+"""`Trace.page` and `Trace.show`: write a trace as one self-contained HTML file.
 
 The file holds page.css, open.js, and compressed in one string: page.js, a description in JSON and the numbers of
 data.py. Its content policy forbids every request, and every script and style but these three. The same trace gives
