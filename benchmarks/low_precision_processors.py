@@ -3,7 +3,7 @@
     python -m benchmarks.low_precision_processors [--seconds 2]
 
 Numba compiles for the processor that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name, so one machine shows what the
-instructions of another kind give; how fast they are is that of this machine. The rule `words.is_faster` must
+instructions of another kind give; how fast they are is that of this machine. The rule `processor.is_faster` must
 agree with these ratios. Each processor is a process, in which the types run in turn on one thread: the least time of
 the CPU for the four products of a layer of MiniLM, 64 rows, divided by that of float32.
 """

@@ -1,3 +1,3 @@
-"""Stand-ins for other libraries, each behind an explicit import: see README.md."""
+"""Stand-ins for other libraries; each one needs an explicit import. See README.md."""
 
 __all__: list[str] = []

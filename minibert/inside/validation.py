@@ -59,7 +59,7 @@ def check_inputs(function: str, inputs: object, name: str = "inputs") -> dict[st
 
 
 def as_trace(function: str, model: object, given: object, record: Record) -> Trace:
-    """Return a trace as it is, or run the model on inputs and record what is needed.
+    """Return a trace unchanged, or run the model on inputs and record what is needed.
 
     Raises
     ------

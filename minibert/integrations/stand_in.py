@@ -183,7 +183,7 @@ class _Distribution(Distribution):
 
 
 def install() -> ModuleType:
-    """Make `import sentence_transformers` give the stand-in, in this process; do nothing if it does so already.
+    """Make `import sentence_transformers` load the stand-in in this process; do nothing if it already does.
 
     Raises
     ------

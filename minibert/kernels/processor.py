@@ -258,7 +258,7 @@ class Words(NamedTuple):
         return groups * self.steps + -(-groups // self.scales_unit) * self.scales_unit
 
     def panel_shape(self, K: int) -> tuple[int, int]:
-        """Return the shape of a panel for K features: groups, and the words of one."""
+        """Return the shape of a panel for K features: (groups, words of a group)."""
         return self.form.groups(K), self.group_bytes // _WORD
 
 
@@ -269,7 +269,7 @@ def words_of(name: str) -> Words:
 
 
 def is_faster(compute_type: str) -> bool:
-    """Return whether a compute type is at least as fast as float32 on this processor: a rule, measured on x86-64.
+    """Return whether a compute type is at least as fast as float32 on this processor; the rule was measured on x86-64.
 
     On a Xeon that acts as other processors, the products of int16 and int8 take 0.82 and 0.83 times as long as those of
     float32 with AVX2 alone, and 0.95 and 0.97 with AVX-512 without VNNI. On a Zen 5 it is 0.69 and 0.77, and 0.69 and

@@ -568,7 +568,7 @@ def one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
 
 
 def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:
-    """Convert the results of `encode` into the kind that was asked for.
+    """Convert the results of `encode` to the requested type.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pooling: the vectors of a text's tokens -> one vector of the text, dense or of words (SPLADE)."""
+"""Pooling: the vectors of a text's tokens -> one vector of the text, dense or over the vocabulary (SPLADE)."""
 
 from __future__ import annotations
 

@@ -454,7 +454,7 @@ class SentenceTransformer(VectorModel):
     # -- vectors to scores
 
     def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> Any:
-        """Score every vector of one collection with every one of another, by `similarity_fn_name`: (m, n).
+        """Score every vector of one collection with every vector of another, by `similarity_fn_name`: (m, n).
 
         Returns
         -------

@@ -318,7 +318,7 @@ class SparseEncoder(VectorModel):
         return found[0] if vectors.ndim == 1 else found
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Score every vector of one collection with every one of another, by `similarity_fn_name`: (m, n).
+        """Score every vector of one collection with every vector of another, by `similarity_fn_name`: (m, n).
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""`serve`: the application on a socket, until the process is asked to end."""
+"""`serve`: run the application on a socket until a signal ends the process."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ def simulate(
         The names to return; "sentence_embedding" stands for one vector per text. The default is all
         names of the model, and the vector if the mistake is one with the vector.
     pooling, normalize
-        How the right vector is made: a key of `mistakes.POOLINGS`, and whether it gets length 1.
+        How the right vector is made: a key of `formulas.POOLINGS`, and whether it gets length 1.
 
     Returns
     -------

@@ -96,7 +96,7 @@ def fit_leak(scores: FloatArray, probs: FloatArray, mask: npt.NDArray[np.bool_])
 
 
 def fit_columns(wanted: FloatArray, given: FloatArray) -> Int64Array | None:
-    """Return the order of columns with which `wanted` (N, H) becomes `given`, or None if it is not a permutation.
+    """Return the permutation of columns that turns `wanted` (N, H) into `given`; None if there is no such permutation.
 
     ``wanted[:, order]`` is near `given`. Columns are matched by correlation; the order as it is counts as no fit.
     """

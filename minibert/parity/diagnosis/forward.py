@@ -144,7 +144,7 @@ class Recipe(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """One mistake.
+    """One mistake of a port: what it changes, and how to repair it.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ class Measured:
 
 
 def rms(values: FloatArray) -> float:
-    """Return the root of the mean square; 0 for no values."""
+    """Return the root mean square; 0 for no values."""
     with np.errstate(all="ignore"):
         return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
 
