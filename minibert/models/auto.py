@@ -75,7 +75,7 @@ def _class_of(name: str) -> type[BertModel | BertHead[Any]]:
 class AutoModel:
     """The model of a BERT checkpoint: `from_pretrained` gives a `BertModel`."""
 
-    _model: ClassVar[type[BertPreTrainedModel]] = BertModel
+    _model: ClassVar[type[BertPreTrainedModel[Any]]] = BertModel
 
     def __init__(self, *arguments: object, **keywords: object) -> None:
         name = type(self).__name__

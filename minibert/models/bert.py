@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,16 @@ TOKENS_PER_STEP = 1024
 _Output = TypeVar("_Output", bound=ModelOutput)
 
 
-class BertPreTrainedModel(Fixed, TorchLike):
+class CallOptions(NamedTuple):
+    """The options of one call of a model; see `BertPreTrainedModel.__call__`."""
+
+    hidden_states: Selection | None
+    attentions: Selection | None
+    num_layers: int | None
+    positions: npt.ArrayLike | None
+
+
+class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
     """The base class of `BertModel` and the models with heads: loading, weights and ops, and methods known from torch.
 
     Attributes
@@ -73,7 +82,15 @@ class BertPreTrainedModel(Fixed, TorchLike):
     stream = tracing.stream
     value_names = tracing.value_names
 
-    def __init__(self, weights: Weights | None, ops: Ops | None, return_dict: bool) -> None:
+    def __init__(
+        self,
+        weights: Weights | None = None,
+        ops: Ops | None = None,
+        *,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection = False,
+        return_dict: bool = True,
+    ) -> None:
         name = type(self).__name__
         # Both are required. They may be None so that BertModel(config), which transformers allows, gets this message.
         if not isinstance(weights, Weights) or not isinstance(ops, Ops):
@@ -84,11 +101,99 @@ class BertPreTrainedModel(Fixed, TorchLike):
             )
         vars(self).update(config=weights.config, weights=weights, ops=ops)
         self._return_dict = bool(return_dict)
+        kept = self._keeps_hidden_states if output_hidden_states is None else output_hidden_states
+        self._make_parts(kept, output_attentions)
+
+    def _make_parts(self, hidden_states: Selection, attentions: Selection) -> None:
+        """Make the parts of a model from its weights and ops."""
+        raise NotImplementedError
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        num_layers: int | None = None,
+        positions: npt.ArrayLike | None = None,
+        return_dict: bool | None = None,
+        **harmless: Any,
+    ) -> _Output:
+        """Run the model on B sequences of S token positions; masked tokens are not computed.
+
+        Arrays, lists and tensors of torch are accepted. If an input is a tensor, the output holds tensors.
+
+        Parameters
+        ----------
+        input_ids : int array of shape (B, S), in [0, vocab_size)
+            `BertForMultipleChoice` has one axis more in all inputs.
+        attention_mask : array of 0 and 1, or bool, of shape (B, S), optional
+            0 masks a token. Any tokens may be masked, also a whole row. Default: none is masked.
+        token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
+            Default: zeros.
+        position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
+            Default: the column; the mask does not change it.
+        inputs_embeds : float array of shape (B, S, H), optional
+            Word vectors instead of `input_ids`. Do not give hidden_states[0]; see `BertEmbeddings.__call__`.
+        output_hidden_states : bool, int or ints, optional
+            Which of the L + 1 hidden states to keep; the others are None. 0 is the embeddings' output, not False.
+        output_attentions : bool, int or ints, optional
+            Which of the L layers' attention probs to keep; 0 is the first layer.
+        num_layers : int, optional
+            Only for `BertModel`: stop after this number of layers, 0 to L. Below L, last_hidden_state and pooler_output
+            are None.
+        positions : int array of shape (n, 2), optional
+            Only for a masked-LM head: the row and the column of each token whose logits are wanted, as
+            ``np.argwhere(input_ids == tokenizer.mask_token_id)`` gives them. The decoder, H x V numbers, runs for these
+            tokens only. Each result has the same bits as without `positions`. Default: all tokens.
+        return_dict : bool, optional
+            False: return the tuple of the output's values.
+        **harmless
+            Keywords of transformers at values that change nothing, such as ``labels=None`` or ``use_cache=False``.
+
+        Returns
+        -------
+        BertModelOutput, or the output that belongs to the head
+            New float32 arrays with zeros for masked tokens. B = 0 and S = 0 give empty arrays. The class of a model
+            with a head says the shape of its logits.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An input has the wrong kind, shape or range; the message names row, column and value. Or labels are given.
+        MemoryError
+            The result does not fit into the memory that this process may use.
+        """
+        name = type(self).__name__
+        check_keywords(name, harmless, FORWARD_KEYWORDS, function=type(self).__call__)
+        if num_layers is not None and self._head is not None:
+            raise TypeError(f"{name} has a head, which needs all layers, so it does not take num_layers=.")
+        if positions is not None and not self._has_decoder:
+            raise TypeError(f"{name} has no masked-LM head, so it does not take positions=.")
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        options = CallOptions(output_hidden_states, output_attentions, num_layers, positions)
+        return self._finish(self._compute(inputs, options), return_dict, *inputs.values())
+
+    forward = __call__
+
+    def _compute(self, inputs: Mapping[str, Any], options: CallOptions) -> _Output:
+        """Run the model on the inputs of a call, which are not checked yet."""
+        raise NotImplementedError
 
     @property
-    def base_model(self) -> BertPreTrainedModel:
+    def base_model(self) -> BertModel:
         """The model without its head; a `BertModel` itself."""
-        return getattr(self, self.base_model_prefix, self)
+        return getattr(self, self.base_model_prefix, self)  # type: ignore[arg-type]
 
     @property
     def compute_type(self) -> str:
@@ -187,11 +292,10 @@ class BertPreTrainedModel(Fixed, TorchLike):
             head=cls._head,
             sharing=sharing,
         )
-        kept = asked.output_hidden_states
         return cls(
             weights,
             ops,
-            output_hidden_states=cls._keeps_hidden_states if kept is None else kept,  # type: ignore[call-arg]
+            output_hidden_states=asked.output_hidden_states,
             output_attentions=asked.output_attentions,
             return_dict=asked.return_dict,
         )
@@ -251,12 +355,30 @@ class BertPreTrainedModel(Fixed, TorchLike):
         call = f"{type(self).__name__}.save_pretrained"
         save_model(call, save_directory, self.weights, harmless, head=self._head)
 
+    def get_input_embeddings(self) -> Embedding:
+        """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
+        return self.base_model.embeddings.word_embeddings
+
+    def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
+        """Return a model with the same weights and other ops, which compute in `dtype`; this model does not change.
+
+        The ops must be able to use the weights that the ops of this model prepared: a wrapped set of `model.ops`, or
+        one that reads ``linear.weight``.
+        """
+        base = self.base_model
+        hidden, attentions = (False if kept is None else kept for kept in (base._hidden_states, base._attentions))
+        model = type(self)(
+            self.weights, ops, output_hidden_states=hidden, output_attentions=attentions, return_dict=self._return_dict
+        )
+        model._result_dtype = model.base_model._result_dtype = dtype
+        return model
+
     def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
         return pack(self.config, **inputs)
 
-    def _check_keywords(self, keywords: Mapping[str, Any]) -> None:
-        """Check the keywords of a call that the model itself does not have."""
-        check_keywords(type(self).__name__, keywords, FORWARD_KEYWORDS, function=type(self).__call__)
+    @property
+    def _has_decoder(self) -> bool:
+        return self._head is not None and any(row.field == "decoder" for row in HEADS[self._head].rows)
 
     def _finish(self, output: _Output, return_dict: bool | None, *inputs: object) -> _Output:
         """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""
@@ -312,7 +434,7 @@ class StepHead(Protocol):
         """Take in the last hidden state of a step, of shape (t, H); `tokens` says which of the T tokens these are."""
 
 
-class BertModel(BertPreTrainedModel):
+class BertModel(BertPreTrainedModel[BertModelOutput]):
     """A BERT encoder: ids in, every hidden state out. `from_pretrained` makes it; threads may share it.
 
     A model does not change after it was made.
@@ -329,78 +451,14 @@ class BertModel(BertPreTrainedModel):
 
     _keeps_hidden_states = True
 
-    def __init__(
-        self,
-        weights: Weights | None = None,
-        ops: Ops | None = None,
-        *,
-        output_hidden_states: Selection = True,
-        output_attentions: Selection = False,
-        return_dict: bool = True,
-    ) -> None:
-        super().__init__(weights, ops, return_dict)
+    def _make_parts(self, hidden_states: Selection, attentions: Selection) -> None:
         vars(self).update(embeddings=BertEmbeddings(self.weights, self.ops), encoder=Encoder())
         num_layers = self.config.num_hidden_layers
-        self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
-        self._attentions = _select("output_attentions", output_attentions, num_layers)
+        self._hidden_states = _select("output_hidden_states", hidden_states, num_layers + 1)
+        self._attentions = _select("output_attentions", attentions, num_layers)
 
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        num_layers: int | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> BertModelOutput:
-        """Run the model on B sequences of S token positions; masked tokens are not computed.
-
-        Arrays, lists and tensors of torch are accepted. If an input is a tensor, the output holds tensors.
-
-        Parameters
-        ----------
-        input_ids : int array of shape (B, S), in [0, vocab_size)
-        attention_mask : array of 0 and 1, or bool, of shape (B, S), optional
-            0 masks a token. Any tokens may be masked, also a whole row. Default: none is masked.
-        token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
-            Default: zeros.
-        position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
-            Default: the column; the mask does not change it.
-        inputs_embeds : float array of shape (B, S, H), optional
-            Word vectors instead of `input_ids`. Do not give hidden_states[0]; see `BertEmbeddings.__call__`.
-        output_hidden_states : bool, int or ints, optional
-            Which of the L + 1 hidden states to keep; the others are None. 0 is the embeddings' output, not False.
-        output_attentions : bool, int or ints, optional
-            Which of the L layers' attention probs to keep; 0 is the first layer.
-        num_layers : int, optional
-            Stop after this number of layers, 0 to L. Below L, last_hidden_state and pooler_output are None.
-        return_dict : bool, optional
-            False: return the tuple of the output's values.
-        **harmless
-            Keywords of transformers at values that change nothing, such as ``head_mask=None`` or ``use_cache=False``.
-
-        Returns
-        -------
-        BertModelOutput
-            New float32 arrays with zeros for masked tokens. B = 0 and S = 0 give empty arrays.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An input has the wrong kind, shape or range; the message names row, column and value.
-        """
-        self._check_keywords(harmless)
-        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        output = self.run_packed(batch, output_hidden_states, output_attentions, num_layers)
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self._finish(output, return_dict, *inputs)
-
-    forward = __call__
+    def _compute(self, inputs: Mapping[str, Any], options: CallOptions) -> BertModelOutput:
+        return self.run_packed(self._pack(inputs), options.hidden_states, options.attentions, options.num_layers)
 
     def run_packed(
         self,
@@ -572,19 +630,6 @@ class BertModel(BertPreTrainedModel):
     def _steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
         return batch.steps(TOKENS_PER_STEP)
 
-    def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
-        """Return a model with the same weights and other ops, which compute in `dtype`; this model does not change.
-
-        The ops must be able to use the weights that the ops of this model prepared: a wrapped set of `model.ops`, or
-        one that reads ``linear.weight``.
-        """
-        hidden, attentions = (False if kept is None else kept for kept in (self._hidden_states, self._attentions))
-        model = type(self)(
-            self.weights, ops, output_hidden_states=hidden, output_attentions=attentions, return_dict=self._return_dict
-        )
-        model._result_dtype = dtype
-        return model
-
     def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
         if self.weights.pooler is not None:
             encoder.pooler(x, self.weights.pooler, step, self.ops)
@@ -605,10 +650,6 @@ class BertModel(BertPreTrainedModel):
         if logits:
             result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
         require_memory(needed, result, f"Give fewer texts at once, or keep less: {less}.")
-
-    def get_input_embeddings(self) -> Embedding:
-        """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
-        return self.embeddings.word_embeddings
 
 
 def _select(name: str, selection: Selection, count: int, *, reach: int | None = None) -> frozenset[int] | None:

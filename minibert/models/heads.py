@@ -17,18 +17,16 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import heads
-from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS, Weights
-from minibert.models.bert import BertModel, BertPreTrainedModel
-from minibert.models.embedding_layer import Embedding
+from minibert.bert.weights import HEADS
+from minibert.models.bert import BertModel, BertPreTrainedModel, CallOptions
 from minibert.models.inputs import as_numbers, check_ids, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import (
@@ -48,7 +46,7 @@ SLICE_BYTES = 1 << 24
 _Output = TypeVar("_Output", bound=ModelOutput)
 
 
-class BertHead(BertPreTrainedModel, Generic[_Output]):
+class BertHead(BertPreTrainedModel[_Output]):
     """The base class of the models with heads. Threads may share a model, because it does not change.
 
     Attributes
@@ -64,16 +62,7 @@ class BertHead(BertPreTrainedModel, Generic[_Output]):
     _output_type: ClassVar[Any]  # a class of models/outputs.py
     bert: BertModel
 
-    def __init__(
-        self,
-        weights: Weights | None = None,
-        ops: Ops | None = None,
-        *,
-        output_hidden_states: Selection = False,
-        output_attentions: Selection = False,
-        return_dict: bool = True,
-    ) -> None:
-        super().__init__(weights, ops, return_dict)
+    def _make_parts(self, hidden_states: Selection, attentions: Selection) -> None:
         needed, there = HEADS[self._head], self.weights.head and HEADS[self.weights.head.name].rows
         if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
             found = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"
@@ -81,84 +70,27 @@ class BertHead(BertPreTrainedModel, Generic[_Output]):
                 f"{type(self).__name__} was given weights with {found}. Use {type(self).__name__}.from_pretrained, "
                 "which loads the head that it needs."
             )
-        bert = BertModel(
-            self.weights, self.ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions
-        )
+        bert = BertModel(self.weights, self.ops, output_hidden_states=hidden_states, output_attentions=attentions)
         vars(self).update(bert=bert)
-
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        positions: npt.ArrayLike | None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> _Output:
-        """Compute the logits of the head; the class says their shape.
-
-        Parameters
-        ----------
-        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
-            As for `BertModel.__call__`; `BertForMultipleChoice` has one axis more.
-        positions : int array of shape (n, 2), optional
-            For a masked-LM head: the row and the column of each token whose logits are wanted, as
-            ``np.argwhere(input_ids == tokenizer.mask_token_id)`` gives them. The decoder, H x V numbers, runs for these
-            tokens only. Each result has the same bits as without `positions`. Default: all tokens.
-        output_hidden_states, output_attentions : bool, int or ints, optional
-            What else to keep; see `BertModel.__call__`.
-        return_dict : bool, optional
-            False: return the tuple of the output's values.
-        **harmless
-            Keywords of transformers at values that change nothing, such as ``labels=None``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An input has the wrong kind, shape or range; or labels are given.
-        MemoryError
-            The logits do not fit into the memory that this process may use.
-        """
-        self._check_keywords(harmless)
-        if positions is not None and not self._has_decoder:
-            raise TypeError(f"{type(self).__name__} has no masked-LM head, so it does not take positions=.")
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        batch = self._pack(inputs)
-        filled = self._logits_of(batch, positions)
-        states = self.bert.run_packed(batch, output_hidden_states, output_attentions, heads=filled)
-        output = self._output([head.logits for head in filled], states.hidden_states, states.attentions, inputs)
-        return self._finish(output, return_dict, *inputs.values())
-
-    forward = __call__
 
     @property
     def num_labels(self) -> int:
         """The number of labels in the config; if the head is a classifier, each result has as many logits."""
         return self.config.num_labels
 
-    def get_input_embeddings(self) -> Embedding:
-        """Return the word embeddings; see `BertModel.get_input_embeddings`."""
-        return self.bert.get_input_embeddings()
-
-    @property
-    def _has_decoder(self) -> bool:
-        return any(row.field == "decoder" for row in HEADS[self._head].rows)
-
     @property
     def _dense(self) -> Any:
         """The weights of `_formula`; the constructor has checked that they are there."""
         return getattr(self.weights.head, HEADS[self._head].rows[-1].field)
+
+    def _compute(self, inputs: Mapping[str, Any], options: CallOptions) -> _Output:
+        batch = self._pack(inputs)
+        filled = self._logits_of(batch, options.positions)
+        states = self.bert.run_packed(batch, options.hidden_states, options.attentions, heads=filled)
+        output: _Output = self._output(
+            [head.logits for head in filled], states.hidden_states, states.attentions, inputs
+        )
+        return output
 
     def _word_logits(self, x: FloatArray) -> FloatArray:
         predictions: Any = self.weights.head and self.weights.head.predictions
@@ -196,13 +128,6 @@ class BertHead(BertPreTrainedModel, Generic[_Output]):
     @property
     def _slice_bytes(self) -> int:
         return sys.maxsize if self._whole_steps else SLICE_BYTES
-
-    def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
-        """Return a model with the same weights and other ops; see `BertModel.with_ops`."""
-        model = type(self)(self.weights, ops, return_dict=self._return_dict)
-        vars(model).update(bert=self.bert.with_ops(ops, dtype))
-        model._result_dtype = dtype
-        return model
 
     def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
         if self._has_decoder:

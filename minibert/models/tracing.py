@@ -141,11 +141,6 @@ def value_names(model: Model, num_layers: int | None = None) -> Names:
 # --- one call ---
 
 
-def _base(model: Model) -> BertModel:
-    """Return the model without its head."""
-    return getattr(model, "bert", model)  # type: ignore[arg-type]
-
-
 def _plan(
     model: Model, inputs: Sequence[object], record: Record, edit: Mapping[str, EditValue] | None, num_layers: int | None
 ) -> _Plan:
@@ -171,7 +166,7 @@ def _plan(
 
 def _traced(model: Model, plan: _Plan, deliver: Deliver) -> Any:
     """Return a model that delivers and edits the values of one forward."""
-    steps = _base(model)._steps(plan.batch)
+    steps = model.base_model._steps(plan.batch)
     tracer = Tracer(model.ops, plan.names, steps, plan.record, plan.edits, deliver, model._result_dtype)
     traced: Any = model.with_ops(tracer.ops, model._result_dtype)
     # An edit gets all tokens of a sequence, so the head must not compute them in several parts.
@@ -185,7 +180,7 @@ def _streamed(model: Model, plan: _Plan, allow_noop: bool) -> Iterator[Site]:
     queue = Queue(plan.names)
     traced = _traced(model, plan, queue)
     stop = plan.names.sizes.num_layers
-    for _, step, i, state in _base(traced)._run(plan.batch, stop, ()):
+    for _, step, i, state in traced.base_model._run(plan.batch, stop, ()):
         if i == model.config.num_hidden_layers:
             traced._after_states(state.hidden_state, step)
         for site in queue.take():
@@ -215,7 +210,7 @@ def _check_memory(model: Model, plan: _Plan) -> None:
     """Refuse a trace that does not fit into memory, before anything is computed."""
     sizes = nbytes_of(plan.names, plan.batch, plan.record, np.dtype(model._result_dtype).itemsize)
     recorded = sum(sizes.values())
-    base, batch, config = _base(model), plan.batch, model.config
+    base, batch, config = model.base_model, plan.batch, model.config
     states = max(1, len(base._hidden_states or ())) * config.hidden_size
     pairs = len(base._attentions or ()) * config.num_attention_heads * batch.mask.shape[1]
     output = np.dtype(model._result_dtype).itemsize * batch.mask.size * (states + pairs)
