@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,15 @@ def test_activations(tmp_path: Path, activation: str, backend: str) -> None:
 )
 def test_other_modules(tmp_path: Path, step: Any) -> None:
     assert_equal_to_theirs(model_with_modules(tmp_path / "model", [MEAN, step]))
+
+
+def test_a_model_with_modules_can_be_copied(tmp_path: Path) -> None:
+    """A vector of the copy has the same bits."""
+    norm = ("LayerNorm", {"dimension": 7}, random_tensors(norm_weight=(7,), norm_bias=(7,)))
+    steps = [MEAN, dense(24, 7, use_residual=True), norm, ("Normalize", None, None)]
+    model = SentenceTransformer(model_with_modules(tmp_path / "model", steps))
+    for copied in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        np.testing.assert_array_equal(copied.encode(TEXTS), model.encode(TEXTS))
 
 
 def test_many_modules(tmp_path: Path) -> None:

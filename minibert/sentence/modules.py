@@ -7,6 +7,7 @@ Source: sentence-transformers 6.2, base/modules and sentence_transformer/modules
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,6 +52,7 @@ class Step:
     width : int
         The length of its results.
     compute : (vectors) -> vectors
+        It can be pickled, as a model can.
     config : mapping
         What its config.json holds.
     tensors : mapping of str to ndarray
@@ -281,14 +283,8 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
             Linear((f"{module.path}.{part}",), tensors[f"{part}.weight"], tensors.get(f"{part}.bias", nothing))
         )
 
-    linear, projected = prepare("linear"), prepare("residual") if "residual.weight" in tensors else None
-
-    def compute(vectors: FloatArray) -> FloatArray:
-        added = vectors if use_residual else None
-        if projected is not None:
-            added = ops.linear(vectors, projected)
-        return ops.linear(vectors, linear, activation=ACTIVATIONS[activation], residual=added)
-
+    projected = prepare("residual") if "residual.weight" in tensors else None
+    compute = functools.partial(_dense, ops, prepare("linear"), ACTIVATIONS[activation], use_residual, projected)
     saved = {
         "in_features": inward,
         "out_features": outward,
@@ -299,12 +295,31 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
     return Step(f"Dense({inward}, {outward}, {activation})", outward, compute, saved, tensors)
 
 
+def _dense(
+    ops: Ops,
+    linear: PreparedLinear,
+    activation: str | None,
+    use_residual: bool,
+    projected: PreparedLinear | None,
+    vectors: FloatArray,
+) -> FloatArray:
+    added = vectors if use_residual else None
+    if projected is not None:
+        added = ops.linear(vectors, projected)
+    return ops.linear(vectors, linear, activation=activation, residual=added)
+
+
 def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
     config, name = read_config(files, module)
     _check_width(_size(config, "dimension", name), width, name)
     tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
     norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], LAYER_NORM_EPS)
-    return Step(f"LayerNorm({width})", width, lambda x: ops.layer_norm(x, norm), {"dimension": width}, tensors)
+    compute = functools.partial(_layer_norm, ops, norm)
+    return Step(f"LayerNorm({width})", width, compute, {"dimension": width}, tensors)
+
+
+def _layer_norm(ops: Ops, norm: LayerNorm, vectors: FloatArray) -> FloatArray:
+    return ops.layer_norm(vectors, norm)
 
 
 def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
