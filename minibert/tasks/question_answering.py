@@ -56,7 +56,7 @@ class QuestionAnsweringOptions(TextOptions):
         if self.max_length is not None:
             raise ValueError("max_length= of a question-answering task is called max_seq_len=; give that.")
         for name, least in _LEAST.items():
-            if getattr(self, name) is not None:
+            if getattr(self, name) is not None or name in ("top_k", "max_answer_len"):
                 check_int(name, getattr(self, name), least)
         for name in ("handle_impossible_answer", "align_to_words"):
             check_bool(name, getattr(self, name))
