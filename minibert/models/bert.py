@@ -24,9 +24,9 @@ from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
-from minibert.models.embedding_layer import BertEmbeddings, Embedding
 from minibert.models.inputs import pack
 from minibert.models.loading import find_model, load_weights
+from minibert.models.modules import BertEmbeddings, Embedding, Encoder, Fixed, TorchLike
 from minibert.models.options import (
     FromPretrainedKwargs,
     LoadOptions,
@@ -37,7 +37,6 @@ from minibert.models.options import (
 from minibert.models.outputs import BertModelOutput, ModelOutput, with_tensors
 from minibert.models.saving import named_arrays, save_model
 from minibert.models.shared_weights import is_mapped
-from minibert.models.torch_like import Encoder, Fixed, TorchLike
 
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
 # between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that

@@ -32,9 +32,9 @@ from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
+from minibert.models.modules import TorchLike
 from minibert.models.options import LoadKwargs, LoadOptions
 from minibert.models.saving import write_safetensors
-from minibert.models.torch_like import TorchLike
 from minibert.sentence.modules import Module, check_modules, list_modules
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
 from minibert.tokenizer.bert_tokenizer import SETTINGS, BertTokenizer
