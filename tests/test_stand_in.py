@@ -8,8 +8,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from tests.support.outcomes import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -157,28 +155,3 @@ def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:
 def test_without_the_import_nothing_is_registered(tmp_path: Path) -> None:
     code = "import sys, minibert.compat, minibert.integrations.stand_in; print('sentence_transformers' in sys.modules)"
     assert run(code, tmp_path).stdout == "False\n"
-
-
-@pytest.mark.parametrize("library", ["keybert", "bertopic"])
-def test_a_library_that_looks_at_the_name_of_the_class(library: str, tmp_path: Path, short_folder: Path) -> None:
-    """It takes a model whose type has "sentence_transformers" in its name and is an instance; else it uses another."""
-    (tmp_path / f"{library}.py").write_text(
-        textwrap.dedent("""
-            def backend(model):
-                if "sentence_transformers" not in str(type(model)):
-                    return "another model"
-                from sentence_transformers import SentenceTransformer
-                if not isinstance(model, SentenceTransformer):
-                    raise ValueError("Please select a correct model")
-                return "the given model"
-            """),
-        encoding="utf-8",
-    )
-    code = f"""
-        import warnings
-        warnings.simplefilter("ignore")
-        from minibert import SentenceTransformer
-        from {library} import backend
-        print(backend(SentenceTransformer({str(short_folder)!r})))
-    """
-    assert printed(code, tmp_path, path=str(tmp_path)) == ["the given model"]
