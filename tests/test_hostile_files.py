@@ -149,7 +149,7 @@ lines = st.lists(
 @both(40)
 def test_unusual_corpora(most: int, intact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every row is the vector of its text alone; a run that fails leaves no output."""
-    model, counts = SentenceTransformer(str(intact), backend="numpy"), Counter[str]()
+    model, counts = SentenceTransformer(str(intact), backend="numba"), Counter[str]()
 
     @sampled(most)
     @given(lines, st.sampled_from(["text", "jsonl", "csv"]), st.sampled_from(["stop", "skip", "null"]))
@@ -159,7 +159,7 @@ def test_unusual_corpora(most: int, intact: Path, tmp_path: Path, capsys: pytest
         source, target = folder / "lines", folder / "out.npy"
         source.write_bytes((b"text\n" if kind == "csv" else b"") + b"\n".join(chosen))
         before = source.read_bytes()
-        options = ["--backend", "numpy", "--input-format", kind, "--on-error", on_error, "--truncation", "silent"]
+        options = ["--backend", "numba", "--input-format", kind, "--on-error", on_error, "--truncation", "silent"]
         code = main(["embed", "-m", str(intact), "-i", str(source), "-o", str(target), *options])
         said = capsys.readouterr().err
         assert "Traceback" not in said
