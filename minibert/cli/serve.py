@@ -90,17 +90,19 @@ def add_verbs(verbs: Any) -> None:
     parse = serve.parse_known_args
 
     def with_variables(args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        return parse([*_variables(serve), *(args or ())], namespace)
+        return parse([*_variables(serve, args or ()), *(args or ())], namespace)
 
     serve.parse_known_args = with_variables  # type: ignore[assignment]
 
 
-def _variables(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the options that environment variables give; options of the command line are behind them, so stronger.
+def _variables(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator[str]:
+    """Yield the options that environment variables give, but not those that the command line has.
 
+    Their values are not looked at: Kubernetes sets MINIBERT_SERVE_PORT to tcp://... for a service of that name.
     A misspelt variable is an error, because a service without the key or the limit in it would start without a word.
     """
     actions = {flag: action for action in parser._actions for flag in action.option_strings}
+    given = {actions.get(argument.partition("=")[0]) for argument in args}
     known = {_ENVIRONMENT + flag[2:].replace("-", "_").upper(): flag for flag in actions if flag.startswith("--")}
     for name, value in sorted(os.environ.items()):
         if not name.startswith(_ENVIRONMENT) or _OF_KUBERNETES.fullmatch(name) or name == _ENVIRONMENT + "MODELS":
@@ -110,6 +112,8 @@ def _variables(parser: argparse.ArgumentParser) -> Iterator[str]:
             meant = f"did you mean {close[0]}?" if close else "see minibert serve --help."
             raise ValueError(f"the variable {name} is set, but the service does not have it; {meant}")
         flag = known[name]
+        if actions[flag] in given:
+            continue
         if actions[flag].nargs != 0:
             yield f"{flag}={value}"
         elif value.lower() in _YES:

@@ -73,6 +73,8 @@ def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", {"API_KEY": " , "}, 1, "--api-key is empty"),
         # Kubernetes sets these
         ("", {"SERVICE_HOST": "10.0.0.1", "PORT_8080_TCP": "tcp://10.0.0.1:8080", "API_KEY": ""}, 1, "--api-key is"),
+        ("--port 99999", {"PORT": "tcp://10.0.0.1:8080"}, 1, "cannot listen on"),
+        ("--port=99999", {"PORT": "tcp://10.0.0.1:8080"}, 1, "cannot listen on"),
     ],
 )
 def test_wrong_options_and_variables(
