@@ -282,7 +282,7 @@ _MODULES = {
     "LayerNorm": (
         "layer_norm({x})",
         "LayerNorm, with a weight and bias of its own.",
-        ("minibert/sentence/modules.py", "lambda x: ops.layer_norm(x, norm)"),
+        ("minibert/sentence/modules.py", "return ops.layer_norm(vectors, norm)"),
     ),
 }
 
