@@ -65,9 +65,9 @@ def test_names_of_old_and_new_versions(tmp_path: Path) -> None:
         from sentence_transformers.util import *
         import sentence_transformers as st
         print(a is quantize_embeddings, b is SimilarityFunction, dot_score is st.util.dot_score, "util" in dir(st))
-        print(hasattr(st, "models"), hasattr(st, "nothing"), hasattr(st.util, "nothing"), hasattr(st, "__file__"))
+        print(hasattr(st, "models"), hasattr(st, "nothing"), hasattr(st.util, "nothing"), st.__file__[-28:])
     """
-    assert printed(code, tmp_path) == ["True True True True", "True False False False"]
+    assert printed(code, tmp_path) == ["True True True True", "True False False pat/sentence_transformers.py"]
 
 
 def test_the_checks_that_libraries_make(tmp_path: Path) -> None:
@@ -81,35 +81,27 @@ def test_the_checks_that_libraries_make(tmp_path: Path) -> None:
         print(importlib.metadata.distribution("sentence-transformers").metadata["Name"])
         print(importlib.metadata.packages_distributions()["sentence_transformers"][0])
         print((6, 2) <= Version(version).release < (7,), "minibert" in version)
-        print(importlib.util.find_spec("sentence_transformers").origin)
         print(importlib.util.find_spec("sentence_transformers.util") is not None)
         print(importlib.util.find_spec("sentence_transformers.nothing"))
         print(bool(importlib.metadata.version("numpy")), "torch" in sys.modules)
     """
     assert printed(code, tmp_path) == [
         *("True", "True", "sentence-transformers", "sentence-transformers", "True True"),
-        *("minibert.compat.sentence_transformers", "True", "None", "True False"),
+        *("True", "None", "True False"),
     ]
 
 
 # What a program does, the type of the error, and a part of its message.
 NOT_THERE = (
-    ("from sentence_transformers import no_such_name", "ModuleNotFoundError", "leave out that import."),
-    ("import sentence_transformers.no_such_module", "ModuleNotFoundError", "no_such_module is not in minibert"),
+    ("from sentence_transformers import no_such_name", "ImportError", "compat/sentence_transformers.py"),
+    ("import sentence_transformers.no_such_module", "ModuleNotFoundError", "no_such_module"),
     ("import sentence_transformers as s; s.no_such_name", "AttributeError", "no_such_name is not in minibert"),
-    ("from sentence_transformers.util import no_such_name", "ModuleNotFoundError", "util.no_such_name is not in"),
     ("from sentence_transformers import SentenceTransformerTrainer as T; T()", "NotImplementedError", "train"),
     ("from sentence_transformers.losses import CosineSimilarityLoss as L; L()", "NotImplementedError", "train"),
     ("from sentence_transformers.losses import BatchHard as B; B.cosine(1)", "NotImplementedError", "train"),
     ("from sentence_transformers.models import Dense; Dense(1, 2)", "NotImplementedError", "(folder)"),
-    ("from sentence_transformers.models.Pooling import Pooling; Pooling(1)", "NotImplementedError", "(folder)"),
     ("from sentence_transformers.evaluation import E; E()", "NotImplementedError", "evaluators are part of"),
-    (
-        "from sentence_transformers.util import mine_hard_negatives as f; f()",
-        "NotImplementedError",
-        "prepares training",
-    ),
-    ("from sentence_transformers import mine_hard_negatives as f; f()", "NotImplementedError", "it prepares"),
+    ("from sentence_transformers.util import mine_hard_negatives as f; f()", "NotImplementedError", "train"),
 )
 
 

@@ -7,40 +7,35 @@ other classes import their library. No library is imported before its class is a
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from minibert.integrations.bertopic import BERTopicBackend
-    from minibert.integrations.chroma import ChromaEmbeddingFunction
-    from minibert.integrations.haystack import HaystackDocumentEmbedder, HaystackTextEmbedder
-    from minibert.integrations.keybert import KeyBERTBackend
-    from minibert.integrations.langchain import LangChainEmbeddings
-    from minibert.integrations.llama_index import LlamaIndexEmbedding
-    from minibert.integrations.mteb import MTEBEncoder
+from minibert._utils.system import missing_library
 
-__all__ = [
-    "BERTopicBackend",
-    "ChromaEmbeddingFunction",
-    "HaystackDocumentEmbedder",
-    "HaystackTextEmbedder",
-    "KeyBERTBackend",
-    "LangChainEmbeddings",
-    "LlamaIndexEmbedding",
-    "MTEBEncoder",
-]
-
-_MODULES = ("bertopic", "chroma", "haystack", "keybert", "langchain", "llama_index", "mteb")
+# Each class with its module, and the package that the module needs.
+_CLASSES = {
+    "BERTopicBackend": ("bertopic_keybert", "bertopic"),
+    "ChromaEmbeddingFunction": ("chroma", "chromadb"),
+    "HaystackDocumentEmbedder": ("haystack", "haystack-ai"),
+    "HaystackTextEmbedder": ("haystack", "haystack-ai"),
+    "KeyBERTBackend": ("bertopic_keybert", "keybert"),
+    "LangChainEmbeddings": ("langchain", "langchain-core"),
+    "LlamaIndexEmbedding": ("llama_index", "llama-index-core"),
+}
+__all__ = list(_CLASSES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a class when the class is first used: the one with whose name that of the class begins."""
-    if name not in __all__:
-        raise AttributeError(f"module 'minibert.integrations' has no attribute {name!r}; it has {', '.join(__all__)}.")
-    module = next(one for one in _MODULES if name.lower().startswith(one.replace("_", "")))
-    value = getattr(import_module(f"minibert.integrations.{module}"), name)
+    """Import the module of a class when the class is first used."""
+    if name not in _CLASSES:
+        raise AttributeError(f"module 'minibert.integrations' has no attribute {name!r}; it has {', '.join(_CLASSES)}.")
+    module, package = _CLASSES[name]
+    try:
+        value = getattr(import_module(f"minibert.integrations.{module}"), name)
+    except ModuleNotFoundError as error:
+        raise missing_library("this part of minibert", error, package) from error
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_CLASSES})

@@ -198,28 +198,19 @@ class _Service:
     """A connection to the route /encode of a service, which is opened by the first request."""
 
     def __init__(self, ip: str, port: int, timeout: float | None) -> None:
-        if not isinstance(ip, str):
-            raise TypeError(f"ip is {shown(ip)}; expected a machine, or a URL such as 'http://localhost:8080'.")
-        if "://" in ip:
-            url = ip
-        elif re.fullmatch(r"[\w.-]+|[\w.%]*:[\w.%]*:[\w:.%]*", ip):
-            url = f"http://[{ip}]:{port}" if ":" in ip else f"http://{ip}:{port}"
-        else:
-            url = ""
+        machine = f"[{ip}]" if ip.count(":") > 1 else ip  # the address of IPv6
+        self._url = ip if "://" in ip else f"http://{machine}:{port}"
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
         try:
-            parts = urllib.parse.urlsplit(url)
-            host, own_port = parts.hostname or "", parts.port
-            host.encode("idna")  # what a connection does
-        except ValueError:
-            host = ""
-        if not re.fullmatch(r"[\w.:%-]+", host) or parts.scheme not in ("http", "https"):
+            parts = urllib.parse.urlsplit(self._url)
+            parts.netloc.encode("idna")  # what a connection does
+            self.connection = kinds[parts.scheme](parts.hostname or " ", parts.port, timeout=timeout)
+        except (ValueError, KeyError, http.client.InvalidURL):
             raise ValueError(
                 f"ip={brief(ip)}; expected a machine, whose port goes into port=, or a URL such as "
                 "'http://localhost:8080'."
-            )
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._url, self._path = url, parts.path.rstrip("/") + "/encode"
-        self.connection = kind(host, own_port, timeout=timeout)
+            ) from None
+        self._path = parts.path.rstrip("/") + "/encode"
 
     def encode(self, request: Mapping[str, Any]) -> tuple[Any, Any]:
         """Send a request; return the float32 vectors (B, width), and the tokens of each text if it asks for them."""

@@ -10,11 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minibert._utils.validation import FloatArray, brief
-from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, check_option_names, check_options
-
-
-def _written(config: Mapping[str, Any]) -> str:
-    return ", ".join(f"{brief(name)}: {brief(value)}" for name, value in config.items())
+from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.integrations.common import load_model
 
 
 class ChromaEmbeddingFunction:
@@ -42,7 +39,6 @@ class ChromaEmbeddingFunction:
         encode_options: Mapping[str, Any] | None = None,
         **model_options: Any,
     ) -> None:
-        check_option_names(encode_options or {})
         if "token" in model_options:
             raise ValueError("Chroma would store the token with the collection; set HF_TOKEN instead.")
         self._config = {
@@ -50,8 +46,7 @@ class ChromaEmbeddingFunction:
             "encode_options": dict(encode_options or {}),
             **model_options,
         }
-        self._model = SentenceTransformer(model_name_or_path, **model_options)
-        check_options(self._model, encode_options or {})
+        self._model = load_model(str(model_name_or_path), encode_options or {}, **model_options)
 
     def __call__(self, input: Sequence[str]) -> list[FloatArray]:
         """Return one vector per document; Chroma requires the name of the argument."""
@@ -77,13 +72,11 @@ class ChromaEmbeddingFunction:
 
     def validate_config_update(self, old_config: Mapping[str, Any], new_config: Mapping[str, Any]) -> None:
         """Raise a ValueError if the new configuration differs from the one with which a collection was made."""
-        for config in (old_config, new_config):
-            self.validate_config(config)
-        old, new = dict(old_config), dict(new_config)
-        if old != new:
+        other = sorted(name for name in {*old_config, *new_config} if old_config.get(name) != new_config.get(name))
+        if other:
             raise ValueError(
-                f"the collection's vectors come from {_written(old)}, not from {_written(new)}. Use the same "
-                "configuration, or make a new collection."
+                f"the collection was made with another {', '.join(other)}. Use the same configuration, or make a new "
+                "collection."
             )
 
     @staticmethod

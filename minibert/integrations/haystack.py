@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from minibert._utils.system import missing_library
-from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, load_model
+from haystack import Document, component
 
-try:
-    from haystack import Document, component
-except ModuleNotFoundError as error:
-    raise missing_library("this part of minibert", error, "haystack-ai") from error
+from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.integrations.common import load_model
+from minibert.sentence.sentence_transformers import SentenceTransformer
 
 
 class _Embedder:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
+from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.integrations.common import load_model, name_of
+from minibert.sentence.sentence_transformers import SentenceTransformer
 
 
 class LangChainEmbeddings:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from minibert._utils.system import missing_library
-from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import Field, PrivateAttr
 
-try:
-    from llama_index.core.base.embeddings.base import BaseEmbedding
-    from llama_index.core.bridge.pydantic import Field, PrivateAttr
-except ModuleNotFoundError as error:
-    raise missing_library("this part of minibert", error, "llama-index-core") from error
+from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.integrations.common import load_model, name_of
+from minibert.sentence.sentence_transformers import SentenceTransformer
 
 
 class LlamaIndexEmbedding(BaseEmbedding):

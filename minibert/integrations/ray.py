@@ -23,11 +23,13 @@ from minibert._utils.files import os_reason
 from minibert._utils.reporting import warn_caller
 from minibert._utils.system import available_cores, missing_library
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.corpus.embed import Results, probe_vector
 from minibert.corpus.sources import ON_ERROR
-from minibert.integrations.common import DEFAULT_MODEL, SentenceTransformer, check_options
+from minibert.integrations.common import load_model
 from minibert.models.backend import choose_compute_type
 from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions
+from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import as_texts, check_texts
 
 _THREADS = 4  # most threads of a worker if the caller does not say
@@ -355,8 +357,7 @@ class Embedder:
         self._options = EncodeOptions.of(encode_options)  # before anything is downloaded
         self._column, self._output, self._on_error = column, output, on_error
         threads = _assigned_threads() if num_threads is None else num_threads
-        self.model = SentenceTransformer(model, num_threads=threads, **_resolved(model_options or {}))
-        check_options(self.model, vars(self._options))
+        self.model = load_model(model, vars(self._options), num_threads=threads, **_resolved(model_options or {}))
         self._width = self.model.encode([], **vars(self._options)).shape[1]
         self.cut = CutTexts()
 
@@ -373,11 +374,6 @@ class Embedder:
         TypeError, ValueError
             The batch is not a mapping or does not have the column. A text cannot be used, with on_error="stop".
         """
-        if not isinstance(batch, Mapping):
-            raise TypeError(
-                f"the batch is a {type(batch).__name__}; expected a mapping of columns. In map_batches leave "
-                "batch_format out, or give 'numpy'."
-            )
         if self._column not in batch:
             raise ValueError(f"the batch does not have the column {self._column!r}; it has {', '.join(batch)}.")
         values, single = as_texts(f"batch[{self._column!r}]", batch[self._column])

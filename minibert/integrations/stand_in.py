@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution
 from os import PathLike
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import minibert
@@ -22,9 +22,7 @@ from minibert._utils.foreign import MODULES_ARE_READ
 
 _NAME = "sentence_transformers"
 _MAKER = "minibert.compat.sentence_transformers"
-
-# The modules of Python that look for a module, below importlib.util.find_spec or an import.
-_IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
+_FILE = str(Path(minibert.__file__).parent / "compat" / "sentence_transformers.py")
 
 # The version of sentence-transformers whose names and arguments minibert has; libraries compare it.
 VERSION = f"6.2.0+minibert.{minibert.__version__}"
@@ -37,19 +35,9 @@ _EVALUATION = (
     "evaluators are part of sentence-transformers. They accept minibert's models in a process that loads the real "
     f"library: {_WITHOUT}."
 )
-_NOT_YET = f"use sentence-transformers itself: {_WITHOUT}."
-
-_MINING = (
-    f"it prepares training data. Use sentence-transformers itself, which works with a model of minibert: {_WITHOUT}."
-)
 
 _CLASSES = ("SentenceTransformer", "CrossEncoder", "SparseEncoder")
 _ENCODERS = ("cross_encoder", "cross_encoder.CrossEncoder", "sparse_encoder", "multi_vector_encoder")
-# In versions before 5.4 each class of sentence_transformers.models has a module of its own name.
-_OF_MODELS = (
-    *("BoW", "CLIPModel", "CNN", "Dense", "Dropout", "InputModule", "LayerNorm", "LSTM", "Module", "Normalize"),
-    *("Pooling", "Router", "StaticEmbedding", "Transformer", "WeightedLayerPooling", "WordEmbeddings", "WordWeights"),
-)
 _OF_UTIL = ("util", "similarity_functions", "quantization")
 _OF_TRAINING = ("losses", "datasets", "readers", "trainer", "training_args", "model_card")
 
@@ -62,21 +50,19 @@ MODULES = {
     **dict.fromkeys(("sentence_transformer", *_ENCODERS, "cross_encoder.model", "sparse_encoder.model"), _TRAINING),
     **{f"{folder}{name}": _TRAINING for folder in ("", "sentence_transformer.") for name in _OF_TRAINING},
     **dict.fromkeys(("models", "base.modules", "sentence_transformer.modules"), _PARTS),
-    **{f"models.{name}": _PARTS for name in _OF_MODELS},
     **dict.fromkeys(("evaluation", "sentence_transformer.evaluation"), _EVALUATION),
 }
 
 # Names that minibert does not have, in any module, each with what to do instead.
 _NOT_HERE = {
-    "mine_hard_negatives": _MINING,
-    "MultiVectorEncoder": _NOT_YET,
+    "MultiVectorEncoder": f"use sentence-transformers itself: {_WITHOUT}.",
     **{
         f"{model}{part}": _TRAINING
         for model in (*_CLASSES, "MultiVectorEncoder")
         for part in ("Trainer", "TrainingArguments", "ModelCardData")
     },
     **dict.fromkeys(("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler"), _TRAINING),
-    "ParallelSentencesDataset": _TRAINING,
+    **dict.fromkeys(("ParallelSentencesDataset", "mine_hard_negatives"), _TRAINING),
 }
 
 
@@ -123,7 +109,10 @@ class _Module(ModuleType):
         elif reason:
             value = _placeholder(name, self.__name__, f"{self.__name__}.{name} is not in minibert: {reason}")
         else:
-            raise AttributeError(_missing(f"{self.__name__}.{name}"))
+            raise AttributeError(
+                f"{self.__name__}.{name} is not in minibert, which stands in for {_NAME} here (by {_MAKER}). If you "
+                "need it, use sentence-transformers itself: leave out that import."
+            )
         self.__dict__[name] = value
         return value
 
@@ -135,28 +124,15 @@ def _key(fullname: str) -> str:
     return fullname.removeprefix(_NAME).lstrip(".")
 
 
-def _missing(name: str) -> str:
-    return (
-        f"{name} is not in minibert, which stands in for {_NAME} here (by {_MAKER}). If you need it, use "
-        "sentence-transformers itself: leave out that import."
-    )
-
-
 class _Finder(MetaPathFinder, Loader):
     """Finds the modules of the stand-in, and its version for importlib.metadata."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != _NAME:
+        if fullname.partition(".")[0] != _NAME or _key(fullname) not in MODULES:
             return None
-        if _key(fullname) not in MODULES:
-            frame: FrameType | None = sys._getframe(1)
-            while frame is not None and frame.f_globals.get("__name__") in _IMPORT_MODULES:
-                frame = frame.f_back
-            if frame is not None and frame.f_globals.get("__name__") == "importlib.util":
-                return None  # find_spec only asks, and an import does not
-            # `from package import name` also comes here; with its own name the error would be replaced by Python's
-            raise ModuleNotFoundError(_missing(fullname), name=f"{fullname} of {_MAKER}")
-        return ModuleSpec(fullname, self, origin=_MAKER, is_package=True)
+        spec = ModuleSpec(fullname, self, origin=_FILE, is_package=True)
+        spec.has_location = True  # Python names the file in its error about a name that is not there
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Module(spec.name, f"A stand-in by {_MAKER}.")

@@ -28,12 +28,6 @@ BERTOPIC = """
     again = BERTopic.load("topics")
     answer([found, topics.topic_embeddings_, again.find_topics("animals", top_n=2), again.transform(TEXTS)[0]])
     """
-MTEB = """
-    import mteb
-    result = mteb.evaluate(model, local_task(), cache=None, co2_tracker=False)
-    scores = result.task_results[0].scores["test"][0]
-    answer({name: scores[name] for name in ("cosine_spearman", "cosine_pearson", "manhattan_spearman")})
-    """
 REAL = "from sentence_transformers import SentenceTransformer; model = SentenceTransformer(MODEL, device='cpu')"
 
 
@@ -42,7 +36,6 @@ REAL = "from sentence_transformers import SentenceTransformer; model = SentenceT
     [
         ("keybert", "from minibert.integrations import KeyBERTBackend; model = KeyBERTBackend(MODEL)", KEYBERT),
         ("bertopic", "from minibert.integrations import BERTopicBackend; model = BERTopicBackend(MODEL)", BERTOPIC),
-        ("mteb", "from minibert.integrations import MTEBEncoder; model = MTEBEncoder(MODEL)", MTEB),
     ],
 )
 def test_the_library_uses_the_given_model(

@@ -84,7 +84,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         for where in (SERVICE, LOCAL)
     ),
     *(({**SERVICE, "pooling_strategy": pooling}, "^pooling_strategy=.*per token") for pooling in ("NONE", ["none"])),
-    *(({"ip": ip}, "^ip=") for ip in ("localhost:5555", "", " localhost", "a/b")),
+    *(({"ip": ip}, "^ip=") for ip in ("localhost:5555", "", " localhost")),
     ({"ip": "a..b"}, "a..b"),
     *(
         ({"ip": url}, "URL")
