@@ -15,7 +15,7 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
-from minibert.corpus import runs, sources
+from minibert.corpus import runs, shards, sources
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.sources import Source, read_input_lines
 from minibert.tokenizer.windows import in_chunks
@@ -100,7 +100,7 @@ def test_shards_of_long_lines_are_resumed(
     source = Source(str(tmp_path / "a.jsonl"), "jsonl")
     how: dict[str, Any] = {"on_error": on_error, "shard_size": 6, "report": lambda problem: None}
     monkeypatch.setattr(runs, "CHARACTERS_AT_ONCE", 60)
-    sizes, save = list[int](), runs._RunFolder.save
+    sizes, save = list[int](), shards.RunFolder.save
 
     def counted(self: Any, *arguments: Any) -> Any:
         counts = save(self, *arguments)
@@ -108,7 +108,7 @@ def test_shards_of_long_lines_are_resumed(
         return counts
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs._RunFolder, "save", counted)
+        patch.setattr(shards.RunFolder, "save", counted)
         embed_corpus(short_model, [source], tmp_path / "whole.npy", **how)
     assert sum(sizes) == 100
     assert max(sizes) <= 6

@@ -99,31 +99,22 @@ def run_over_files(
         Further arguments of it.
     """
     output = arguments.output
-    try:
-        summary = run(
-            *models,
-            _sources(arguments),
-            output,
-            resume=arguments.resume,
-            on_error=arguments.on_error,
-            shard_size=arguments.shard_size,
-            settings={
-                "model": arguments.model,
-                "revision": arguments.revision,
-                "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
-            },
-            show_progress=sys.stderr is not None and sys.stderr.isatty(),
-            report=report_problem,
-            **options,
-        )
-    except KeyboardInterrupt:
-        from minibert.corpus.runs import folder_of, is_unfinished
-
-        if is_unfinished(output):
-            report_problem(
-                f"finished shards are kept in {folder_of(output)}; the same command with --resume continues."
-            )
-        raise
+    summary = run(
+        *models,
+        _sources(arguments),
+        output,
+        resume=arguments.resume,
+        on_error=arguments.on_error,
+        shard_size=arguments.shard_size,
+        settings={
+            "model": arguments.model,
+            "revision": arguments.revision,
+            "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
+        },
+        show_progress=sys.stderr is not None and sys.stderr.isatty(),
+        report=report_problem,
+        **options,
+    )
     if summary is None:
         report_written(output, "this run is complete already; there is nothing to resume")
         return
@@ -146,8 +137,7 @@ def _sources(arguments: argparse.Namespace) -> list[Source]:
     for path in arguments.input:
         kind = arguments.input_format or input_format(path)
         id_column = None if kind == "text" else arguments.id_column
-        name = "standard input" if path == "-" else path
-        sources.append(Source(path, kind, arguments.text_column, id_column, name))
+        sources.append(Source(path, kind, arguments.text_column, id_column, "standard input" if path == "-" else ""))
     for name in ("text_column", "id_column"):
         given = getattr(arguments, name) != arguments.parser.get_default(name)
         if given and all(source.format == "text" for source in sources):

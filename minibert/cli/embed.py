@@ -204,7 +204,7 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
 def _sparse(arguments: argparse.Namespace) -> None:
     options = chosen(arguments, "stride", "max_active_dims")
     if has_files_for_lines(arguments):
-        from minibert.corpus.score import sparse_corpus
+        from minibert.corpus.sparse_rerank import sparse_corpus
 
         model = load_encoder("SparseEncoder", arguments)
         run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **options)

@@ -83,7 +83,7 @@ def _search(arguments: argparse.Namespace) -> None:
 
 def _rerank(arguments: argparse.Namespace) -> None:
     if has_files_for_lines(arguments):
-        from minibert.corpus.score import rerank_corpus
+        from minibert.corpus.sparse_rerank import rerank_corpus
 
         if arguments.top_k is not None:
             raise ValueError("--top-k does not work with --input; sort the scores of the output.")

@@ -13,21 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from minibert._utils.validation import FloatArray, check_choice
-from minibert.corpus.runs import (
-    Counts,
-    Files,
-    NumberedLines,
-    Progress,
-    RunOptions,
-    Summary,
-    Task,
-    Written,
-    is_folder,
-    number_settings,
-    run_shards,
-)
+from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
+from minibert.corpus.shards import Counts, Files, NumberedLines, Progress, Task, Written
 from minibert.corpus.sources import Source, row_of
-from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
+from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, is_folder, output_suffix
 from minibert.sentence.encoding import EncodedTexts, EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers

@@ -25,20 +25,8 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, check_output, os_reason
 from minibert._utils.validation import IntArray, check_choice
 from minibert.bert.packed import PackedBatch
-from minibert.corpus.runs import (
-    Counts,
-    Files,
-    NumberedLines,
-    Progress,
-    RunOptions,
-    ShardFile,
-    Summary,
-    Task,
-    Written,
-    join_bytes,
-    number_settings,
-    run_shards,
-)
+from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
+from minibert.corpus.shards import Counts, Files, NumberedLines, Progress, ShardFile, Task, Written, join_bytes
 from minibert.corpus.sources import Source, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header, npy_joiner
 from minibert.models.bert import BertModel

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
-from minibert._utils.files import os_reason
+from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_choice, counted
 from minibert.tokenizer.texts import check_text
 from minibert.tokenizer.windows import in_chunks
@@ -79,7 +79,7 @@ class Source:
     name: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.name or self.path)
+        object.__setattr__(self, "name", printable(self.name or self.path))
         check_choice("format", self.format, INPUT_FORMATS)
         if self.format == "text" and self.id_column is not None:
             raise ValueError(f"id_column={self.id_column!r}, but plain text does not have columns; expected None.")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from minibert._utils.files import check_output
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
-from minibert.corpus.runs import Counts, ShardFile, is_folder, join_bytes, refuse_folder
+from minibert.corpus.shards import Counts, ShardFile, join_bytes
 from minibert.tokenizer.windows import in_chunks
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
@@ -32,13 +32,18 @@ _ROWS_AT_ONCE = 512  # that are converted to text together
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
+def is_folder(output: str) -> bool:
+    """Return whether an output is a folder: its name is that of an existing folder, or ends in a separator."""
+    return output.endswith((os.sep, os.altsep or os.sep)) or os.path.isdir(output)
+
+
 def output_suffix(path: str) -> str:
     """Check the name of a file of vectors, or of a folder of Parquet files, and return the suffix, which is the format.
 
     Raises
     ------
     ValueError, OSError
-        As in `check_output`, for `OUTPUT_SUFFIXES`, or as in `refuse_folder`.
+        As in `check_output`, for `OUTPUT_SUFFIXES`; or the folder is a mount point.
     ImportError
         The format is Parquet, and pyarrow is not installed.
     """
@@ -49,7 +54,11 @@ def output_suffix(path: str) -> str:
                 f"{path} is a folder, but a folder gets Parquet files, and {suffix} is the format of a single file; "
                 "give another name."
             )
-        refuse_folder(path)
+        if os.path.ismount(path):
+            raise OSError(
+                f"{path} is a mount point. A run keeps its unfinished output beside the folder, on the same file "
+                f"system; give a folder in it, such as {os.path.join(path, 'vectors', '')}."
+            )
         suffix = ".parquet"
     else:
         try:

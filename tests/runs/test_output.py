@@ -15,9 +15,9 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
-from minibert.corpus import runs
+from minibert.corpus import shards
 from minibert.corpus.embed import embed_corpus
-from minibert.corpus.runs import folder_of
+from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source
 from tests.support.corpus_runs import StoppedError, contents, stop_after, text_file, texts_of
 
@@ -42,10 +42,8 @@ def source(tmp_path: Path) -> Source:
         ("out.txt", "out.txt must end in .npy, .jsonl or .parquet"),
         ("out", "The name of a folder of Parquet files ends in"),
         ("", "the name of the file to write is empty"),
-        ("a.txt/", "a.txt/ is asked for as a folder, but it is a file"),
         ("x.npy/", "a folder gets Parquet files, and .npy is the format of a single file"),
         ("x.jsonl", "x.jsonl is a folder, but a folder gets Parquet files"),
-        ("nowhere/out/", "cannot be made: there is no folder"),
         ("/", "is a mount point"),
         ("/dev/null", "must end in"),
     ],
@@ -86,18 +84,27 @@ def test_an_output_is_never_the_input(short_model: SentenceTransformer, tmp_path
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode")
-def test_names_that_are_not_utf_8_and_pipes_are_refused(short_model: SentenceTransformer, tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8(short_model: SentenceTransformer, tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
-    odd, usual = text_file(tmp_path / f"{name}.txt", ["a cat"]), text_file(tmp_path / "a.txt", ["a cat"])
+    source = text_file(tmp_path / f"{name}.txt", ["a cat"])
+    assert embed_corpus(short_model, [source], tmp_path / f"{name}.npy") is not None
+    assert embed_corpus(short_model, [source], tmp_path / f"{name}.npy", resume=True) is None
+    assert repr(f"{name}.txt") in json.loads((tmp_path / f"{name}.ids.jsonl").read_text())["file"]
+
+
+def test_pipes_and_folders_that_cannot_be_made_are_refused(short_model: SentenceTransformer, tmp_path: Path) -> None:
+    usual = text_file(tmp_path / "a.txt", ["a cat"])
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "b.txt").write_text("precious")
     before = sorted(tmp_path.iterdir())
-    for source, output, message in (
-        (odd, "out.npy", "is not UTF-8"),
-        (usual, f"{name}.npy", "is not UTF-8"),
-        (Source(str(tmp_path / "pipe"), "text"), "out.npy", "pipe is a pipe or a device"),
+    for source, output, kind, message in (
+        (Source(str(tmp_path / "pipe"), "text"), "out.npy", ValueError, "pipe is a pipe or a device"),
+        (usual, "nowhere/out/", OSError, "cannot be made: No such file"),
+        (Source(os.devnull, "text"), "pipe/", ValueError, "is a pipe or a device"),
+        (usual, "b.txt/", OSError, "cannot be read: Not a directory"),
     ):
-        with pytest.raises(ValueError, match=message):
-            embed_corpus(short_model, [source], tmp_path / output)
+        with pytest.raises(kind, match=message):
+            embed_corpus(short_model, [source], f"{tmp_path}/{output}")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -118,8 +125,6 @@ PARTS = "out.npy.parts"
 @pytest.mark.parametrize(
     "names",
     [
-        [f"{PARTS}/part-00000.parquet", f"{PARTS}/_SUCCESS"],  # of Spark
-        [f"{PARTS}/notes.txt", f"{PARTS}/minibert.lock"],
         [f"{PARTS}/manifest.json"],
         [PARTS],
         ["out.ids.jsonl"],
@@ -134,7 +139,7 @@ def test_files_of_other_programs_are_neither_changed_nor_deleted(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("precious")
     before = contents(tmp_path)
-    with pytest.raises((FileExistsError, ValueError), match=r"(elsewhere|[Dd]elete)"):
+    with pytest.raises((OSError, ValueError), match=r"(elsewhere|[Dd]elete|cannot be made)"):
         embed_corpus(short_model, [source], tmp_path / "out.npy", resume=resume, **HOW)
     after = contents(tmp_path)
     assert {name: after.pop(name) for name in before} == before
@@ -158,11 +163,12 @@ def test_what_killed_runs_have_left_is_deleted(
 ) -> None:
     """Those of a run that was killed before its manifest, and of one that was killed while it deleted its files."""
     (tmp_path / PARTS).mkdir()
-    for name in ("minibert.lock", ".minibert-ab_c0123", "standard-input", "shard-00000.npy", "whole.npy", ".mine"):
+    names = ("minibert.lock", ".minibert-ab_c0123", "standard-input", "shard-00000.npy", "whole.npy")
+    for name in (*names, ".mine", "_SUCCESS", "part-00000.parquet"):  # the last ones are those of others
         (tmp_path / PARTS / name).write_text("left")
     embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
     assert len(np.load(tmp_path / "out.npy")) == 45
-    assert contents(tmp_path / PARTS) == {".mine": b"left"}
+    assert {*contents(tmp_path / PARTS)} == {".mine", "_SUCCESS", "part-00000.parquet"}
     embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)  # minibert replaces the files that it wrote itself
 
 
@@ -254,7 +260,7 @@ def test_a_folder_with_files_is_not_changed(
         out.mkdir()
         (out / name).write_text("precious")
         for resume in (False, True):
-            with pytest.raises(FileExistsError, match=f"holds files that this run did not write: {name}"):
+            with pytest.raises(FileExistsError, match=f"holds other files: {name}"):
                 embed_corpus(short_model, [source], out, resume=resume, **HOW)
         assert contents(tmp_path) == {"a.txt": (tmp_path / "a.txt").read_bytes(), f"out/{name}": b"precious"}
         (out / name).unlink()
@@ -267,11 +273,11 @@ def test_a_folder_with_files_is_not_changed(
             embed_corpus(short_model, [source], out, **HOW)
     for name in ("mine.parquet", "part-00003.parquet"):
         (out / name).write_text("precious")
-        with pytest.raises(FileExistsError, match=f"the unfinished run did not write: {name}"):
+        with pytest.raises(FileExistsError, match=f"holds other files: {name}"):
             embed_corpus(short_model, [source], out, resume=True, **HOW)
         (out / name).unlink()
     assert embed_corpus(short_model, [source], out, resume=True, **HOW) is not None
-    with pytest.raises(FileExistsError, match="holds a finished run with 5 files"):
+    with pytest.raises(FileExistsError, match="holds other files: part-00000"):
         embed_corpus(short_model, [source], out, **HOW)
 
 
@@ -279,7 +285,7 @@ def test_more_shards_than_five_digits_can_number_stay_in_order(
     short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr(runs, "_DIGITS", 1)
+    monkeypatch.setattr(shards, "_DIGITS", 1)
     embed_corpus(short_model, [source], f"{tmp_path / 'out'}/", **{**HOW, "shard_size": 4})
     assert sorted(os.listdir(tmp_path / "out"))[-1] == "part-11.parquet"
 
@@ -308,7 +314,7 @@ def test_wherever_the_disk_is_full_no_shard_is_lost(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", write)
-            patch.setattr(runs, "sync_folder", lambda path: None)
+            patch.setattr(shards, "sync_folder", lambda path: None)
             patch.setattr("minibert._utils.files.sync_folder", lambda path: None)
             error = ""
             try:
@@ -320,7 +326,7 @@ def test_wherever_the_disk_is_full_no_shard_is_lost(
         assert "cannot be written: No space left on device" in error
         assert (own / "out.npy").read_bytes() == b"before"
         unfinished = folder_of(own / "out.npy").exists()
-        assert ("continue with resume=True" in error) == unfinished
+        assert ("resume=True continues" in error) == unfinished
         summary = embed_corpus(short_model, [source], own / "out.npy", resume=unfinished, **HOW)
         assert summary is not None
         assert summary.n_resumed == min(45, max(0, full - 2) // 3 * 10)  # each shard has three files

@@ -23,7 +23,7 @@ from minibert._utils.reporting import progress_bar
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.extract import extract_corpus
-from minibert.corpus.runs import _RunFolder, folder_of
+from minibert.corpus.shards import RunFolder, folder_of
 from minibert.corpus.sources import Source
 from tests.support.corpus_runs import (
     JOBS,
@@ -145,7 +145,7 @@ def test_an_interrupted_run_says_how_to_go_on(short_folder: Path, tmp_path: Path
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1
-    assert f"finished shards are kept in {folder_of(output)}; the same command with --resume continues." in err
+    assert f"finished shards are kept in {folder_of(output)}; resume=True continues." in err
     assert "Traceback" not in err
     assert np.load(folder_of(output) / "shard-00004.npy").shape == (40, 24)  # can be used already
     again = run(arguments)
@@ -308,10 +308,10 @@ def test_resuming_refuses_to_mix(
         with pytest.raises(ValueError, match=f"{whose} has another model"):
             embed_corpus(another, [source], output, **same)
         text_file(tmp_path / "a.txt", [*texts_of(49), "other"])
-        with pytest.raises(ValueError, match=rf"{whose} has another input: a\.txt has changed"):
+        with pytest.raises(ValueError, match=rf"{whose} has checksum of a\.txt="):
             embed_corpus(short_model, [source], output, **same)
         text_file(tmp_path / "a.txt", texts_of(50))
-        with pytest.raises(ValueError, match=r"has another input: a\.txt, not b\.txt"):
+        with pytest.raises(ValueError, match=r"has input=\['a\.txt'\], this one has input=\['b\.txt'\]"):
             embed_corpus(short_model, [text_file(tmp_path / "b.txt", texts_of(50))], output, **same)
         summary = embed_corpus(short_model, [source], output, **same)
         assert (summary is None) == (whose != "The unfinished run")
@@ -328,7 +328,7 @@ def test_resuming_takes_no_other_file_for_the_finished_one(short_model: Sentence
     for name in ("out.npy", "out.ids.jsonl"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[:-1])
-        with pytest.raises(ValueError, match=rf"{name} has {len(content) - 1} bytes, but the run that made it has"):
+        with pytest.raises(ValueError, match=rf"{name} is missing or not .*{len(content)} bytes"):
             embed_corpus(short_model, [source], output, resume=True, **HOW)
         (tmp_path / name).write_bytes(content)
     (tmp_path / "out.ids.jsonl").unlink()
@@ -342,19 +342,19 @@ def test_input_that_changes_during_the_run(
     short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """No shard may come from a changed input: if the old input is restored, `resume` would accept the shard."""
-    source, method = text_file(tmp_path / "a.txt", texts_of(50)), getattr(_RunFolder, moment)
+    source, method = text_file(tmp_path / "a.txt", texts_of(50)), getattr(RunFolder, moment)
 
-    def and_change(self: _RunFolder, *arguments: Any) -> Any:
+    def and_change(self: RunFolder, *arguments: Any) -> Any:
         result = method(self, *arguments)
         text_file(tmp_path / "a.txt", texts_of(60, seed=1))
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(_RunFolder, moment, and_change)
+        patch.setattr(RunFolder, moment, and_change)
         with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
             embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
     assert not (tmp_path / "out.npy").exists()
-    with pytest.raises(ValueError, match=r"has another input: a\.txt has changed"):
+    with pytest.raises(ValueError, match=r"has checksum of a\.txt="):
         embed_corpus(short_model, [source], tmp_path / "out.npy", resume=True, **HOW)
     text_file(tmp_path / "a.txt", texts_of(50))
     summary = embed_corpus(short_model, [source], tmp_path / "out.npy", resume=True, **HOW)

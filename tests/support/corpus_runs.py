@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from minibert.cli import main
-from minibert.corpus.runs import _RunFolder, folder_of
+from minibert.corpus.shards import RunFolder, folder_of
 from minibert.corpus.sources import Source
 from tests.support.outcomes import PATIENCE
 
@@ -82,20 +82,20 @@ class StoppedError(Exception):
 
 def stop_after(shards: int, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Raise an error when this number of shards is saved, or, if there are no more, before they are joined."""
-    save, done = _RunFolder.save, 0
+    save, done = RunFolder.save, 0
 
-    def save_or_stop(self: _RunFolder, *arguments: Any) -> Any:
+    def save_or_stop(self: RunFolder, *arguments: Any) -> Any:
         nonlocal done
         if done == shards:
             raise error
         done += 1
         return save(self, *arguments)
 
-    def stop(self: _RunFolder, *_: Any) -> None:
+    def stop(self: RunFolder, *_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(_RunFolder, "save", save_or_stop)
-    monkeypatch.setattr(_RunFolder, "finish", stop)
+    monkeypatch.setattr(RunFolder, "save", save_or_stop)
+    monkeypatch.setattr(RunFolder, "finish", stop)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Pope
 ENDLESS = """
 import sys, time
 from minibert.cli import main
-from minibert.corpus.runs import _RunFolder
-_RunFolder.finish = lambda *_: time.sleep(1e6)
+from minibert.corpus.shards import RunFolder
+RunFolder.finish = lambda *_: time.sleep(1e6)
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -14,19 +14,8 @@ import numpy as np
 
 from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray, check_choice
-from minibert.corpus.runs import (
-    Counts,
-    Files,
-    NumberedLines,
-    Progress,
-    RunOptions,
-    ShardFile,
-    Summary,
-    Task,
-    Written,
-    number_settings,
-    run_shards,
-)
+from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
+from minibert.corpus.shards import Counts, Files, NumberedLines, Progress, ShardFile, Task, Written
 from minibert.corpus.sources import Source, row_of
 from minibert.corpus.writers import json_line
 from minibert.sentence.cross_encoder import CrossEncoder

@@ -1,0 +1,490 @@
+"""The shards of a run, and the folder that holds them until the run ends.
+
+Until the run ends, the folder ``<output>.parts`` holds
+
+- ``minibert.lock``: the process that holds it may write here;
+- ``manifest.json``: the settings of the run and the checksums of its input. If it exists, there is a run to resume;
+- ``shard-00000.npy`` and so on: the files of each shard, and ``shard-00000.json``, its record: the counts, and the size
+  and checksum of these files. A file gets its name when it is whole and on the disk, and the record is the last one;
+- ``standard-input``: a copy of the standard input, if that is an input.
+
+At the end the files of all shards are joined, which needs the disk space of the output a second time. If the output is
+a folder, each shard is a file there as soon as it is computed, ``part-00000.parquet`` and so on, and nothing is joined.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from minibert._utils.files import FileLock, check_format, os_reason, printable, sync_folder, write_whole
+from minibert.corpus.sources import InputLine, Source, standard_input
+
+FORMAT = 2
+"""The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""
+
+_LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
+_OURS = re.compile(
+    rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|{_WHOLE}\.[a-z.]+|shard-\d+\.[a-z.]+|\.minibert-[a-z0-9_]{{8}}"
+)
+_BLOCK = 2**20  # bytes read at a time
+_DIGITS = 5  # of the number of a shard in names of files, or more if there can be more shards
+_NAMES_SHOWN = 3
+
+NumberedLines = list[tuple[int, InputLine]]
+"""The input lines of a shard, with their numbers in the whole input."""
+
+Progress = Callable[[int], object]
+"""Called with the number of input lines done since its last call."""
+
+Files = Sequence[BinaryIO]
+"""The open files of a shard, one for each of `Task.files`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """The counts of computed shards.
+
+    Parameters
+    ----------
+    n_texts : int
+        Input lines in the output, those without a text included.
+    n_tokens : int
+        Tokens of the texts after cutting; equal texts count separately.
+    n_cut : int
+        Texts that were cut, because they had more tokens than the model takes.
+    n_left_out : int
+        Input lines that could not be used and were left out.
+    """
+
+    n_texts: int = 0
+    n_tokens: int = 0
+    n_cut: int = 0
+    n_left_out: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+Written = tuple[Counts, str | None]
+"""The counts of a shard that was written, and the processor that has computed it; None if nothing was computed."""
+
+
+def join_bytes(file: BinaryIO, shards: Sequence[Path], total: Counts, start: int = 0) -> None:
+    """Write the bytes of the shards' files one after the other, each from its byte `start` on."""
+    for path in shards:
+        with path.open("rb") as shard:
+            shard.seek(start)
+            shutil.copyfileobj(shard, file, _BLOCK)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardFile:
+    """One of the files of each shard, and the output that is made from these files.
+
+    Parameters
+    ----------
+    suffix : str
+    output : str
+        The path of the output, or of the folder that is the output.
+    join : callable
+        Writes the output, given the open file, the files of all shards and the counts of the run.
+    """
+
+    suffix: str
+    output: str
+    join: Callable[[BinaryIO, Sequence[Path], Counts], object] = join_bytes
+
+
+class Task:
+    """The work of a run: the base class of the tasks in embed.py, extract.py and score.py.
+
+    Attributes
+    ----------
+    files : sequence of ShardFile
+        The files of a shard. Outputs get their names in this order.
+    width : int
+        Numbers of one vector.
+    into_folder : bool
+        Whether the output is a folder of the shards' files.
+    """
+
+    files: Sequence[ShardFile]
+    width: int
+    into_folder = False
+
+    def begin(self, chunk: NumberedLines, progress: Progress) -> Callable[[], Any]:
+        """Begin to compute a shard, and return a function that waits for the result, the argument of `write`."""
+        return lambda: chunk
+
+    def has_room(self, begun: int) -> bool:
+        """Return whether to begin another shard before the oldest of the `begun` shards is saved."""
+        return False
+
+    def write(self, result: Any, before: Counts, files: Files, progress: Progress) -> Written:
+        """Write a shard's files.
+
+        Parameters
+        ----------
+        result
+            See `begin`.
+        before : Counts
+            Those of all earlier shards.
+        files : sequence of binary files
+            One for each of `files`, opened to write.
+        progress : callable
+
+        Returns
+        -------
+        counts : Counts
+        processor : str or None
+            As `Ops.processor` names it.
+        """
+        raise NotImplementedError
+
+
+# --- the folder of the run --------------------------------------------------------------------------------------------
+
+
+def folder_of(output: str | os.PathLike[str]) -> Path:
+    """Return the folder that holds the unfinished output of the run that makes this file."""
+    return Path(f"{os.path.realpath(output)}.parts")
+
+
+class RunFolder:
+    """The folder of one run, a context manager that holds its lock. On exit without a manifest its files are deleted.
+
+    Parameters
+    ----------
+    output : str
+        The file or folder that the run makes, not a link. All other files are beside it.
+    task : Task
+
+    Attributes
+    ----------
+    path : Path
+    to_delete : str
+        What must be deleted to start again.
+    again : str
+        A sentence on how to compute a finished output again.
+    digits : int
+        Digits of a shard's number in the names of files; the order of the names is that of the shards.
+    """
+
+    def __init__(self, output: str, task: Task, report: Callable[[str], object]) -> None:
+        self.output, self.task, self.path, self.digits = Path(output), task, folder_of(output), _DIGITS
+        self.to_delete = f"{self.path} and {output}" if task.into_folder else str(self.path)
+        self.again = f"Delete {output} to compute it again."
+        self.beside = Path(manifest_path(output))
+        self._report = report
+
+    def __enter__(self) -> Self:
+        try:
+            while True:
+                self.path.mkdir(exist_ok=True)
+                # Another run may delete both just now, because it ends.
+                with contextlib.suppress(FileNotFoundError):
+                    self._lock = FileLock(self.path / _LOCK, seconds=2.0)
+                    break
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"{self.output} is being written by {error}. Wait until that run has ended, stop it, or give another "
+                "output."
+            ) from error
+        except OSError as error:
+            raise OSError(f"{self.path} cannot be made: {os_reason(error)}.") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        ended = not (self.path / _MANIFEST).exists()
+        if ended:
+            self._clear()
+        elif kind is KeyboardInterrupt:
+            self._report(f"finished shards are kept in {self.path}; resume=True continues.")
+        self._lock.release(delete=ended)
+        with contextlib.suppress(OSError):
+            if ended:
+                self.path.rmdir()
+
+    def _clear(self, *kept: str) -> None:
+        """Delete the files of runs but those to be kept, and no others. The lock is deleted last, by `release`."""
+        for path in self.path.iterdir():
+            if _OURS.fullmatch(path.name) and path.name not in (_LOCK, *kept):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    # -- manifests
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Return the manifest of the unfinished run; None if no run has started.
+
+        Raises
+        ------
+        ValueError
+            The manifest is damaged, or that of minibert 0.3.0, whose unfinished runs have other files.
+        """
+        manifest = _read_manifest(self.path / _MANIFEST, f"Delete {self.to_delete} to start again.")
+        if manifest is not None and manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"{self.path} holds an unfinished run of an earlier minibert. Finish it with that version, or delete "
+                f"{self.to_delete} to start again."
+            )
+        return manifest
+
+    def finished(self) -> dict[str, Any] | None:
+        """Return the manifest of the run that made the output; None if there is no output.
+
+        Raises
+        ------
+        ValueError
+            The output is there without its manifest, or is not the one that the run has written.
+        """
+        if not (_names(self.output) if self.task.into_folder else self.output.exists()):
+            return None  # the run starts again, even if the manifest is still there
+        manifest = _read_manifest(self.beside)
+        if manifest is None and not self.task.into_folder:
+            raise ValueError(
+                f"There is nothing to resume: {self.output} exists, but not its manifest {self.beside.name}. "
+                f"{self.again}"
+            )
+        for output in _outputs_of(manifest or {}):
+            path, size = self.output.parent / output["name"], output["size"]
+            if not path.exists() or path.stat().st_size != size:
+                raise ValueError(f"{path} is missing or not as the run has written it ({size} bytes). {self.again}")
+        return manifest
+
+    def path_of(self, source: Source) -> str:
+        """Return the path of a source; copy the standard input into the folder unless the unfinished run did so."""
+        if source.path != "-":
+            return source.path
+        copy = self.path / _STANDARD_INPUT
+        if not (copy.exists() and (self.path / _MANIFEST).exists()):
+            with self._kept():
+                write_whole(copy, lambda file: shutil.copyfileobj(standard_input(), file, _BLOCK))
+        return str(copy)
+
+    # -- start and resume
+
+    def refuse_strangers(self) -> None:
+        """Raise a FileExistsError if the output is a folder that holds files, or if a file beside it is not ours."""
+        self._refuse_others(0)
+        earlier = {output["name"] for output in _outputs_of(_read_manifest(self.beside) or {})}
+        for file in self.task.files[1:]:
+            if os.path.lexists(file.output) and os.path.basename(file.output) not in earlier:
+                raise FileExistsError(
+                    f"{file.output} exists, and the run would replace it by a file beside {self.output}; but no "
+                    f"manifest ({self.beside.name}) says that minibert wrote it. Move it elsewhere, or give another "
+                    "output."
+                )
+
+    def start(self, manifest: dict[str, Any]) -> None:
+        """Write the manifest. From now on there is a run to resume."""
+        self._clear(_STANDARD_INPUT)  # of a run that was killed before it wrote its manifest, or at its end
+        with self._kept():
+            _write_json(self.path / _MANIFEST, {"format": FORMAT, **manifest})
+            if self.task.into_folder:
+                self.beside.unlink(missing_ok=True)  # of an earlier run, whose folder is gone
+        sync_folder(self.path.parent)
+
+    def records(self) -> dict[int, dict[str, Any]]:
+        """Return the records of the saved shards by number."""
+        found = {}
+        for path in sorted(self.path.glob("shard-*.json")):
+            with contextlib.suppress(OSError, ValueError):  # a damaged record is that of no shard
+                found[int(path.stem.removeprefix("shard-"))] = json.loads(path.read_bytes())
+        return found
+
+    def whole_shards(self, report: Callable[[str], object]) -> dict[int, Counts]:
+        """Return the counts of the shards whose files agree with their records; report the other shards.
+
+        Raises
+        ------
+        FileExistsError
+            The output is a folder, and holds files that the run did not write.
+        """
+        for path in self.path.glob(".minibert-????????"):  # of a run that was killed
+            path.unlink(missing_ok=True)
+        if self.task.into_folder:
+            with self._kept():
+                self.output.mkdir(exist_ok=True)
+        records, found = self.records(), dict[int, Counts]()
+        self._refuse_others(max(records, default=-1) + 2)  # a shard can be there whose record is not
+        for number, record in records.items():
+            try:
+                files = self._final_files(number)
+                damaged = [path.name for path in files if _state_of(path) != record["files"][path.name]]
+                if not damaged:
+                    found[number] = Counts(**record["counts"])
+            except (KeyError, TypeError):
+                damaged = ["its record"]
+            if damaged:
+                report(f"{self.path}: shard {number} is damaged ({', '.join(damaged)}); it is computed again.")
+        return found
+
+    # -- shards
+
+    def save(self, number: int, write: Callable[[Files], Written], check: Callable[[], object]) -> Counts:
+        """Write the files of a shard, then its record. After this call a crash cannot lose the shard.
+
+        Parameters
+        ----------
+        number : int
+        write : callable
+            See `Task.write`.
+        check : callable
+            Called before the record is written; if it raises, the shard is not saved.
+        """
+        results = list[Written]()
+        paths = [self._shard(number, file.suffix) for file in self.task.files]
+
+        def write_all(opened: list[BinaryIO]) -> None:
+            if len(opened) == len(paths):
+                results.append(write(opened))
+            else:
+                write_whole(paths[len(opened)], lambda file: write_all([*opened, file]))
+
+        with self._kept():
+            write_all([])
+            check()
+            if self.task.into_folder:
+                os.replace(paths[0], self._final_files(number)[0])
+                sync_folder(self.output)
+            counts, processor = results[0]
+            states = {path.name: _state_of(path) for path in self._final_files(number)}
+            record = {"counts": dataclasses.asdict(counts), "processor": processor, "files": states}
+            _write_json(self._shard(number, ".json"), record)
+        return counts
+
+    def finish(self, total: Counts, n_shards: int) -> None:
+        """Join the shards into the outputs, which get their names when all are complete; write the manifest last.
+
+        A run that is killed here joins the shards again when it is resumed, because they are deleted last.
+        """
+        self._refuse_others(n_shards)
+        renames: list[tuple[Path, Path]] = []
+        with self._kept():
+            for file in () if self.task.into_folder else self.task.files:
+                shards = [self._shard(number, file.suffix) for number in range(n_shards)]
+                whole = self.path / f"{_WHOLE}{file.suffix}"
+                write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
+                renames.append((whole, Path(file.output)))
+            outputs, processors = dict[str, dict[str, Any]](), set[str]()
+            for number, record in self.records().items():
+                processors |= {record["processor"]} - {None}
+                if self.task.into_folder:
+                    ((name, state),) = record["files"].items()
+                    place = f"{self.output.name}/{name}"
+                    outputs[name] = {"name": place, "rows": record["counts"]["n_texts"], **state}
+                assert number < n_shards
+            outputs |= {path.name: {"name": path.name, "size": whole.stat().st_size} for whole, path in renames}
+            manifest = self.manifest() or {}
+            manifest["processors"] = sorted(processors)
+            manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs}
+            _write_json(self.path / _MANIFEST, manifest)
+            # Files of an earlier run must not be beside a new output, because they do not belong to it.
+            for stale in (self.beside, *(path for _, path in renames[1:])):
+                stale.unlink(missing_ok=True)
+            for whole, path in (*renames, (self.path / _MANIFEST, self.beside)):
+                os.replace(whole, path)
+            sync_folder(self.path.parent)
+
+    # -- internals
+
+    def _shard(self, number: int, suffix: str) -> Path:
+        return self.path / f"shard-{number:0{self.digits}}{suffix}"
+
+    def _final_files(self, number: int) -> list[Path]:
+        """Return the paths of the files of a shard that is saved."""
+        if self.task.into_folder:
+            return [self.output / f"part-{number:0{self.digits}}{self.task.files[0].suffix}"]
+        return [self._shard(number, file.suffix) for file in self.task.files]
+
+    def _refuse_others(self, count: int) -> None:
+        """Raise if the folder that is the output holds other files than those of so many shards."""
+        if self.task.into_folder:
+            known = {path.name for number in range(count) for path in self._final_files(number)}
+            others = [name for name in _names(self.output) if name not in known]
+            if others:
+                more = f" and {len(others) - _NAMES_SHOWN} more" if len(others) > _NAMES_SHOWN else ""
+                raise FileExistsError(
+                    f"{self.output} holds other files: {', '.join(map(printable, others[:_NAMES_SHOWN]))}{more}. "
+                    "Readers of the folder would take them for vectors of this run. Delete them or move them "
+                    "elsewhere, or give another folder."
+                )
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Add to the message of an OSError the file and how to continue."""
+        try:
+            yield
+        except OSError as error:
+            message = str(error)
+            if error.strerror is not None:  # it is the system's
+                message = f"{error.filename2 or error.filename} cannot be written: {error.strerror}."
+            if (self.path / _MANIFEST).exists():
+                message += f" Finished shards are kept in {self.path}; once it can be written, resume=True continues."
+            raise OSError(message) from error
+
+
+def _state_of(path: Path) -> dict[str, int] | None:
+    """Return the size and the CRC-32 of a file; None if it cannot be read."""
+    size = checksum = 0
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                size, checksum = size + len(block), zlib.crc32(block, checksum)
+    except OSError:
+        return None
+    return {"size": size, "checksum": checksum}
+
+
+def manifest_path(output: str) -> str:
+    """Return the path of the manifest beside the output: the settings and counts of a finished run, as JSON."""
+    return f"{output}.manifest.json"
+
+
+def _read_manifest(
+    path: Path, way_on: str = "A run writes its manifest there; delete it or move it elsewhere, or give another output."
+) -> dict[str, Any] | None:
+    """Return a manifest; None if there is none, ValueError with a sentence on what to do if it is damaged."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = json.loads(path.read_bytes()) if path.is_file() else None  # reading a pipe might never end
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged, or not a manifest of minibert: {error}. {way_on}") from error
+    if not isinstance(content, dict) or not {"settings", "checksums", "inputs", "probe"} <= content.keys():
+        raise ValueError(f"{path} is damaged, or not a manifest of minibert. {way_on}")
+    check_format(content, FORMAT, str(path))
+    return content
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, lambda file: file.write(json.dumps(content).encode()))
+
+
+def _outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the name and size of each output of a run; an empty list if the run has not finished."""
+    return [*manifest.get("finished", {}).get("outputs", {}).values()]
+
+
+def _names(path: Path) -> list[str]:
+    """Return the sorted names in the folder, without those that the system makes and no reader takes, like .DS_Store.
+
+    Hidden names that end in .parquet are not left out, because dask and Polars read such files.
+    """
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {os_reason(error)}.") from error
+    return sorted(name for name in names if not name.startswith(".") or name.lower().endswith(".parquet"))
