@@ -8,7 +8,6 @@ import platform
 from pathlib import Path
 
 from minibert import __version__
-from minibert._utils import system
 
 
 def environment() -> str:
@@ -23,8 +22,10 @@ def environment() -> str:
 
 def peak_memory() -> float:
     """Return the peak memory of this process in bytes; nan if the system does not report it."""
-    found = system.peak_memory()
-    return float("nan") if found is None else found
+    with contextlib.suppress(OSError):
+        fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
+        return 1024 * float(fields["VmHWM"].split()[0])
+    return float("nan")
 
 
 def processor() -> str:

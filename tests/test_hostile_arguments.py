@@ -197,10 +197,9 @@ def calls(folder: Path) -> list[Call]:
         "record": "pooler", "index": 1, "name": "pooler", "key": "pooler", "layer": 0,
         "embeddings": matrix, "embeddings1": matrix, "embeddings2": matrix, "a": matrix, "b": matrix[::-1],
         "query_embeddings": many, "corpus_embeddings": many, "query_chunk_size": 7, "corpus_chunk_size": 9,
-        "start": 0, "end": 5, "how": "mean", "i": 1, "char": 1, "width": 5, "truncate_dim": 3, "progress": None,
+        "start": 0, "end": 5, "how": "mean", "i": 1, "width": 5, "truncate_dim": 3, "progress": None,
         "tokens": ["a", "cat"], "ids": [2, 8], "token_ids": [2, 8, 3], "sequences": [[2, 8, 3]], "max_length": 8,
-        "encoded_inputs": {"input_ids": [[2, 8, 3], [2, 3]]}, "new_tokens": ["a"],
-        "special_tokens_dict": {"pad_token": "[PAD]"}, "input": texts,
+        "encoded_inputs": {"input_ids": [[2, 8, 3], [2, 3]]}, "input": texts,
     })  # fmt: skip
     add, vary = found.add, found.vary
 
@@ -251,7 +250,7 @@ def calls(folder: Path) -> list[Call]:
     add("Trace.load", minibert.Trace.load)
 
     found.methods(
-        tokenizer, "from_files from_pretrained set_asked add_tokens add_special_tokens",
+        tokenizer, "from_files from_pretrained set_asked",
         lambda one: (one("a cat"), one.decode([2, 3])), truncation=True, padding=True,
     )  # fmt: skip
     ways = {"padding": True, "truncation": True, "stride": 1, "pad_to_multiple_of": 4, "return_length": True,
@@ -260,14 +259,11 @@ def calls(folder: Path) -> list[Call]:
     vary("tokenizer(pairs)", tokenizer, text=texts, text_pair=texts, padding="max_length", truncation=True)
     vary("tokenizer(words)", tokenizer, text=[["a", "cat"]], is_split_into_words=True, truncation=True)
     vary("encode, padded", tokenizer.encode, padding="max_length", truncation=True, return_tensors="np")
-    own = BertTokenizer.from_pretrained(folder)  # its tokens change
-    add("add_tokens", own.add_tokens)
-    add("add_special_tokens", own.add_special_tokens)
     for name in ("padding_side", "truncation_side"):
         change = setting(tokenizer, name, lambda one: one(texts, padding=True, truncation=True, max_length=8))
         add(f"tokenizer.{name} =", change, value="left")
-    for name in ("tokens", "word_ids", "sequence_ids", "char_to_token", "token_to_chars"):
-        add(f"batch.{name}", getattr(batch, name), **{"token": 1} if name == "token_to_chars" else {})
+    for name in ("tokens", "word_ids", "sequence_ids"):
+        add(f"batch.{name}", getattr(batch, name))
 
     def used(one: SentenceTransformer) -> Any:
         return one.encode_query(texts), one.encode(texts), one.get_embedding_dimension(), repr(one)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -84,20 +83,6 @@ def missing_library(what: str, error: ImportError, *packages: str) -> ImportErro
         return error
     install = " ".join(packages)
     return ImportError(f"{what} needs {library}, which is not installed: pip install {install} ({error})", name=library)
-
-
-def peak_memory(root: Path = _ROOT) -> int | None:
-    """Return the most bytes of memory that this process has had; None if the system does not say."""
-    try:
-        lines = (root / "proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        pass
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _limits(root: Path, controller: str, read: Callable[[Path, bool], _Limit | None]) -> Iterator[_Limit]:

@@ -316,9 +316,16 @@ def make_ops(
     def take(x: FloatArray) -> FloatArray:
         return round(x.astype(dtype, copy=False))  # shape of x
 
-    def embed(*arguments: Any) -> FloatArray:
-        words, types, positions = (take(arguments[i][arguments[i + 1]]) for i in (0, 2, 4))  # 3 x (T, H)
-        return round(round(words + types) + positions)  # (T, H)
+    def embed(
+        words: FloatArray,
+        token_ids: IntArray,
+        token_type_table: FloatArray,
+        token_types: IntArray,
+        position_table: FloatArray,
+        positions: IntArray,
+    ) -> FloatArray:
+        total = round(take(words[token_ids]) + take(token_type_table[token_types]))  # (T, H)
+        return round(total + take(position_table[positions]))  # (T, H)
 
     def linear(
         x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None

@@ -15,7 +15,7 @@ from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import PADDING, STRATEGIES, Encoding, choose_strategy, padded_array
+from minibert.tokenizer.encodings import PADDING, STRATEGIES, Encoding, choose_strategy, pad_rows
 from minibert.tokenizer.texts import as_texts, check_text, shown
 from minibert.tokenizer.windows import WITHOUT_WINDOWS, encode_pairs, in_chunks
 
@@ -325,14 +325,13 @@ class TaskPipeline:
 
 def model_inputs(windows: Sequence[Encoding]) -> dict[str, Any]:
     """Return the ids, token types and mask of encodings as arrays of shape (B, S)."""
-    lengths = [len(window) for window in windows]
-    spans = [slice(0, length) for length in lengths]
-    width = max(lengths)
-    return {
-        "input_ids": padded_array([window.ids for window in windows], spans, width, 0),
-        "token_type_ids": padded_array([window.token_types for window in windows], spans, width, 0),
-        "attention_mask": padded_array([np.ones(length, dtype=np.int64) for length in lengths], spans, width, 0),
+    widths = [max(map(len, windows))] * len(windows)
+    rows = {
+        "input_ids": [window.ids for window in windows],
+        "token_type_ids": [window.token_types for window in windows],
+        "attention_mask": [np.ones(len(window), dtype=np.int64) for window in windows],
     }
+    return {name: np.stack(pad_rows(values, widths, "right", 0)) for name, values in rows.items()}
 
 
 def sort_inputs(inputs: Any, is_one: Callable[[Any], bool], what: str) -> tuple[str, Iterable[Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from minibert.bert.config import check_model_type
 from minibert.checkpoint.files import ModelFiles, check_files, locate
 from minibert.models.options import LoadOptions
 from minibert.tokenizer.encodings import (
+    FILLS,
     PADDING,
     Encoding,
     NoRoomError,
@@ -36,9 +37,8 @@ from minibert.tokenizer.encodings import (
     converted,
     cut,
     cut_windows,
-    lists,
-    pad_columns,
-    padded_array,
+    pad_rows,
+    span_of,
 )
 from minibert.tokenizer.files import (
     EXTRA_NAMES,
@@ -52,15 +52,6 @@ from minibert.tokenizer.files import (
 from minibert.tokenizer.long_texts import RawOptions
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 from minibert.tokenizer.vocabulary import Vocabulary
-
-# Methods of transformers 4 that transformers 5 and minibert do not have -> what to use.
-_CALL = "call the tokenizer itself: tokenizer(text, ...)"
-_GONE = {
-    **dict.fromkeys(("encode_plus", "batch_encode_plus", "prepare_for_model"), _CALL),
-    "build_inputs_with_special_tokens": "call tokenizer.encode(text), or tokenizer(text, text_pair)",
-    "save_vocabulary": "call save_pretrained(folder), which writes vocab.txt too",
-    "additional_special_tokens": "it is extra_special_tokens in transformers 5",
-}
 
 # Settings that decide the tokens of a text. A keyword of this name must agree with the model.
 _SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "unk_token", "sep_token", "cls_token")
@@ -106,11 +97,6 @@ class BertTokenizer(Vocabulary):
         self.padding_side, self.truncation_side = loaded.padding_side, loaded.truncation_side
         self.name_or_path = loaded.source
 
-    if not TYPE_CHECKING:  # type checkers know which methods there are
-
-        def __getattr__(self, name: str) -> Any:
-            raise AttributeError(f"BertTokenizer has no {name!r}{': ' * (name in _GONE)}{_GONE.get(name, '')}.")
-
     @classmethod
     def from_pretrained(
         cls,
@@ -154,7 +140,7 @@ class BertTokenizer(Vocabulary):
         **harmless
             Keywords of transformers at values that change no token, such as ``use_fast=True``, or ``do_lower_case=`` as
             the model has it; and special tokens: ``pad_token=``, ``mask_token=``, ``bos_token=``, ``eos_token=`` and
-            ``extra_special_tokens=`` as `add_special_tokens` takes them, the others as the model has them.
+            ``extra_special_tokens=`` name tokens that the files declare; the others are as the model has them.
 
         Raises
         ------
@@ -235,7 +221,7 @@ class BertTokenizer(Vocabulary):
         Raises
         ------
         ValueError
-            A setting would change the tokens, or the model has no row for a new token.
+            A setting would change the tokens, or a special token is not declared by the files.
         """
         if not asked:
             return
@@ -249,8 +235,14 @@ class BertTokenizer(Vocabulary):
             "in tokenizer_config.json, in a copy of the model's folder.",
         )
         tokens = {name: asked[name] for name in (*_SETTABLE, *EXTRA_NAMES) if asked.get(name) is not None}
-        if tokens:
-            self.add_special_tokens(tokens)
+        for name, token in tokens.items():
+            setattr(self, EXTRA_NAMES[0] if name in EXTRA_NAMES else name, token)
+        known = {token.content for token in self.added_tokens_decoder.values()}
+        if tokens and not known.issuperset(self.all_special_tokens):
+            raise ValueError(
+                f"{call}({', '.join(tokens)}) names a token that tokenizer_config.json does not declare, so that texts "
+                "would be split inside it. Declare it in added_tokens_decoder, in a copy of the model's folder."
+            )
 
     # --- text to ids ---
 
@@ -353,17 +345,16 @@ class BertTokenizer(Vocabulary):
         lengths = [len(encoding) for encoding in encodings]
         limits = (padding, strategy, max_length, pad_to_multiple_of)
         widths = choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
-        spans = _spans(lengths, widths, self._side(padding_side))
+        side = self._side(padding_side)
 
         def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Any:
-            values = [rows(encoding) for encoding in encodings]
+            values = pad_rows([rows(encoding) for encoding in encodings], widths, side, fill)
             if kind is None:
-                return lists(values, spans, widths, fill)
-            return padded_array(values, spans, widths[0] if widths else 0, fill)
+                return [row.tolist() for row in values]
+            return np.stack(values) if values else np.empty((0, 0), dtype=np.int64)
 
         # Without a padding token no row is padded, and this 0 is not used.
-        pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
-        data = {"input_ids": padded(lambda encoding: encoding.ids, pad_token_id)}
+        data = {"input_ids": padded(lambda encoding: encoding.ids, self.pad_token_id or 0)}
         if return_token_type_ids is not False:
             data["token_type_ids"] = padded(lambda encoding: encoding.token_types, self.pad_token_type_id)
         if return_attention_mask is not False:
@@ -386,6 +377,7 @@ class BertTokenizer(Vocabulary):
             data = {name: converted(name, value, kind) for name, value in data.items()}
         elif is_one_text(text, is_split_into_words) and not return_overflowing_tokens:
             data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
+        spans = [span_of(length, width, side) for length, width in zip(lengths, widths, strict=True)]
         return TokenizedBatch(data, encodings, spans, widths, self.pad_token)
 
     def encodings(
@@ -539,9 +531,13 @@ class BertTokenizer(Vocabulary):
         lengths = [len(row) for row in columns["input_ids"]]
         limits = (padding, "do_not_truncate", max_length, pad_to_multiple_of)
         widths = choose_widths(lengths, *limits, equal=False, can_pad=self.pad_token_id is not None)
-        width = widths[0] if widths and padding != "do_not_pad" else None
-        pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
-        columns = pad_columns(columns, width, self._side(padding_side), pad_token_id)
+        if padding != "do_not_pad" and widths:
+            fills = FILLS | {"input_ids": self.pad_token_id or 0}
+            side = self._side(padding_side)
+            for name in columns.keys() & fills.keys():
+                added = [[fills[name]] * (widths[0] - len(row)) for row in columns[name]]
+                rows = zip(columns[name], added, strict=True)
+                columns[name] = [row + more if side == "right" else more + row for row, more in rows]
         if single:
             columns = {name: value[0] for name, value in columns.items()}
         return TokenizedBatch(columns).convert_to_tensors(kind or own_kind)
@@ -587,13 +583,6 @@ class BertTokenizer(Vocabulary):
             except NoRoomError as reason:
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts
-
-
-def _spans(lengths: list[int], widths: list[int], side: str) -> list[slice]:
-    """Return the columns of each row's tokens."""
-    if side == "right":
-        return [slice(0, length) for length in lengths]
-    return [slice(width - length, width) for length, width in zip(lengths, widths, strict=True)]
 
 
 class AutoTokenizer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, KeysView, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -274,20 +274,12 @@ def _windows(positions: Int64Array, length: int, side: str, stride: int, overflo
 # --- a batch of encodings ---------------------------------------------------------------------------------------------
 
 
-class CharSpan(NamedTuple):
-    """The index of the first character of a span, and of the character after its last one."""
-
-    start: int
-    end: int
-
-
 class TokenizedBatch(MutableMapping[str, Any]):
     """The result of a tokenizer: names -> lists, int64 arrays or tensors, ready for ``model(**inputs)``.
 
     ``inputs["input_ids"]`` and ``inputs.input_ids`` are the same object. Items can be set, added and removed.
     ``tokens(i)``, ``word_ids(i)`` and ``sequence_ids(i)`` describe row i with its padding; ``encodings[i]``, which is
-    also ``inputs[i]``, describes it without padding. The methods that take a row and a position take the position alone
-    for row 0, as in transformers.
+    also ``inputs[i]``, describes it without padding.
 
     Attributes
     ----------
@@ -396,29 +388,6 @@ class TokenizedBatch(MutableMapping[str, Any]):
         """Return the text index of each token of row i; list of S int, None for special tokens and padding."""
         return self._padded(i, self._encoding(i).sequence_ids, None)
 
-    def char_to_token(self, i: int, char: int | None = None, sequence: int = 0) -> int | None:
-        """Return the index in row i of the token that holds a character; None if no token holds it.
-
-        With `sequence` 1 the character is one of the second text of a pair. No token holds a space, or a character that
-        was truncated.
-        """
-        i, char = (0, i) if char is None else (i, char)
-        char, sequence = check_int("char", char), check_int("sequence", sequence, 0, 1)
-        offsets = self._encoding(i).offsets
-        belongs = np.array(self._encoding(i).sequence_ids, dtype=object) == sequence
-        holders = np.flatnonzero(belongs & (offsets[:, 0] <= char) & (char < offsets[:, 1]))
-        return self._spans[i].start + int(holders[0]) if len(holders) else None
-
-    def token_to_chars(self, i: int, token: int | None = None) -> CharSpan | None:
-        """Return the index of a token's first character and the one after its last; None for padding, [CLS], [SEP]."""
-        i, token = (0, i) if token is None else (i, token)
-        sequences = self.sequence_ids(i)
-        if not -len(sequences) <= check_int("token", token) < len(sequences):
-            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}.")
-        if sequences[token] is None:
-            return None
-        return CharSpan(*self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token])
-
     def _encoding(self, i: int) -> Encoding:
         if not -len(self.encodings) <= check_int("i", i) < len(self.encodings):
             raise ValueError(f"the batch has {len(self.encodings)} rows, asked for row {brief(i)}.")
@@ -437,20 +406,18 @@ def _described(value: Any) -> str:
 # --- rows -> lists, arrays, tensors -----------------------------------------------------------------------------------
 
 
-def padded_array(rows: Sequence[Int64Array], spans: Sequence[slice], width: int, fill: int) -> Int64Array:
-    """Copy rows into one array: B arrays of shape (S_b,) -> (B, width)."""
-    array = np.full((len(rows), width), fill, dtype=np.int64)
-    for row, values, span in zip(array, rows, spans, strict=True):
-        row[span] = values
-    return array
+def pad_rows(rows: Sequence[Any], widths: Sequence[int], side: str, fill: int) -> list[Int64Array]:
+    """Copy rows of numbers into int64 arrays, each padded to its own width on one side."""
+    padded = []
+    for row, width in zip(rows, widths, strict=True):
+        padded.append(np.full(width, fill, dtype=np.int64))
+        padded[-1][span_of(len(row), width, side)] = row
+    return padded
 
 
-def lists(rows: Sequence[Int64Array], spans: Sequence[slice], widths: Sequence[int], fill: int) -> list[list[int]]:
-    """Copy rows into lists, each padded to its own width."""
-    return [
-        [fill] * span.start + values.tolist() + [fill] * (width - span.stop)
-        for values, span, width in zip(rows, spans, widths, strict=True)
-    ]
+def span_of(length: int, width: int, side: str) -> slice:
+    """Return where the tokens of a padded row are."""
+    return slice(0, length) if side == "right" else slice(width - length, width)
 
 
 def converted(name: str, value: Any, kind: str) -> Any:
@@ -480,8 +447,8 @@ def converted(name: str, value: Any, kind: str) -> Any:
 PADDING = ("longest", "max_length", "do_not_pad")
 STRATEGIES = ("longest_first", "only_first", "only_second")
 
-# The columns that are padded besides input_ids, and the value of padding in each.
-_FILLS = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
+FILLS = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
+"""The columns that `BertTokenizer.pad` pads besides input_ids, and the value of padding in each."""
 
 
 def choose_limit(
@@ -588,28 +555,6 @@ def columns_of(encoded: Any) -> tuple[dict[str, Any], str | None]:
     first = ids[0] if isinstance(ids, list | tuple) and ids else ids
     kind = "pt" if is_tensor(first) else "np" if isinstance(first, np.ndarray) else None
     return {name: _plain(value) for name, value in columns.items()}, kind
-
-
-def pad_columns(columns: dict[str, Any], width: int | None, side: str, pad_token_id: int) -> dict[str, Any]:
-    """Pad each row of a batch to a width; a row of another column keeps its length.
-
-    Parameters
-    ----------
-    columns : dict of str to list of B lists
-    width : int, or None
-        None pads nothing.
-    side : {"right", "left"}
-    pad_token_id : int
-    """
-    result = {}
-    for name, rows in columns.items():
-        fill = pad_token_id if name == "input_ids" else _FILLS.get(name)
-        if width is None or fill is None:
-            result[name] = rows
-            continue
-        fills = [[fill] * (width - len(row)) for row in rows]
-        result[name] = [row + more if side == "right" else more + row for row, more in zip(rows, fills, strict=True)]
-    return result
 
 
 def _plain(value: Any) -> Any:

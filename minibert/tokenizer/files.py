@@ -62,7 +62,6 @@ class LoadedTokenizer:
     padding_side, truncation_side : {"right", "left"}
     clean_up_tokenization_spaces : bool
     tokenizer_class : str or None               the class that tokenizer_config.json or config.json names
-    num_rows : int or None                      rows of the model's word embeddings, if config.json says it
     source : str                                where the files are, in words
     """
 
@@ -75,7 +74,6 @@ class LoadedTokenizer:
     truncation_side: str
     clean_up_tokenization_spaces: bool
     tokenizer_class: str | None
-    num_rows: int | None
     source: str
 
 
@@ -116,16 +114,8 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
         truncation_side=_checked_side(settings, "truncation_side"),
         clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
         tokenizer_class=tokenizer_class if isinstance(tokenizer_class := settings["tokenizer_class"], str) else None,
-        num_rows=num_rows if isinstance(num_rows := config.get("vocab_size"), int) else None,
         source=files.source,
     )
-
-
-def copy_of(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy of a tokenizer of the library, which can be changed without changing the original."""
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_str(tokenizer.to_str())
 
 
 def _is_wordpiece(tokenizer: Tokenizer) -> bool:
@@ -133,38 +123,6 @@ def _is_wordpiece(tokenizer: Tokenizer) -> bool:
     from tokenizers.models import WordPiece
 
     return isinstance(tokenizer.model, WordPiece)
-
-
-def with_tokens(loaded: LoadedTokenizer, tokens: Sequence[str | AddedToken], *, special: bool) -> LoadedTokenizer:
-    """Return a copy of a tokenizer with more tokens; the original does not change.
-
-    Raises
-    ------
-    ValueError
-        A token is too long, or the model has no row for its id.
-    """
-    from tokenizers import AddedToken
-
-    def plain(token: str | AddedToken) -> AddedToken:
-        return AddedToken(token, normalized=not special, special=special) if isinstance(token, str) else token
-
-    added = [plain(token) for token in tokens]
-    _check_lengths(token.content for token in added)
-    new = [text for text in dict.fromkeys(token.content for token in added) if text not in loaded.vocab]
-    if loaded.num_rows is not None and len(loaded.vocab) + len(new) > loaded.num_rows:
-        raise ValueError(
-            f"token {new[-1]!r} is not in the vocabulary, and the model has no row for it: config.json says vocab_size "
-            f"{loaded.num_rows}, and minibert does not train embeddings. Use a token of the vocabulary, such as "
-            "'[unused1]', or add the token and train the model in transformers."
-        )
-    with library_errors(ValueError, "the tokens cannot be added"):
-        tokenizer = copy_of(loaded.tokenizer)
-        if special:
-            tokenizer.add_special_tokens(added)
-        else:
-            tokenizer.add_tokens(added)
-    vocab = dict(sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
-    return dataclasses.replace(loaded, tokenizer=tokenizer, vocab=vocab)
 
 
 def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:

@@ -70,6 +70,8 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
     TypeError
         `values` is of another type, such as a generator, bytes or a dict.
     """
+    if isinstance(values, np.ndarray) and values.ndim == 0:
+        values = values.item()  # an array of one text is that text
     if isinstance(values, str):
         return [values], True
     for convert in ("to_pylist", "tolist", "to_list"):  # of Arrow; of NumPy and pandas; of Polars

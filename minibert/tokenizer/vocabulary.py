@@ -1,9 +1,8 @@
-"""The vocabulary of a tokenizer: tokens <-> ids, the special tokens, and tokens that a program adds."""
+"""The vocabulary of a tokenizer: tokens <-> ids, and the special tokens."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +10,12 @@ import numpy.typing as npt
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief, check_int
-from minibert.tokenizer.files import (
-    EXTRA_NAMES,
-    SPECIAL_TOKEN_NAMES,
-    LoadedTokenizer,
-    copy_of,
-    library_errors,
-    with_tokens,
-)
+from minibert.tokenizer.files import LoadedTokenizer, library_errors
 from minibert.tokenizer.long_texts import RawEncoder
 from minibert.tokenizer.texts import shown
 
 if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
+    from tokenizers import AddedToken
 
 
 Ids = int | Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -72,10 +64,7 @@ class Vocabulary:
     backend = "tokenizers"
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
-        self._use(loaded)
         self.clean_up_tokenization_spaces = loaded.clean_up_tokenization_spaces
-
-    def _use(self, loaded: LoadedTokenizer) -> None:
         self._loaded = loaded
         self._tokenizer = loaded.tokenizer
         self._raw = RawEncoder(loaded.tokenizer)
@@ -107,11 +96,6 @@ class Vocabulary:
         return True
 
     @property
-    def backend_tokenizer(self) -> Tokenizer:
-        """A copy of the tokenizer of the `tokenizers` library; a change of the copy does not change this object."""
-        return copy_of(self._tokenizer)
-
-    @property
     def do_lower_case(self) -> bool:
         """True if texts are lowercased."""
         return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
@@ -140,12 +124,9 @@ class Vocabulary:
 
     @extra_special_tokens.setter
     def extra_special_tokens(self, tokens: Sequence[Any]) -> None:
-        self._extra_special_tokens = [self._known(token) for token in _several("extra_special_tokens", tokens)]
-
-    @property
-    def extra_special_tokens_ids(self) -> list[int]:
-        """The ids of `extra_special_tokens`."""
-        return [self._vocab[token] for token in self._extra_special_tokens]
+        if not isinstance(tokens, list | tuple):
+            raise TypeError(f"extra_special_tokens is {shown(tokens)}; expected a list of tokens.")
+        self._extra_special_tokens = [self._known("extra_special_tokens", token) for token in tokens]
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
@@ -155,69 +136,6 @@ class Vocabulary:
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """Return how many tokens the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""
         return int(self._tokenizer.num_special_tokens_to_add(bool(pair)))
-
-    def add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens, which are never split, to the vocabulary, and return how many are new.
-
-        A token that the vocabulary has keeps its id. A new token gets the next id, which the model must know: its
-        embeddings cannot grow here, so a token is refused if config.json says that the model has no row for its id.
-        Do not call it while other threads use the tokenizer.
-
-        Parameters
-        ----------
-        new_tokens : str or AddedToken, or a list of them
-        special_tokens : bool
-            They are special tokens, which ``skip_special_tokens=True`` leaves out.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A token is not a str or an AddedToken, or the model has no row for it. Nothing has changed then.
-        """
-        tokens = [token for token in _several("new_tokens", new_tokens) if _content(token)]
-        before = len(self)
-        special = dict(self._special_tokens)
-        extra = list(self._extra_special_tokens)
-        loaded = dataclasses.replace(self._loaded, special_tokens=special, extra_special_tokens=extra)
-        self._use(with_tokens(loaded, tokens, special=bool(special_tokens)))
-        return len(self) - before
-
-    def add_special_tokens(
-        self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True
-    ) -> int:
-        """Set special tokens by name, add those that the vocabulary lacks, and return how many are new.
-
-        Parameters
-        ----------
-        special_tokens_dict : mapping
-            Names such as "pad_token" or "extra_special_tokens" -> a token, or a list of tokens.
-        replace_extra_special_tokens : bool
-            The extra special tokens replace those that the tokenizer has; else they are added to them.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A name is not that of a special token; or as in `add_tokens`. Nothing has changed then.
-        """
-        if not isinstance(special_tokens_dict, Mapping):
-            raise TypeError(f"special_tokens_dict is {shown(special_tokens_dict)}; expected a mapping of names.")
-        named, extra = {}, None
-        for name, value in special_tokens_dict.items():
-            if name in EXTRA_NAMES:
-                extra = _several(name, list(value.values()) if isinstance(value, Mapping) else value, alone=False)
-            elif name in SPECIAL_TOKEN_NAMES:
-                named[name] = _several(name, value)[0]
-            else:
-                raise ValueError(
-                    f"{brief(name)} is not the name of a special token: {', '.join(SPECIAL_TOKEN_NAMES)}, "
-                    f"{EXTRA_NAMES[0]}."
-                )
-        added = self.add_tokens([*named.values(), *(extra or ())], special_tokens=True)
-        self._special_tokens |= {name: _content(token) for name, token in named.items()}
-        if extra is not None:
-            kept = [] if replace_extra_special_tokens else self._extra_special_tokens
-            self._extra_special_tokens = list(dict.fromkeys([*kept, *map(_content, extra)]))
-        return added
 
     # --- tokens <-> ids ---
 
@@ -290,6 +208,8 @@ class Vocabulary:
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """Return the texts of B sequences of ids, or of one sequence, as a list; see `decode`."""
+        if isinstance(sequences, int | np.integer):
+            raise TypeError(f"sequences={brief(sequences)}; expected sequences of ids. For one id call decode.")
         found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
         return found if isinstance(found, list) else [found]
 
@@ -299,15 +219,14 @@ class Vocabulary:
         if token is None:
             self._special_tokens.pop(name, None)
         else:
-            self._special_tokens[name] = self._known(token)
+            self._special_tokens[name] = self._known(name, token)
 
-    def _known(self, token: Any) -> str:
-        content = _content(token)
+    def _known(self, name: str, token: Any) -> str:
+        content = token if isinstance(token, str) else getattr(token, "content", None)
+        if not isinstance(content, str):
+            raise TypeError(f"{name} is {shown(token)}; expected a str or a tokenizers.AddedToken.")
         if content not in self._vocab:
-            raise ValueError(
-                f"token {content!r} is not in the vocabulary. To add it call add_special_tokens, which the model must "
-                "have a row for."
-            )
+            raise ValueError(f"{name}: {content!r} is not in the vocabulary. Add it, and train the model, elsewhere.")
         return content
 
     def _token_to_id(self, token: str) -> int:
@@ -348,28 +267,6 @@ def _is_sequence(ids: Any) -> bool:
     """Return whether an item of ids is itself a sequence of them."""
     ids = to_array(ids)
     return isinstance(ids, list | tuple | np.ndarray) and not is_one_id(ids)
-
-
-def _content(token: Any) -> str:
-    """Return the text of a token, which is a str or an AddedToken."""
-    content = token if isinstance(token, str) else getattr(token, "content", None)
-    if not isinstance(content, str):
-        raise TypeError(f"a token is {shown(token)}; expected a str or a tokenizers.AddedToken.")
-    return content
-
-
-def _several(name: str, tokens: Any, alone: bool = True) -> list[Any]:
-    """Return a token, or several, as a list of str and AddedToken; a single one is refused unless `alone`."""
-    if alone and (isinstance(tokens, str) or hasattr(tokens, "content")):
-        return [tokens]
-    if not isinstance(tokens, Iterable):
-        raise TypeError(f"{name} is {shown(tokens)}; expected a token, or a list of tokens.")
-    if isinstance(tokens, str):
-        raise ValueError(f"{name} is {shown(tokens)}; expected a list of tokens.")
-    several = list(tokens)
-    for token in several:
-        _content(token)
-    return several
 
 
 def _clean_up(text: str) -> str:

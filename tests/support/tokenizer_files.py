@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +10,7 @@ import tokenizers
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
-WORDS = [
-    "a",
-    "b",
-    "c",
-    "ab",
-    "##b",
-    "##c",
-    "hello",
-    "Hello",
-    "world",
-    "h",
-    "##e",
-    "##llo",
-    "é",
-    "的",
-    "人",
-    "##人",
-    "!",
-    ",",
-]
+WORDS = [*"abc", "ab", "##b", "##c", "hello", "Hello", "world", "h", "##e", "##llo", "é", "的", "人", "##人", "!", ","]
 
 VOCABULARIES = {
     "bert-base-cased": {"do_lower_case": False},
@@ -41,11 +20,7 @@ VOCABULARIES = {
 
 REAL_VOCABULARIES = ["uncased tokenizer.json", *VOCABULARIES]
 
-EVERYTHING = {
-    "return_offsets_mapping": True,
-    "return_special_tokens_mask": True,
-    "return_length": True,
-}
+EVERYTHING = {f"return_{name}": True for name in ("offsets_mapping", "special_tokens_mask", "length")}
 
 # Texts for machines without the data: kinds of text that tokenizers have computed wrongly.
 AWKWARD_TEXTS = [
@@ -83,32 +58,6 @@ def model_folder(folder: Path, **files: Any) -> Path:
         else:
             (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
-
-
-def shuffled(texts: list[str]) -> list[str]:
-    return random.Random(20).sample(texts, len(texts))
-
-
-def random_texts(number: int) -> list[str]:
-    """Make texts of characters from all of Unicode, mixed with words, spaces and special tokens."""
-    generator = random.Random(number)
-    texts = []
-    for _ in range(number):
-        pieces = [
-            generator.choice(
-                ["the ", "Word", " ", "ing", "[MASK]", "é", "的", ".", "\u0301", random_character(generator)]
-            )
-            for _ in range(generator.randrange(1, 60))
-        ]
-        texts.append("".join(pieces))
-    return texts
-
-
-def random_character(generator: random.Random) -> str:
-    while True:
-        character = chr(generator.randrange(0x110000))
-        if unicodedata.category(character) != "Cs":
-            return character
 
 
 # ---------------------------------------------------------------------------------------------------------------------

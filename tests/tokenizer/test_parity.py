@@ -10,130 +10,113 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from tests.support.damage import both, sampled
 from tests.support.report import REPORT
 from tests.support.text_data import naughty_lines, needs_data, tokenization_cases, udhr_lines
-from tests.support.tokenizer_files import (
-    AWKWARD_TEXTS,
-    EVERYTHING,
-    REAL_VOCABULARIES,
-    random_texts,
-    shuffled,
+from tests.support.tokenizer_files import AWKWARD_TEXTS, EVERYTHING, REAL_VOCABULARIES
+
+PIECES = ["the ", "Word", " ", "ing", "[MASK]", "é", "的", ".", "\u0301", "[SEP] "]
+MADE = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=40).map("".join)
+TEXTS = st.sampled_from(AWKWARD_TEXTS) | MADE
+# So short that tokens are left for the other text, which alone is cut.
+SHORT = st.sampled_from(["", "a", "Is it?", "?"])
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "padding": st.sampled_from(["longest", "max_length", False]),
+        "truncation": st.just(True),
+        "max_length": st.sampled_from([8, 16, 48]),
+        "stride": st.integers(0, 1),
+        "return_overflowing_tokens": st.just(True),
+        "add_special_tokens": st.booleans(),
+        "pad_to_multiple_of": st.sampled_from([4, 8]),
+        "padding_side": st.just("left"),
+        "truncation_side": st.just("left"),
+    },
 )
 
-SINGLE_OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"add_special_tokens": False, "truncation": True, "max_length": 30},
-    {"truncation": "only_first", "max_length": 2},
-    {"truncation": "longest_first", "max_length": 3},
-    {"truncation": "only_first", "max_length": 17},
-    {"truncation": True, "max_length": 9, "truncation_side": "left", "padding_side": "left"},
-    {"truncation": True, "max_length": 16, "stride": 5, "return_overflowing_tokens": True},
-    {"truncation": True, "max_length": 12, "stride": 2, "return_overflowing_tokens": True, "truncation_side": "left"},
-    {"truncation": True, "max_length": 48, "padding": "max_length", "pad_to_multiple_of": 16},
-    {"truncation": True, "padding": "longest", "pad_to_multiple_of": 8},
-]
 
-PAIR_OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"add_special_tokens": False, "truncation": True, "max_length": 5},
-    {"truncation": "only_second", "max_length": 3},
-    {"truncation": "longest_first", "max_length": 4},
-    {"truncation": True, "max_length": 33, "padding": "max_length", "padding_side": "left", "truncation_side": "left"},
-    {"truncation": True, "max_length": 64, "stride": 3, "return_overflowing_tokens": True},
-]
-
-# One text is long; the other is one of these, so short that tokens are left for the long one.
-SHORT_TEXTS = ["", "a", "Is it?", "?"]
-
-ONE_SIDED_OPTIONS: list[dict[str, Any]] = [
-    {"max_length": 16},
-    {"max_length": 24, "stride": 4, "return_overflowing_tokens": True},
-    {"max_length": 16, "truncation_side": "left", "stride": 1, "return_overflowing_tokens": True},
-]
+@st.composite
+def batches(draw: Any) -> tuple[list[str], list[str] | None, dict[str, Any]]:
+    """Texts, the second texts of pairs, and options that both libraries take."""
+    texts, options = draw(st.lists(TEXTS, min_size=1, max_size=4)), draw(OPTIONS)
+    kind = draw(st.sampled_from(["single", "pair", "only_first", "only_second"]))
+    others = [draw(TEXTS if kind == "pair" else SHORT) for _ in texts]
+    if kind.startswith("only") and "truncation" in options:
+        options["truncation"] = kind
+    if kind == "only_second":
+        texts, others = others, texts
+    return texts, None if kind == "single" else others, options
 
 
 def described(batch: Any) -> list[tuple[Any, ...]]:
     """Return everything that a batch tells about each of its rows, and the names of its arrays in their order."""
-    names = tuple(batch)
-    values = list(batch.values())
-    rows = range(len(values[0]))
-    described_by = (batch.tokens, batch.word_ids, batch.sequence_ids)
-    return [(names, *(value[row] for value in values), *(describe(row) for describe in described_by)) for row in rows]
+    names, values = tuple(batch), list(batch.values())
+    about = (batch.tokens, batch.word_ids, batch.sequence_ids)
+    return [(names, *(value[i] for value in values), *(tell(i) for tell in about)) for i in range(len(values[0]))]
 
 
-def count_mismatches(
-    ours: BertTokenizer,
-    theirs: Any,
-    texts: list[str],
-    pairs: list[str] | None,
-    options: dict[str, Any],
-    batch_size: int = 32,
-) -> tuple[int, int]:
-    """Count the compared rows, and the rows with any difference."""
-    options = {"padding": True} | options
-    sides = {name: options.pop(name, "right") for name in ("truncation_side", "padding_side")}
-    for name, side in sides.items():
-        setattr(ours, name, side)
-        setattr(theirs, name, side)
-    compared = mismatches = 0
+def compare(ours: BertTokenizer, theirs: Any, texts: list[str], pairs: list[str] | None = None, **options: Any) -> int:
+    """Compare the rows of texts or pairs, 32 texts at a time; return their number."""
+    options = {"padding": True} | EVERYTHING | options
+    ours.truncation_side = theirs.truncation_side = options.pop("truncation_side", "right")
+    compared = 0
     try:
-        for start in range(0, len(texts), batch_size):
-            some = slice(start, start + batch_size)
-            batch = (texts[some], None if pairs is None else pairs[some])
-            mine, reference = ours(*batch, **EVERYTHING, **options), theirs(*batch, **EVERYTHING, **options)
-            rows, expected = described(mine), described(reference)
+        for start in range(0, len(texts), 32):
+            batch = (texts[start : start + 32], pairs and pairs[start : start + 32])
+            rows, expected = described(ours(*batch, **options)), described(theirs(*batch, **options))
+            for row, other in itertools.zip_longest(rows, expected):
+                assert row == other
             compared += len(expected)
-            mismatches += sum(row != other for row, other in itertools.zip_longest(rows, expected))
     finally:
-        for name in sides:
-            setattr(ours, name, "right")
-            setattr(theirs, name, "right")
-    return compared, mismatches
+        ours.truncation_side = theirs.truncation_side = "right"
+    return compared
 
 
-def compare_everything(folder: Path, name: str, texts: list[str], all_windows: bool = True) -> None:
-    """Compare singles and pairs under all options; report the counts.
-
-    transformers makes all windows of a text, and all combinations of the windows of a pair. If there are many and
-    `all_windows` is False, each text is compared under one of those options in turn, and under every other option.
-    """
+def load(folder: Path) -> tuple[BertTokenizer, Any]:
     ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
     assert ours.get_vocab() == theirs.get_vocab()
-    short = [SHORT_TEXTS[index % len(SHORT_TEXTS)] for index in range(len(texts))]
-    singles = [(texts, None, options) for options in SINGLE_OPTIONS]
-    pairs = [(texts, shuffled(texts), options) for options in PAIR_OPTIONS]
-    pairs += [(texts, short, {"truncation": "only_first"} | options) for options in ONE_SIDED_OPTIONS]
-    pairs += [(short, texts, {"truncation": "only_second"} | options) for options in ONE_SIDED_OPTIONS]
-    total = mismatches = 0
-    for runs in (singles, pairs):
-        many = [options for *_, options in runs if makes_many_windows(options)]
-        for first, second, options in runs:
-            turn = slice(many.index(options), None, len(many)) if options in many and not all_windows else slice(None)
-            compared, wrong = count_mismatches(ours, theirs, first[turn], second and second[turn], options)
-            assert compared >= len(first[turn])
-            total, mismatches = total + compared, mismatches + wrong
-    REPORT.append(f"tokenizer parity, {name}: {total:,} rows compared, {mismatches} mismatches")
-    assert mismatches == 0
+    return ours, theirs
 
 
-def makes_many_windows(options: dict[str, Any]) -> bool:
-    return "return_overflowing_tokens" in options or options.get("max_length") in (4, 5)
-
-
+@both(250)
 @pytest.mark.parametrize("name", ["uncased", "uncased tokenizer.json"])
-def test_equals_transformers_on_made_texts(folders: Callable[[str], Path], name: str) -> None:
-    compare_everything(folders(name), f"{name}, made texts", AWKWARD_TEXTS + random_texts(150))
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_made_texts(folders: Callable[[str], Path], name: str, most: int) -> None:
+    ours, theirs = load(folders(name))
+
+    @sampled(most)
+    @given(batches())
+    def run(batch: tuple[list[str], list[str] | None, dict[str, Any]]) -> None:
+        texts, pairs, options = batch
+        compare(ours, theirs, texts, pairs, **options)
+
+    run()
+    options = {"truncation": True, "max_length": 40}
+    assert compare(ours, theirs, AWKWARD_TEXTS, AWKWARD_TEXTS[::-1], **options) == len(AWKWARD_TEXTS)
 
 
 @needs_data
 @pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REAL_VOCABULARIES)
-def test_equals_transformers_on_real_texts(folders: Callable[[str], Path], name: str, every: int) -> None:
+def test_real_texts(folders: Callable[[str], Path], name: str, every: int) -> None:
     """The default run has a twentieth of the texts, other ones for each vocabulary."""
-    first = REAL_VOCABULARIES.index(name)
-    compare_everything(folders(name), f"{name}, 1/{every} of the texts", real_texts()[first % every :: every], False)
+    ours, theirs = load(folders(name))
+    texts = real_texts()[REAL_VOCABULARIES.index(name) % every :: every]
+    windows = {"truncation": True, "max_length": 16, "stride": 5, "return_overflowing_tokens": True}
+    compared = compare(ours, theirs, texts)
+    for first, second, options in (
+        (texts, None, windows | {"truncation_side": "left"}),
+        (texts, None, {"truncation": True, "max_length": 48, "padding": "max_length", "padding_side": "left"}),
+        (texts, texts[::-1], {"truncation": True, "max_length": 33}),
+        (texts, ["Is it?"] * len(texts), windows | {"truncation": "only_first"}),
+    ):
+        compared += compare(ours, theirs, first, second, **options)
+    REPORT.append(f"tokenizer parity, {name}, 1/{every} of the texts: {compared:,} rows compared, 0 mismatches")
 
 
 def real_texts() -> list[str]:
@@ -149,7 +132,14 @@ def case_texts() -> Iterator[str]:
         yield from [text] if isinstance(text, str) else text
 
 
-def test_single_texts_equal_transformers_row_by_row(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
+@pytest.mark.parametrize("every", [300, pytest.param(1, marks=pytest.mark.slow)])
+def test_single_characters(folders: Callable[[str], Path], every: int) -> None:
+    characters = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    texts = [f"a{chr(code)}b {chr(code)}" for code in sorted({*characters[:0x500], *characters[::every]})]
+    assert compare(*load(folders("uncased")), texts) == len(texts)
+
+
+def test_single_texts_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     for text, pair in zip(AWKWARD_TEXTS, reversed(AWKWARD_TEXTS), strict=True):
         words = text.split()
         calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
@@ -159,9 +149,8 @@ def test_single_texts_equal_transformers_row_by_row(tokenizer: BertTokenizer, th
         ]
         if pair:  # transformers drops an empty one
             calls += [("encode", (text, pair), {}), ("tokenize", (text, pair), {}), ("tokenize", ([text],), {})]
-            calls += [("tokenize", (one,), {"is_split_into_words": True}) for one in (words, [words])][
-                : 2 * bool(words)
-            ]
+        if pair and words:
+            calls += [("tokenize", (one,), {"is_split_into_words": True}) for one in (words, [words])]
         for name, arguments, options in calls:
             ours, theirs = (getattr(one, name)(*arguments, **options) for one in (tokenizer, their_tokenizer))
             assert ours == theirs or dict(ours) == dict(theirs), (name, arguments)
@@ -174,52 +163,30 @@ def test_rows_above_max_length_stay_long_without_truncation(tokenizer: BertToken
         for multiple in (None, 4):
             expected = their_tokenizer(texts, pad_to_multiple_of=multiple, **options)
             found = tokenizer(texts, pad_to_multiple_of=multiple, **options)
-            assert {name: found[name] for name in found} == {name: expected[name] for name in expected}
+            assert {**found} == {**expected}
             assert repr(found.keys()) == repr(expected.keys())
     whole = tokenizer("a b c d e f", return_tensors="np", **options)["input_ids"]
     assert whole.tolist() == [tokenizer("a b c d e f")["input_ids"]]
 
 
 def test_words_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
-    sentences = [text.split(" ") for text in AWKWARD_TEXTS] + [[], ["New York", "", "embeddings"]]
-    for options in ({}, {"truncation": True, "max_length": 7}, {"text_pair": sentences[::-1]}):
-        options = {"padding": True, "is_split_into_words": True} | options
-        mine, reference = (
-            tokenizer(sentences, **EVERYTHING, **options),
-            their_tokenizer(sentences, **EVERYTHING, **options),
-        )
-        assert described(mine) == described(reference)
+    sentences: Any = [text.split(" ") for text in AWKWARD_TEXTS] + [[], ["New York", "", "embeddings"]]
+    for options in ({}, {"truncation": True, "max_length": 7}):
+        for pairs in (None, sentences[::-1]):
+            compare(tokenizer, their_tokenizer, sentences, pairs, **options, is_split_into_words=True)
     for words in (["one", "text"], []):
-        mine, reference = tokenizer(words, is_split_into_words=True), their_tokenizer(words, is_split_into_words=True)
+        mine, reference = (one(words, is_split_into_words=True) for one in (tokenizer, their_tokenizer))
         assert mine["input_ids"] == reference["input_ids"]
 
 
-def test_character_positions_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
-    for side in ("right", "left"):
-        tokenizer.padding_side = their_tokenizer.padding_side = side
-        batch = (AWKWARD_TEXTS, AWKWARD_TEXTS[::-1])
-        options = {"padding": True, "truncation": True, "max_length": 40}
-        mine, reference = tokenizer(*batch, **options), their_tokenizer(*batch, **options)
-        for row, texts in enumerate(zip(*batch, strict=True)):
-            for sequence, text in enumerate(texts):
-                for char in range(min(len(text), 60)):
-                    assert mine.char_to_token(row, char, sequence) == reference.char_to_token(row, char, sequence)
-            for token in range(len(mine["input_ids"][0])):
-                assert mine.token_to_chars(row, token) == reference.token_to_chars(row, token)
-                assert repr(mine.token_to_chars(row, token)) == repr(reference.token_to_chars(row, token))
-    tokenizer.padding_side = their_tokenizer.padding_side = "right"
-
-
 def test_decoding_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
-    sequences = [their_tokenizer.encode(text, truncation=True) for text in AWKWARD_TEXTS + random_texts(50)]
-    generator = np.random.default_rng(3)
-    sequences += [generator.integers(0, 30522, size=40).tolist() for _ in range(50)]
-    for skip in (False, True):
-        for clean_up in (None, False, True):
-            options = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": clean_up}
-            expected = [their_tokenizer.decode(ids, **options) for ids in sequences]
-            assert tokenizer.batch_decode(sequences, **options) == expected
-            assert [tokenizer.decode(np.array(ids), **options) for ids in sequences] == expected
+    sequences = [their_tokenizer.encode(text, truncation=True) for text in AWKWARD_TEXTS]
+    sequences += np.random.default_rng(3).integers(0, 30522, size=(50, 40)).tolist()
+    for skip, clean_up in itertools.product((False, True), (None, False, True)):
+        options = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": clean_up}
+        expected = [their_tokenizer.decode(ids, **options) for ids in sequences]
+        assert tokenizer.batch_decode(sequences, **options) == expected
+        assert [tokenizer.decode(np.array(ids), **options) for ids in sequences] == expected
         for ids in sequences:
             assert tokenizer.convert_ids_to_tokens(ids, skip) == their_tokenizer.convert_ids_to_tokens(ids, skip)
     assert tokenizer.decode(101) == their_tokenizer.decode(101)
@@ -227,11 +194,10 @@ def test_decoding_equals_transformers(tokenizer: BertTokenizer, their_tokenizer:
 
 
 def test_vocabulary_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
-    names = ["cls", "sep", "pad", "unk", "mask"]
-    for name in [f"{name}_token" for name in names] + [f"{name}_token_id" for name in names]:
+    special = [f"{name}_token" for name in ("cls", "sep", "pad", "unk", "mask")]
+    more = ["all_special_tokens", "all_special_ids", "vocab_size", "padding_side", "truncation_side"]
+    for name in [*special, *(f"{name}_id" for name in special), *more]:
         assert getattr(tokenizer, name) == getattr(their_tokenizer, name) is not None
-    for name in ("all_special_tokens", "all_special_ids", "vocab_size", "padding_side", "truncation_side"):
-        assert getattr(tokenizer, name) == getattr(their_tokenizer, name)
     assert len(tokenizer) == len(their_tokenizer) == 30522
     assert tokenizer.vocab == tokenizer.get_vocab() == their_tokenizer.vocab
     assert list(tokenizer.vocab.values()) == list(range(30522))
@@ -243,22 +209,6 @@ def test_vocabulary_equals_transformers(tokenizer: BertTokenizer, their_tokenize
         assert tokenizer.num_special_tokens_to_add(pair) == their_tokenizer.num_special_tokens_to_add(pair) == 2 + pair
 
 
-ALL_CODE_POINTS = [code_point for code_point in range(0x110000) if not 0xD800 <= code_point < 0xE000]
-
-
-@needs_data
-@pytest.mark.parametrize("name", ["uncased", pytest.param("bert-base-cased", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("every", [300, pytest.param(1, marks=pytest.mark.slow)])
-def test_single_code_points_equal_transformers(folders: Callable[[str], Path], name: str, every: int) -> None:
-    code_points = sorted({*ALL_CODE_POINTS[:0x500], *ALL_CODE_POINTS[::every]})
-    folder = folders(name)
-    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
-    texts = [f"a{chr(code_point)}b {chr(code_point)}" for code_point in code_points]
-    compared, mismatches = count_mismatches(ours, theirs, texts, None, {}, batch_size=256)
-    REPORT.append(f"tokenizer parity, {name}, one character each: {compared:,} rows compared, {mismatches} mismatches")
-    assert (compared, mismatches) == (len(code_points), 0)
-
-
 def test_encode_takes_lists_as_transformers_does(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     calls: list[tuple[Any, dict[str, Any]]] = [
         (["a cat", "dog"], {}),
@@ -267,9 +217,5 @@ def test_encode_takes_lists_as_transformers_does(tokenizer: BertTokenizer, their
         ([("a", "cat")], {"add_special_tokens": False}),
     ]
     for text, options in calls:
-        np.testing.assert_array_equal(
-            np.array(tokenizer.encode(text, **options), dtype=object),
-            np.array(their_tokenizer.encode(text, **options), dtype=object),
-        )
-    with pytest.raises(TypeError, match=r"101"):
-        tokenizer.encode([101, 102])
+        found, expected = (np.array(one.encode(text, **options), object) for one in (tokenizer, their_tokenizer))
+        np.testing.assert_array_equal(found, expected)

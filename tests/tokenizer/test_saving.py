@@ -12,7 +12,7 @@ import transformers
 
 from minibert import BertConfig, BertModel, BertTokenizer
 from minibert.models.saving import named_arrays
-from tests.support.tokenizer_files import AWKWARD_TEXTS, SPECIALS, WORDS, model_folder, tokenizer_json
+from tests.support.tokenizer_files import AWKWARD_TEXTS, SPECIALS, WORDS, flags, model_folder, tokenizer_json
 
 IDS = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
 
@@ -75,37 +75,23 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(folders: Callable[[str], Path],
     assert again.init_kwargs == tokenizer.init_kwargs
 
 
-def test_added_tokens_and_settings_are_saved(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path / "model", tokenizer=tokenizer_json(SPECIALS + WORDS))
-    tokenizer = BertTokenizer.from_pretrained(folder, padding_side="left", model_max_length=20)
-    size = len(tokenizer)
-    assert tokenizer.add_tokens(["<one>", "a", "<one>"]) == 1
-    assert tokenizer.add_special_tokens({"eos_token": "<end>", "extra_special_tokens": ["<x>"]}) == 2
-    assert tokenizer.tokenize("a <one>b<x>") == ["a", "<one>", "b", "<x>"]
-    assert tokenizer.eos_token_id == size + 1
-    assert tokenizer.decode(tokenizer.encode("a<x>"), skip_special_tokens=True) == "a"
+def test_special_tokens_and_settings_are_saved(tmp_path: Path) -> None:
+    saved = tokenizer_json(SPECIALS + WORDS)
+    saved["added_tokens"].append({"id": 23, "content": "<x>"} | flags(special=True))
+    folder = model_folder(tmp_path / "model", tokenizer=saved, config={"vocab_size": 24})
+    options = {"padding_side": "left", "model_max_length": 20, "eos_token": "<x>", "extra_special_tokens": ["[MASK]"]}
+    tokenizer = BertTokenizer.from_pretrained(folder, **options)
     tokenizer.save_pretrained(tmp_path / "copy")
     again = BertTokenizer.from_pretrained(tmp_path / "copy")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
     assert again.vocab == tokenizer.vocab == theirs.get_vocab()
-    for name in ("eos_token", "extra_special_tokens", "padding_side", "model_max_length", "truncation_side"):
-        assert getattr(again, name) == getattr(tokenizer, name) == getattr(theirs, name), name
-    for text in ("a <one>b<x>", "<end> c"):
+    for name, value in options.items():
+        assert getattr(again, name) == getattr(tokenizer, name) == getattr(theirs, name) == value, name
+    for text in ("a <x>b[MASK]", "<x> c"):
         assert again(text) == tokenizer(text)
         assert again(text)["input_ids"] == theirs(text)["input_ids"]
-
-
-def test_a_token_that_the_model_has_no_row_for_is_refused(tmp_path: Path) -> None:
-    config = {"vocab_size": len(SPECIALS + WORDS) + 1}
-    folder = model_folder(tmp_path, tokenizer=tokenizer_json(SPECIALS + WORDS), config=config)
-    tokenizer = BertTokenizer.from_pretrained(folder)
-    before = tokenizer("a b")
-    for add in (tokenizer.add_tokens, lambda tokens: tokenizer.add_special_tokens({"extra_special_tokens": tokens})):
-        with pytest.raises(ValueError, match=r"'<two>' is not in the vocabulary, and the model has no row for it"):
-            add(["<one>", "<two>"])
-    assert tokenizer("a b") == before
-    assert len(tokenizer) == len(SPECIALS + WORDS)
-    assert tokenizer.add_tokens("<one>") == 1
+    with pytest.raises(ValueError, match=r"pad_token.* does not declare"):
+        BertTokenizer.from_pretrained(folder, pad_token="hello")  # a text with "hello" would be split
 
 
 def test_special_tokens_are_set_to_tokens_of_the_vocabulary(tmp_path: Path) -> None:
@@ -116,7 +102,7 @@ def test_special_tokens_are_set_to_tokens_of_the_vocabulary(tmp_path: Path) -> N
     assert tokenizer.mask_token is None
     tokenizer.extra_special_tokens = tokenizer.convert_ids_to_tokens([6])
     assert tokenizer.all_special_ids[-1] == 6
-    with pytest.raises(ValueError, match="token '<x>' is not in the vocabulary"):
+    with pytest.raises(ValueError, match="eos_token: '<x>' is not in the vocabulary"):
         tokenizer.eos_token = "<x>"
 
 
