@@ -12,7 +12,8 @@ from minibert._utils.files import check_output
 from minibert._utils.validation import counted
 from minibert.cli.options import add_model_options, add_verb, load_bert, load_tokenizer
 from minibert.cli.output import report_problem, report_written
-from minibert.corpus.sources import Source, input_format
+from minibert.corpus.sources import INPUT_FORMATS, ON_ERROR, Source, input_format
+from minibert.corpus.writers import OUTPUT_DTYPES
 
 if TYPE_CHECKING:
     from minibert.corpus.runs import Summary
@@ -34,10 +35,10 @@ def add_verbs(verbs: Any) -> None:
         --max-length, --max-seq-length, --max_seq_length N: most tokens of a text; the rest is cut off (default: the
             model's limit; 128 with --format google)
         --batch-size, --batch_size N = 32: texts that are computed together
-        --dtype float32|float16 = float32: type of the array
+        --dtype {"|".join(OUTPUT_DTYPES)} = float32: type of the array
         --do-lower-case, --do_lower_case VALUE: compared with the model's tokenizer; it changes nothing
         """
-    lower_case = {"nargs": "?", "const": True, "type": _boolean, "metavar": None}
+    lower_case = {"nargs": "?", "const": "true", "type": str.lower, "choices": ("true", "1", "false", "0")}
     add_model_options(add_verb(verbs, _extract, text, max_length={"type": int}, do_lower_case=lower_case))
 
 
@@ -46,11 +47,11 @@ def inputs(shard_size: int = 10_000) -> str:
     return f"""
         -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the
             standard input
-        --input-format text|jsonl|csv|tsv: default: by the suffix of each file's name, else text
+        --input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
         --text-column NAME = text: column or key of the texts
         --id-column NAME: column or key of the ids (default: numbers of the lines)
-        --on-error stop|skip|null = stop: if lines cannot be used: stop and compute nothing, skip these lines, or keep
-            their rows without vectors
+        --on-error {"|".join(ON_ERROR)} = stop: if lines cannot be used: stop and compute nothing, skip these lines, or
+            keep their rows without vectors
         --resume: continue an interrupted run, or start one if there is none
         --shard-size N = {shard_size}: texts that are computed, then saved, together; a crash loses at most these
         """
@@ -148,13 +149,6 @@ def _sources(arguments: argparse.Namespace) -> list[Source]:
     return sources
 
 
-def _boolean(text: str) -> bool:
-    values = {"true": True, "1": True, "false": False, "0": False}
-    if text.lower() not in values:
-        raise argparse.ArgumentTypeError(f"{text!r} is not True or False")
-    return values[text.lower()]
-
-
 def _extract(arguments: argparse.Namespace) -> None:
     from minibert.corpus.extract import EXTRACT_SUFFIXES, extract_corpus
 
@@ -164,7 +158,8 @@ def _extract(arguments: argparse.Namespace) -> None:
         raise ValueError("--output is the standard output, but extract writes a file that can be resumed; give a file.")
     check_output(arguments.output, EXTRACT_SUFFIXES[arguments.format])
     tokenizer = load_tokenizer(arguments)
-    if arguments.do_lower_case not in (None, tokenizer.do_lower_case):
+    asked = arguments.do_lower_case
+    if asked is not None and (asked in ("true", "1")) != tokenizer.do_lower_case:
         raise ValueError(
             f"--do_lower_case={arguments.do_lower_case}, but the tokenizer of {arguments.model} has "
             f"do_lower_case={tokenizer.do_lower_case}; leave it out."

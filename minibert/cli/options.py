@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import difflib
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import minibert
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.models.options import BACKENDS, COMPUTE_TYPES, LoadOptions
+from minibert.tokenizer.windows import WITHOUT_WINDOWS
+from minibert.vectors.layers import COMBINED
 
 if TYPE_CHECKING:
     from minibert import BertModel, BertTokenizer
@@ -20,42 +20,26 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, which also accepts ``--layers -1,-2`` and raises an OSError if help cannot be written."""
+    """argparse's parser, which also accepts ``--layers -1,-2``."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         # Values that may begin with "-": argparse accepts single negative numbers, this pattern also lists of them.
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Write a whole message, or raise the OSError that argparse ignores."""
-        if message:
-            stream = file or sys.stderr
-            stream.write(message)
-            stream.flush()
-
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2, even if the standard error cannot be written. Without a verb, print the verbs."""
-        with contextlib.suppress(OSError):
-            if message.endswith(": VERB"):
-                self.print_help(sys.stderr)
-            else:
-                super().error(message)
-        sys.exit(2)
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Name the nearest verb instead of all verbs; argparse can do so from Python 3.14 on."""
-        verbs = action.choices
-        if isinstance(verbs, dict) and value not in verbs and (near := difflib.get_close_matches(value, verbs, 1)):
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {near[0]}?")
-        super()._check_value(action, value)
+        """Exit with code 2. Without a verb, print the verbs."""
+        if message.endswith(": VERB"):
+            self.print_help(sys.stderr)
+            sys.exit(2)
+        super().error(message)
 
 
 LAYERS = """--layers LAYERS: hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the
     first layer, -1 that of the last"""
-LAYER_POOLING = "--layer-pooling concat|sum|mean"
-TRUNCATION = """--truncation warn|error|silent = warn: if a text is too long: cut it and warn, refuse it, or cut it
-    silently"""
+LAYER_POOLING = f"--layer-pooling {'|'.join(COMBINED)}"
+TRUNCATE = f"""--truncation {"|".join(WITHOUT_WINDOWS)} = warn: if a text is too long: cut it and warn, refuse it, or
+    cut it silently"""
 STRIDE = "--stride N = 0: tokens that a window repeats from the one before, with --truncation split"
 BATCH_SIZE = "--batch-size N = 32: limits memory; the result does not depend on it"
 TEXTS = 'TEXT...: a text; "-" for the lines of the standard input'

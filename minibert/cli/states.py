@@ -6,8 +6,8 @@ import argparse
 import dataclasses
 import shutil
 import warnings
-from collections.abc import Iterator
-from itertools import accumulate, combinations, islice
+from itertools import accumulate, combinations
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output
@@ -15,13 +15,14 @@ from minibert.cli.options import (
     LAYER_POOLING,
     LAYERS,
     TEXTS,
-    TRUNCATION,
+    TRUNCATE,
     add_model_options,
     add_verb,
     load_bert,
     load_tokenizer,
 )
 from minibert.cli.output import check_file, print_json, read_texts, report_written, write_file
+from minibert.vectors.layers import SUBWORD_POOLING
 
 if TYPE_CHECKING:
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -50,11 +51,11 @@ def add_verbs(verbs: Any) -> None:
         --most N = 5: occurrences to compare
         {LAYERS}; default: all are shown, the last four are combined
         {LAYER_POOLING} = sum: how several layers are combined
-        --subwords mean|first|last|max|sum = mean: how the vectors of a word's tokens are combined
-        {TRUNCATION}
+        --subwords {"|".join(SUBWORD_POOLING)} = mean: how the vectors of a word's tokens are combined
+        {TRUNCATE}
         {_PLOT}: the cosines of all occurrences, a matrix for each layer
         """
-    add_model_options(add_verb(verbs, _words, text, most={"type": _at_least_two, "metavar": None}))
+    add_model_options(add_verb(verbs, _words, text))
 
     text = f"""hidden: save every hidden state of texts
         Save every hidden state, with its tokens, as an .npz file: format (its number, 1), hidden_states (layers + 1,
@@ -63,7 +64,7 @@ def add_verbs(verbs: Any) -> None:
         {TEXTS}
         -o, --output FILE.npz: the file to write
         {LAYERS}; default: all
-        {TRUNCATION}
+        {TRUNCATE}
         {_PLOT}: for one or two texts, a histogram of the values in each layer; for more, the texts (means of their
             tokens) on their first two principal components in each layer
         """
@@ -79,32 +80,19 @@ def _check_plot(arguments: argparse.Namespace) -> None:
         require_matplotlib()
 
 
-def _at_least_two(text: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 2")
-    return int(text)
-
-
 def _tokens(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
     for number, (text, encoding) in enumerate(zip(texts, load_tokenizer(arguments).encodings(texts), strict=True)):
-        rows = [
-            {
-                "token": token,
-                "id": int(token_id),
-                "start": int(start),
-                "end": int(end),
-                "word": word,
-                "special": special,
-            }
-            for token, token_id, (start, end), word, special in zip(
-                encoding.tokens,
-                encoding.ids,
-                encoding.offsets,
-                encoding.word_ids,
-                map(bool, encoding.special_tokens_mask),
-                strict=True,
-            )
+        columns = {
+            "token": encoding.tokens,
+            "id": encoding.ids.tolist(),
+            "start": encoding.offsets[:, 0].tolist(),
+            "end": encoding.offsets[:, 1].tolist(),
+            "word": encoding.word_ids,
+            "special": map(bool, encoding.special_tokens_mask),
+        }
+        rows: list[dict[str, Any]] = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
         ]
         if arguments.json:
             print_json(text=text, tokens=rows)
@@ -170,7 +158,7 @@ def _words(arguments: argparse.Namespace) -> None:
     shown = f", the first {compared} compared" if compared < len(found) else ""
     print(f"\n{arguments.word!r} occurs {len(found)} times{shown}:")
     first_tokens = [0, *accumulate(map(len, texts))]
-    names = list(islice(_names(), compared))
+    names = [f"{ascii_lowercase[i % 26]}{i // 26 or ''}" for i in range(compared)]  # a, b, ..., z, a1, b1, ...
     for name, place in zip(names, found.places, strict=False):
         first, last = (first_tokens[place.text_index] + token for token in (place.tokens.start, place.tokens.stop - 1))
         tokens = f"token {first}" if first == last else f"tokens {first}-{last}"
@@ -212,13 +200,6 @@ def _pool_layers(text: TokenVectors, layers: tuple[int, ...], how: str) -> Token
 
     vectors = combine_layers([text.vectors[:, text.layers.index(layer)] for layer in layers], how)
     return dataclasses.replace(text, vectors=vectors, layers=layers)
-
-
-def _names() -> Iterator[str]:
-    """Yield a, b, ..., z, then a1, b1, ..."""
-    for suffix in ("", *map(str, range(1, 1000))):
-        for letter in "abcdefghijklmnopqrstuvwxyz":
-            yield letter + suffix
 
 
 def _print_tokens(texts: list[TokenVectors]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from minibert.cli.options import TEXTS, TRUNCATION, add_model_options, add_verb, loading
+from minibert.cli.options import TEXTS, TRUNCATE, add_model_options, add_verb, loading
 from minibert.cli.output import bar, one_line, painter, print_json, read_texts
 
 # Texts that are computed together. They are given as an iterator: then each text has one answer, where a list of one
@@ -23,7 +23,7 @@ def add_verbs(verbs: Any) -> None:
         -k, --top-k K = 5: words for each [MASK]
         --targets WORDS: only these words, separated by commas
         {_JSON}
-        {TRUNCATION}
+        {TRUNCATE}
         """
     fill = add_verb(verbs, _fill_mask, text, targets={"type": lambda text: text.split(",")})
     text = f"""classify: find the label of a text, or of a pair of texts
@@ -33,16 +33,16 @@ def add_verbs(verbs: Any) -> None:
         -k, --top-k K = 5: labels of each text
         --function softmax|sigmoid|none: from logits to scores (default: what the model says)
         {_JSON}
-        {TRUNCATION}
+        {TRUNCATE}
         """
     classify = add_verb(verbs, _classify, text, function={"dest": "function_to_apply"})
     text = f"""ner: find the names in texts: people, places and what else the model knows
         Print each text with its entities in brackets, in colour on a terminal.
         {TEXTS}
-        --aggregation simple|first|average|max|none = simple: how tokens become entities; none prints tokens
+        --aggregation none|simple|first|average|max = simple: how tokens become entities; none prints tokens
         --stride N: read long texts in windows that share N tokens, instead of cutting them
         {_JSON}
-        {TRUNCATION}
+        {TRUNCATE}
         """
     ner = add_verb(verbs, _ner, text, aggregation={"dest": "aggregation_strategy"})
     text = f"""answer: find the answer to a question in texts

@@ -1,9 +1,10 @@
-"""``minibert embed`` and ``sparse``: texts, or files of texts, to vectors."""
+"""``minibert embed``, ``similarity``, ``search``, ``sparse`` and ``rerank``: vectors of texts, and their scores."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minibert.cli.corpus import has_files, inputs, run_over_files
@@ -13,6 +14,7 @@ from minibert.cli.options import (
     LAYERS,
     OPTIONAL_TEXTS,
     STRIDE,
+    TEXTS,
     add_model_options,
     add_options,
     add_prompt,
@@ -25,11 +27,15 @@ from minibert.cli.output import (
     check_file,
     one_line,
     print_json,
+    read_lines,
     read_texts,
     report_problem,
     report_written,
     write_file,
 )
+from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
+from minibert.tokenizer.windows import TRUNCATION, WITHOUT_WINDOWS
+from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
 if TYPE_CHECKING:
     from minibert.corpus.embed import Workers
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the two verbs to the command line."""
+    """Add the five verbs to the command line."""
     text = f"""embed: turn texts into sentence vectors
         Print one JSON object per text, with its vector, or save all vectors as an array. With --input a corpus is read
         from files, in bounded memory. Its manifest <output>.manifest.json is written beside the output, and --resume
@@ -48,18 +54,18 @@ def add_verbs(verbs: Any) -> None:
             suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in /
             or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty
         {inputs()}
-        --dtype float32|float16 = float32: type of the numbers, with --input
+        --dtype {"|".join(OUTPUT_DTYPES)} = float32: type of the numbers, with --input
         --on ENGINE: compute with the machines of a Ray cluster, with --input: the address of its head, such as
             ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's
             cluster. --threads is that of each worker
         --actors N: workers, with --on (default: as many as the cluster has room for)
         --normalize: scale each vector to length 1, even if the model does not
-        --precision float32|float16|int8|uint8|binary|ubinary = float32: precision of the numbers, without --input
+        --precision {"|".join(PRECISIONS)} = float32: precision of the numbers, without --input
         """
     dest = {"dest": "normalize_embeddings"}
     embed = add_verb(verbs, _embed, text, on={"metavar": "ray[:ADDRESS]"}, normalize=dest)
     add_prompt(embed, "each text")
-    add_vector_options(embed)
+    _add_vector_options(embed)
 
     text = f"""sparse: turn texts into sparse vectors: a weight for each word that a SPLADE model finds
         Print the words of each text with their weights. With --input the vectors of all texts of files are written, in
@@ -70,17 +76,42 @@ def add_verbs(verbs: Any) -> None:
         --max-active-dims N: keep only the N largest weights of each text
         {STRIDE}
         """
-    add_lines_options(add_verb(verbs, _sparse, text), "warn|error|split|silent")
+    _add_lines_options(add_verb(verbs, _sparse, text), TRUNCATION)
+
+    text = f"""similarity: score texts against each other
+        Print the similarity of each two texts, as the model defines it; usually the cosine.
+        {TEXTS}
+        --json: one JSON object: {{"texts": [...], "scores": [[...]]}}
+        """
+    _add_vector_options(add_verb(verbs, _similarity, text))
+    text = """search: find the lines of a file that are nearest to a query
+        Print the lines of a file that are most similar to the query, best first. The model's prompts for queries and
+        documents are used. Empty lines are ignored.
+        QUERY: the text to look for
+        FILE: one text per line; "-" is the standard input
+        -k, --top-k K = 5: lines to print
+        --json: JSON lines: {"score": ..., "line": ..., "text": ...}
+        """
+    _add_vector_options(add_verb(verbs, _search, text))
+    text = f"""rerank: sort texts by how well they answer a query
+        Print the texts with their scores for the query, best first. With --input the scores of all texts of files are
+        written, in the order of the files, in bounded memory; --resume continues an interrupted run.
+        QUERY: the query
+        {OPTIONAL_TEXTS}
+        -k, --top-k K: texts to print (default: all)
+        --json: JSON lines: {{"score": ..., "index": ..., "text": ...}}
+        """
+    _add_lines_options(add_verb(verbs, _rerank, text), WITHOUT_WINDOWS)
 
 
-def add_vector_options(parser: argparse.ArgumentParser) -> None:
+def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a text becomes a vector."""
     text = f"""
         --pooling MODE: replaces the model's pooling: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens,
             first_last, pooler, or several separated by commas, whose vectors are concatenated
         {LAYERS}; default: -1
         {LAYER_POOLING} = concat: how several layers are combined
-        --truncation warn|error|split|silent = warn: if a text is too long: cut it and warn, refuse it, average its
+        --truncation {"|".join(TRUNCATION)} = warn: if a text is too long: cut it and warn, refuse it, average its
             windows, or cut it silently
         {STRIDE}
         --truncate-dim N: keep only the first N features
@@ -91,12 +122,12 @@ def add_vector_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
 
 
-def add_lines_options(parser: argparse.ArgumentParser, truncation: str) -> None:
+def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str]) -> None:
     """Add the files, and the options of the verbs whose output is JSON lines."""
     text = f"""
         {inputs()}
         -o, --output FILE: with --input: the .jsonl file to write
-        --truncation {truncation} = warn: if a text is too long
+        --truncation {"|".join(truncation)} = warn: if a text is too long
         {BATCH_SIZE}
         """
     add_options(parser, text)
@@ -104,7 +135,7 @@ def add_lines_options(parser: argparse.ArgumentParser, truncation: str) -> None:
     add_model_options(parser, needs_head=True)
 
 
-def has_files_for_lines(arguments: argparse.Namespace) -> bool:
+def _has_files_for_lines(arguments: argparse.Namespace) -> bool:
     """Return whether files are given; raise a ValueError for options that contradict each other or a wrong output."""
     from minibert._utils.files import check_output
 
@@ -118,12 +149,12 @@ def has_files_for_lines(arguments: argparse.Namespace) -> bool:
     return True
 
 
-def chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+def _chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Return the values of some options, as keywords of an encoder."""
     return {name: getattr(arguments, name) for name in ("truncation", "prompt_name", "prompt", "batch_size", *names)}
 
 
-def load_sentences(arguments: argparse.Namespace) -> SentenceTransformer:
+def _load_sentences(arguments: argparse.Namespace) -> SentenceTransformer:
     """Load the model of the verbs about sentence vectors."""
     return load_encoder("SentenceTransformer", arguments, prompts=_prompts(arguments))
 
@@ -132,7 +163,7 @@ def _prompts(arguments: argparse.Namespace) -> str | None:
     return "builtin" if arguments.builtin_prompts else None
 
 
-def encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
+def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `encode` that the verb has."""
     from minibert.sentence.encoding import EncodeOptions
 
@@ -150,7 +181,7 @@ def _embed(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         check_file(arguments.output, ".npy")
     texts = read_texts(arguments.texts)
-    vectors = load_sentences(arguments).encode(texts, precision=arguments.precision, **encode_options(arguments))
+    vectors = _load_sentences(arguments).encode(texts, precision=arguments.precision, **_encode_options(arguments))
     if arguments.output is not None:
         write_file(arguments.output, lambda file: np.save(file, vectors))
         report_written(arguments.output, f"vectors {vectors.shape}")
@@ -161,13 +192,12 @@ def _embed(arguments: argparse.Namespace) -> None:
 
 def _embed_files(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
-    from minibert.corpus.writers import output_suffix
 
     if arguments.precision != "float32":
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
     output_suffix(arguments.output)  # raises before a model is loaded
     workers = _workers(arguments)
-    model = load_sentences(arguments)  # before a cluster is asked for, which takes longer
+    model = _load_sentences(arguments)  # before a cluster is asked for, which takes longer
     with workers as entered:
         run_over_files(
             arguments,
@@ -176,7 +206,7 @@ def _embed_files(arguments: argparse.Namespace) -> None:
             what=f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}",
             dtype=arguments.dtype,
             workers=entered,
-            **encode_options(arguments),
+            **_encode_options(arguments),
         )
 
 
@@ -202,8 +232,8 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
 
 
 def _sparse(arguments: argparse.Namespace) -> None:
-    options = chosen(arguments, "stride", "max_active_dims")
-    if has_files_for_lines(arguments):
+    options = _chosen(arguments, "stride", "max_active_dims")
+    if _has_files_for_lines(arguments):
         from minibert.corpus.sparse_rerank import sparse_corpus
 
         model = load_encoder("SparseEncoder", arguments)
@@ -222,3 +252,62 @@ def _sparse(arguments: argparse.Namespace) -> None:
         most = max((weight for _, weight in words), default=1.0)
         for word, weight in words:
             print(f"{weight:8.3f}  {bar(weight / most)}  {one_line(word)}".rstrip())
+
+
+def _similarity(arguments: argparse.Namespace) -> None:
+    texts = read_texts(arguments.texts)
+    if len(texts) < 2:
+        raise ValueError("similarity compares texts with each other; give at least two.")
+    model = _load_sentences(arguments)
+    vectors = model.encode(texts, **_encode_options(arguments))
+    scores = model.similarity(vectors, vectors)
+    if arguments.json:
+        print_json(texts=texts, scores=scores)
+        return
+    width = max(8, len(str(len(texts))) + 2, *(len(f"{score:.3f}") + 2 for score in (scores.min(), scores.max())))
+    print(" " * 4 + "".join(f"{number:{width}}" for number in range(len(texts))))
+    for number, (text, row) in enumerate(zip(texts, scores, strict=True)):
+        print(f"{number:4}" + "".join(f"{score:{width}.3f}" for score in row) + f"   {' '.join(text.split())}")
+
+
+def _search(arguments: argparse.Namespace) -> None:
+    from minibert.vectors.search import semantic_search
+
+    lines = [(number, line) for number, line in enumerate(read_lines(arguments.file), 1) if line.strip()]
+    if not lines:
+        raise ValueError(f"{arguments.file} does not hold a text to search in; give a file with one text per line.")
+    model, options = _load_sentences(arguments), _encode_options(arguments)
+    corpus = model.encode_document([line for _, line in lines], **options)
+    query = model.encode_query(arguments.query, **options)
+    score_function = SIMILARITY_FUNCTIONS[model.similarity_fn_name][0]
+    for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
+        number, line = lines[int(hit["corpus_id"])]
+        if arguments.json:
+            print_json(score=round(hit["score"], 6), line=number, text=line)
+        else:
+            print(f"{hit['score']:8.3f}  {number:>6}  {line}")
+
+
+def _rerank(arguments: argparse.Namespace) -> None:
+    if _has_files_for_lines(arguments):
+        from minibert.corpus.sparse_rerank import rerank_corpus
+
+        if arguments.top_k is not None:
+            raise ValueError("--top-k does not work with --input; sort the scores of the output.")
+        model = load_encoder("CrossEncoder", arguments)
+        run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **_chosen(arguments))
+        return
+    import numpy as np
+
+    texts = read_texts(arguments.texts)
+    model = load_encoder("CrossEncoder", arguments)
+    found = model.rank(arguments.query, texts, top_k=arguments.top_k, **_chosen(arguments))
+    scores = [float(str(np.float32(hit["score"]))) for hit in found]
+    # A score of a model without sigmoid can be any number: the bars then go from the least to the greatest one.
+    least, most = min([0.0, *scores]), max([1.0, *scores])
+    for hit, score in zip(found, scores, strict=True):
+        index, text = hit["corpus_id"], texts[hit["corpus_id"]]
+        if arguments.json:
+            print_json(score=score, index=index, text=text)
+        else:
+            print(f"{score:8.3f}  {bar((score - least) / (most - least))}  {index:>4}  {one_line(text)}".rstrip())
