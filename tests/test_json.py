@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from minibert._utils.files import read_json, read_json_object
 from minibert.errors import ModelFormatError
 from tests.support.fake_hub import write
-from tests.support.marks import unix
 
 # --- JSON ---
 
@@ -22,12 +20,8 @@ from tests.support.marks import unix
     [
         (b'{"a": [1, 2.5, null, true, "x"]}', {"a": [1, 2.5, None, True, "x"]}),
         (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
-        (b"[]", []),
-        (b" 3 \n", 3),
         ('{"日": "é"}'.encode(), {"日": "é"}),
         (b'{"model_max_length": 1000000000000000019884624838656}', {"model_max_length": int(1e30)}),
-        (b'{"a": {"x": 1}, "b": {"x": 1}}', {"a": {"x": 1}, "b": {"x": 1}}),
-        (b"1e-12", 1e-12),
     ],
 )
 def test_json_is_read(tmp_path: Path, content: bytes, expected: Any) -> None:
@@ -40,15 +34,11 @@ def test_json_is_read(tmp_path: Path, content: bytes, expected: Any) -> None:
     [
         *((content, "empty") for content in (b"", b"  \n ")),
         (b'{"a": 1,\n "b": }', "line 2, column 7"),
-        (b'{"a": 1', "line 1, column 8"),
-        (b'{"a": 1} x', "line 1, column 10"),
-        (b"{'a': 1}", "line 1, column 2"),
         (b"<!DOCTYPE html><html>", "line 1, column 1"),
         (b'{"a": "\xff"}', "UTF-8.* byte 7"),
         ('{"a": 1}'.encode("utf-16"), "UTF-8"),
         *((content, "not valid JSON") for content in (b'{"a": "x\0"}', b"\0" * 100, b'{"a": ' + b"9" * 5000 + b"}")),
         (b'{"a": NaN}', "NaN"),
-        (b'{"a": -Infinity}', "-Infinity"),
         (b'{"a": 1e999}', "1e999"),
         *((content, "'a'") for content in (b'{"a": 1, "a": 2}', b'[{"x": {"a": 1, "b": 1, "a": 1}}]')),
         *((content * 100_000, "nested") for content in (b"[", b'{"a":')),
@@ -64,7 +54,7 @@ def test_invalid_json_is_refused_with_the_reason(tmp_path: Path, content: bytes,
 
 
 def test_json_that_must_be_an_object(tmp_path: Path) -> None:
-    for content in (b"[]", b'"x"', b"1", b"1.5", b"true", b"null"):
+    for content in (b"[]", b'"x"', b"null"):
         path = write(tmp_path, {"x.json": content}) / "x.json"
         with pytest.raises(ModelFormatError, match=r"x\.json"):
             read_json_object(path)
@@ -75,16 +65,3 @@ def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "x.json", tmp_path):
         with pytest.raises(ModelFormatError, match=re.escape(str(path))):
             read_json(path)
-
-
-@unix
-def test_json_that_cannot_be_opened_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # not with chmod, because the tests may run as root, who may read everything
-    path = write(tmp_path, {"x.json": b"{}"}) / "x.json"
-
-    def refuse(*arguments: Any, **more: Any) -> Any:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(ModelFormatError, match=r"x\.json cannot be read: Permission denied"):
-        read_json(path)

@@ -13,7 +13,7 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from minibert._utils.files import is_regular_file, os_reason, printable, read_json_object, within
 from minibert.checkpoint.hub import HubRepository
@@ -97,8 +97,14 @@ def locate(
     folder = os.path.expanduser(name)
     if os.path.isdir(folder):
         return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
-    if isinstance(name_or_path, os.PathLike) or _looks_like_a_path(name):
-        _refuse_path(name)
+    looks_like_a_path = (
+        name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name or os.path.isabs(name)
+    )
+    if isinstance(name_or_path, os.PathLike) or looks_like_a_path or os.path.lexists(name):
+        what = "is a file" if os.path.isfile(name) else "is not a folder" if os.path.lexists(name) else "does not exist"
+        raise ValueError(
+            f"{name} {what}; expected the folder that holds config.json, or a hub id ('org/name') as a str."
+        )
 
     default = DEFAULT_MODEL.lower()  # the hub itself takes ids in any case
     is_default = name.lower() in (default, default.rpartition("/")[2])
@@ -115,21 +121,6 @@ def locate(
         if package is not None:
             return ModelFiles(_Package(package)).subfolder(subfolder)
     return ModelFiles(repository).subfolder(subfolder)
-
-
-def _looks_like_a_path(name: str) -> bool:
-    """Return whether a name that is not an existing folder looks like a path, or exists but is not a folder."""
-    looks = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name
-    return looks or os.path.isabs(name) or os.path.lexists(name)
-
-
-def _refuse_path(name: str) -> NoReturn:
-    """Raise a ValueError that says why a path cannot be a model."""
-    if os.path.isfile(name):
-        raise ValueError(f"{name} is a file; pass the folder that holds it, config.json and the tokenizer's files.")
-    if os.path.lexists(name):
-        raise ValueError(f"{name} exists but is not a folder; pass the folder that holds config.json.")
-    raise ValueError(f"There is no folder {name}. Pass an existing folder, or a hub id ('org/name') as a str.")
 
 
 def _package_folder() -> Path | None:

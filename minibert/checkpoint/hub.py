@@ -49,7 +49,7 @@ class HubRepository:
             raise ValueError(f"{repo_id!r} is neither an existing folder nor a hub id such as 'org/name' or 'name'.")
         _check_revision(revision)
         self._repo_id, self._revision = repo_id, revision
-        self._cache_dir = None if cache_dir is None else str(_checked_cache_dir(cache_dir))
+        self._cache_dir = None if cache_dir is None else str(Path(os.path.expanduser(cache_dir)))
         self._token = _checked_token(token)
         self._local_files_only = local_files_only
         self._remedy = remedy  # a sentence on another source of the model, for messages if the hub cannot be reached
@@ -209,14 +209,14 @@ class HubRepository:
             return
         reason = "local_files_only=True" if self._local_files_only else "HF_HUB_OFFLINE is set"
         fetch = f"`hf download {self._repo_id}` where there is a network"
-        if self._commit is None:
-            raise DownloadError(
-                f"{self._repo_id} is neither a folder nor in the hub cache ({self._cache}), and {reason}, so "
-                f"that the network is not used. Check the name, or fetch the model once with {fetch}.{self._remedy}"
+        has = f"{self._repo_id} is neither a folder nor in the hub cache ({self._cache})"
+        if self._commit is not None:
+            has = (
+                f"The hub cache ({self._cache}) has only a part of {self._repo_id}: it has no {lacking}, and does not "
+                "know whether the model has one"
             )
         raise DownloadError(
-            f"The hub cache ({self._cache}) has only a part of {self._repo_id}: it has no {lacking}, and does not know "
-            f"whether the model has one. The network is not used ({reason}). Fetch the rest with {fetch}."
+            f"{has}, and the network is not used ({reason}). Check the name, or fetch the model with {fetch}."
             f"{self._remedy}"
         )
 
@@ -278,12 +278,6 @@ def _check_revision(revision: str) -> None:
     plain = revision.isprintable() and not set(revision) & set(" ~^:?*[\\")
     if not plain or any(part in ("", ".") or ".." in part for part in revision.split("/")):
         raise ValueError(f"revision {revision!r} is not a branch, tag or commit.")
-
-
-def _checked_cache_dir(cache_dir: str | os.PathLike[str]) -> Path:
-    if not isinstance(cache_dir, (str, os.PathLike)) or not isinstance(os.fspath(cache_dir), str):
-        raise TypeError(f"cache_dir must be a str or a Path, got {type(cache_dir).__name__}.")
-    return Path(cache_dir).expanduser()
 
 
 def _checked_token(token: str | bool | None) -> str | bool | None:

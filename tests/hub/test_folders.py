@@ -20,10 +20,8 @@ from tests.support.fake_hub import CONFIG, FILES, index, write
 from tests.support.marks import unix
 
 BAD_FILENAMES = [
-    *("", ".", "..", "../config.json", "a/../../config.json", "1_Pooling/../config.json", "./config.json"),
-    *("/etc/passwd", "//server/share/x", "1_Pooling//config.json", "1_Pooling/", "a\\b", "..\\config.json"),
-    *("\\\\server\\share", "C:config.json", "C:/config.json", "config.json:stream", "a\0b", "a\nb", "a\x1b[31mb"),
-    *("a\x7f", "\ud800.json", "\u202egnp.exe"),
+    *("", ".", "..", "../config.json", "a/../../config.json", "./config.json", "/etc/passwd", "a//config.json", "a/"),
+    *("..\\config.json", "C:config.json", "config.json:stream", "a\0b", "a\x1b[31mb", "\ud800.json", "\u202egnp.exe"),
 ]
 
 
@@ -77,18 +75,9 @@ def test_special_files_are_refused_without_waiting(tmp_path: Path, monkeypatch: 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket.json")
         files = locate(tmp_path)
-        for filename in (
-            "pipe.json",
-            "device.json",
-            "socket.json",
-            "folder.json",
-            "dangling.json",
-            "loop.json",
-            "n" * 300,
-        ):
-            for method in (files.find, files.require):
-                with pytest.raises(ModelFormatError, match=filename[:250]):
-                    method(filename)
+        for name in ("pipe", "device", "socket", "folder", "dangling", "loop", "n" * 300):
+            with pytest.raises(ModelFormatError, match=name[:250]):
+                files.find(f"{name}.json")
 
 
 @unix
@@ -119,8 +108,8 @@ def test_shards_come_in_the_order_of_their_first_mention_and_after_a_single_file
 
 
 BAD_SHARDS = [
-    *("../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "x.bin", "x.safetensors/", "..\\x.safetensors"),
-    *("C:x.safetensors", "x\0.safetensors", "\ud800.safetensors", "", ".", None, 3, ["x.safetensors"]),
+    *("../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "x.bin", "..\\x.safetensors"),
+    *("C:x.safetensors", "x\0.safetensors", "\ud800.safetensors", "", None, ["x.safetensors"]),
 ]
 
 
@@ -138,19 +127,17 @@ def test_a_shard_name_must_be_a_plain_safetensors_file(tmp_path: Path, content: 
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("names", "message"),
     [
         ((), r"neither model\.safetensors nor .*It has: nothing"),
-        (("config.json",), r"It has: config\.json"),
-        (("pytorch_model.bin",), r"pickle \(pytorch_model\.bin\).*spaces/safetensors/convert\n"),
+        (("tf_model.h5",), r"It has: tf_model\.h5\."),
+        (("tf_model.h5", "pytorch_model.bin"), r"pickle \(pytorch_model\.bin\).*refs/pr/N.*safetensors/convert\n"),
         (("pytorch_model.bin.index.json", "pytorch_model-1.bin"), r"pickle \(pytorch_model\.bin\.ind"),
-        (("tf_model.h5",), r"It has: tf_model\.h5\..*from_tf=True"),
-        (("tf_model.h5", "pytorch_model.bin"), "pickle"),
     ],
 )
-def test_a_folder_without_safetensors_names_the_remedy(tmp_path: Path, files: tuple[str, ...], message: str) -> None:
+def test_a_folder_without_safetensors_names_the_remedy(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
     with pytest.raises(ModelFormatError, match=message):
-        locate(write(tmp_path, dict.fromkeys(files, b"{}"))).checkpoint()
+        locate(write(tmp_path, dict.fromkeys(names, b"{}"))).checkpoint()
 
 
 def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
