@@ -144,12 +144,6 @@ def test_aligned_arrays_begin_with_a_cache_line(shape: tuple[int, ...]) -> None:
         assert (array == number).all()
 
 
-def test_large_results_begin_with_a_cache_line() -> None:
-    buffers = Buffers()
-    for number in range(40):
-        assert address(buffers.empty(SIZE + number)) % LINE == 0
-
-
 def test_scratch_begins_with_a_cache_line_and_is_used_again() -> None:
     team = Team(3, lambda state: None)
     first = team._take_scratch(3 * LINE)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import BertModel, BertTokenizer, ModelFormatError, SentenceTransformer, embed_tokens
+from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.bert.ops import LayerNorm
 from minibert.bert.packed import PackedBatch
 from minibert.corpus.embed import embed_corpus
@@ -26,7 +25,6 @@ from minibert.corpus.sources import Source
 from tests.support import outcomes
 from tests.support.checkpoints import VOCABULARY, random_checkpoint
 from tests.support.report import REPORT
-from tests.support.tokenizer_files import tokenizer_json
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
@@ -188,21 +186,6 @@ def test_layers_that_do_not_exist(model: BertModel, error: type[Exception], valu
             model.forward_packed(packed(), hidden_states=layers)
     with pytest.raises(ValueError, match="layers"):
         next(model.states(packed(), []))
-
-
-# --- a template -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("type_id", [2, 7, 1000, 2**31, 2**32 - 1])
-def test_a_template_with_a_type_that_the_model_does_not_have_is_refused_at_load(tmp_path: Path, type_id: int) -> None:
-    folder = random_checkpoint(tmp_path / "model")
-    fields = tokenizer_json(VOCABULARY)
-    for piece in fields["post_processor"]["single"]:
-        next(iter(piece.values()))["type_id"] = type_id
-    (folder / "vocab.txt").unlink()
-    (folder / "tokenizer.json").write_text(json.dumps(fields), encoding="utf-8")
-    with pytest.raises(ModelFormatError, match="type_vocab_size"):
-        SentenceTransformer(folder)
 
 
 # --- all other ways, in processes -------------------------------------------------------------------------------------

@@ -94,19 +94,6 @@ def test_values_of_another_type_are_refused(call: Any, error: type[Exception], n
             call(value)
 
 
-NAMES = (
-    "batch_size truncate_dim layers pooling special_tokens truncation stride device precision output_value prompt_name"
-)
-
-
-@pytest.mark.parametrize("name", NAMES.split())
-def test_integers_of_5000_digits_are_named(sentences: SentenceTransformer, name: str) -> None:
-    more = {"truncation": "split"} if name == "stride" else {}
-    for value in (-HUGE, [1, HUGE]) if name == "layers" else (-HUGE,):
-        with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b.*<an integer of 16610 bits>"):
-            sentences.encode("a cat", **{name: value, **more})
-
-
 def test_one_text_is_not_several(sentences: SentenceTransformer) -> None:
     assert sentences.num_tokens(["abc", "a cat"]) == sentences.num_tokens(np.array(["abc", "a cat"]))
     for wrong in ("abc", {"a": 1}, None, iter(["a"])):
@@ -166,12 +153,6 @@ def test_rows_of_out_that_lie_apart(sentences: SentenceTransformer) -> None:
     assert sentences.encode([], truncate_dim=5, out=empty) is empty
     with pytest.raises(TypeError, match="masked array"):
         sentences.encode(texts, truncate_dim=5, out=np.ma.zeros((3, 5)))
-
-
-@pytest.mark.parametrize("vectors", [[[1.0, 2.0]], None, np.ones((2, 3), int), np.float32(1), np.ma.ones((2, 3))])
-def test_subwords_are_joined_of_float_arrays(vectors: Any) -> None:
-    with pytest.raises(TypeError, match=r"vectors is a .*; expected a float array"):
-        join_subwords(vectors)
 
 
 def test_sums_beyond_float32_are_infinite() -> None:

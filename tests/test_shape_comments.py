@@ -41,7 +41,6 @@ from tests.support.shape_comments import (
     LENGTHS,
     SIZES,
     SOURCES,
-    WITHOUT_COMMENT,
     Observation,
     Observer,
     Statement,
@@ -154,12 +153,6 @@ def test_every_assignment_and_return_ran(observations: list[Observation]) -> Non
                 lines = {node.end_lineno or 0 for node in ast.walk(function) if isinstance(node, Statement)}
                 missed = {line for line in lines if (file, line) not in ran}
                 assert not missed, f"{function.name} in {file}: lines {sorted(missed)}"
-
-
-def test_every_reason_for_a_missing_comment_is_still_needed(observations: list[Observation]) -> None:
-    commented = {(file, number) for file, text in sources().items() for number in trailing_comments(text)}
-    missing = {(seen.function, name) for seen in observations if seen.line not in commented for name in seen.names}
-    assert set(WITHOUT_COMMENT) <= missing
 
 
 def test_every_wrong_letter_is_caught(observations: list[Observation]) -> None:

@@ -186,16 +186,11 @@ def in_place_changes() -> dict[str, Callable[[Any], object]]:
     """Return ways in which a program could change a table."""
     return {
         "an item": lambda table: operator.setitem(table, 0, 1),
-        "an item of the plain array": lambda table: operator.setitem(table.detach().numpy(), 0, 1),
         "an item of data": lambda table: operator.setitem(table.data, 0, 1),
-        "an operator": lambda table: operator.iadd(table.numpy(), 1),
         "out of NumPy": lambda table: np.add(table, 1, out=table),
-        "copyto": lambda table: np.copyto(table.numpy(), 0),
-        "fill": lambda table: table.fill(0),
         "the flag": lambda table: table.setflags(write=True),
         "the flag of the plain array": lambda table: table.detach().numpy().setflags(write=True),
         "a buffer": lambda table: operator.setitem(memoryview(table.numpy()), (0, 0), 1.0),
-        "DLPack": lambda table: operator.setitem(np.from_dlpack(table.numpy()), 0, 1),
         "a method of a tensor": lambda table: table.fill_diagonal_(0),
         "a function of torch": lambda table: torch.relu_(table),
         "out of torch": lambda table: torch.add(table, 1, out=table),

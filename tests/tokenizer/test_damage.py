@@ -1,4 +1,4 @@
-"""Damaged files: each one is refused with a reason, or works; none crashes."""
+"""Damaged and too large files: each one is refused with a reason, or works; none crashes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 
 from minibert.errors import ModelFormatError
+from minibert.tokenizer import files as tokenizer_files
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from tests.support.damage import both, chances, damaged_json, sampled, values
 from tests.support.report import REPORT
-from tests.support.tokenizer_files import SPECIALS, WORDS, model_folder, tokenizer_json
+from tests.support.tokenizer_files import SPECIALS, WORDS, flags, model_folder, tokenizer_json
 
 
 def expect_refusal(folder: Path, message: str) -> None:
@@ -32,8 +34,6 @@ def expect_refusal(folder: Path, message: str) -> None:
         (b"", r"0 tokens.*'\[UNK\]'"),
         *((b"\n".join(one for one in (b"[PAD]", b"[UNK]", b"[CLS]", b"[SEP]", b"a") if one != lost), lost.decode())
           for lost in (b"[CLS]", b"[SEP]", b"[PAD]", b"[UNK]")),
-        (b"\xef\xbb\xbf[PAD]\n[UNK]\n[CLS]\n[SEP]\n", r"\[PAD\]"),
-        ("\n".join(SPECIALS).encode("utf-16"), "UTF-8"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nh\xe9llo\n", "UTF-8"),
     ],
 )  # fmt: skip
@@ -89,36 +89,21 @@ TEMPLATE_ID = ("post_processor", "special_tokens", "[CLS]", "ids")
 
 # Every change of a tokenizer.json with its result: a refusal with this message, or None for a tokenizer that works: it
 # gives ids of the vocabulary or a ValueError.
-UNKNOWN: dict[str, Any] = {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": ""}
+REMOVING = {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": ""}
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
 MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str | None]] = {
     "not an object": (lambda saved: [saved], "not a tokenizer"),
-    "vocabulary is a list": (replaced("model", "vocab", by=["a"]), "not a tokenizer"),
-    "id beyond 32 bits": (replaced("model", "vocab", "a", by=2**32), "not a tokenizer"),
     "largest id of 32 bits": (replaced("model", "vocab", "a", by=2**32 - 1), f"'a' the id {2**32 - 1}"),
     "id just beyond the model": (replaced("model", "vocab", "a", by=50), "'a' the id 50, but config.json"),
     "id in a gap": (replaced("model", "vocab", "a", by=49), None),
     "two tokens with one id": (replaced("model", "vocab", "a", by=6), "the id 6 to two tokens"),
     "unknown token not in the vocabulary": (replaced("model", "unk_token", by="<no>"), "'<no>' for unknown words"),
-    "words of a thousand characters": (replaced("model", "max_input_chars_per_word", by=1000), None),
-    "words of any length": (replaced("model", "max_input_chars_per_word", by=2**63), "max_input_chars_per_word"),
     "no normalizer": (replaced("normalizer", by=None), None),
-    "normalizer that removes everything": (replaced("normalizer", by=UNKNOWN), "does not lay out 1 texts"),
-    "normalizer that grows": (
-        replaced("normalizer", by=UNKNOWN | {"pattern": {"String": "a"}, "content": "a b " * 500}),
-        None,
-    ),
-    "precompiled normalizer of garbage": (
-        replaced("normalizer", by={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
-        "tokenizer.json",
-    ),
-    "no pre_tokenizer": (replaced("pre_tokenizer", by=None), None),
+    "normalizer that removes everything": (replaced("normalizer", by=REMOVING), "does not lay out 1 texts"),
     "pre_tokenizer that explodes": (replaced("pre_tokenizer", by=SPLIT), None),
     "no post_processor": (replaced("post_processor", by=None), None),
-    "post_processor without its tokens": (replaced("post_processor", "special_tokens", by={}), "does not work"),
     "post_processor adds an id beyond the model": (replaced(*TEMPLATE_ID, by=[99]), "with id 99; its id .* is 2"),
     "post_processor adds another token's id": (replaced(*TEMPLATE_ID, by=[7]), "with id 7; its id .* is 2"),
-    "post_processor with more ids than tokens": (replaced(*TEMPLATE_ID, by=[2, 3]), "tokenizer.json"),
     "post_processor without ids": (replaced(*TEMPLATE_ID, by=[]), "tokenizer.json"),
     "post_processor with the first text twice": (
         replaced("post_processor", "single", 2, by={"Sequence": {"id": "A", "type_id": 0}}),
@@ -130,7 +115,6 @@ MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str | None]] = {
     ),
     "decoder null": (replaced("decoder", by=None), None),
     "added token that is empty": (replaced("added_tokens", 0, "content", by=""), None),
-    "truncation to nothing": (replaced("truncation", "max_length", by=0), None),
     "padding to 2**40": (replaced("padding", "strategy", by={"Fixed": 2**40}), None),
 }
 
@@ -208,3 +192,97 @@ def test_interruptions_pass(
     monkeypatch.setattr(tokenizer._raw, "_tokenizer", Interrupted())
     with pytest.raises(interruption):
         tokenizer("a")
+
+
+# --- sizes ----
+
+
+def steps(count: int, key: str, step: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", key: [step] * count}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {"type": "Strip"}
+    for _ in range(depth):
+        inner = steps(1, "normalizers", inner)
+    return inner
+
+
+REPLACE = {"type": "Replace", "pattern": {"Regex": "a" * 5000}, "content": ""}
+TEMPLATE = tokenizer_json(SPECIALS + WORDS)["post_processor"]
+TOO_LARGE: dict[str, Any] = {
+    "steps": {"normalizer": steps(17, "normalizers", {"type": "Lowercase"})},
+    "steps in steps": {"normalizer": nested(100)},
+    "pattern": {"normalizer": REPLACE},
+    "text": {"decoder": REPLACE | {"pattern": {"String": "a"}, "content": "a" * 5000}},
+    "pieces": {"post_processor": TEMPLATE | {"single": TEMPLATE["single"] * 9}},
+    "ids": {"post_processor": TEMPLATE | {"special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2] * 3000}}}},
+    "added token": {"added_tokens": [flags() | {"id": 23, "content": "x" * 1001}]},
+    "token": {"model": {"vocab": {"a" * 1001: 0}}},
+    "piece": {"model": {"vocab": [["a" * 1001, -1.0]]}},
+    "prefix": {"model": {"continuing_subword_prefix": "#" * 1001}},
+    "word": {"model": {"max_input_chars_per_word": 2**63}},
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_large_parts_do_not_reach_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """It could end the process that runs the tests."""
+    folder = model_folder(tmp_path, tokenizer=tokenizer_json(SPECIALS + WORDS) | TOO_LARGE[name])
+    monkeypatch.setattr(tokenizers, "Tokenizer", None)
+    expect_refusal(folder, r"more than|at most|nested")
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(32 * 2**20 + 1)
+    expect_refusal(tmp_path, "larger than 33554432 bytes")
+
+
+def test_declared_tokens_are_added_in_one_call_and_limited(tmp_path: Path) -> None:
+    """Each call rebuilds the library's table of added tokens, so 100,000 calls would take hours."""
+    calls = []
+
+    class Counted:
+        def add_tokens(self, tokens: list[Any]) -> None:
+            calls.append(len(tokens))
+
+        def token_to_id(self, content: str) -> int:
+            return int(content)
+
+        def get_added_tokens_decoder(self) -> dict[int, Any]:
+            return {}
+
+    declared = {number: tokenizers.AddedToken(str(number)) for number in range(1000)}
+    tokenizer_files._add_tokens(Counted(), declared, [tokenizers.AddedToken("x")])  # type: ignore[arg-type]
+    assert calls == [1000, 1]
+    config = {"added_tokens_decoder": {"23": {"content": "x" * 1001}}}
+    expect_refusal(model_folder(tmp_path, vocab=SPECIALS + WORDS, tokenizer_config=config), "token of 1001 characters")
+
+
+def test_a_decoder_that_fails_raises_a_value_error(tmp_path: Path) -> None:
+    saved = tokenizer_json(SPECIALS + WORDS) | {"decoder": {"type": "Strip", "content": "a", "start": 9, "stop": 2**63}}
+    tokenizer = BertTokenizer.from_pretrained(model_folder(tmp_path, tokenizer=saved))
+    with pytest.raises(ValueError, match="the token ids cannot be decoded: "):
+        tokenizer.decode([5, 6])
+
+
+@pytest.mark.parametrize(
+    ("layout", "token_type", "config", "works"),
+    [
+        *(("single", kind, {"type_vocab_size": 2}, False) for kind in (2, 2**31 - 1, 2**31, 2**32 - 1)),
+        *(("single", 2, config, False) for config in (None, {"type_vocab_size": 1}, {"type_vocab_size": "2"})),
+        *(("pair", kind, {"type_vocab_size": 2}, False) for kind in (2**31 - 1, 2**31, 2**32 - 1)),
+        *(("single", size - 1, {"type_vocab_size": size}, True) for size in (1, 3)),
+        ("pair", 7, {"type_vocab_size": 2}, True),  # the model refuses the pair
+    ],
+)
+def test_token_types(tmp_path: Path, layout: str, token_type: int, config: dict[str, Any] | None, works: bool) -> None:
+    saved = tokenizer_json(SPECIALS + WORDS)
+    for piece in saved["post_processor"][layout]:
+        next(iter(piece.values()))["type_id"] = token_type
+    folder = model_folder(tmp_path, tokenizer=saved, **({} if config is None else {"config": config}))
+    if works:
+        BertTokenizer.from_pretrained(folder)
+    else:
+        expect_refusal(folder, f"the token type {token_type}")

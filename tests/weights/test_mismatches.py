@@ -69,19 +69,6 @@ def test_the_first_weight_that_is_not_finite_is_found_beyond_the_first_buffer(te
     assert_refused(path, f"tensor {NAMES[0]} holds nan at [150001, 3]")
 
 
-@pytest.mark.parametrize("change", [1, -1])
-@pytest.mark.parametrize("size", [size for size in SIZES if size != "num_attention_heads"])
-def test_each_size_is_compared_with_the_file(tensors: Tensors, write: Write, size: str, change: int) -> None:
-    value = SIZES[size] + change
-    path = write(tensors, **{size: value})
-    if size == "num_hidden_layers":
-        assert_refused(path, str(path), f"num_hidden_layers={value}", "holds 2 layers (0 to 1)", "num_layers=")
-    elif size == "hidden_size":
-        assert_refused(path, f"hidden_size={value}", "num_attention_heads=2")
-    else:
-        assert_refused(path, str(path), f"expected [{value}", size)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -146,8 +133,6 @@ def test_a_layer_too_many_too_few_or_missing_in_between(tensors: Tensors, write:
         "encoder.layer.0.attention.self.distance_embedding.weight",
         "encoder.layer.1.crossattention.self.query.weight",
         "encoder.layer.01.attention.self.query.weight",
-        "encoder.relative_attention_bias.weight",
-        "embeddings.word_embeddings.bias",
         "embeddings.word_embeddings_2.weight",
         "pooler.dense.weight_scale",
         "encoder.layer.0.output.dense.weight_g",
@@ -156,19 +141,6 @@ def test_a_layer_too_many_too_few_or_missing_in_between(tensors: Tensors, write:
 def test_an_unexpected_tensor_inside_bert_is_named(tensors: Tensors, write: Write, name: str) -> None:
     """Such a tensor would change the numbers in a way that minibert does not implement."""
     assert_refused(write({**tensors, name: stored(np.zeros(3))}), f"{name} is unexpected")
-
-
-def test_all_faults_are_listed_together(tensors: Tensors, write: Write) -> None:
-    some = {n: t for n, t in tensors.items() if n not in ("pooler.dense.bias", "encoder.layer.1.output.dense.bias")}
-    some["encoder.layer.0.intermediate.dense.bias"] = stored(np.zeros(12))
-    some["encoder.layer.0.x.weight"] = stored(np.zeros(12))
-    assert_refused(
-        write(some),
-        "pooler.dense.bias is missing",
-        "encoder.layer.1.output.dense.bias is missing",
-        "encoder.layer.0.intermediate.dense.bias has shape [12], expected [13] (intermediate_size)",
-        "encoder.layer.0.x.weight is unexpected",
-    )
 
 
 def test_files_of_another_kind_are_refused_with_their_names(tensors: Tensors, write: Write) -> None:
@@ -197,7 +169,6 @@ SHARDS = ("../other.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a\\b
     [
         ("pooler.dense.scale", FIRST, "pooler.dense.scale"),
         (NAMES[0], "model-00003-of-00002.safetensors", "model-00003"),
-        *((NAMES[0], shard, "") for shard in (*SHARDS, "pytorch_model.bin", 1, None)),
         (NAMES[0], "the other", f"{NAMES[0]} is in model-0"),
     ],
 )
@@ -212,15 +183,6 @@ def test_an_index_that_does_not_fit_its_shards_is_refused(
     index["weight_map"][name] = shard
     file.write_text(json.dumps(index))
     assert_refused(path, match)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{}", b'{"weight_map": []}', b'{"weight_map": {}}', b'{"weight_map":']
-)
-def test_a_damaged_index_is_refused(tensors: Tensors, write: Write, content: bytes) -> None:
-    path = write_shards(write, tensors, 2)
-    (path / "model.safetensors.index.json").write_bytes(content)
-    assert_refused(path, str(path / "model.safetensors.index.json"))
 
 
 def test_a_missing_or_cut_shard_or_a_tensor_in_two_is_named(tensors: Tensors, write: Write) -> None:

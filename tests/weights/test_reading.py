@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.numpy import load_file
 
 from minibert import BertConfig, BertModel, ModelFormatError
 from minibert.checkpoint import safetensors as tensors_module
@@ -22,13 +19,10 @@ from minibert.models import loading as weights_module
 from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
 from tests.support.checkpoints import random_checkpoint
-from tests.support.report import REPORT
 from tests.support.safetensors_files import (
     INPUTS,
     NAMES,
-    ROOT,
     SIZES,
-    STORED,
     Arrays,
     Tensor,
     Tensors,
@@ -36,7 +30,6 @@ from tests.support.safetensors_files import (
     assert_refused,
     assert_same_bits,
     old_name,
-    safetensors_bytes,
     stored,
     write_shards,
 )
@@ -193,16 +186,13 @@ def test_a_model_without_pooler_has_no_pooler_output_never_a_random_one(
     [
         lambda file: os.truncate(file, 100),
         lambda file: file.write_bytes(file.stat().st_size * b"\xff"),  # in place: the same inode
-        lambda file: file.with_name("other").replace(file),
-        lambda file: file.unlink(),
     ],
-    ids=["truncated", "overwritten in place", "replaced", "deleted"],
+    ids=["truncated", "overwritten in place"],
 )
 def test_changes_of_the_file_after_loading_change_nothing(
     tensors: Tensors, write: Write, expected: BertModelOutput, damage: Callable[[Path], object]
 ) -> None:
     path = write(tensors)
-    (path / "other").write_bytes(b"another model")
     model = BertModel.from_pretrained(path)
     damage(path / "model.safetensors")
     assert_same_bits(model(**INPUTS), expected)
@@ -223,39 +213,6 @@ def test_a_tensor_is_read_through_a_small_buffer(tensors: Tensors, write: Write,
     np.testing.assert_array_equal(weights.word_embeddings, words)
     assert steady >= words.nbytes
     assert peak - steady < 16e6  # 4 MB of the file, the same in float32, and the array of the check for finite values
-
-
-LOAD_AND_MEASURE = """
-import sys
-from minibert import BertModel
-
-def kilobytes(field):
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith(field))
-
-model = BertModel.from_pretrained(sys.argv[1])
-print(kilobytes("VmRSS:"), kilobytes("VmHWM:"))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc")
-@pytest.mark.parametrize("dtype", ["F32", "F16"])
-def test_loading_takes_little_more_memory_than_the_loaded_model(
-    minilm_folder: Path, tmp_path: Path, dtype: str
-) -> None:
-    """Peak RSS stays within the steady RSS + the largest tensor (as the file has it) + 30 MB, for the real MiniLM."""
-    arrays = load_file(minilm_folder / "model.safetensors")
-    converted = {name: array if array.dtype.kind == "i" else STORED[dtype](array) for name, array in arrays.items()}
-    tensors = {name: ("I64" if array.dtype.kind == "i" else dtype, array) for name, array in converted.items()}
-    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(tensors))
-    (tmp_path / "config.json").write_bytes((minilm_folder / "config.json").read_bytes())
-    largest = max(array.nbytes for array in converted.values()) / 1e6
-    weights = sum(array.size * 4 for array in converted.values()) / 1e6
-    command = [sys.executable, "-c", LOAD_AND_MEASURE, str(tmp_path)]
-    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    steady, peak = (int(number) * 1024 / 1e6 for number in printed.split())
-    REPORT.append(f"loading MiniLM from {dtype}: {weights:.0f} MB of weights, RSS {steady:.0f} MB, peak {peak:.0f} MB")
-    assert weights < steady <= peak <= steady + largest + 30
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
