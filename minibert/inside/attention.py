@@ -48,9 +48,6 @@ class HeadKinds(NamedTuple):
         "previous", "following", "itself", "[CLS]" or "[SEP]" is the largest share, if it is at least `share`. A head
         without such a share is "broad" if its relative entropy is at least `broad`, and "mixed" otherwise.
         """
-        for name, value in (("share", share), ("broad", broad)):
-            if not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise ValueError(f"{name}={brief(value)}; expected a number from 0 to 1.")
         names = {"previous": "previous", "following": "following", "itself": "itself", "cls": "[CLS]", "sep": "[SEP]"}
         there = {word: getattr(self, name) for name, word in names.items() if getattr(self, name) is not None}
         stacked = np.stack(list(there.values()))

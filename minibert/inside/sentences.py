@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.torch_interop import to_array
-from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
+from minibert._utils.validation import FloatArray, IntArray, brief, counted
 from minibert.sentence.encoding import CutTexts, EncodeOptions, pool_encodings, sentence_width
 from minibert.sentence.modules import LAYER_NORM_EPS, Step
 from minibert.sentence.pooling import POOLING_MODES, pool
@@ -44,7 +44,6 @@ class SimilarityParts(NamedTuple):
 
     def largest(self, count: int = 10) -> list[tuple[str, str, float]]:
         """Return the parts with the largest absolute values, as (token, token, part)."""
-        count = check_int("count", count, 1)
         order = np.argsort(-np.abs(self.parts), axis=None, kind="stable")[:count]
         places = zip(*np.unravel_index(order, self.parts.shape), strict=True)
         return [(self.tokens_a[i], self.tokens_b[j], float(self.parts[i, j])) for i, j in places]
@@ -89,10 +88,6 @@ def explain_similarity(
     check_sentence_model("explain_similarity", model)
     _check_text("explain_similarity", a)
     _check_text("explain_similarity", b)
-    if not isinstance(prompt_names, tuple | list) or len(prompt_names) != 2:
-        raise TypeError(
-            f"prompt_names={brief(prompt_names)}; expected two: that of a, and that of b, each may be None."
-        )
     of_both = [_weighted(model, text, name, pooling) for text, name in zip((a, b), prompt_names, strict=True)]
     (tokens_a, x), (tokens_b, y) = of_both
     lengths = float(np.linalg.norm(x.sum(axis=0)) * np.linalg.norm(y.sum(axis=0)))

@@ -69,21 +69,13 @@ def as_trace(function: str, model: object, given: object, record: Record) -> Tra
     checked = check_model(function, model)
     if not isinstance(given, Trace):
         return checked.trace(**check_inputs(function, given), record=record)
-    ours = checked.config
-    for field in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
-        there, here = getattr(given.sizes, field), getattr(ours, field)
-        if there != here:
-            raise ValueError(
-                f"{function}: the trace is of a model with {field} {there}, and this model has {here}. Give the "
-                "model that made the trace."
-            )
-    for i, layer in enumerate(checked.weights.layers):
+    fields = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    same = all(getattr(given.sizes, field) == getattr(checked.config, field) for field in fields)
+    for i, layer in enumerate(checked.weights.layers if same else ()):
         weight = given.output_map(i)  # None for a trace from a file
-        if weight is not None and not np.array_equal(weight, layer.attention_output.weight):
-            raise ValueError(
-                f"{function}: the trace is of a model of the same sizes with other weights (layer {i} differs first). "
-                "Give the model that made the trace."
-            )
+        same = same and (weight is None or np.array_equal(weight, layer.attention_output.weight))
+    if not same:
+        raise ValueError(f"{function}: the trace is of another model. Give the model that made the trace.")
     return given
 
 
@@ -152,7 +144,7 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
         `metric` is not a function, and not the name of an array of the output.
     """
     if callable(metric):
-        return lambda output: _number(function, _call(function, metric, output))
+        return lambda output: _number(function, metric(output))
     arrays = [key for key, value in clean.items() if isinstance(value, np.ndarray)]
     key = arrays[0] if metric is None else metric
     if not isinstance(key, str):
@@ -170,21 +162,6 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
         return float(np.sqrt(np.square(difference).mean())) / size if size else 0.0
 
     return change
-
-
-def _call(function: str, metric: Callable[[Any], Any], output: Any) -> Any:
-    """Call a metric; outputs of changed copies do not have hidden_states and attentions, and the error says so."""
-    try:
-        return metric(output)
-    except (TypeError, KeyError, IndexError) as error:
-        if output.hidden_states is not None or (isinstance(error, TypeError) and "NoneType" not in str(error)):
-            raise
-        there = ", ".join(key for key, value in output.items() if isinstance(value, np.ndarray))
-        raise ValueError(
-            f"{function}: the metric raised {type(error).__name__}: {error}. The output of a changed text has {there}, "
-            "and no hidden_states or attentions. Use one of these, or call model.trace(**inputs, edit=...) for each "
-            "change."
-        ) from error
 
 
 def _number(function: str, value: Any) -> float:

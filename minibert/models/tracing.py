@@ -18,7 +18,8 @@ from minibert._utils.validation import brief, check_int, counted
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
 from minibert.models.inputs import as_numbers
-from minibert.trace.edits import Edits, EditValue
+from minibert.trace.applied_edits import Edits
+from minibert.trace.edits import EditValue
 from minibert.trace.names import Names, Record, Sizes
 from minibert.trace.trace import Site, Trace, check_tokens
 from minibert.trace.tracer import Deliver, Queue, Recorder, Tracer, nbytes_of

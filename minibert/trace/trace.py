@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import io
 import json
@@ -22,7 +21,7 @@ from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
 from minibert.bert.packed import PackedBatch, cumulate
 from minibert.bert.weights import Weights
-from minibert.trace.names import Names, Record, Sizes, Spec
+from minibert.trace.names import Names, Sizes, Spec
 
 if TYPE_CHECKING:
     from minibert.trace.page.document import Frame, PageOptions
@@ -243,25 +242,6 @@ class Trace(Mapping[str, FloatArray]):
         """Return the weight (H, H) of a layer's linear map after attention; None for a trace from a file or pickle."""
         return None if self._weights is None else self._weights.layers[layer].attention_output.weight
 
-    def select(self, record: Record) -> Trace:
-        """Return a trace with some of the recorded names, which shares the memory of this one.
-
-        Raises
-        ------
-        TypeError, ValueError
-            `record` means no name that was recorded.
-        """
-        wanted = [name for name in self._names.select(record) if name in self._values]
-        if not wanted:
-            raise ValueError(f"record={brief(record)} means names that were not recorded; recorded are {self._some()}.")
-        values = {name: self._values[name] for name in wanted}
-        kept = copy.copy(self)
-        kept._weights, kept._values = self._weights, values
-        return kept
-
-    def _some(self) -> str:
-        return ", ".join(islice(self._values, 4)) + (" and others" if len(self) > 4 else "")
-
     def __repr__(self) -> str:
         rows = [f"  {name:{max(map(len, self))}}  {shape!s:20} RMS {rms}" for name, shape, rms in self._rows(_SHOWN)]
         more = [f"  ... and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
@@ -316,9 +296,11 @@ class Trace(Mapping[str, FloatArray]):
         OSError
             The file cannot be written.
         """
-        from minibert.trace.page.document import page, write_page
+        from minibert.trace.page.document import page
 
-        write_page(path, lambda: page(self, **options))
+        check_output(path, (".html", ".htm"))
+        html = page(self, **options).encode("utf-8")
+        write_whole(path, lambda file: file.write(html))
 
     def show(self, *, height: int = 900, **options: Unpack[PageOptions]) -> Frame:
         """Return the page for a notebook, `height` pixels high; the other arguments and errors are those of `page`."""

@@ -21,7 +21,7 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
-from minibert.trace.edits import Edits
+from minibert.trace.applied_edits import Edits
 from minibert.trace.names import Names, lookups
 from minibert.trace.trace import Site, Value
 

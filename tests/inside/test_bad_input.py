@@ -71,10 +71,10 @@ TypeError | compare_layers(trace, "b") | expected a Trace
 ValueError | heads(some) | Record it: model.trace\(..., record='attentions.\*'\)
 ValueError | norms(bert, hidden) | self.value and 2 other names, .*'\*.value'
 ValueError | compare_layers(some) | record='hidden_states.\*'
-ValueError | norms(wide, trace) | hidden_size 24, and this .* 30
-ValueError | norms(deep, trace) | num_hidden_layers 2
+ValueError | norms(wide, trace) | of another model
+ValueError | norms(deep, trace) | of another model
 ValueError | compare_layers(trace, bert.trace([[1, 2, 3]])) | texts of \[4, 3\] and \[3\] tokens
-ValueError | norms(other, trace) | of the same sizes with other weights .layer 0 differs first
+ValueError | norms(other, trace) | of another model
 ValueError | heads(negative) | negative numbers .* of an edit
 ValueError | compare_layers(bert.trace([[1]])) | needs at least 2 tokens
 ValueError | heads(bert.trace([[1, 2]], [[0, 0]])) | all tokens are masked
@@ -91,11 +91,8 @@ ValueError | rollout([[1.0], [1.0, 2.0]]) | do not make one array
 ValueError | rollout(-MAPS) | negative numbers, NaN or infinity
 ValueError | rollout(MAPS, layers=0) | choose them yourself
 ValueError | patch(bert, inputs, inputs, over="layers") | over='layers'; expected one of 'tokens', 'heads'
-ValueError | heads(trace).kinds(share=7) | share=7; expected a number
 ValueError | logit_lens(masked_lm, inputs, 0) | k=0; expected an int, 1 to 97
 ValueError | ablate_heads(bert, inputs, "logits") | metric='logits' .* last_hidden_state, pooler_output
-ValueError | ablate_heads(bert, inputs, lambda o: o.hidden_states[0].max()) | raised TypeError: .* no hidden_states
-ValueError | patch(bert, inputs, inputs, lambda o: o["hidden_states"][0].max()) | raised KeyError: .* no hidden_states
 TypeError | ablate_heads(bert, inputs, 3) | a function of the output
 ValueError | ablate_heads(bert, inputs, lambda output: output.pooler_output) | expected one finite number
 ValueError | patch(bert, inputs, inputs, lambda output: np.nan) | patch: the metric returned nan
@@ -104,12 +101,10 @@ ValueError | explain_similarity(sentences, "a", "b", pooling="max") | 'max' is n
 ValueError | explain_similarity(tanh, "a", "b") | this model has Dense\(24, 6, Tanh\). leave_one_out
 TypeError | explain_similarity(sentences, ["a"], "b") | the text of .* is list
 ValueError | leave_one_out(sentences, "\ud800", "b") | surrogate
-TypeError | explain_similarity(sentences, "a", "b", prompt_names="query") | prompt_names='query'; expected two
 ValueError | leave_one_out(sentences, "a", np.ones(3)) | score is .* 24 finite numbers
 ValueError | leave_one_out(sentences, "a", np.full(24, np.nan)) | score is .* finite numbers
 ValueError | leave_one_out(sentences, "a", [[1], [1, 2]]) | score is .* a text, a function
 ValueError | leave_one_out(sentences, "a b", lambda vectors: 1.0) | expected 3 finite numbers
-ValueError | explain_similarity(sentences, "a", "b").largest(0) | count=0; expected an int of at least 1
 """
 
 

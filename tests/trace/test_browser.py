@@ -359,13 +359,6 @@ def test_a_part_of_the_values(browser: Any, minilm: BertModel, tmp_path: Path, r
         assert page.locator("#steps li").count() >= 14
 
 
-def test_without_javascript_there_are_tables(browser: Any, file: Path) -> None:
-    with watched_page(browser, file, java_script_enabled=False) as page:
-        assert page.locator("noscript table").count() == 2
-        assert "bank" in page.locator("noscript table").first.inner_text()
-        assert not page.locator("#all").is_visible()
-
-
 def test_a_notebook_shows_the_same_page(browser: Any, trace: Trace, tmp_path: Path) -> None:
     cell = tmp_path / "notebook.html"
     cell.write_text(f"<!DOCTYPE html><title>notebook</title>{trace.show(title='x')._repr_html_()}", encoding="utf-8")

@@ -134,9 +134,8 @@ def test_the_vector_of_a_text(minilm_sentences: SentenceTransformer, trace: Trac
     np.testing.assert_allclose(three_digits(read(values["first"])[0, :, 0]), three_digits(expected[:, :4]), atol=1e-8)
     np.testing.assert_allclose(read(values["rms"])[0, :, 0], np.sqrt(np.square(expected).mean(axis=1)), rtol=5.01e-3)
     assert values["notes"] == ["n = 22 tokens", f"length before: {np.linalg.norm(mean):#.3g}"]
-    for vector, error in (([1], TypeError), ("x", TypeError), ([found.steps[0]._replace(values=[])], ValueError)):
-        with pytest.raises(error, match="vector"):
-            page(trace, vector=vector)
+    with pytest.raises(ValueError, match="vector"):
+        page(trace, vector=[found.steps[0]._replace(values=[])])
 
 
 def test_the_steps_of_other_modules(tmp_path: Path) -> None:
@@ -153,17 +152,14 @@ def test_the_steps_of_other_modules(tmp_path: Path) -> None:
 
 
 def test_the_weighted_shares_are_those_of_kobayashi(trace: Trace, minilm: BertModel) -> None:
-    """With the corrections they are exact to 0.1 %, as `minibert.inside.norms` computes them."""
+    """They are exact to 0.1 %, as `minibert.inside.norms` computes them."""
     from minibert import inside
 
     about, read = decoded(page(trace))
     given = about["texts"][0]["attention"]
-    probs, norms, corrections = (read(given[key]) for key in ("probs", "norms", "corrections"))
-    parts = probs.astype(np.float32).astype(float) * norms[:, :, None, :]
-    shares = np.floor(1000 * (parts / np.add.accumulate(parts, axis=3)[..., -1:]) + 0.5) + corrections
     expected = inside.norms(minilm, trace, "attention", heads=True)[:, 0]
     expected = expected / expected.sum(axis=3, keepdims=True)
-    np.testing.assert_allclose(shares, 1000 * expected, atol=0.501)
+    np.testing.assert_allclose(read(given["weighted"]), expected, atol=0.000501)
     assert given["mapped"]
 
 
@@ -257,17 +253,16 @@ class Outline(HTMLParser):
         self.tags.append(tag)
         self.attributes += attrs
         self.ids += [value or "" for key, value in attrs if key == "id"]
-        if tag not in ("meta", "input", "th", "td", "tr"):  # the tables without JavaScript leave out some end tags
+        if tag not in ("meta", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in ("th", "td", "tr"):
-            assert self.open.pop() == tag
+        assert self.open.pop() == tag
 
 
 def test_the_document_is_well_formed_and_asks_for_nothing(trace: Trace) -> None:
     html = page(trace, title="a & b", note="<note>")
-    assert len(html.encode("utf-8")) < 150_000
+    assert len(html.encode("utf-8")) < 170_000
     assert page(trace, title="a & b", note="<note>") == html
     outline = Outline()
     outline.feed(html)
@@ -364,7 +359,7 @@ def test_traces_of_all_kinds(small: BertModel, tmp_path: Path) -> None:
         loaded = Trace.load(tmp_path / "trace.npz")
         assert loaded.ids is None
         loaded.page(tmp_path / "loaded.htm")
-        assert trace.select("*" if len(trace) > 1 else list(trace)).output_map(0) is not None
+        assert trace.output_map(0) is not None
 
 
 def test_a_frame_for_notebooks(trace: Trace) -> None:
@@ -387,9 +382,6 @@ def test_what_is_refused(trace: Trace, small: BertModel, tmp_path: Path) -> None
         (ValueError, "sequences=1", partial(trace.page, file, sequences=[0, 1])),
         (ValueError, "value", partial(nothing.page, file)),
         (ValueError, "token", partial(hidden.page, file)),
-        (TypeError, "title=3", partial(trace.page, file, title=3)),
-        (TypeError, "errors holds", partial(trace.page, file, errors="x")),
-        (TypeError, "errors holds", partial(trace.page, file, errors=[("a", 1.0)])),
         (ValueError, r"\.html", partial(trace.page, tmp_path / "page.pdf")),
         (OSError, "folder", partial(trace.page, tmp_path / "no" / "page.html")),
         (TypeError, "PathLike", partial(trace.page, 3)),

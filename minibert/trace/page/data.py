@@ -16,7 +16,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.trace.names import EMBEDDINGS
-from minibert.trace.page.payload import Payload, as_read, mille
+from minibert.trace.page.payload import Payload
 from minibert.trace.page.steps import PARTS, VectorStep
 
 if TYPE_CHECKING:
@@ -211,7 +211,6 @@ def _attention(
     shape = (len(choice.layers), len(choice.heads), length)
     kept = sparse_entries(math.prod(shape) * num_texts, length)
     measures = np.full((2, *shape[:2], len(HEAD_MEASURES)), np.nan)
-    norms, totals = np.full(shape, np.nan), np.full(shape, np.nan)
     scores = np.full((*shape, min(FIRST_KEYS, length)), np.nan)
     first, sums = np.full_like(scores, np.nan), np.full(shape, np.nan)
     probs = np.full((*shape, kept), np.nan)
@@ -223,8 +222,6 @@ def _attention(
             for symbol in ("probs", "scores", "value")
             if (name := f"encoder.layer.{layer}.attention.self.{symbol}") in trace.names
         }
-        if (value := recorded.get("value")) is not None:
-            norms[i] = _lengths(trace, layer, value.astype(np.float64), choice.heads)
         if (given := recorded.get("scores")) is not None:
             scores[i] = given[choice.heads, :, : scores.shape[3]]
             sums[i] = _log_sums(given[choice.heads].astype(np.float64))
@@ -232,14 +229,17 @@ def _attention(
             shares = given[choice.heads].astype(np.float64)
             first[i] = shares[:, :, : first.shape[3]]
             measures[0, i] = _measures(shares, tokens)
-            of_values = shares * np.nan_to_num(norms[i])[:, None, :]
-            totals[i] = of_values.sum(axis=2)
-            of_values = np.divide(of_values, totals[i][:, :, None], out=of_values, where=totals[i][:, :, None] > 0)
-            if value is not None:
+            of_values = shares
+            if (value := recorded.get("value")) is not None:
+                lengths = _lengths(trace, layer, value.astype(np.float64), choice.heads)
+                of_values = shares * lengths[:, None, :]
+                totals = of_values.sum(axis=2, keepdims=True)
+                of_values = np.divide(of_values, totals, out=of_values, where=totals > 0)
                 measures[1, i] = _measures(of_values, tokens)
             columns[i] = _largest(np.maximum(shares, of_values), kept)
             probs[i] = np.take_along_axis(shares, columns[i], axis=2)
-            weighted[i] = np.take_along_axis(of_values, columns[i], axis=2)
+            if value is not None:
+                weighted[i] = np.take_along_axis(of_values, columns[i], axis=2)
     if np.isnan(probs).all():
         return {"attention": None}
     found: dict[str, Any] = {
@@ -248,11 +248,8 @@ def _attention(
         "first": payload.add("attention", "share", first),
         "measures": payload.add("attention", "f24", measures),
     }
-    if not np.isnan(norms).all():
-        found["norms"] = payload.add("attention", "digits", norms)
-        found["totals"] = payload.add("attention", "f24", totals) if kept < length else None
-        guess = _guessed(probs, norms, columns, totals if kept < length else None)
-        found["corrections"] = payload.add("attention", "whole", np.nan_to_num(mille(weighted) - guess))
+    if not np.isnan(weighted).all():
+        found["weighted"] = payload.add("attention", "mille", weighted)
         found["mapped"] = trace.output_map(0) is not None
     if not np.isnan(scores).all():
         found["scores"] = payload.add("attention", "digits", scores)
@@ -287,18 +284,6 @@ def _largest(rank: FloatArray, kept: int) -> IntArray:
     if kept == rank.shape[2]:
         return np.broadcast_to(np.arange(kept), rank.shape)
     return np.sort(np.argpartition(-rank, kept - 1, axis=2)[:, :, :kept], axis=2)
-
-
-def _guessed(probs: FloatArray, norms: FloatArray, columns: IntArray, totals: FloatArray | None) -> FloatArray:
-    """Return the weighted shares that page.js computes from rounded probs, in thousandths; it adds a correction.
-
-    The operations and their order are those of page.js, in float64, so the guess has the same bits there.
-    """
-    lengths = np.take_along_axis(as_read("digits", norms)[:, :, None, :], columns, axis=3)
-    parts = as_read("mille", probs) * lengths
-    sums = np.add.accumulate(parts, axis=3)[..., -1] if totals is None else as_read("f24", totals)
-    whole = np.where(sums > 0, sums, 1.0)[..., None]
-    return np.floor(1000.0 * (parts / whole) + 0.5)
 
 
 def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:

@@ -11,17 +11,14 @@ import base64
 import functools
 import hashlib
 import json
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
-from numbers import Real
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from minibert._utils.files import check_output, write_whole
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
 from minibert.trace.page.data import (
     FIRST,
@@ -44,9 +41,6 @@ FORMAT = 1
 MAX_BYTES = 5_000_000
 
 _HARMLESS = bytes.maketrans(b"<&", b",.")
-
-# Tokens and layers in the tables for a reader without JavaScript.
-_PLAIN_TOKENS, _PLAIN_LAYERS, _PLAIN_SOURCES = 64, 3, 3
 
 
 class PageOptions(TypedDict, total=False):
@@ -82,13 +76,6 @@ class Frame:
         )
 
 
-def write_page(path: str | os.PathLike[str], make: Callable[[], str]) -> None:
-    """Write a page into a file that ends in .html or .htm; the name is checked before `make` makes the page."""
-    check_output(path, (".html", ".htm"))
-    html = make().encode("utf-8")
-    write_whole(path, lambda file: file.write(html))
-
-
 def page(
     trace: Trace,
     *,
@@ -104,9 +91,6 @@ def page(
     vector: Sequence[VectorStep] = (),
 ) -> str:
     """Return the page of a trace; `Trace.page` describes the arguments and errors."""
-    for name, value in (("title", title), ("note", note)):
-        if not isinstance(value, str):
-            raise TypeError(f"{name}={brief(value)}; expected a str.")
     max_bytes = check_int("max_bytes", max_bytes, 0)
     sizes = trace.sizes
     rows = _chosen("sequences", sequences, len(trace.mask), "sequences")
@@ -117,7 +101,8 @@ def page(
         _chosen("layers", layers, sizes.num_layers, "layers"),
         _chosen("heads", heads, sizes.num_attention_heads, "attention heads"),
     )
-    _check_vector(vector, len(trace.mask))
+    if any(len(step.values) != len(trace.mask) for step in vector):
+        raise ValueError(f"vector has the vectors of other texts than the {len(trace.mask)} of the trace.")
     payload = Payload()
     texts = []
     for number, row in enumerate(rows):
@@ -148,10 +133,10 @@ def page(
         "steps": _all_steps(trace.activation, vector),
         "texts": texts,
         "parts": None if parts is None else payload.add("parts", "f24", _checked_parts(parts, texts)),
-        "errors": _checked_errors(errors),
+        "errors": [[visible(name), f"{units:.3g}", visible(level)] for name, units, level in errors],
         "script": _file("page.js"),
     }
-    html = _document(trace, title, note, description, payload, rows, choice)
+    html = _document(trace, title, note, description, payload)
     if len(html.encode("utf-8")) > max_bytes:
         raise ValueError(_too_large(trace, payload, max_bytes, rows, choice))
     return html
@@ -172,26 +157,6 @@ def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray
             f"page, whose numbers of tokens are {expected}."
         )
     return parts
-
-
-def _check_vector(vector: Sequence[VectorStep], num_texts: int) -> None:
-    if not isinstance(vector, list | tuple) or not all(isinstance(step, VectorStep) for step in vector):
-        raise TypeError(f"vector={brief(vector)}; expected the steps of minibert.inside.sentences.vector_steps.")
-    if any(len(step.values) != num_texts for step in vector):
-        raise ValueError(f"vector has the vectors of {len(vector[0].values)} texts; the trace has {num_texts}.")
-
-
-def _checked_errors(errors: Sequence[tuple[str, float, str]]) -> list[list[str]]:
-    found = []
-    for row in errors if isinstance(errors, list | tuple) else [errors]:
-        if not isinstance(row, list | tuple) or len(row) != 3 or not all(map(isinstance, row, (str, Real, str))):
-            raise TypeError(
-                f"errors holds {brief(row)}; expected (name, error in units, level) for each value, such as "
-                "[(row.name, row.ratio, row.level) for row in report.names] of a minibert.parity report."
-            )
-        name, units, level = row
-        found.append([visible(str(name)), f"{units:.3g}", visible(str(level))])
-    return found
 
 
 def _too_large(trace: Trace, payload: Payload, max_bytes: int, rows: list[int], choice: Choice) -> str:
@@ -243,9 +208,7 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
-def _document(
-    trace: Trace, title: str, note: str, description: dict[str, Any], payload: Payload, rows: list[int], choice: Choice
-) -> str:
+def _document(trace: Trace, title: str, note: str, description: dict[str, Any], payload: Payload) -> str:
     style, script = _file("page.css"), _file("open.js")
     # Base 85 takes 6 % less than base 64. Two characters are replaced, so that nothing in it is markup.
     packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
@@ -258,51 +221,9 @@ def _document(
         "policy": f"default-src 'none'; script-src '{_digest(script)}' '{_digest(description['script'])}'; "
         f"style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'",
         "style": style,
-        "plain": _plain(trace, description, rows, choice),
         "payload": numbers,
         "script": script,
     }
     # One pass over the template, so that a part that looks like a place for another part stays as it is.
     pieces = _file("page.html").split("{{")
     return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
-
-
-def _plain(trace: Trace, description: dict[str, Any], rows: list[int], choice: Choice) -> str:
-    """Return what a reader without JavaScript gets: the tokens, and what each looks at most in each layer."""
-    return "\n".join(
-        _plain_text(trace, row, text, choice) for row, text in zip(rows, description["texts"], strict=True)
-    )
-
-
-def _plain_text(trace: Trace, row: int, text: dict[str, Any], choice: Choice) -> str:
-    tokens = text["tokens"]
-    count = min(len(tokens), _PLAIN_TOKENS)
-    columns = []
-    recorded = [layer for layer in choice.layers if f"encoder.layer.{layer}.attention.self.probs" in trace.names]
-    for place in sorted({round(i * (len(recorded) - 1) / (_PLAIN_LAYERS - 1)) for i in range(_PLAIN_LAYERS)}):
-        layer = recorded[place] if recorded else -1
-        probs = trace.value_of(f"encoder.layer.{layer}.attention.self.probs", row) if recorded else None
-        if probs is not None:
-            columns.append((layer, np.asarray(probs[choice.heads].astype(np.float64).mean(axis=0))))
-    head = ["token", *(["id"] if text["ids"] else []), *(f"layer {layer}" for layer, _ in columns)]
-    lines = []
-    for i in range(count):
-        cells = [str(text["ids"][i])] if text["ids"] else []
-        for _, mean in columns:
-            best = np.argsort(-mean[i], kind="stable")[:_PLAIN_SOURCES]
-            cells.append(", ".join(f"{_bdi(tokens[j])} {100 * mean[i, j]:.0f}" for j in best))
-        lines.append(f"<tr><th scope=row>{i} {_bdi(tokens[i])}" + "".join(f"<td>{cell}" for cell in cells))
-    more = f"<p>{len(tokens) - count} more tokens are not in this table.</p>" if count < len(tokens) else ""
-    return (
-        "<div class=wide><table><caption>Tokens, and the three tokens that each one looks at most: percent of its "
-        f"attention, mean of all heads.</caption><thead><tr>{_headers(head)}</thead><tbody>{''.join(lines)}</tbody>"
-        f"</table></div>{more}"
-    )
-
-
-def _headers(names: Iterable[str]) -> str:
-    return "".join(f"<th scope=col>{escape(name)}" for name in names)
-
-
-def _bdi(token: str) -> str:
-    return f"<bdi>{escape(token)}</bdi>"

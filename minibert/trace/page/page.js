@@ -79,21 +79,14 @@ const label = (i) => `${i} ${name(i)}`;
 /* The number stays before the token, whatever its direction. */
 const numbered = (i, token = name(i)) => make("span", { dir: "ltr" }, `${i} `, bdi(token));
 
-/* The shares of one row of attention: NaN where the page has no number, because it is smaller than those it has. Weighted
-   ones are computed from the rounded probs and then corrected; data.py does the same and knows the difference. */
+/* The shares of one row of attention: NaN where the page has no number, because it is smaller than those it has. */
 const row = (layer, headNumber, token, mode = now.mode) => {
   const given = attention(), S = size(), shares = new Float64Array(S).fill(NaN);
   if (!given) return shares;
-  const probs = read(given.probs), kept = probs.shape[3], columns = read(given.columns);
+  const source = read(mode === "raw" || !given.weighted ? given.probs : given.weighted), kept = source.shape[3], columns = read(given.columns);
   const start = ((layer * heads.length + headNumber) * S + token) * kept;
   const places = columns ? columns.data.subarray(start, start + kept) : Uint32Array.from({ length: S }, (_, j) => j);
-  places.forEach((j, k) => { shares[j] = probs.data[start + k]; });
-  if (mode === "raw" || !given.norms) return shares;
-  const norms = read(given.norms), first = (layer * heads.length + headNumber) * S, corrections = read(given.corrections);
-  let total = 0;
-  places.forEach((j) => { shares[j] *= norms.data[first + j]; total += shares[j]; });
-  if (given.totals) total = at(given.totals, layer, headNumber, token);
-  places.forEach((j, k) => { shares[j] = (Math.floor(1000 * (shares[j] / (total > 0 ? total : 1)) + 0.5) + corrections.data[start + k]) / 1000; });
+  places.forEach((j, k) => { shares[j] = source.data[start + k]; });
   return shares;
 };
 
@@ -516,7 +509,7 @@ const asked = (address) => {
   const found = {}, given = new URLSearchParams(address.slice(1)), count = about.texts[Number(given.get("text"))]?.tokens.length ?? 0;
   const limits = { text: about.texts.length, token: count, other: count, layer: layers.length, head: heads.length };
   Object.entries(limits).forEach(([key, limit]) => { if (/^\d{1,6}$/.test(given.get(key)) && Number(given.get(key)) < limit) found[key] = Number(given.get(key)); });
-  if (given.get("mode") === "weighted" && about.texts.some((one) => one.attention?.norms)) found.mode = "weighted";
+  if (given.get("mode") === "weighted" && about.texts.some((one) => one.attention?.weighted)) found.mode = "weighted";
   return found;
 };
 
@@ -594,7 +587,7 @@ const safe = (token) => (/^[=+@\t-]/.test(token) ? `'${token}` : token);
 const attentionRows = function* () {
   yield ["layer", "head", "token", "token_text", "other", "other_text", "prob", "weighted"];
   for (const [l, layer] of layers.entries()) for (const [h, one] of heads.entries()) for (let i = 0; i < size(); i++) {
-    const raw = row(l, h, i, "raw"), weighted = attention().norms ? row(l, h, i, "weighted") : null;
+    const raw = row(l, h, i, "raw"), weighted = attention().weighted ? row(l, h, i, "weighted") : null;
     for (let j = 0; j < raw.length; j++) if (!Number.isNaN(raw[j])) yield [layer, one, i, safe(name(i)), j, safe(name(j)), raw[j].toFixed(3), weighted ? weighted[j].toFixed(3) : ""];
   }
 };
@@ -646,7 +639,7 @@ $("text-label").hidden = about.texts.length < 2;
 options($("text"), about.texts.map((one, i) => `${i}: ${one.tokens.slice(1, 6).join(" ")}`), 0);
 options($("layer"), layers.map(String), 0);
 options($("head"), heads.map(String), 0);
-if (!about.texts.some((one) => one.attention?.norms)) $("mode").lastElementChild.remove();
+if (!about.texts.some((one) => one.attention?.weighted)) $("mode").lastElementChild.remove();
 readColours();
 drawLegend();
 $("all").hidden = $("buttons").hidden = false;

@@ -39,7 +39,8 @@ class Payload:
 
     def add(self, group: str, kind: str, array: npt.NDArray[Any]) -> dict[str, Any]:
         """Append an array and return the description that finds it; `group` is its name in messages."""
-        kind = _kind(kind, array)
+        if kind == "digits" and (np.abs(array[np.isfinite(array)]) > _LARGEST_DIGITS).any():
+            kind = "f24"
         planes = _planes(kind, array)
         entry = {"kind": kind, "at": self._size, "shape": list(array.shape)}
         self._parts.append(planes)
@@ -57,21 +58,6 @@ class Payload:
         # The end of a block after each array, because the statistics of the next one differ.
         written = [deflate.compress(part) + deflate.flush(zlib.Z_SYNC_FLUSH) for part in parts]
         return b"".join([*written, deflate.flush()])
-
-
-def _kind(kind: str, array: npt.NDArray[Any]) -> str:
-    large = kind == "digits" and (np.abs(array[np.isfinite(array)]) > _LARGEST_DIGITS).any()
-    return "f24" if large else kind
-
-
-def as_read(kind: str, array: npt.NDArray[Any]) -> FloatArray:
-    """Return, in float64, the numbers that page.js reads from an array of the kind "digits", "f24" or "mille"."""
-    kind = _kind(kind, array)
-    if kind == "mille":
-        return (mille(array) / 1000).astype(np.float32).astype(np.float64)
-    if kind == "digits":
-        return (three_digits(array) * _FACTOR).astype(np.float16).astype(np.float64) / _FACTOR
-    return _rounded_bits(array.astype(np.float32)).view(np.float32).astype(np.float64)
 
 
 def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:

@@ -1,0 +1,380 @@
+"""`Edits`: check, apply and report all edits of one forward pass.
+
+A sequence's values are (S, width), (A, S, S) for scores and probs, or (width,) for the values of [CLS] alone. An edit
+gets a copy. Numbers that it leaves as they are keep their bits, also in everything that is computed from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert._utils.validation import FloatArray, IntArray, brief, check_indices, counted
+from minibert.bert.packed import PackedBatch
+from minibert.trace.edits import Change, Edit, EditValue, Where, as_edit, copied_array
+from minibert.trace.names import Names, Spec
+from minibert.trace.trace import EditReport, Site, Trace
+
+# --- one change of one value ------------------------------------------------------------------------------------------
+
+
+# Kind of a value -> the axes of one sequence's array, as `Where` calls them.
+_AXES = {"tokens": ("tokens", "features"), "pairs": ("heads", "tokens", "keys"), "pooled": ("features",)}
+
+# Kind of a value -> the axes over which there is a mean, and their numbers in the array.
+_MEANS = {
+    "tokens": {"tokens": -2, "features": -1},
+    "pairs": {"tokens": -2, "features": -1, "heads": 0},
+    "pooled": {"features": -1},
+}
+
+# Kind of change -> the new numbers, of the old ones and those that were given.
+_ARITHMETIC: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
+    "zero": lambda part, numbers: numbers,
+    "replace": lambda part, numbers: numbers,
+    "scale": np.multiply,
+    "add": np.add,
+}
+
+
+class Target:
+    """A value of the model and its batch; edits are checked against it and applied to it."""
+
+    def __init__(self, spec: Spec, names: Names, batch: PackedBatch, columns: Sequence[IntArray]) -> None:
+        self.spec = spec
+        self.batch = batch
+        self.columns = columns
+        self.shape = spec.shape(*batch.mask.shape)
+        self._num_heads = names.sizes.num_attention_heads
+
+    # --- where --------------------------------------------------------------------------------------------------------
+
+    def check_where(self, where: Where) -> None:
+        """Raise an error for indices that this value does not have."""
+        spec, (num_sequences, length) = self.spec, self.batch.mask.shape
+        names = [*_AXES[spec.kind], *(("heads",) if spec.has_heads and spec.kind == "tokens" else ())]
+        counts = {"heads": self._num_heads, "features": spec.width, "sequences": num_sequences}
+        for name, value in where.given():
+            if name != "sequences" and name not in names:
+                raise ValueError(
+                    f"{spec.name} does not have {name}; it has {', '.join(names)} and sequences. Attention "
+                    "heads are separate in query, key, value, scores, probs and attention.self."
+                )
+            if name in counts:
+                what = "attention heads" if name == "heads" else name
+                check_indices(name, value.tolist(), counts[name], what=what, expected="an int or several")
+            elif value.dtype.kind == "b" and value.shape != (num_sequences, length):
+                raise ValueError(
+                    f"{name} has shape {value.shape}; expected {(num_sequences, length)}, that of the batch."
+                )
+            elif value.dtype.kind != "b" and value.size and not (value.min() >= 0 and value.max() < length):
+                raise ValueError(
+                    f"{name}={brief(value.tolist())}; the columns of this batch are 0 to {length - 1}, and negative "
+                    "ones are not counted from the end, because padding may be there."
+                )
+        if where.heads is not None and where.features is not None:
+            raise ValueError("heads and features are both given; a head is a range of features, so give one of them.")
+
+    def axes(self, where: Where, sequence: int) -> tuple[IntArray, ...] | None:
+        """Return the indices that an edit changes, one array for each axis of the sequence's value; or None.
+
+        They have the order in which the user gave them, because numbers for a part are in that order.
+        """
+        if where.sequences is not None and sequence not in where.sequences % self.batch.num_sequences:
+            return None
+        found = tuple(self._axis(name, where, sequence) for name in _AXES[self.spec.kind])
+        return found if all(len(axis) for axis in found) else None
+
+    def _axis(self, name: str, where: Where, sequence: int) -> IntArray:
+        chosen, width = getattr(where, name), self.spec.width
+        if name in ("heads", "features"):
+            if name == "features" and where.heads is not None:
+                by_head = np.arange(width).reshape(self._num_heads, -1)
+                return by_head[_once(where.heads % self._num_heads)].reshape(-1)
+            return np.arange(width) if chosen is None else _once(chosen % width)
+        columns = self.columns[sequence]
+        if chosen is None:
+            return np.arange(len(columns))
+        if chosen.dtype.kind == "b":
+            return np.flatnonzero(chosen[sequence, columns])
+        asked = _once(chosen)
+        return np.searchsorted(columns, asked)[np.isin(asked, columns)]
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def check(self, change: Change) -> None:
+        """Raise an error for a change that this value cannot have, before anything is computed."""
+        self.check_where(change.where)
+        spec = self.spec
+        if change.kind in ("scale", "add", "replace"):
+            self._check_numbers(change)
+        elif change.kind == "patch":
+            self._check_patch(change.value, change.where)
+        elif change.kind == "mean" and change.value not in _MEANS[spec.kind]:
+            raise ValueError(
+                f"over={change.value!r} is not an axis of {spec.name}, which has {' and '.join(_MEANS[spec.kind])}."
+            )
+
+    def _check_numbers(self, change: Change) -> None:
+        value, shape, spec = change.value, self.shape, self.spec
+        if np.isneginf(value).any() and not (spec.name.endswith(".scores") and change.kind != "scale"):
+            raise ValueError(f"-inf is possible in scores only, not in {spec.name}. Give finite numbers.")
+        if value.ndim == 0:
+            return
+        if value.ndim == 1:
+            places = [self.axes(change.where, sequence) for sequence in range(shape[0])]
+            selected = [len(axes[-1]) for axes in places if axes is not None]
+            if len(value) == spec.width or (spec.kind != "pairs" and selected and len(value) == selected[0]):
+                return
+        elif value.ndim == len(shape) and all(n in (1, m) for n, m in zip(value.shape, shape, strict=True)):
+            return
+        each = "attention head" if spec.kind == "pairs" else "feature"
+        raise ValueError(
+            f"the array has shape {value.shape}; {spec.name} is {shape} in this batch. Expected that shape (1 for an "
+            f"axis that does not matter), ({spec.width},) for each {each}, or one number."
+        )
+
+    def _check_patch(self, other: Trace, where: Where) -> None:
+        spec, mask = self.spec, self.batch.mask
+        if spec.name not in other.names:
+            raise ValueError(f"The other trace does not have {spec.name}. Record it there: record={spec.name!r}.")
+        if other.shapes[spec.name][1:] != self.shape[1:] or len(other.mask) not in (1, len(mask)):
+            raise ValueError(
+                f"{spec.name} is {other.shapes[spec.name]} in the other trace and {self.shape} here. Give both texts "
+                "in batches of the same width, with padding='max_length', and as many texts, or one text there."
+            )
+        for sequence in range(len(mask)):
+            if self.axes(where, sequence) is None:
+                continue
+            theirs = other.mask[sequence if len(other.mask) == len(mask) else 0]
+            if not np.array_equal(theirs, mask[sequence]):
+                raise ValueError(
+                    f"Sequence {sequence} has {counted(int(mask[sequence].sum()), 'token')} here and "
+                    f"{int(theirs.sum())} in the other trace, or they are in other columns. Values can be patched "
+                    "between texts with the same mask; choose others with sequences=."
+                )
+
+    def apply(self, change: Change, site: Site) -> FloatArray | None:
+        """Return the new value of a sequence as a new array; None if the change does not reach this sequence."""
+        axes = self.axes(change.where, site.sequence)
+        if axes is None:
+            return None
+        value = site.array.copy()
+        places = np.ix_(*axes)
+        part = value[places]
+        if change.kind == "function":
+            new = _call(change.value, part, site)
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are refused below
+                new = self._new_part(change, site, part, axes)
+        if new is None:
+            return None
+        with np.errstate(over="ignore"):
+            value[places] = new
+        is_scores = site.name.endswith(".scores")
+        if not (np.isfinite(value) | (np.isneginf(value) & is_scores)).all():
+            raise ValueError(
+                f"{change.kind} made NaN or infinity in {site.name}, sequence {site.sequence}. Expected finite numbers"
+                f"{' or -inf' if is_scores else ''}."
+            )
+        if is_scores and np.isneginf(value.max(axis=-1, initial=-np.inf)).any():
+            raise ValueError(
+                f"{change.kind} made all scores of one token -inf in {site.name}, sequence {site.sequence}, so its "
+                "probs are not defined. Leave at least one finite score in each row."
+            )
+        return value
+
+    def _new_part(self, change: Change, site: Site, part: FloatArray, axes: tuple[IntArray, ...]) -> Any:
+        if change.kind in _ARITHMETIC:
+            return _ARITHMETIC[change.kind](part, self._numbers(change.value, site, axes))
+        if change.kind == "mean":
+            means = site.array.mean(axis=_MEANS[self.spec.kind][change.value], keepdims=True, dtype=np.float64)
+            return np.broadcast_to(means, site.array.shape)[np.ix_(*axes)]
+        if change.kind == "noise":
+            seeds = [change.seed, zlib.crc32(site.name.encode()), site.sequence]
+            return part + change.value * np.random.default_rng(seeds).standard_normal(part.shape)
+        other: Trace = change.value
+        theirs = other.value_of(site.name, site.sequence if len(other.mask) == self.batch.num_sequences else 0)
+        return None if theirs is None else theirs[np.ix_(*axes)]
+
+    def _numbers(self, value: FloatArray, site: Site, axes: tuple[IntArray, ...]) -> FloatArray:
+        """Return the numbers of an array for the chosen part of one sequence."""
+        if value.ndim == 0:
+            return value
+        if value.ndim == 1 and self.spec.kind == "pairs":
+            return value[axes[0], None, None]
+        if value.ndim == 1:
+            return value[axes[-1]] if len(value) == self.spec.width else value
+        names = _AXES[self.spec.kind]
+        places = [
+            site.columns[axis] if name in ("tokens", "keys") else axis for name, axis in zip(names, axes, strict=True)
+        ]
+        return np.asarray(np.broadcast_to(value, self.shape)[site.sequence][np.ix_(*places)])
+
+
+def _once(indices: npt.NDArray[Any]) -> IntArray:
+    """Return each index once, in the order of the first ones."""
+    return np.array(list(dict.fromkeys(indices.tolist())), dtype=np.int64)
+
+
+def _call(function: Callable[..., Any], part: FloatArray, site: Site) -> FloatArray | None:
+    """Call a function of the user with a copy, and check what it returns."""
+    given = part.copy()
+    result = function(given, site) if _takes_site(function) else function(given)
+    if result is None:
+        if not np.array_equal(given, part):
+            raise ValueError(f"The function of {site.name} changed its array, but returned None. Return the array.")
+        return None
+    array = copied_array(f"The result of the function of {site.name}", result)
+    if array.dtype.kind not in "biuf" or array.shape != part.shape:
+        found = f"{array.dtype} values of shape {array.shape}"
+        raise ValueError(f"The function of {site.name} returned {found}; expected numbers of shape {part.shape}.")
+    return array
+
+
+def _takes_site(function: Callable[..., Any]) -> bool:
+    """Return whether a function has a second parameter without a default; it gets the `Site`."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some functions in C do not have a signature
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len([p for p in parameters if p.kind in kinds and p.default is p.empty]) >= 2
+
+
+# --- all changes of one forward ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Tally:
+    """The counts of what one item of ``edit=`` has changed so far."""
+
+    pattern: str
+    edit: Edit
+    names: tuple[str, ...]
+    fired: int = 0
+    changed: int = 0
+    numbers: int = 0
+    before: float = 0.0
+    change: float = 0.0
+
+    def add(self, before: FloatArray, after: FloatArray) -> None:
+        """Count a value before and after the edit."""
+        both = np.isfinite(before) & np.isfinite(after)
+        old, new = (np.where(both, array, 0).astype(np.float64) for array in (before, after))
+        self.fired += 1
+        self.changed += before.size - int((before == after).sum())
+        self.numbers += before.size
+        self.before += float(np.square(old).sum())
+        self.change += float(np.square(new - old).sum())
+
+    def report(self) -> EditReport:
+        """Return the counts as an `EditReport`."""
+        count = max(self.numbers, 1)
+        before, change = (float(np.sqrt(squares / count)) for squares in (self.before, self.change))
+        return EditReport(self.pattern, str(self.edit), self.names, self.fired, self.changed, before, change)
+
+
+class Edits:
+    """All edits of one forward pass: they are checked first and then applied; `reports` says what they changed.
+
+    Parameters
+    ----------
+    edit : mapping of a name or pattern to an `Edit`, an array, a number or a function; or None
+    names : Names
+    batch : PackedBatch
+
+    Raises
+    ------
+    TypeError, ValueError
+        An item means no name of the model, or does not fit the values that it names. Nothing has been computed then.
+    """
+
+    def __init__(self, edit: Mapping[str, EditValue] | None, names: Names, batch: PackedBatch) -> None:
+        if edit is not None and not isinstance(edit, Mapping):
+            raise TypeError(f"edit={brief(edit)}; expected a dict of names to changes: {{'pooler': Edit.zero()}}.")
+        self._tallies: list[Tally] = []
+        self._by_name: dict[str, list[tuple[Tally, Edit]]] = {}
+        self._targets: dict[str, Target] = {}
+        self._columns = [np.flatnonzero(row) for row in batch.mask]
+        for pattern, value in (edit or {}).items():
+            if not isinstance(pattern, str):
+                raise TypeError(f"edit has the key {brief(pattern)}; expected a name or a pattern.")
+            if not any(mark in pattern for mark in "*?[") and names.resolve(pattern)[1]:
+                raise ValueError(f"{pattern} has another shape than {names.resolve(pattern)[0]}; edit the latter.")
+            one = as_edit(pattern, value)
+            tally = Tally(pattern, one, tuple(names.match(pattern)))
+            self._tallies.append(tally)
+            for name in tally.names:
+                target = self._targets.setdefault(name, Target(names.specs[name], names, batch, self._columns))
+                for change in one.changes:
+                    try:
+                        target.check(change)
+                    except ValueError as error:
+                        raise ValueError(f"edit[{pattern!r}]: {error}") from None
+                self._by_name.setdefault(name, []).append((tally, one))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def check_after(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Raise an error for a value that was computed from changed ones and overflows its dtype; scores may be -inf.
+
+        Raises
+        ------
+        ValueError
+        """
+        if not self._tallies or np.isfinite(array).all():
+            return
+        if not name.endswith(".scores") or not (np.isfinite(array) | np.isneginf(array)).all():
+            patterns = ", ".join(tally.pattern for tally in self._tallies)
+            raise ValueError(
+                f"{name} holds NaN or infinity after the edits ({patterns}), "
+                f"because numbers became too large for {array.dtype}. Change the values by smaller numbers."
+            )
+
+    def apply(self, name: str, sequence: int, array: FloatArray) -> FloatArray:
+        """Return the new value of one sequence; the same object if no edit reached it."""
+        target = self._targets[name]
+        for tally, edit in self._by_name[name]:
+            before, fired = array, False
+            for change in edit.changes:
+                shown = array.view()
+                shown.flags.writeable = False  # a function gets the site, and must not change what was recorded
+                site = Site(name, target.spec.layer, sequence, self._columns[sequence], shown)
+                new = target.apply(change, site)
+                if new is not None:
+                    array, fired = new, True
+            if fired:
+                tally.add(before, array)
+        return array
+
+    def reports(self, *, allow_noop: bool) -> list[EditReport]:
+        """Return the report of each item.
+
+        Raises
+        ------
+        ValueError
+            An item reached no value, or it left all bits as they were, and `allow_noop` is False.
+        """
+        reports = [tally.report() for tally in self._tallies]
+        for report in reports:
+            if allow_noop or report.changed:
+                continue
+            what = f"edit[{report.pattern!r}], {report.description},"
+            if not report.fired:
+                raise ValueError(
+                    f"{what} reached no value of {counted(len(report.names), 'name')}: the chosen tokens or sequences "
+                    "are masked or empty, or the function returned None. Choose others, or give allow_noop=True."
+                )
+            raise ValueError(
+                f"{what} was applied {counted(report.fired, 'time')} and changed nothing: the numbers there were the "
+                "same before. Leave it out, or give allow_noop=True."
+            )
+        return reports
