@@ -250,7 +250,7 @@ def calls(folder: Path) -> list[Call]:
     add("Trace.load", minibert.Trace.load)
 
     found.methods(
-        tokenizer, "from_files from_pretrained set_asked",
+        tokenizer, "from_files from_pretrained check_asked",
         lambda one: (one("a cat"), one.decode([2, 3])), truncation=True, padding=True,
     )  # fmt: skip
     ways = {"padding": True, "truncation": True, "stride": 1, "pad_to_multiple_of": 4, "return_length": True,

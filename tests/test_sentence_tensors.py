@@ -115,25 +115,11 @@ def test_scores_are_arrays_with_a_few_methods_more() -> None:
         np.testing.assert_array_equal(copied, plain)
 
 
-def test_methods_of_tensors_answer_as_those_of_a_tensor() -> None:
-    scores = similarity.cos_sim(A, B)
-    tensor = torch.tensor(scores.numpy())
-    for call in (
-        lambda s: s.topk(2).values,
-        lambda s: s[0].topk(k=2).indices,
-        lambda s: s.argmax(dim=1),
-        lambda s: s.sort(descending=True).values,
-        lambda s: s.unsqueeze(0).gt(s),
-    ):
-        found = call(scores)
-        assert isinstance(found, torch.Tensor)
-        torch.testing.assert_close(found, call(tensor))
-    with pytest.raises(AttributeError, match=r"array of NumPy, which has no 'backward'. For a tensor: torch.tensor"):
-        scores.backward()
-
-
 def test_calls_that_mean_another_thing_for_a_tensor_are_refused() -> None:
     scores = similarity.cos_sim(A, B)
+    torch.testing.assert_close(torch.topk(scores, 2), torch.topk(torch.tensor(scores.numpy()), 2))
+    with pytest.raises(AttributeError, match=r"array of NumPy, which has no 'topk'. For a tensor: torch.tensor"):
+        scores.topk(2)
     plain = scores.numpy()
     for call in (lambda: scores.max(1), lambda: scores.min(0), lambda: scores.std(), lambda: scores.repeat(2, 1)):
         with pytest.raises(TypeError, match="one thing for an array and another for a tensor"):

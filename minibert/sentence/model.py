@@ -185,7 +185,7 @@ class SentenceModel(TorchLike):
         """Set the limit of the tokenizer and return it; compare the other settings that were asked for with its own."""
         limit = asked.pop("max_len", asked.pop("model_max_length", None))
         with _named(f"processor_kwargs of {self._call}"):
-            self.tokenizer.set_asked(_TABLES["processor_kwargs"][0], asked)
+            self.tokenizer.check_asked(_TABLES["processor_kwargs"][0], asked)
             if limit is not None:
                 self.tokenizer.model_max_length = limit = check_int("model_max_length", limit, 1)
         return limit

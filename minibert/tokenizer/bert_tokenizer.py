@@ -53,14 +53,8 @@ from minibert.tokenizer.long_texts import RawOptions
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 from minibert.tokenizer.vocabulary import Vocabulary
 
-# Settings that decide the tokens of a text. A keyword of this name must agree with the model.
-_SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "unk_token", "sep_token", "cls_token")
-
-# Special tokens that do not decide the tokens of other texts: a keyword sets them.
-_SETTABLE = tuple(name for name in SPECIAL_TOKEN_NAMES if name not in _SETTINGS)
-
-SETTINGS = (*_SETTINGS, *_SETTABLE, *EXTRA_NAMES, "max_len")
-"""The keywords of a from_pretrained that name a setting."""
+SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", *SPECIAL_TOKEN_NAMES, *EXTRA_NAMES, "max_len")
+"""The keywords of a from_pretrained that name a setting of the files."""
 
 
 class BertTokenizer(Vocabulary):
@@ -139,8 +133,7 @@ class BertTokenizer(Vocabulary):
             Used instead of those of the files.
         **harmless
             Keywords of transformers at values that change no token, such as ``use_fast=True``, or ``do_lower_case=`` as
-            the model has it; and special tokens: ``pad_token=``, ``mask_token=``, ``bos_token=``, ``eos_token=`` and
-            ``extra_special_tokens=`` name tokens that the files declare; the others are as the model has them.
+            the model has it, and special tokens that the model has under this name.
 
         Raises
         ------
@@ -170,7 +163,7 @@ class BertTokenizer(Vocabulary):
         check_remote_code(call, harmless.get("trust_remote_code"), files.settings("tokenizer_config.json"))
         tokenizer = cls.from_files(files)
         tokenizer.name_or_path = os.fspath(name)
-        tokenizer.set_asked(call, asked)
+        tokenizer.check_asked(call, asked)
         if model_max_length is not None:
             tokenizer.model_max_length = check_int("model_max_length", model_max_length, 1)
         tokenizer.padding_side = padding_side or tokenizer.padding_side
@@ -215,34 +208,23 @@ class BertTokenizer(Vocabulary):
             settings[name] = getattr(self, name)
         return settings
 
-    def set_asked(self, call: str, asked: Mapping[str, Any]) -> None:
-        """Apply the settings of a from_pretrained: set the special tokens; compare the others with the model.
+    def check_asked(self, call: str, asked: Mapping[str, Any]) -> None:
+        """Compare the settings that a from_pretrained was given with those of the files.
 
         Raises
         ------
         ValueError
-            A setting would change the tokens, or a special token is not declared by the files.
+            A setting would change the tokens.
         """
-        if not asked:
-            return
-        own = normalizer_settings(self._tokenizer) | self.special_tokens_map
-        settings = {name: own.get(name) for name in _SETTINGS} | {"do_lower_case": self.do_lower_case}
+        settings = dict.fromkeys(SETTINGS) | normalizer_settings(self._tokenizer) | self.special_tokens_map
+        settings |= {"do_lower_case": self.do_lower_case} | dict.fromkeys(EXTRA_NAMES, self.extra_special_tokens)
         check_agreement(
             call,
-            {name: value for name, value in asked.items() if name in settings},
+            {name: value for name, value in asked.items() if name != "max_len"},
             settings,
             "It would change the tokens, and the model was trained with its own. Leave it out; or change the setting "
             "in tokenizer_config.json, in a copy of the model's folder.",
         )
-        tokens = {name: asked[name] for name in (*_SETTABLE, *EXTRA_NAMES) if asked.get(name) is not None}
-        for name, token in tokens.items():
-            setattr(self, EXTRA_NAMES[0] if name in EXTRA_NAMES else name, token)
-        known = {token.content for token in self.added_tokens_decoder.values()}
-        if tokens and not known.issuperset(self.all_special_tokens):
-            raise ValueError(
-                f"{call}({', '.join(tokens)}) names a token that tokenizer_config.json does not declare, so that texts "
-                "would be split inside it. Declare it in added_tokens_decoder, in a copy of the model's folder."
-            )
 
     # --- text to ids ---
 

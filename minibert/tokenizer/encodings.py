@@ -112,7 +112,7 @@ class Encoding:
 
 
 # The columns of a JoinedEncoding.
-ID, TYPE, SPECIAL, OFFSETS, WORD, SEQUENCE, NAME = 0, 1, 2, slice(3, 5), 5, 6, 7
+ID, TYPE, SPECIAL, OFFSETS, WORD, SEQUENCE = 0, 1, 2, slice(3, 5), 5, 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -121,17 +121,16 @@ class JoinedEncoding:
 
     Parameters
     ----------
-    columns : int ndarray of shape (S, 8)
+    columns : int ndarray of shape (S, 7)
         For each token: id, token type, whether it is a special token, its first character and the one after its last,
-        the index of its word and of its text (-1: none), its index in `names`.
-    names : tuple of str
-        The different tokens.
+        the index of its word and of its text (-1: none).
+    id_to_token : callable
     n_missing : int
         Tokens of the text that the encoding does not hold.
     """
 
     columns: Columns
-    names: tuple[str, ...]
+    id_to_token: Callable[[int], Any]
     n_missing: int = 0
 
     def __len__(self) -> int:
@@ -139,39 +138,26 @@ class JoinedEncoding:
 
     def take(self, positions: Int64Array) -> JoinedEncoding:
         """Return the encoding of some of the tokens; the other tokens are not kept in memory."""
-        return JoinedEncoding(self.columns[positions], self.names, self.n_missing)
+        return JoinedEncoding(self.columns[positions], self.id_to_token, self.n_missing)
 
     ids = property(lambda self: self.columns[:, ID])
     type_ids = property(lambda self: self.columns[:, TYPE])
     special_tokens_mask = property(lambda self: self.columns[:, SPECIAL])
     offsets = property(lambda self: self.columns[:, OFFSETS])
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens, as in the vocabulary."""
-        return [self.names[name] for name in self.columns[:, NAME]]
-
-    @property
-    def word_ids(self) -> list[int | None]:
-        """Index of the word that each token is part of."""
-        return [None if word < 0 else word for word in self.columns[:, WORD].tolist()]
-
-    @property
-    def sequence_ids(self) -> list[int | None]:
-        """Index of the text that each token comes from."""
-        return [None if sequence < 0 else sequence for sequence in self.columns[:, SEQUENCE].tolist()]
+    tokens = property(lambda self: [self.id_to_token(token_id) for token_id in self.ids.tolist()])
+    word_ids = property(lambda self: [None if word < 0 else word for word in self.columns[:, WORD].tolist()])
+    sequence_ids = property(lambda self: [None if text < 0 else text for text in self.columns[:, SEQUENCE].tolist()])
 
 
-def joined_columns(raw: RawEncoding, names: dict[str, int], num_characters: int) -> Columns:
-    """Return the columns of one piece of a text with `num_characters`, and add new tokens to `names`."""
-    columns = np.empty((len(raw), 8), dtype=np.int32 if num_characters < 2**31 else np.int64)
+def joined_columns(raw: RawEncoding, num_characters: int) -> Columns:
+    """Return the columns of one piece of a text with `num_characters`."""
+    columns = np.empty((len(raw), 7), dtype=np.int32 if num_characters < 2**31 else np.int64)
     columns[:, ID] = raw.ids
     columns[:, TYPE] = raw.type_ids
     columns[:, SPECIAL] = raw.special_tokens_mask
     columns[:, OFFSETS] = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
     columns[:, WORD] = [-1 if word is None else word for word in raw.word_ids]
     columns[:, SEQUENCE] = [-1 if sequence is None else sequence for sequence in raw.sequence_ids]
-    columns[:, NAME] = [names.setdefault(token, len(names)) for token in raw.tokens]
     return columns
 
 

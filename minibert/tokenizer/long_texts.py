@@ -7,7 +7,6 @@ not needed is not tokenized.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections import deque
@@ -34,14 +33,9 @@ _MOST_CHARACTERS = 2**22
 _PIECES_AT_ONCE = 4  # the library tokenizes them in parallel threads
 
 
-@dataclasses.dataclass(frozen=True)
-class _Cuts:
-    """Where a text can be cut, and the number of special tokens before and after a text."""
-
-    last: re.Pattern[str]  # matches up to the last cut
-    next: re.Pattern[str]
-    n_before: int
-    n_after: int
+# A text is cut before a space. The first pattern matches up to the last cut.
+_LAST_CUT = re.compile(r"(?s:.+)(?=[ \t\n\r])")
+_NEXT_CUT = re.compile(r"(?=[ \t\n\r])")
 
 
 class RawOptions(NamedTuple):
@@ -76,13 +70,13 @@ class RawEncoder:
         self._tokenizer = tokenizer
 
     @functools.cached_property
-    def cuts(self) -> _Cuts | None:
-        """The rules that say where long texts can be cut; None if a cut might change their tokens."""
-        return _cuts_of(self._tokenizer)
+    def around(self) -> tuple[int, int] | None:
+        """The number of special tokens before and after a text; None if a cut of a text might change its tokens."""
+        return _around(self._tokenizer)
 
     def last_cut(self, text: str) -> int | None:
         """Return the last index at which a text can be cut, whatever follows the text; None if no index is known."""
-        found = self.cuts.last.match(text) if self.cuts is not None else None
+        found = _LAST_CUT.match(text) if self.around is not None else None
         return found.end() if found else None
 
     def encode(self, inputs: list[Any], options: RawOptions, most: int | None = None) -> Sequence[RawEncoding]:
@@ -100,14 +94,14 @@ class RawEncoder:
 
         def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
             long = [one for one in some if not isinstance(one, str) or len(one) > LONG_TEXT]
-            cuts = self.cuts if long and not words and isinstance(some[0], str) else None
-            if cuts is None:
+            around = self.around if long and not words and isinstance(some[0], str) else None
+            if around is None:
                 for one in long:
                     _refuse_huge(one)
                 return encode(some)
             others = iter(encode([one for one in some if len(one) <= LONG_TEXT]))
             return [
-                next(others) if len(one) <= LONG_TEXT else self._encode_long(cuts, one, options, most) for one in some
+                next(others) if len(one) <= LONG_TEXT else self._encode_long(around, one, options, most) for one in some
             ]
 
         try:
@@ -122,15 +116,16 @@ class RawEncoder:
                 raw_encodings += encode_all([one])
         return raw_encodings
 
-    def _encode_long(self, cuts: _Cuts, text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
+    def _encode_long(
+        self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None
+    ) -> JoinedEncoding:
         """Tokenize a text in pieces."""
         special, side = bool(options.add_special_tokens), options.side
-        n_before, n_after = (cuts.n_before, cuts.n_after) if special else (0, 0)
-        names: dict[str, int] = {}
+        n_before, n_after = num_special if special else (0, 0)
         around, held = list[Columns](), deque[Columns]()
         n_held = n_own = n_words = 0
         whole = most is None or side == "left" or options.exact
-        pieces = _pieces(cuts, text)
+        pieces = _pieces(text)
         while some := list(islice(pieces, _PIECES_AT_ONCE if whole else 1)):
             raws = self._tokenizer.encode_batch([piece for _, piece in some], add_special_tokens=special)
             for (first, _), raw in zip(some, raws, strict=True):
@@ -138,7 +133,7 @@ class RawEncoder:
                 n_own += n_piece
                 if around and most is not None and side == "right" and n_held >= most:
                     continue
-                columns = joined_columns(raw, names, len(text))
+                columns = joined_columns(raw, len(text))
                 own = columns[n_before : n_before + n_piece]
                 around = around or [columns[:n_before], columns[n_before + n_piece :]]
                 own[:, OFFSETS] += first
@@ -156,17 +151,16 @@ class RawEncoder:
             kept = [joined[:most] if side == "right" else joined[max(0, len(joined) - most) :]]
         before, after = around
         columns = np.concatenate([before, *kept, after])
-        return JoinedEncoding(columns, tuple(names), len(before) + n_own + len(after) - len(columns))
+        n_missing = len(before) + n_own + len(after) - len(columns)
+        return JoinedEncoding(columns, self._tokenizer.id_to_token, n_missing)
 
 
-def _cuts_of(tokenizer: Tokenizer) -> _Cuts | None:
-    """Return where texts can be cut so that the pieces have the tokens of the whole; None if that is not known.
+def _around(tokenizer: Tokenizer) -> tuple[int, int] | None:
+    """Return the number of special tokens before and after a text; None if pieces of a text might have other tokens.
 
-    It is known only for BERT's normalizer, pre-tokenizer and WordPiece. They read one character at a time, then one
-    word, and a word ends before a space, a tab or the end of a line. The library first searches added tokens, so an
-    added token must not hold a space, or take the spaces after it (``rstrip``). A token with ``lstrip`` takes all
-    spaces before it, also spaces that the normalizer made, and spaces between which it removed something. Then a cut
-    must follow an ASCII letter or digit.
+    Only for BERT's normalizer, pre-tokenizer and WordPiece it is known that they have the same. They read one character
+    at a time, then one word, and a word ends before a space, a tab or the end of a line. The library first searches
+    added tokens, so an added token must not hold a space, or take the spaces beside it (``lstrip``, ``rstrip``).
     """
     normalizer, processor = tokenizer.normalizer, tokenizer.post_processor
     kinds = tuple(type(part).__name__ for part in (normalizer, tokenizer.pre_tokenizer, tokenizer.model))
@@ -182,23 +176,23 @@ def _cuts_of(tokenizer: Tokenizer) -> _Cuts | None:
     tokens = list(tokenizer.get_added_tokens_decoder().values())
     added = [token.content for token in tokens]
     added += [normalizer.normalize_str(token.content) for token in tokens if token.normalized]
-    if any(token.rstrip for token in tokens) or any(not form or re.search(r"\s", form) for form in added):
+    if any(token.lstrip or token.rstrip for token in tokens) or any(
+        not form or re.search(r"\s", form) for form in added
+    ):
         return None
-    cut = r"(?<=[0-9A-Za-z])(?=[ \t\n\r])" if any(token.lstrip for token in tokens) else r"(?=[ \t\n\r])"
-    n_after = len(sequences) - n_before - n_own
-    return _Cuts(re.compile(f"(?s:.+){cut}"), re.compile(cut), n_before, n_after)
+    return n_before, len(sequences) - n_before - n_own
 
 
-def _pieces(cuts: _Cuts, text: str) -> Iterator[tuple[int, str]]:
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
     """Yield the pieces of a text, each with the index of its first character."""
     first = 0
     while first < len(text):
         end = len(text)
         if end - first > LONG_TEXT:
-            found = cuts.last.match(text, first, first + LONG_TEXT)
+            found = _LAST_CUT.match(text, first, first + LONG_TEXT)
             if found:
                 end = found.end()
-            elif later := cuts.next.search(text, first + LONG_TEXT):
+            elif later := _NEXT_CUT.search(text, first + LONG_TEXT):
                 end = later.start()
         _refuse_huge(text[first:end])
         yield first, text[first:end]

@@ -28,10 +28,7 @@ def _special_token(name: str) -> property:
     def token(self: Vocabulary) -> str | None:
         return self._special_tokens.get(name)
 
-    def set_token(self: Vocabulary, token: Any) -> None:
-        self._set_special_token(name, token)
-
-    return property(token, set_token, doc=f"The tokenizer's {name}; None if it does not have one.")
+    return property(token, doc=f"The tokenizer's {name}; None if it does not have one.")
 
 
 def _special_token_id(name: str) -> property:
@@ -39,18 +36,11 @@ def _special_token_id(name: str) -> property:
         token = self._special_tokens.get(name)
         return None if token is None else self._vocab[token]
 
-    def set_token_id(self: Vocabulary, token_id: Any) -> None:
-        self._set_special_token(name, None if token_id is None else self.convert_ids_to_tokens(token_id))
-
-    return property(token_id, set_token_id, doc=f"Id of the tokenizer's {name}; None if it does not have one.")
+    return property(token_id, doc=f"Id of the tokenizer's {name}; None if it does not have one.")
 
 
 class Vocabulary:
-    """The tokens of a tokenizer <-> their ids, and its special tokens.
-
-    A special token can be set to another token of the vocabulary. That changes the name only: the tokens that are put
-    around a text, and the token of unknown words, stay those of tokenizer.json, as in transformers.
-    """
+    """The tokens of a tokenizer <-> their ids, and its special tokens, which are those of the files."""
 
     bos_token, bos_token_id = _special_token("bos_token"), _special_token_id("bos_token")
     eos_token, eos_token_id = _special_token("eos_token"), _special_token_id("eos_token")
@@ -69,8 +59,7 @@ class Vocabulary:
         self._tokenizer = loaded.tokenizer
         self._raw = RawEncoder(loaded.tokenizer)
         self._vocab = loaded.vocab
-        self._special_tokens = dict(loaded.special_tokens)
-        self._extra_special_tokens = list(loaded.extra_special_tokens)
+        self._special_tokens = loaded.special_tokens
 
     # --- the vocabulary ---
 
@@ -110,7 +99,7 @@ class Vocabulary:
     @property
     def all_special_tokens(self) -> list[str]:
         """The special tokens, each once."""
-        return list(dict.fromkeys([*self._special_tokens.values(), *self._extra_special_tokens]))
+        return list(dict.fromkeys([*self._special_tokens.values(), *self._loaded.extra_special_tokens]))
 
     @property
     def all_special_ids(self) -> list[int]:
@@ -120,13 +109,7 @@ class Vocabulary:
     @property
     def extra_special_tokens(self) -> list[str]:
         """The special tokens without a name of their own."""
-        return list(self._extra_special_tokens)
-
-    @extra_special_tokens.setter
-    def extra_special_tokens(self, tokens: Sequence[Any]) -> None:
-        if not isinstance(tokens, list | tuple):
-            raise TypeError(f"extra_special_tokens is {shown(tokens)}; expected a list of tokens.")
-        self._extra_special_tokens = [self._known("extra_special_tokens", token) for token in tokens]
+        return list(self._loaded.extra_special_tokens)
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
@@ -214,20 +197,6 @@ class Vocabulary:
         return found if isinstance(found, list) else [found]
 
     # --- private methods ---
-
-    def _set_special_token(self, name: str, token: Any) -> None:
-        if token is None:
-            self._special_tokens.pop(name, None)
-        else:
-            self._special_tokens[name] = self._known(name, token)
-
-    def _known(self, name: str, token: Any) -> str:
-        content = token if isinstance(token, str) else getattr(token, "content", None)
-        if not isinstance(content, str):
-            raise TypeError(f"{name} is {shown(token)}; expected a str or a tokenizers.AddedToken.")
-        if content not in self._vocab:
-            raise ValueError(f"{name}: {content!r} is not in the vocabulary. Add it, and train the model, elsewhere.")
-        return content
 
     def _token_to_id(self, token: str) -> int:
         if not isinstance(token, str):

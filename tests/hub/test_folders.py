@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.numpy import load_file
 
 from minibert.checkpoint.files import locate
 from minibert.errors import ModelFormatError
@@ -155,21 +152,3 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
     assert [path for path in opened if "pytorch_model.bin" in path] == [str(tmp_path / "pytorch_model.bin")], (
         "only the test itself may open it, to write it"
     )
-
-
-@unix
-def test_the_conversion_command_of_the_message_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tied = torch.arange(6.0).reshape(2, 3)
-    torch.save({"embeddings": tied, "decoder": tied, "part": tied[:, 1]}, tmp_path / "pytorch_model-1-of-2.bin")
-    torch.save({"bias": torch.ones(2, dtype=torch.float16)}, tmp_path / "pytorch_model-2-of-2.bin")
-    write(tmp_path, {"pytorch_model.bin.index.json": b"{}"})
-    with pytest.raises(ModelFormatError) as caught:
-        locate(tmp_path).checkpoint()
-    command = next(line for line in str(caught.value).splitlines() if line.startswith("python -c"))
-    monkeypatch.chdir(tmp_path)
-    exec(shlex.split(command)[2], {})
-    [path] = locate(tmp_path).checkpoint()
-    tensors = load_file(path)
-    assert sorted(tensors) == ["bias", "decoder", "embeddings", "part"]
-    assert tensors["part"].tolist() == [1.0, 4.0]
-    assert tensors["bias"].dtype == "float16"

@@ -80,7 +80,8 @@ def test_special_tokens_and_settings_are_saved(tmp_path: Path) -> None:
     saved["added_tokens"].append({"id": 23, "content": "<x>"} | flags(special=True))
     folder = model_folder(tmp_path / "model", tokenizer=saved, config={"vocab_size": 24})
     options = {"padding_side": "left", "model_max_length": 20, "eos_token": "<x>", "extra_special_tokens": ["[MASK]"]}
-    tokenizer = BertTokenizer.from_pretrained(folder, **options)
+    model_folder(folder, tokenizer_config=options)
+    tokenizer = BertTokenizer.from_pretrained(folder)
     tokenizer.save_pretrained(tmp_path / "copy")
     again = BertTokenizer.from_pretrained(tmp_path / "copy")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
@@ -90,20 +91,6 @@ def test_special_tokens_and_settings_are_saved(tmp_path: Path) -> None:
     for text in ("a <x>b[MASK]", "<x> c"):
         assert again(text) == tokenizer(text)
         assert again(text)["input_ids"] == theirs(text)["input_ids"]
-    with pytest.raises(ValueError, match=r"pad_token.* does not declare"):
-        BertTokenizer.from_pretrained(folder, pad_token="hello")  # a text with "hello" would be split
-
-
-def test_special_tokens_are_set_to_tokens_of_the_vocabulary(tmp_path: Path) -> None:
-    tokenizer = BertTokenizer.from_pretrained(model_folder(tmp_path, vocab=SPECIALS + WORDS))
-    tokenizer.pad_token = "[MASK]"
-    assert tokenizer.pad_token_id == tokenizer.mask_token_id
-    tokenizer.mask_token_id = None
-    assert tokenizer.mask_token is None
-    tokenizer.extra_special_tokens = tokenizer.convert_ids_to_tokens([6])
-    assert tokenizer.all_special_ids[-1] == 6
-    with pytest.raises(ValueError, match="eos_token: '<x>' is not in the vocabulary"):
-        tokenizer.eos_token = "<x>"
 
 
 def test_files_of_another_model_are_not_mixed_with_the_new_one(small_folder: Path, tmp_path: Path) -> None:
