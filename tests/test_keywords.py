@@ -25,8 +25,8 @@ HARMLESS: list[dict[str, Any]] = [
     {"torch_dtype": torch.float32, "low_cpu_mem_usage": True, "device_map": "cpu"},
     {"dtype": "float32", "attn_implementation": "sdpa", "device_map": {"": "cpu"}},
     {"dtype": np.float32, "attn_implementation": "eager", "device_map": "auto"},
-    {"dtype": "auto", "use_safetensors": True, "return_dict": True, "output_loading_info": False},
-    {"torch_dtype": np.dtype("float32"), "quantization_config": None, "hidden_dropout_prob": 0.0, "variant": None},
+    {"dtype": "auto", "use_safetensors": True, "return_dict": True},
+    {"torch_dtype": np.dtype("float32"), "quantization_config": None, "hidden_dropout_prob": 0.0, "num_labels": 2},
     {"num_hidden_layers": 4, "vocab_size": 73, "hidden_act": "gelu"},
 ]
 
@@ -69,7 +69,6 @@ def test_keywords_that_change_the_result_are_refused(small_folder: Path) -> None
         ("device_map", ValueError): ("cuda", {"": 0}),
         ("use_safetensors", ValueError): (False,),
         ("load_in_8bit", ValueError): (True,),
-        ("output_loading_info", ValueError): (True,),
         ("num_hidden_layers", ValueError): (3,),
         ("vocab_size", ValueError): (3,),
         ("num_labels", ValueError): (3,),

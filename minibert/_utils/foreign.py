@@ -22,7 +22,6 @@ _CAPTUM = (
     "minibert computes no gradients. captum has it, for the model in transformers (torch); "
     "torch.from_numpy(trace[name]) gives it the values of minibert. Without gradients there are "
 )
-_TRAINED = "it must be trained, which minibert does not do. Train it on model.trace(...)['hidden_states.6']"
 
 
 def _rows(names: str, instead: str) -> dict[str, str]:
@@ -34,14 +33,7 @@ _INSTEAD: dict[str, dict[str, str]] = {
     "minibert": {
         **_rows("Trainer TrainingArguments SentenceTransformerTrainer InputExample losses AdamW datasets", _TRAINING),
         **_rows("evaluation readers SentenceTransformerModelCardData", "sentence-transformers has it"),
-        "BatchEncoding": "it is what the tokenizer returns",
-        "DataCollatorWithPadding": (
-            'give collate_fn=lambda rows: tokenizer.pad(rows, return_tensors="pt"); that of transformers works too'
-        ),
-        "MultiVectorEncoder": "use embed_tokens, which gives a vector for each token, without a projection",
         "TextEmbedding": "use SentenceTransformer; its encode gives the vectors",
-        "logging": 'use Python\'s: logging.getLogger("minibert")',
-        "set_seed": "leave it out; minibert has no random numbers",
     },
     "minibert.util": {
         **_rows("maxsim mean_maxsim", "it compares the vectors of all tokens; minibert has no MultiVectorEncoder"),
@@ -61,12 +53,6 @@ _INSTEAD: dict[str, dict[str, str]] = {
             f"{_CAPTUM}leave_one_out, ablate_heads and patch",
         ),
         **_rows("lrp transformer_attribution", f"{_CAPTUM}norms, value_zeroing and rollout"),
-        "tuned_lens": f"{_TRAINED}. Without training there is logit_lens",
-        **_rows("probe probing linear_probe", f"{_TRAINED}. scikit-learn fits a linear probe"),
-        **_rows("cka linear_cka CKA anisotropy", "use compare_layers"),
-        **_rows("activation_patching causal_tracing", "use patch"),
-        **_rows("head_ablation ablation prune_heads mask_heads", "use ablate_heads"),
-        **_rows("occlusion erasure", "use leave_one_out"),
     },
 }
 

@@ -60,7 +60,6 @@ def _anything(names: str) -> dict[str, Keyword]:
 
 _CODE = _one_of("trust_remote_code", None, False, True, remedy="Leave it out.")  # see check_remote_code
 _TOKEN = _nothing("use_auth_token", "Give token=.")
-_READS = "minibert reads model.safetensors"
 _ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
 _SPACE = _nothing("add_prefix_space", "BERT has no tokens that begin with a space. Leave it out.")
 _SPECIAL = _nothing("split_special_tokens", "Special tokens in a text stay whole. Leave it out.")
@@ -69,8 +68,6 @@ HUB_KEYWORDS: Mapping[str, Keyword] = {
     **(_CODE | _TOKEN | _anything("resume_download")),
     **_nothing("force_download", "Delete the model from the hub's cache to download it again."),
     **_nothing("proxies", "Set the environment variable HTTPS_PROXY."),
-    **_nothing("variant", f"{_READS}. Save the variant under this name in a folder, and load it."),
-    **_nothing("gguf_file", f"{_READS}. Give a checkpoint in this format."),
 }
 """Keywords of every from_pretrained."""
 
@@ -92,15 +89,11 @@ MODEL_KEYWORDS: Mapping[str, Keyword] = {
     **(_TYPES | _DEVICE_MAP),
     **_one_of("attn_implementation", None, "eager", "sdpa", remedy="Leave it out: the one attention here is exact."),
     **_one_of("use_safetensors", None, True, remedy="minibert never opens a pickle. Convert it, and leave this out."),
-    **_nothing("output_loading_info", "The model is all that is returned. Its `weights.ignored` lists unused tensors."),
     **_nothing("ignore_mismatched_sizes", "minibert never makes random weights. The config must fit."),
-    **_nothing("state_dict", "Save the weights as model.safetensors in a folder, and load it."),
     **_nothing(
         "quantization_config load_in_8bit load_in_4bit",
         "minibert computes in float32. Leave it out; for less memory, give compute_type='int16' or 'int8'.",
     ),
-    **_nothing("from_tf from_flax", f"{_READS}. Convert the model with transformers 4."),
-    **_nothing("torchscript", "For tuples give return_dict=False."),
     **_nothing("is_decoder add_cross_attention", _ENCODER_ONLY),
     # They change the memory of loading, training, or the tasks of other models.
     **_anything("low_cpu_mem_usage weights_only max_memory offload_folder use_cache gradient_checkpointing"),
@@ -111,9 +104,6 @@ MODEL_KEYWORDS: Mapping[str, Keyword] = {
 TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
     **HUB_KEYWORDS,
     **(_SPECIAL | _SPACE),
-    **_nothing("never_split", "Leave it out; tokens that stay whole are added tokens of tokenizer.json."),
-    **_one_of("do_basic_tokenize", None, True, remedy="Split the texts yourself; give is_split_into_words=True."),
-    **_one_of("tokenizer_type", None, "bert", remedy="Leave it out: the files say what the tokenizer is."),
     # transformers' BertTokenizer does not use them either.
     **_anything("add_bos_token add_eos_token from_slow use_fast legacy verbose config device_map torch_dtype dtype"),
 }
@@ -127,14 +117,11 @@ PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
         "minibert runs on the CPU. Leave it out.",
     ),
     **_one_of("framework", None, "pt", remedy="Leave it out."),
-    **_nothing("feature_extractor image_processor processor", "The tasks of minibert read texts. Leave it out."),
 }
 """Keywords of `pipeline`."""
 
 CALL_KEYWORDS: Mapping[str, Keyword] = {
     **(_SPECIAL | _SPACE | _anything("verbose clean_up_tokenization_spaces")),
-    **_nothing("text_target text_pair_target", "Tokenize the targets in a call of their own."),
-    **_nothing("pad_to_max_length", "Give padding='max_length'."),
 }
 """Keywords of the calls of a tokenizer."""
 
@@ -151,10 +138,7 @@ FORWARD_KEYWORDS: Mapping[str, Keyword] = {
 
 SAVING_KEYWORDS: Mapping[str, Keyword] = {
     **_one_of("safe_serialization", None, True, remedy="minibert writes safetensors only. Leave it out."),
-    **_one_of("is_main_process", None, True, remedy="Call save_pretrained in one process only."),
     **_nothing("push_to_hub", "Save into a folder, then run `hf upload`."),
-    **_nothing("state_dict", "minibert writes the weights that it computes with. Leave it out."),
-    **_nothing("variant filename_prefix", "Rename the files afterwards."),
     **_anything("max_shard_size token legacy_format"),
 }
 """Keywords of every save_pretrained."""

@@ -121,9 +121,6 @@ def test_a_wrong_argument_is_refused(row: str, given: SimpleNamespace) -> None:
     [
         ("integrated_gradients", "captum"),
         ("lrp", "norms, value_zeroing and rollout"),
-        ("tuned_lens", "logit_lens"),
-        ("probing", "must be trained"),
-        ("linear_cka", "use compare_layers"),
     ],
 )
 def test_what_minibert_does_not_have_is_refused_by_name(name: str, remedy: str) -> None:

@@ -270,7 +270,7 @@ def test_a_tokenizer_with_more_words_than_the_model(folder_for: FolderFor, tmp_p
 def test_a_tokenizer_without_a_mask_token(folder_for: FolderFor) -> None:
     folder = folder_for("fill-mask", length=64)
     tokenizer = BertTokenizer.from_pretrained(folder)
-    tokenizer.mask_token = None
+    del tokenizer._special_tokens["mask_token"]
     with pytest.raises(ValueError, match="the tokenizer has no mask token"):
         minibert.pipeline("fill-mask", folder, tokenizer=tokenizer)
 

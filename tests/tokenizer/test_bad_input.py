@@ -31,7 +31,7 @@ OPTIONS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (["a", "b c"], {"return_tensors": "np"}, ValueError, "row 0 has 3 tokens, row 1 has 4; add padding=True"),
     ("a", {"paddin": True}, TypeError, r"Did you mean padding=\?"),
     *(("a", {name: value}, ValueError, name) for name, values in {
-        "return_tensors": ["tf", 1], "padding_side": ["top"], "text_target": [5], "text_pair_target": ["b"],
+        "return_tensors": ["tf", 1], "padding_side": ["top"],
         "padding": ["long", 1], "truncation": ["first"], "max_length": [0, -5, 1], "stride": [-1]}.items()
       for value in values),
     *(("a", {name: value}, TypeError, name) for name, value in (
