@@ -216,15 +216,15 @@ class _PostRoute:
 
     async def _result(self, future: Future[Any], deadline: float, receive: Receive) -> Any:
         """Wait for a future until the time for a request is over, or the client leaves; then it is cancelled."""
-        waiter, leaving = asyncio.wrap_future(future), None
+        leaving: asyncio.Future[None] | None = None
         try:
-            await asyncio.wait({waiter}, timeout=min(deadline - time.monotonic(), _WATCH_AFTER))
+            await _ended(future, min(deadline - time.monotonic(), _WATCH_AFTER))
             left = deadline - time.monotonic()
-            if not waiter.done() and left > 0:
+            if not future.done() and left > 0:
                 leaving = asyncio.ensure_future(_disconnected(receive))
-                await asyncio.wait({waiter, leaving}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if waiter.done():
-                return waiter.result()
+                await _ended(future, left, leaving)
+            if future.done():
+                return future.result()
             if leaving is not None and leaving.done():
                 raise _DisconnectedError
             limit = self._service.engine.settings.request_timeout
@@ -232,7 +232,7 @@ class _PostRoute:
                 "unavailable", f"the request took longer than {limit:g} seconds; send fewer texts.", retry_after=1.0
             )
         finally:
-            waiter.cancel()  # without an effect if it has ended
+            future.cancel()  # without an effect if it has ended
             if leaving is not None:
                 leaving.cancel()
                 await asyncio.wait({leaving})
@@ -295,6 +295,33 @@ async def _send(status: int, headers: dict[str, str], content: bytes, send: Send
         await send({"type": "http.response.body", "body": part, "more_body": True})
         first += _PART_BYTES
     await send({"type": "http.response.body", "body": content[first:]})
+
+
+async def _ended(future: Future[Any], seconds: float, *others: asyncio.Future[Any]) -> None:
+    """Wait until a thread has ended a future, or another one has ended, for so many seconds at most.
+
+    `asyncio.wrap_future` and `asyncio.wait` do the same in three times the time.
+    """
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_end, waiter)
+
+    future.add_done_callback(wake)
+    for other in others:
+        other.add_done_callback(functools.partial(_end, waiter))
+    timer = loop.call_later(seconds, _end, waiter)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+
+
+def _end(waiter: asyncio.Future[None], *_: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -70,6 +70,8 @@ class ServedModel(Generic[_Model]):
     model : SentenceTransformer or CrossEncoder
     created : int
         Seconds since 1970.
+    compute_type : str
+        The type of numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8".
     """
 
     gives: ClassVar[str]
@@ -78,11 +80,7 @@ class ServedModel(Generic[_Model]):
     def __init__(self, name: str, model: _Model) -> None:
         self.name, self.created = name, int(time.time())
         self.model: _Model = model
-
-    @property
-    def compute_type(self) -> str:
-        """The type of numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8"."""
-        return self.model.compute_type
+        self.compute_type = model.compute_type  # the model looks at all its weights to tell
 
     def computation(self) -> dict[str, Any]:
         """Return how the model computes, for /info, /v1/models and the metrics."""

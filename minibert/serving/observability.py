@@ -158,7 +158,8 @@ class Metrics:
             self.input_length.observe(number)
         self.texts.inc(len(report.n_tokens))
         self.tokens.inc(sum(report.n_tokens))
-        self.truncated.inc(len(report.truncated))
+        if report.truncated:
+            self.truncated.inc(len(report.truncated))
         if report.prompt_name is not None:
             self.prompts.inc(len(report.n_tokens))
 
