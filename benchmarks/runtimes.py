@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders import export_onnx
+from benchmarks.peers import run_peer
 from minibert import BertModel
 from minibert.checkpoint.files import locate
-from minibert.parity.peers import run_peer
 
 Inputs = Mapping[str, Any]
 Dump = Mapping[str, Any]
@@ -49,7 +49,7 @@ def without_holes(inputs: Inputs) -> None:
 
 
 def _peer(library: str, *files: str) -> Runtime:
-    """Return what `minibert parity check --against` runs."""
+    """Return a runtime of peers.py."""
 
     def run(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
         given = files if library == "transformers" else (str(exported(folder, scratch)),)

@@ -159,7 +159,12 @@ def run_page(text: str, folder: Path, *, stand_ins: bool = True) -> list[tuple[i
         check=False,
         timeout=PATIENCE,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"},
+        # One thread of BLAS: with more, they wait for each other in small products, and parity/README.md takes 10 times
+        # as long.
+        env={
+            **{**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+            **{"COLUMNS": "100", "OPENBLAS_NUM_THREADS": "1"},
+        },
     )
     assert (done.returncode, done.stderr) == (0, "")
     return [(code, out, err) for code, out, err in json.loads(done.stdout)]

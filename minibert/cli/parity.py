@@ -48,7 +48,6 @@ def _add_check(parts: Any) -> Parser:
     check = _start(parts, "check", _check, "Compare a dump with the true values, and say what is wrong.", _CHECK_CODES)
     check.add_argument(
         "dump",
-        nargs="?",
         metavar="DUMP",
         help="a file or folder: .npz, .npy, .safetensors, .json, .bin with --raw, or transformers' call tree",
     )
@@ -60,13 +59,6 @@ def _add_check(parts: Any) -> Parser:
     )
     check.add_argument(
         "--texts", metavar="FILE", help="what both were given: one text per line, or two with a tab between"
-    )
-    check.add_argument(
-        "--against",
-        nargs="+",
-        metavar=("LIBRARY", "FILE"),
-        help="run a library here instead of reading a dump: transformers, onnx FILE, or minibert TYPE for the error of "
-        "a compute type",
     )
     check.add_argument("--map", metavar="FILE", help="a JSON object: names in the dump -> names of minibert")
     check.add_argument(
@@ -97,19 +89,11 @@ def _add_check(parts: Any) -> Parser:
 def _add_probe(parts: Any) -> Parser:
     probe = _start(parts, "probe", _probe, "Write inputs in which each known mistake is visible.")
     probe.add_argument("-o", "--output", required=True, metavar="FOLDER", help="made if it does not exist")
-    probe.add_argument("--long", action="store_true", help="add a row as long as the model allows")
     return probe
 
 
 def _add_names(parts: Any) -> Parser:
-    names = _start(parts, "names", _names, "List what can be dumped: names and shapes.")
-    names.add_argument(
-        "--style",
-        choices=("minibert", "hidden_states", "onnx", "ggml", "transformer_lens"),
-        default="minibert",
-        help="the spelling (default: %(default)s)",
-    )
-    return names
+    return _start(parts, "names", _names, "List what can be dumped: names and shapes.")
 
 
 def _add_simulate(parts: Any) -> Parser:
@@ -155,8 +139,8 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
     if (compute_type := getattr(arguments, "compute_type", None)) not in (None, "float32"):
         raise ValueError(
-            f"--compute-type {compute_type}: the true values are those of float32. To see the error of this "
-            f"type, give --against minibert {compute_type} to the verb check."
+            f"--compute-type {compute_type}: the true values are those of float32. To see the error of this type, give "
+            f"a dump of it: BertModel.from_pretrained(MODEL, compute_type={compute_type!r}).trace(**inputs).save(FILE)."
         )
     options = {name: getattr(arguments, name) for name in ("backend", "num_threads", "shared_weights")}
     options["compute_type"] = "float32"
@@ -185,13 +169,11 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
 def _check(arguments: argparse.Namespace) -> int:
     from minibert.parity.comparison import NothingComparedError, check
-    from minibert.parity.inputs import of_probe, of_texts, read_inputs
+    from minibert.parity.inputs import of_texts
 
     for path, suffix in ((arguments.markdown, ".md"), (arguments.json, ".json")):
         if path is not None and path != "-":
             check_output(path, (suffix,))
-    if (arguments.dump is None) == (arguments.against is None):
-        raise ValueError("give either a DUMP or --against LIBRARY.")
     if arguments.inputs is not None and arguments.texts is not None:
         raise ValueError("give either --inputs or --texts.")
     if arguments.inputs is not None and Path(arguments.inputs).suffix.lower() in (".txt", ".tsv"):
@@ -200,15 +182,6 @@ def _check(arguments: argparse.Namespace) -> int:
     inputs: Any = arguments.inputs
     if arguments.texts is not None:
         inputs = of_texts(subject, _read_texts(arguments.texts))
-    dump: Any = arguments.dump
-    port: str = arguments.port
-    if arguments.against is not None:
-        from minibert.parity.peers import run_peer, versions_of
-
-        inputs = read_inputs(of_probe(subject) if inputs is None else inputs, subject)
-        library, *files = arguments.against
-        dump = run_peer(library, files, locate_model(arguments), inputs)
-        port = port or versions_of(library, files)
     names = None if arguments.map is None else _read_map(arguments.map)
     printed: list[Report] = []
     waiting = threading.Timer(_SILENT, report_problem, ["looking for the cause ..."])
@@ -223,14 +196,14 @@ def _check(arguments: argparse.Namespace) -> int:
     try:
         report = check(
             subject,
-            dump,
+            arguments.dump,
             inputs,
             budget=arguments.budget,
             names=names,
             raw=dict(arguments.raw or ()),
-            diagnosis=arguments.diagnosis and "minibert" not in (arguments.against or ())[:1],  # the cause is known
+            diagnosis=arguments.diagnosis,
             on_table=None if arguments.json == "-" else print_table,
-            port=port,
+            port=arguments.port,
         )
     except NothingComparedError as error:
         report_problem(str(error))
@@ -272,7 +245,7 @@ def _probe(arguments: argparse.Namespace) -> int:
     from minibert.parity.inputs import probe
 
     subject = _subject(arguments)
-    made = probe(subject, long=arguments.long)
+    made = probe(subject)
     for path in made.save(arguments.output):
         print(path)
     for i, shown in enumerate(made.shows):
@@ -281,16 +254,15 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def _names(arguments: argparse.Namespace) -> int:
-    from minibert.parity.matching import listed_names
+    from minibert.parity.diagnosis.forward import both_names
 
     arguments.backend, arguments.num_threads, arguments.shared_weights = "numpy", None, False
     subject = _subject(arguments)
-    rows = listed_names(subject, arguments.style)
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, shape in rows:
-        print(f"{name:{width}}  {shape}")
-    if arguments.style == "minibert":
-        print("hidden_states.* alone are enough to begin: minibert parity names --style hidden_states")
+    width = max(len(both_names(name)) for name in subject.specs)
+    shapes = {"tokens": "(B, S, {})", "pairs": "(B, {}, S, S)", "pooled": "(B, {})"}
+    for name, spec in subject.specs.items():
+        print(f"{both_names(name):{width}}  {shapes[spec.kind].format(spec.width)}")
+    print("The hidden states alone are enough to begin.")
     return 0
 
 

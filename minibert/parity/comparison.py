@@ -441,37 +441,31 @@ class _Comparison:
                 yield f"{given} are names of one value, and hold different numbers."
 
     def _near_states(self, rows: list[Row], verdict: str, budget: str | float) -> Iterator[str]:
-        """Warn of hidden states that are nearer to each other than the errors that the verdict allows."""
-        in_units = isinstance(budget, int | float) and verdict != "bits"
-        if verdict not in (*HALF_PRECISIONS, "float32") and not in_units:
+        """Warn of neighbouring hidden states that are nearer to each other than the errors that the verdict allows."""
+        in_units = isinstance(budget, int | float)
+        if verdict == "bits" or (verdict == "wrong" and not in_units):
             return
         states = [state_name(i) for i in range(self._subject.config.num_hidden_layers + 1)]
         true: Mapping[str, FloatArray] = self._worst(rows)  # as near to the true values as float32 is
         if verdict != "float32" or in_units:
             true = self._true(states)
-        nbytes = 8 * len(states) * self._batch.mask.size * self._subject.config.hidden_size
-        is_cheap = len(states) * nbytes <= 2**30  # all pairs, else those of neighbours
         near = []
         for row in rows:
-            if row.name not in states:
-                continue
             if in_units:
                 allowed = row.unit * float(budget)
             else:
                 allowed = RMS * (row.unit if verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf))
-            i = states.index(row.name)
-            for other in states if is_cheap else states[max(i - 1, 0) : i + 2]:
-                if other in true and other != row.name and self._distance(true, row.name, other) <= allowed:
-                    near.append((row.given, other))
+            for pair in itertools.pairwise(states):
+                if row.name in pair and true.keys() >= {*pair}:
+                    first, second = (self._shown(true[name], name) for name in pair)
+                    if _rms(first - second) <= allowed:
+                        near.append((row.given, pair[pair[0] == row.name]))
         if near:
             more = f" The same is true of {counted(len(near) - 1, 'other pair')}." if len(near) > 1 else ""
             yield (
                 f"The dump cannot tell {near[0][0]} from {near[0][1]}: the true values are nearer to each other than "
                 f"the errors that {budget if in_units else verdict} allows. Exchanged names are called right too.{more}"
             )
-
-    def _distance(self, values: Mapping[str, FloatArray], name: str, other: str) -> float:
-        return _rms(self._shown(values[name], name) - self._shown(values[other], other))
 
 
 def _rms(values: FloatArray) -> float:

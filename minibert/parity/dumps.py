@@ -46,6 +46,9 @@ _PICKLE_REMEDY = (
     'safetensors.torch.save_file({name: tensor.contiguous()}, "dump.safetensors") or numpy.savez("dump.npz", **arrays).'
 )
 
+# The second and the third byte of pickles: the protocol, and the codes with which those of programs begin.
+_PROTOCOLS, _OPCODES = (b"\x02", b"\x03", b"\x04", b"\x05"), (b"c", b"}", b"]", b"(", b"\x95", b"\x8a", b"X")
+
 # The bytes of an .npy file in which its header is; NumPy itself reads headers of at most 10,000 characters.
 _HEADER = 1 << 14
 
@@ -164,18 +167,11 @@ def _read_file(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
 
 
 def _begins_as_pickle(path: Path) -> bool:
-    """Return whether a file begins as a pickle does, or is a zip file that holds one, as torch.save writes."""
-    try:
-        with open(path, "rb") as file:
-            first = file.read(4)
-        if first[:1] == b"\x80" and len(first) > 1 and first[1] in range(2, 6) and path.suffix.lower() in (".bin", ""):
-            return first[2:3] in (b"c", b"}", b"]", b"(", b"\x95", b"\x8a", b"X")
-        if first == b"PK\x03\x04" and path.suffix.lower() != ".npz":
-            with zipfile.ZipFile(path) as archive:
-                return any(name.endswith("data.pkl") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
-        return False
-    return False
+    """Return whether a file whose name does not say its kind begins as a pickle, or as the zip file of torch.save."""
+    with open(path, "rb") as file:
+        first = file.read(4)
+    is_pickle = first[:1] == b"\x80" and first[1:2] in _PROTOCOLS and first[2:3] in _OPCODES
+    return path.suffix.lower() in (".bin", ".raw", "") and (is_pickle or first == b"PK\x03\x04")
 
 
 def _content(path: Path) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_format, make_folder, parse_json, printable, read_bytes, write_whole
-from minibert._utils.validation import IntArray, brief, check_int, counted
+from minibert._utils.validation import IntArray, brief, counted
 from minibert.errors import ModelFormatError
 from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
@@ -81,7 +81,7 @@ class Probe:
         return [str(home / name) for name in ("probe.json", "probe.npz", "probe.safetensors", "texts.txt")]
 
 
-def probe(model: Any, *, tokenizer: Any = None, long: bool = False) -> Probe:
+def probe(model: Any, *, tokenizer: Any = None) -> Probe:
     """Make inputs in which known mistakes are visible: padding, a hole in the mask, a second segment, other letters.
 
     Parameters
@@ -89,8 +89,6 @@ def probe(model: Any, *, tokenizer: Any = None, long: bool = False) -> Probe:
     model : SentenceTransformer, BertModel or a model with a head
     tokenizer : BertTokenizer, optional
         Default: that of a `SentenceTransformer`. Without one, the ids are made from a fixed seed.
-    long : bool
-        Add a row as long as the model allows.
 
     Returns
     -------
@@ -99,21 +97,13 @@ def probe(model: Any, *, tokenizer: Any = None, long: bool = False) -> Probe:
     subject = Subject.of(model)
     tokenizer = tokenizer if tokenizer is not None else subject.tokenizer
     config = subject.config
-    most = config.max_position_embeddings
-    width = min(_WIDTH, most)
+    width = min(_WIDTH, config.max_position_embeddings)
     rows = [
         _ids(tokenizer, config, i, first, second, max(1, most_tokens * width // _WIDTH))
         for i, (first, second, _, most_tokens) in enumerate(_ROWS)
     ]
     texts: list[tuple[str, str | None]] = [(first, second) for first, second, _, _ in _ROWS]
     shows = [shown for _, _, shown, _ in _ROWS]
-    if long:
-        length = min(most, tokenizer.model_max_length if tokenizer is not None else most)
-        text = " ".join([_ROWS[0][0]] * length)
-        rows.append(_ids(tokenizer, config, len(rows), text, None, check_int("the length", length, 1)))
-        texts.append((text, None))
-        shows.append("the longest text")
-        width = max(width, len(rows[-1][0]))
     pad = 0 if tokenizer is None else tokenizer.pad_token_id or 0
     ids = np.full((len(rows), width), pad, np.int64)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)

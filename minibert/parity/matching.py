@@ -17,7 +17,7 @@ from minibert.bert.packed import PackedBatch
 from minibert.parity.diagnosis.forward import state_name
 from minibert.parity.dumps import Array, Dump
 from minibert.parity.truth import INPUTS, VECTOR, Subject
-from minibert.trace.names import TABLE, Spec
+from minibert.trace.names import Spec
 
 _VECTOR_NAMES = {
     *(VECTOR, "sentence_embeddings", "sentence_vector", "sentence_vectors", "vector", "vectors", "embedding"),
@@ -461,38 +461,3 @@ def _not_compared(entry: Meaning, expected: tuple[int, ...]) -> str:
             f" It has {counted(len(entry.value), 'text')}, and the inputs have {expected[0]}: were these the inputs?"
         )
     return f"{text} It was not compared."
-
-
-# --- the names of values in other spellings ---------------------------------------------------------------------------
-
-STYLES: dict[str, Callable[[str], bool]] = {
-    "hidden_states": lambda name: name.startswith("hidden_states."),
-    "onnx": lambda name: name.startswith("/"),
-    "ggml": lambda name: bool(re.fullmatch(r"inp_\w+|[QKV]cur-\d+|ffn_\w+-\d+|result_embd", name)),
-    "transformer_lens": lambda name: name.startswith(("blocks.", "embed.", "hook_")),
-}
-"""The styles, and which of the aliases belong to each."""
-
-
-def listed_names(subject: Subject, style: str = "minibert") -> list[tuple[str, str]]:
-    """Return the names of all values in the order of the forward pass, each with its shape as letters.
-
-    With another style than "minibert" that is the first spelling in that style; values without one are left out.
-    """
-    config = subject.config
-    sizes = {"H": config.hidden_size, "F": config.intermediate_size, "V": config.vocab_size}
-    sizes |= {"A": config.num_attention_heads, "N": subject.names.sizes.num_labels}
-    by_head = f"(B, S, {config.num_attention_heads}, {config.hidden_size // config.num_attention_heads})"
-    entries = {entry.path: entry for entries in TABLE.values() for entry in entries}
-    rows = []
-    for name, spec in subject.names.specs.items():
-        entry = entries.get(name) or entries[name.replace(f"encoder.layer.{spec.layer}", "encoder.layer.{i}", 1)]
-        spellings = [name] if style == "minibert" else filter(STYLES[style], subject.names.aliases(name))
-        found = next(iter(spellings), None)
-        if found is not None:
-            letters = ", ".join(str(sizes.get(letter, letter)) for letter in entry.shape.strip("()").split(", "))
-            split = found in (alias.format(i=spec.layer) for alias in entry.by_head)
-            rows.append((found, by_head if split else f"({letters})"))
-    if subject.pipeline is not None and style in ("minibert", "hidden_states"):
-        rows.append(("sentence_embedding", f"(B, {subject.pipeline.widths[-1]})"))
-    return rows

@@ -337,16 +337,13 @@ class Unit:
     largest: float
 
     @classmethod
-    def of(cls, error: FloatArray, least: float) -> Unit:
-        """Make a unit from errors; both of its numbers are at least `least`."""
+    def of(cls, error: FloatArray, least: Unit) -> Unit:
+        """Make a unit from errors; both of its numbers are at least those of another one."""
         if not error.size:
-            return cls(least, least)
+            return least
         absolute = np.abs(error)
-        return cls(max(least, float(np.sqrt(np.mean(absolute * absolute)))), max(least, float(absolute.max())))
-
-    def larger(self, other: Unit) -> Unit:
-        """Return a unit with the larger RMS and the larger maximum."""
-        return Unit(max(self.rms, other.rms), max(self.largest, other.largest))
+        rms = float(np.sqrt(np.mean(absolute * absolute)))
+        return cls(max(least.rms, rms), max(least.largest, float(absolute.max())))
 
 
 def measure_units(
@@ -367,15 +364,15 @@ def measure_units(
     for name in names:
         mask = mask_of(name, batch.mask)
         shown = visible(truth[name], mask).astype(np.float64)
-        least = _LEAST_UNIT * float(np.sqrt(np.mean(shown * shown))) if shown.size else 0.0
+        least = max(_LEAST_UNIT * float(np.sqrt(np.mean(shown * shown))) if shown.size else 0.0, 1e-300)
+        units[name] = Unit(least, least)
         for run in runs:
             with np.errstate(all="ignore"):
                 value = visible(run[name], mask)
                 # Look-ups are recorded as they are in the tables, which a port in half precision rounds.
                 rounds = precision != "float32" and name != VECTOR
                 error = (round_to(precision, value) if rounds else value) - shown
-            unit = Unit.of(np.nan_to_num(error, posinf=np.inf, neginf=np.inf), max(least, 1e-300))
-            units[name] = unit.larger(units.get(name, unit))
+            units[name] = Unit.of(np.nan_to_num(error, posinf=np.inf, neginf=np.inf), units[name])
     return units
 
 

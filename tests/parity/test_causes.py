@@ -10,8 +10,9 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, parity
-from minibert.parity.diagnosis.catalogue import MISTAKES, layer_mistake, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
+from minibert.parity.diagnosis.from_values import layer_mistake
 from minibert.parity.diagnosis.search import Search
 from minibert.parity.truth import VECTOR
 
@@ -157,7 +158,7 @@ def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
         for finding in subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong]))
     }
     assert set(found) == {"2.attention.self.value", "0.attention.self.probs", "0.intermediate"}
-    assert "it is that of encoder.layer.2.attention.self.key" in found["2.attention.self.value"].text
+    assert "the same for every token, so the bias is wrong" in found["2.attention.self.value"].text
     assert "do not sum to 1" in found["0.attention.self.probs"].text
     assert len(found["0.attention.self.probs"].names) == len(found["0.intermediate"].names) == LAYERS
     assert "softmax(scores)" in found["0.attention.self.probs"].remedy

@@ -1,4 +1,4 @@
-"""``minibert parity``: exit codes 0 to 3, reports in all formats, the probe, names, other libraries."""
+"""``minibert parity``: exit codes 0 to 3, reports in all formats, the probe, names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, parity
 from minibert.parity.diagnosis.catalogue import simulate
-from minibert.parity.matching import STYLES
 from minibert.parity.report import FORMAT
 from tests.parity.conftest import Case
 from tests.support.checkpoints import random_checkpoint, sentence_model
@@ -84,7 +83,7 @@ def test_each_file_of_the_probe_is_the_default_input(capsys: Capture, home: Path
         ("--inputs", "encoder.layer.0.bin"),
         ("--texts", "absent.txt"),
         ("--texts", "probe/texts.txt", "--inputs", "probe/probe.json"),
-        ("--against", "transformers"),
+        ("--compute-type", "int8"),
         ("--json", "report.txt"),
         ("--markdown", "no/such/folder/report.md"),
         ("--raw", "x=1,2"),
@@ -246,31 +245,23 @@ def test_the_probe(capsys: Capture, home: Path, tmp_path: Path) -> None:
     assert (np.diff(np.flatnonzero(mask[2])) > 1).any()  # a hole
     assert mask[3, 0] == 0  # padding on the left
     assert mask[3, -1] == 1
-    assert run(capsys, *words, "--long")[0] == 0
-    assert np.array(json.loads((tmp_path / "made" / "probe.json").read_text())["input_ids"]).shape == (6, 512)
 
 
 def test_the_probe_of_a_small_model_without_a_tokenizer(tmp_path: Path) -> None:
     folder = random_checkpoint(tmp_path, max_position_embeddings=7, type_vocab_size=1, vocab_size=12)
     model = BertModel.from_pretrained(folder, backend="numpy")
-    made = parity.probe(model, long=True)
-    assert made.input_ids.shape == (6, 7)
-    assert model(**made.inputs).last_hidden_state.shape == (6, 7, 24)
-    assert np.array_equal(made.input_ids, parity.probe(model, long=True).input_ids)
+    made = parity.probe(model)
+    assert model(**made.inputs).last_hidden_state.shape == (5, 7, 24)
+    assert np.array_equal(made.input_ids, parity.probe(model).input_ids)
 
 
-@pytest.mark.parametrize("style", ["minibert", *STYLES])
-def test_names(capsys: Capture, home: Path, style: str) -> None:
-    code, out, _ = run(capsys, "parity", "names", "-m", str(home / "model"), "--style", style)
+def test_names(capsys: Capture, home: Path) -> None:
+    code, out, _ = run(capsys, "parity", "names", "-m", str(home / "model"))
     assert code == 0
     names = BertModel.from_pretrained(home / "model", backend="numpy").value_names()
     lines = [line for line in out.splitlines() if "(B, " in line]
-    listed = [names.resolve(line.split("  ")[0])[0] for line in lines]
-    assert len(listed) >= (3 if style == "hidden_states" else 10)
-    assert listed == [name for name in names.specs if name in listed]
-    if style == "minibert":
-        assert len(listed) == len(names.specs)
-        assert "(B, 3, S, S)" in out
+    assert [names.resolve(line.split()[0])[0] for line in lines] == list(names.specs)
+    assert "(B, 3, S, S)" in out
 
 
 def test_a_model_with_a_head_and_one_of_sentence_transformers(capsys: Capture, tmp_path: Path) -> None:
@@ -287,57 +278,3 @@ def test_a_model_with_a_head_and_one_of_sentence_transformers(capsys: Capture, t
     code, out, _ = run(capsys, *words, "--texts", str(tmp_path / "texts.txt"), "--no-diagnosis")
     assert code == 1
     assert "WRONG at vectors (sentence_embedding) (nothing before it was compared)" in out
-
-
-# --- other libraries --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_against_transformers(capsys: Capture, home: Path, attention: str) -> None:
-    words = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy", "--against", "transformers", attention)
-    code, out, err = run(capsys, *words, "--json", "-")
-    report = json.loads(out)
-    assert (code, report["verdict"], report["unknown"], err) == (0, "float32", [], "")
-    names = {row["name"] for row in report["names"]}
-    assert {"embeddings", "encoder.layer.0.attention.self.query", "encoder.layer.1.output.dense", "pooler"} <= names
-    assert ("encoder.layer.1.attention.self.probs" in names) == (attention == "eager")
-
-
-def test_against_an_exported_graph(capsys: Capture, home: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    from benchmarks.contenders import export_onnx
-
-    path, _ = export_onnx(home / "model", tmp_path)
-    words: tuple[Any, ...] = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy", "--against")
-    code, out, _ = run(capsys, *words, "onnx", str(path), "--json", "-")
-    report = json.loads(out)
-    assert (code, report["verdict"]) == (0, "float32")
-    assert len(report["names"]) > 20
-
-
-def test_against_low_precision_shows_its_error(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int8")  # the true values are those of float32 all the same
-    words = ("parity", "check", "-m", str(home / "model"), "--against", "minibert")
-    errors = {}
-    for compute_type in ("int16", "int8"):
-        code, out, _ = run(capsys, *words, compute_type, "--json", "-")
-        report = json.loads(out)
-        assert (code, report["diagnosis"]) == (1, [])
-        errors[compute_type] = {row["name"]: row["ratio"] for row in report["names"]}
-    assert errors["int16"]["embeddings"] == errors["int8"]["embeddings"] < 2
-    for name in ("encoder.layer.0", "encoder.layer.1"):
-        assert 2 < errors["int16"][name] < errors["int8"][name]
-    code, _, err = run(capsys, *words, "int8", "--compute-type", "int8")
-    assert (code, "the true values are those of float32" in err) == (2, True)
-
-
-WORDS = (("jax",), ("onnx",), ("onnx", "absent.onnx"), ("transformers", "flash"), ("minibert",), ("minibert", "int4"))
-
-
-@pytest.mark.parametrize("words", WORDS)
-def test_libraries_that_cannot_be_run(capsys: Capture, home: Path, words: tuple[str, ...]) -> None:
-    given = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy", "--against", *words)
-    code, out, err = run(capsys, *given)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1

@@ -13,7 +13,8 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, combinations, try_mistakes
 from minibert import BertModel
-from minibert.parity.diagnosis.catalogue import MISTAKES, eps_mistake, leak_mistake, scale_mistake, simulate
+from minibert.parity.diagnosis import formulas
+from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.findings import Finding
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
 
@@ -135,23 +136,15 @@ def test_drawn_sets_of_mistakes(subject: Subject, count: int) -> None:
         assert verdicts.count("first") >= least * len(verdicts), verdicts
 
 
-# --- numbers that are fitted ------------------------------------------------------------------------------------------
+# --- what is read from the port's values ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
-@pytest.mark.parametrize(
-    ("mistake", "id", "part"),
-    [
-        (eps_mistake(3e-4), "N1.0.0003", "0.0003"),
-        (eps_mistake(2e-3, outside=True), "N2.0.002", "0.002"),
-        (scale_mistake(0.77), "A2.fitted", "0.77"),
-        (leak_mistake(-3.25), "A6.weak", "-3.25"),
-    ],
-)
-def test_a_number_of_the_port_is_fitted(subject: Subject, mistake: Mistake, id: str, part: str, dump: str) -> None:
-    (found,) = findings(subject, simulated(subject, mistake, dump))
-    assert found.mistake == id
-    assert part in found.text
+@pytest.mark.parametrize("mistake", [formulas.norm(3e-4), formulas.norm(2e-3, outside=True), formulas.leaking(-3.25)])
+def test_a_number_that_the_catalogue_does_not_have_gets_no_other_name(
+    subject: Subject, mistake: Mistake, dump: str
+) -> None:
+    assert {finding.mistake for finding in findings(subject, simulated(subject, mistake, dump))} == {""}
 
 
 def test_other_ids_are_read_from_the_embeddings(subject: Subject) -> None:
@@ -239,9 +232,6 @@ def test_a_corrupt_weight_beside_a_mistake(subject: Subject) -> None:
 def test_what_differs_is_described(subject: Subject) -> None:
     right = simulated(subject, ())
     name = "encoder.layer.1.attention.self.value"
-    order = np.random.default_rng(0).permutation(24)
-    found = findings(subject, {**right, name: right[name][:, :, order]})[0]
-    assert "its columns are the right ones in another order" in found.text
     scaled = {**right, "encoder.layer.1.output.dense": right["encoder.layer.1.output.dense"] * np.float32(1.5)}
     assert "it is 1.5 times the right value" in findings(subject, scaled)[0].text
     one_row = {**right, "pooler": right["pooler"].copy()}

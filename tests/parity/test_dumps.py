@@ -424,11 +424,11 @@ def test_a_call_tree_names_regular_files_beside_it_only(tmp_path: Path, outputs:
         read_dump(path)
 
 
-def test_a_hundred_thousand_unknown_names_are_answered_soon(case: Case) -> None:
-    dump = {f"hidden_states.{i}": np.ones(1, np.float32) for i in range(3, 100_000)}
-    start = time.perf_counter()
+def test_very_many_unknown_names_are_answered_soon(case: Case) -> None:
+    dump = {f"hidden_states.{i}": np.ones(1, np.float32) for i in range(3, 30_000)}
+    start = time.process_time()
     report = case.check({**dump, "embeddings": case.trace["embeddings"]})
-    assert time.perf_counter() - start < 10  # 500 s when each name was compared with all others
+    assert time.process_time() - start < 10  # 45 s when each name was compared with all others
     assert (report.verdict, len(report.unknown)) == ("bits", len(dump))
 
 

@@ -97,35 +97,17 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     return made
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
-    y = np.exp(x - x.max(axis=-1, keepdims=True))
-    return y / y.sum(axis=-1, keepdims=True)
-
-
-CHANGES: dict[str, tuple[str, Callable[[Any, np.ndarray], np.ndarray]]] = {
-    "softmax of the logits": ("H2.applied", lambda model, x: softmax(x)),
-    "without bias": ("W2.head", lambda model, x: x - model.weights.head.classifier.bias),
-    "other labels": ("H2.labels", lambda model, x: x[..., ::-1].copy()),
-    "noise": ("", lambda model, x: x + np.random.default_rng(0).standard_normal(x.shape).astype(np.float32)),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertForTokenClassification"])
-def test_a_wrong_head_is_named(heads: Callable[[str], Any], name: str, change: str) -> None:
+def test_a_wrong_head_is_named(heads: Callable[[str], Any], name: str) -> None:
     model = heads(name)
     inputs = parity.probe(model).inputs
-    source = "pooler" if "Sequence" in name else "last_hidden_state"
-    id, changed = CHANGES[change]
-    dump = dict(model.trace(**inputs, record=[source, "classifier"]))
-    dump["classifier"] = changed(model, dump["classifier"])
-    report = parity.check(model, dump, inputs)
-    assert (report.verdict, report.first) == ("wrong", "classifier")
-    (found,) = report.diagnosis
-    assert (found.mistake, found.names) == (id, ("classifier",))
-    alone = parity.check(model, {"logits": dump["classifier"]}, inputs).diagnosis[0]
-    assert alone.mistake == ""
-    assert "does not hold what goes in" in alone.text
+    dump = dict(model.trace(**inputs, record=["last_hidden_state", "classifier"]))
+    dump["classifier"] = np.exp(dump["classifier"])
+    for port in (dump, {"logits": dump["classifier"]}):
+        report = parity.check(model, port, inputs)
+        assert (report.verdict, report.first) == ("wrong", "classifier")
+        (found,) = report.diagnosis
+        assert (found.mistake, found.names) == ("", ("classifier",))
 
 
 def test_a_right_head_after_a_wrong_encoder_is_not_named(heads: Callable[[str], Any]) -> None:
@@ -137,15 +119,3 @@ def test_a_right_head_after_a_wrong_encoder_is_not_named(heads: Callable[[str], 
     dump["classifier"] = dump[last] @ head.weight.T + head.bias
     found = parity.check(model, dump, inputs).diagnosis
     assert [finding.mistake for finding in found] == ["G1.tanh"]
-
-
-def test_the_activation_of_the_masked_lm_head(heads: Callable[[str], Any]) -> None:
-    model = heads("BertForMaskedLM")
-    inputs = parity.probe(model).inputs
-    names = [name for name in model.value_names().specs if name.startswith("cls.")]
-    dump = dict(model.trace(**inputs, record=["last_hidden_state", *names]))
-    assert parity.check(model, dump, inputs).verdict == "bits"
-    dump["cls.predictions.transform.transform_act_fn"] = np.maximum(dump["cls.predictions.transform.dense"], 0)
-    (found,) = parity.check(model, dump, inputs).diagnosis[:1]
-    assert found.mistake == "G1.head"
-    assert "relu" in found.text

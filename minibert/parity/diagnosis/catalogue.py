@@ -31,27 +31,22 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis.formulas import CURVES, vector
 from minibert.parity.diagnosis.forward import (
     DENSE,
     NORMS,
     Forward,
-    Here,
     Mistake,
     Model,
-    Part,
     Recipe,
-    Store,
     names_of,
     names_of_layer,
     part_mistake,
     state_name,
-    symbol_of,
 )
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, to_bfloat16, to_float16, to_tf32
-from minibert.trace.names import LAYER, POOLER, Record
+from minibert.trace.names import LAYER, POOLER
 
 _MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in (*LAYER, *POOLER)}
 _SUMS = ("attention_sum", "output_sum")
@@ -216,61 +211,6 @@ MISTAKES = _read_page()
 """All mistakes by id."""
 
 
-# --- mistakes with a number that is fitted ----------------------------------------------------------------------------
-
-
-def eps_mistake(eps: float, *, outside: bool = False) -> Mistake:
-    """Return the mistake of a LayerNorm with this eps, inside or outside the root."""
-    like = MISTAKES["N2.1e-5" if outside else "N1.1e-5"]
-    number = f"{eps:g}".replace("e-0", "e-")
-    text = like.text.replace("1e-5", number)
-    return dataclasses.replace(
-        wrong.norm(eps, outside=outside), id=f"{like.kind}.{number}", text=text, remedy=like.remedy
-    )
-
-
-def scale_mistake(factor: float) -> Mistake:
-    """Return the mistake of multiplying scores by `factor` besides the right scale."""
-    text = f"attention: the scores are {factor:.6g} times what they must be"
-    remedy = MISTAKES["A1.none"].remedy
-    return dataclasses.replace(wrong.scaled(lambda size, config: factor), id="A2.fitted", text=text, remedy=remedy)
-
-
-_FIELDS = {
-    **dict.fromkeys(wrong.IN_LAYER[:3], "query_key_value"),
-    **{"attention_dense": "attention_output", "intermediate_dense": "intermediate", "output_dense": "output"},
-    **{"attention": "attention_norm", "output": "output_norm"},
-}
-
-
-LAYER_OF = "W3.layer-"
-"""The begin of the id of a `layer_mistake`."""
-
-
-def layer_mistake(index: int) -> Mistake:
-    """Return the mistake of computing ops with the weights of layer `index`."""
-
-    def linear(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, part: int) -> FloatArray:
-        other = here.forward.weights.layers[index]
-        return inner(here, x, getattr(other, _FIELDS[symbol_of(here.name)]), part)
-
-    def norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-        return inner(here, x, getattr(here.forward.weights.layers[index], _FIELDS[symbol_of(here.name)]))
-
-    remedy = MISTAKES["W3.first"].remedy
-    made = part_mistake(tuple(_FIELDS), dense=linear, norm=norm)
-    return dataclasses.replace(
-        made, id=f"{LAYER_OF}{index}", text=f"weights: those of layer {index} are used", remedy=remedy
-    )
-
-
-def leak_mistake(constant: float) -> Mistake:
-    """Return the mistake of a mask that only adds `constant` to the scores of hidden keys."""
-    like = MISTAKES["A6.minus-ten"]
-    text = like.text.replace("-10", f"{constant:g}")
-    return dataclasses.replace(wrong.leaking(constant), id="A6.weak", text=text, remedy=like.remedy)
-
-
 def find_mistakes(mistake: str | Mistake | Sequence[str | Mistake], num_layers: int | None = None) -> list[Mistake]:
     """Return the mistakes that an id means: "G1.tanh", "G1.tanh@3" in one layer, "G1.tanh+N1.1e-5", or several.
 
@@ -309,9 +249,7 @@ def simulate(
     inputs: Mapping[str, Any],
     mistake: str | Mistake | Sequence[str | Mistake],
     *,
-    record: Record = "*",
-    pooling: str = "mean",
-    normalize: bool = True,
+    record: str | Sequence[str] = "*",
 ) -> dict[str, FloatArray]:
     """Run a model like a port with a mistake: in float32, padded, with numbers in masked positions too.
 
@@ -322,11 +260,9 @@ def simulate(
         input_ids, attention_mask, token_type_ids, position_ids, as the model takes them.
     mistake : str, Mistake, or several
         As for `find_mistakes`. () means none: a port that is right.
-    record : as for `BertModel.trace`
-        The names to return; "sentence_embedding" stands for one vector per text. The default is all
-        names of the model, and the vector if the mistake is one with the vector.
-    pooling, normalize
-        How the right vector is made: a key of `formulas.POOLINGS`, and whether it gets length 1.
+    record : str or several
+        The names to return, or patterns, as for `BertModel.trace`; "sentence_embedding" stands for one vector per text,
+        their mean with length 1. The default is all names of the model, and the vector if the mistake is one with it.
 
     Returns
     -------
@@ -341,25 +277,15 @@ def simulate(
     layers = model.config.num_hidden_layers
     mistakes = find_mistakes(mistake, layers) if mistake != () else []
     padded = Padded.of(model.config, inputs)
-    names = names_of(model)
-    wanted, with_vector = _wanted(names, record, mistakes)
+    patterns = {record} if isinstance(record, str) else {*record}
+    chosen = names_of(model).select([*patterns - {VECTOR}])
+    if VECTOR in patterns or ("*" in patterns and any(one.vector is not None for one in mistakes)):
+        chosen.append(VECTOR)
     try:
-        values = forward_values(model, padded, mistakes, recipe=Recipe(pooling, "unit" if normalize else "none"))
+        values = forward_values(model, padded, mistakes, recipe=Recipe("mean", "unit"))
     except InapplicableError as error:
         raise ValueError(f"{'+'.join(one.id for one in mistakes)} is not possible here: {error}.") from None
-    chosen = [*wanted, *([VECTOR] if with_vector else [])]
     return {name: np.ascontiguousarray(values[name], dtype=np.float32) for name in chosen}
-
-
-def _wanted(names: Any, record: Record, mistakes: Sequence[Mistake]) -> tuple[list[str], bool]:
-    """Return the recorded names, and whether the vector is one of them."""
-    if isinstance(record, str):
-        record = (record,)
-    if callable(record):
-        return names.select(record), bool(record(VECTOR))
-    patterns = list(record)
-    with_vector = VECTOR in patterns or ("*" in patterns and any(one.vector is not None for one in mistakes))
-    return names.select([pattern for pattern in patterns if pattern != VECTOR]), with_vector
 
 
 def forward_values(
@@ -369,7 +295,6 @@ def forward_values(
     *,
     recipe: Recipe | None = None,
     dtype: npt.DTypeLike = np.float32,
-    store: Store | None = None,
 ) -> dict[str, FloatArray]:
     """Return by name every value of a forward pass with mistakes and, if a recipe is given, each text's vector.
 
@@ -378,7 +303,7 @@ def forward_values(
     InapplicableError
         A mistake is not possible with this model or these inputs.
     """
-    forward = Forward(model, inputs, mistakes, dtype=dtype, store=store)
+    forward = Forward(model, inputs, mistakes, dtype=dtype)
     values = dict(forward.run_all())
     depth = model.config.num_hidden_layers
     if recipe is not None:

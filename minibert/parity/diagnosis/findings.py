@@ -1,24 +1,20 @@
-"""`Finding`: one statement of a diagnosis, with its evidence: rows, heads, biases, dropout, a model's head."""
+"""`Finding`: one statement of a diagnosis: a cause, where it is, or what is seen in a value without a known cause."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, counted
-from minibert.bert import reference
-from minibert.bert.ops import PreparedLinear
-from minibert.parity.diagnosis import fits
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.formulas import CURVES
-from minibert.parity.diagnosis.forward import DENSE, Mistake, Model, both_names, state_name, symbol_of
-from minibert.parity.diagnosis.replay import Replay, rms
-from minibert.parity.truth import HALF_PRECISIONS, Padded, mask_of, round_to, visible
-from minibert.trace.names import EMBEDDINGS, HEADS, LAYER, POOLER, Entry
+from minibert.parity.diagnosis.forward import DENSE, Mistake, both_names, symbol_of
+from minibert.parity.diagnosis.replay import rms
+from minibert.parity.truth import HALF_PRECISIONS, mask_of, round_to, visible
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 if TYPE_CHECKING:
     from minibert.parity.diagnosis.search import Search
@@ -180,6 +176,9 @@ def separate_by(mistake: Mistake, alternatives: Sequence[Mistake]) -> str:
 
 
 _FORMULAS = {entry.symbol: f"{entry.symbol} = {entry.formula}" for entry in (*EMBEDDINGS, *LAYER, *POOLER)}
+# The part of a difference that rounding may leave of one factor, or of one bias.
+_SAME = 1e-3
+
 _DUMP_STATES = "Dump the hidden states, hidden_states.0 and the next ones."
 _OTHER_MODEL = (
     "The values are far from the true ones: perhaps the port has other ids or another checkpoint. Compare input_ids "
@@ -233,6 +232,18 @@ def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
     return Finding(f"{names[0]} {text}", "", tuple(names), 0.0, remedy)
 
 
+def wrong_head(name: str) -> Finding:
+    """Return the finding for a value of the model's head that is wrong, while what the dump has before it is right."""
+    return Finding(
+        f"{name} is wrong, and no name before it: the head, or its input if this dump does not hold it",
+        "",
+        (name,),
+        0.0,
+        "Dump the input of the head too. Compare the head's weights with the checkpoint, then its formula with "
+        "minibert/bert/heads.py. The values are logits, before softmax or sigmoid, in the order of id2label.",
+    )
+
+
 # --- evidence ---------------------------------------------------------------------------------------------------------
 
 
@@ -244,8 +255,8 @@ class Facts(NamedTuple):
     some_rows: bool = False
 
 
-def facts(search: Search, name: str, rows: Sequence[str]) -> Facts:
-    """Describe which rows, heads and features of a name differ, and how; `rows` are labels of the rows."""
+def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
+    """Describe which rows, heads and features of a name differ, and how; `labels` are those of the rows."""
     replay, limit = search.replay, search.budget * search.measured[name].unit
     exact = replay.run(search.chosen, [search.span_of(name)], compute=[name])[name]
     given, mask = replay.port[name], mask_of(name, replay.inputs.mask)
@@ -253,8 +264,7 @@ def facts(search: Search, name: str, rows: Sequence[str]) -> Facts:
     if not np.isfinite(values).all():
         return Facts((f"it holds {int((~np.isfinite(values)).sum())} of {values.size} values that are not finite",))
     wrong, right = rows_that_differ(exact, given, mask, 2 * limit)
-    labels = [f"{i} ({rows[i]})" if i < len(rows) and rows[i] else str(i) for i in wrong]
-    same = _only("row", labels, right)
+    same = _only("row", [f"{i} ({labels[i]})" if i < len(labels) else str(i) for i in wrong], right)
     numbers: list[str] = []
     differs = ~(np.abs(given - exact) <= 10 * limit)
     if exact.ndim == 3:
@@ -264,11 +274,6 @@ def facts(search: Search, name: str, rows: Sequence[str]) -> Facts:
         columns = np.flatnonzero((differs & mask[:, :, None]).any(axis=(0, 1)))
         if 0 < len(columns) < exact.shape[2]:
             numbers.append(f"{len(columns)} of {exact.shape[2]} features")
-        if fits.fit_columns(exact[mask], given[mask]) is not None:
-            same.append("its columns are the right ones in another order")
-        length = fits.fit_length(exact[mask], given[mask])
-        if length is not None and length[1] < 1e-3:
-            numbers.append(f"it is {length[0]:.6g} times the right value")
     elif exact.ndim == 4:
         pairs = differs & (mask[:, None, :, None] & mask[:, None, None, :])
         heads = pairs.any(axis=(0, 2, 3))
@@ -277,7 +282,14 @@ def facts(search: Search, name: str, rows: Sequence[str]) -> Facts:
         if symbol_of(name) == "probs" and np.abs(sums - 1).max(initial=0) > 1e-4:
             span_of_sums = " to ".join(dict.fromkeys(f"{one:.6g}" for one in (sums.min(), sums.max())))
             numbers.append(f"the probs of a token do not sum to 1, but to {span_of_sums}")
-    same += _bias(replay, name, given - exact)
+    true = visible(exact, mask)
+    factor = float(true @ values) / max(float(true @ true), 1e-300)
+    if rms(values - factor * true) < _SAME * rms(values - true):
+        numbers.append(f"it is {factor:.6g} times the right value")
+    if symbol_of(name) in DENSE and exact.ndim == 3:
+        rows = (given - exact)[mask]
+        if len(rows) > 1 and rms(rows - rows.mean(axis=0)) < _SAME * rms(rows):
+            same.append("the difference is the same for every token, so the bias is wrong")
     if not np.isin(values, (0, 1, -1)).all():  # these are numbers of every format
         stored = [one for one in reversed(HALF_PRECISIONS) if np.array_equal(values, round_to(one, values))]
         same += [f"all its values are {one} numbers" for one in stored[:1]]
@@ -304,142 +316,3 @@ def _only(noun: str, wrong: Sequence[object], right: Sequence[object]) -> list[s
     plural = [("s", "are") if some[1:] else ("", "is") for some in (wrong, right)]
     texts = [some_of([*map(str, some)]) for some in (wrong, right)]
     return [f"{noun}{plural[0][0]} {texts[0]} only; {noun}{plural[1][0]} {texts[1]} {plural[1][1]} right"]
-
-
-def _bias(replay: Replay, name: str, difference: FloatArray) -> list[str]:
-    """Say that the difference of a linear map is the same for every token, and which bias that would be."""
-    if symbol_of(name) not in DENSE or difference.ndim != 3:
-        return []
-    rows = difference[replay.inputs.mask]
-    mean = rows.mean(axis=0)
-    size = rms(mean)
-    if len(rows) < 2 or not rms(rows - mean) < 1e-3 * size:
-        return []
-    text = "the difference is the same for every token, so the bias is wrong"
-    layer = replay.model.weights.layers[int(name.split(".")[2])]
-    biases = {
-        path: bias
-        for linear in (layer.query_key_value, layer.attention_output, layer.intermediate, layer.output)
-        for path, bias in zip(linear.paths, np.split(linear.bias, len(linear.paths)), strict=True)
-    }
-    found = biases.pop(name) + mean
-    near = [path for path, bias in biases.items() if bias.shape == found.shape and rms(bias - found) < 1e-3 * size]
-    return [f"{text}: it is that of {near[0]}" if near else text]
-
-
-def dropout(replay: Replay, remaining: Sequence[str]) -> Finding | None:
-    """Detect dropout: some values are zero, and all others are larger by one factor."""
-    exact = replay.run(compute=remaining)
-    mask, hit, rates = replay.inputs.mask, [], []
-    for name in remaining:
-        if symbol_of(name) not in ("embeddings", "probs", "attention_sum", "output_sum"):
-            continue
-        wanted, given = exact[name], replay.port[name]
-        if symbol_of(name).endswith("_sum"):
-            dense = f"{name.removesuffix('LayerNorm.input')}dense"
-            if dense not in replay.port:
-                continue
-            residual = wanted - replay.port[dense]
-            wanted, given = replay.port[dense], given - residual
-            given = np.where(np.abs(given) < 1e-5 * np.abs(residual).max(initial=1), 0, given)
-        rate = fits.fit_dropout(visible(wanted, mask), visible(given, mask))
-        if rate is not None:
-            hit.append(name)
-            rates.append(rate)
-    if not hit:
-        return None
-    # A later hidden state has dropout in it too, but does not show it.
-    states = {state_name(i + 1) for i in range(replay.model.config.num_hidden_layers)}
-    hit += [name for name in remaining if name in states and name not in hit and len(replay.segments[name]) > 3]
-    mistake = MISTAKES["D1.dropout"]
-    text = f"{mistake.text}; about {100 * float(np.median(rates)):.0f} % of {hit[0]} are zero"
-    return Finding(text, mistake.id, tuple(hit), 1.0, mistake.remedy)
-
-
-# --- the head of a model ----------------------------------------------------------------------------------------------
-
-# Rows of a value that are compared, because a row of logits can have as many numbers as the vocabulary.
-_HEAD_ROWS = 256
-
-# An error is that of float32 if it is at most this part of the value's RMS. A sum of a few thousand products has less.
-_FLOAT32 = 1e-5
-
-
-def _log_softmax(x: FloatArray) -> FloatArray:
-    shifted = x - x.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-
-
-_APPLIED: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "softmax": reference.softmax,
-    "log_softmax": _log_softmax,
-    "sigmoid": reference.ACTIVATION_FUNCTIONS["sigmoid"],
-    "tanh": np.tanh,
-}
-
-
-def head_findings(
-    model: Model, inputs: Padded, port: Mapping[str, FloatArray], wrong: Sequence[str]
-) -> Iterator[Finding]:
-    """Yield the findings about the head: each wrong name that does not follow from the port's own earlier values."""
-    head = model.weights.head
-    entries = HEADS[head.name] if head is not None and wrong else ()
-    known = {
-        name: visible(np.asarray(array), inputs.mask).reshape(-1, np.shape(array)[-1])[:_HEAD_ROWS].astype(np.float64)
-        for name, array in (port.items() if entries else ())
-        if np.ndim(array) in (2, 3)
-    }
-    for entry in (entry for entry in entries if entry.path in wrong):
-        words = entry.formula.replace("(", " ").replace(")", " ").split()
-        before = [other.path for other in entries if other.symbol in words and other is not entry]
-        last = "pooler" if "pooler" in words else state_name(model.config.num_hidden_layers)
-        source = before[0] if before else last
-        if source in known:
-            yield from _of_head(model, entry, known[source], known[entry.path])
-            continue
-        text = f"{entry.path} is wrong. This dump does not hold what goes in, and cannot tell whether the head is wrong"
-        yield Finding(text, "", (entry.path,), 0.0, f"Dump {source} too.")
-
-
-def _of_head(model: Model, entry: Entry, x: FloatArray, given: FloatArray) -> Iterator[Finding]:
-    """Say what a value of the head is, if it is not that which follows from x."""
-    head, name = model.weights.head, entry.path
-    assert head is not None
-    predictions = head.predictions
-    maps: list[PreparedLinear | None] = [head.classifier, head.qa_outputs, head.seq_relationship]
-    maps += [predictions.transform, predictions.decoder] if predictions is not None else []
-    linear = next((one for one in maps if one is not None and entry.weights in one.paths), None)
-    tried: list[tuple[FloatArray, str, str, str]] = []
-    if linear is not None:
-        weight, bias = linear.weight.astype(np.float64), linear.bias.astype(np.float64)
-        exact: FloatArray = x @ weight.T + bias
-        text = f"weights: {name}.bias is missing"
-        tried.append((exact - bias, "W2.head", text, f"Load the tensor {name}.bias and add it."))
-        for function, apply in _APPLIED.items():
-            text = f"head: {name} holds {function} of the logits; the value is the logits themselves"
-            tried.append((apply(exact), "H2.applied", text, f"Dump the value before {function}."))
-        order = fits.fit_columns(exact, given)
-        if order is not None:
-            text = f"head: the columns of {name} are the right ones in another order: {order[:12].tolist()}"
-            tried.append((exact[:, order], "H2.labels", text, "Take the order of id2label in config.json."))
-        if weight.shape[0] == weight.shape[1]:
-            text = f"weights: {name}.weight is transposed"
-            tried.append((x @ weight + bias, "W1.head", text, "A weight is (outputs, inputs): y = x W^T + b."))
-    elif entry.symbol == "transform_act":
-        exact = reference.ACTIVATION_FUNCTIONS[model.config.activation](x)
-        for applied, curve in CURVES.items():
-            text = f"hidden_act: in {name} {applied} is applied; config.json has {model.config.hidden_act}"
-            tried.append((curve(x), "G1.head", text, "The head applies hidden_act of config.json too."))
-    else:
-        assert predictions is not None
-        exact = reference.layer_norm(x, predictions.transform_norm)
-    if rms(given - exact) <= _FLOAT32 * rms(exact):
-        return
-    limit = min(0.01 * rms(given - exact), 1e-4 * rms(given))
-    for made, id, text, remedy in tried:
-        if rms(given - made) <= limit:
-            yield Finding(text, id, (name,), 1.0, remedy)
-            return
-    text = f"{name}: wrong, though what goes in is right; this op alone, with no known cause"
-    remedy = "Compare its weights with the checkpoint, then its formula with minibert/bert/heads.py."
-    yield Finding(text, "", (name,), 0.0, remedy)

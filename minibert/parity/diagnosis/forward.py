@@ -19,7 +19,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,8 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
-from minibert.bert.weights import Weights
+from minibert.bert.ops import AttentionOutput, LayerNorm, PreparedLinear, WrappedOps
+from minibert.models.bert import BertPreTrainedModel
 from minibert.parity.truth import Padded
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names, Sizes, lookups
 
@@ -217,20 +217,8 @@ def part_mistake(symbols: tuple[str, ...] | str, **parts: Callable[..., Any]) ->
     return Mistake("", "", "", (symbols,) if isinstance(symbols, str) else symbols, parts)
 
 
-class Model(Protocol):
-    """`BertModel`, or a model with a head."""
-
-    @property
-    def config(self) -> BertConfig:
-        """The sizes and the formulas."""
-
-    @property
-    def weights(self) -> Weights:
-        """The weights."""
-
-    @property
-    def ops(self) -> Ops:
-        """The ops that prepared the weights."""
+Model: TypeAlias = BertPreTrainedModel[Any]
+"""`BertModel`, or a model with a head, which is not computed."""
 
 
 def names_of(model: Model) -> Names:

@@ -2,10 +2,10 @@
 
 1. Names: is an array the true value of another name?
 2. Replay (replay.py): which names are wrong, computed from the port's own values before them?
-3. For each wrong name, from the first on: the mistakes of the catalogue, and those that fits.py suggests, are simulated
-   from the port's own values on. A mistake is accepted only if the rest of the difference is within the budget and it
-   makes no right name wrong; if it does, it is tried only where it explains something. If no single mistake explains
-   the name, mistakes in one of their ops are tried, and then up to three at once.
+3. For each wrong name, from the first on: the mistakes of the catalogue, and those that from_values.py suggests, are
+   simulated from the port's own values on. A mistake is accepted only if the rest of the difference is within the
+   budget and it makes no right name wrong; if it does, it is tried only where it explains something. If no single
+   mistake explains the name, mistakes in one of their ops are tried, and then up to three at once.
 4. Mistakes that explain the same names equally well are listed together; one mistake in several layers is one cause.
 
 What is left has no known cause, and that is said.
@@ -22,23 +22,12 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.diagnosis.catalogue import LAYER_OF, MISTAKES
-from minibert.parity.diagnosis.findings import (
-    Facts,
-    Finding,
-    Sites,
-    cannot_tell,
-    dropout,
-    facts,
-    head_findings,
-    mislabelled,
-    rows_that_differ,
-    separate_by,
-    unknown,
-)
-from minibert.parity.diagnosis.fits import fitted_mistakes
+from minibert.parity.diagnosis import findings
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.findings import Finding, Sites
 from minibert.parity.diagnosis.formulas import find_recipe
 from minibert.parity.diagnosis.forward import Forward, Mistake, Model, state_name, symbol_of
+from minibert.parity.diagnosis.from_values import LAYER_OF, find_dropout, mistakes_from_values
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
 from minibert.trace.names import LAYER
@@ -250,7 +239,7 @@ class Search:
             return []
         exact = self.replay.run(self.chosen, [self.span_of(target)], compute=[target])[target]
         limit = 2 * self.budget * self.measured[target].unit
-        return rows_that_differ(exact, self.replay.port[target], mask_of(target, self.inputs.mask), limit)[1]
+        return findings.rows_that_differ(exact, self.replay.port[target], mask_of(target, self.inputs.mask), limit)[1]
 
     def _may_spare(self, mistake: Mistake, rows: list[int]) -> bool:
         """Return whether a mistake can leave these rows right: only one with the inputs, the mask or the vector can."""
@@ -368,7 +357,7 @@ class _Diagnosis:
             trials = search.singles(first[0], remaining) if first else []
             same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
             if matching or not same:
-                yield mislabelled(moved, [*matching, *(same if matching else [])])
+                yield findings.mislabelled(moved, [*matching, *(same if matching else [])])
                 yield from self._with_names(moved)
                 return
         states = [state_name(i) for i in range(self._model.config.num_hidden_layers + 1)]
@@ -376,14 +365,14 @@ class _Diagnosis:
         if moved and moved.items() <= late.items() and (shifted := self._shifted(late)):
             yield from shifted
             return
-        # What the encoder makes wrong goes on through the head; only what the head adds to that is said of it.
-        after = [name for name in self._wrong if name not in search.measured and name != VECTOR]
-        in_head = list(head_findings(self._model, self._inputs, self._port, after))
         if not remaining:
-            alone = self._wrong[0] in search.measured and search.has_several_layers(self._wrong[0])
-            yield from in_head or [cannot_tell(self._wrong, alone=alone)]
+            name = self._wrong[0]
+            if name in search.measured:
+                yield findings.cannot_tell(self._wrong, alone=search.has_several_layers(name))
+            else:
+                yield findings.cannot_tell(self._wrong, alone=False) if name == VECTOR else findings.wrong_head(name)
             return
-        dropped = dropout(search.replay, remaining)
+        dropped = find_dropout(search.replay, remaining)
         if dropped is not None:
             yield dropped
             remaining = [name for name in remaining if name not in dropped.names]
@@ -397,7 +386,6 @@ class _Diagnosis:
             return
         yield from self._known()
         yield from self._unknown()
-        yield from (finding for finding in in_head if finding.mistake)
 
     def _explain(self, remaining: list[str]) -> list[str]:
         """Explain the first of the remaining names, and others with it; return those that still remain."""
@@ -407,7 +395,7 @@ class _Diagnosis:
         if np.isfinite(search.measured[target].error):  # nothing that is computed equals NaN
             trials = search.singles(target, remaining)
             if not trials:
-                trials = search.ranked([(one,) for one in fitted_mistakes(search, target)], remaining, target)
+                trials = search.ranked([(one,) for one in mistakes_from_values(search, target)], remaining, target)
             if not trials and not search.has_several_layers(target):
                 trials = search.in_one_op(target, remaining) or search.several(target, remaining)
         if not trials:
@@ -455,7 +443,7 @@ class _Diagnosis:
         others = self._with_names(moved) if self._search.measured.keys() <= {*holds, *holds.values()} else []
         if not others or not all(finding.mistake for finding in others):
             return []
-        return [mislabelled(moved, namings(moved, self._port, self._model.config.num_hidden_layers)), *others]
+        return [findings.mislabelled(moved, namings(moved, self._port, self._model.config.num_hidden_layers)), *others]
 
     def _with_names(self, moved: Mapping[str, str]) -> list[Finding]:
         """Return what is wrong if the arrays have the names whose values they hold."""
@@ -504,7 +492,7 @@ class _Diagnosis:
                 explained=self._share(names),
                 remedy=one.mistake.remedy,
                 alternatives=tuple(other.id for other in one.alternatives),
-                separate=separate_by(one.mistake, one.alternatives),
+                separate=findings.separate_by(one.mistake, one.alternatives),
             )
 
     def _needed(self) -> Iterator[tuple[_Cause, tuple[str, ...]]]:
@@ -537,14 +525,14 @@ class _Diagnosis:
         """Yield a finding for each kind of name that no mistake explains."""
         search = self._search
         groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        evidence: dict[str, Facts] = {}
+        evidence: dict[str, findings.Facts] = {}
         for name in (name for name in search.unknown if name in search.measured):
-            evidence[name] = facts(search, name, self._rows)
+            evidence[name] = findings.facts(search, name, self._rows)
             finite = np.isfinite(search.measured[name].error)
             groups.setdefault((symbol_of(name) or name if finite else "", evidence[name].same), []).append(name)
         kinds = list(groups.values())
         for names in kinds[:_MOST]:
-            yield unknown(search, names, evidence[names[0]])
+            yield findings.unknown(search, names, evidence[names[0]])
         if kinds[_MOST:]:
             shown = ", ".join(names[0] for names in kinds[_MOST:])
             every = tuple(name for names in kinds[_MOST:] for name in names)

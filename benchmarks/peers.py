@@ -1,10 +1,9 @@
-"""Run another library, or minibert in low precision, on the same inputs, and return its values by name."""
+"""Run another library on the same inputs, and return its values by name, for `benchmarks.ports`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from minibert._utils.files import printable
 from minibert._utils.system import missing_library
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import brief
-from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import open_checkpoint
-from minibert.models.bert import BertModel
 from minibert.parity.dumps import Dump
 from minibert.parity.truth import INPUTS
 
@@ -29,8 +26,8 @@ def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapp
     Parameters
     ----------
     library : str               a key of `PEERS`
-    files : sequence of str     for "onnx" the exported model, for "minibert" the compute type
-    model : ModelFiles          the checkpoint, for "transformers" and "minibert"
+    files : sequence of str     for "onnx" the exported model
+    model : ModelFiles          the checkpoint, for "transformers"
     inputs : mapping of str to int array
 
     Raises
@@ -43,12 +40,6 @@ def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapp
     if library not in PEERS:
         raise ValueError(f"against={brief(library)}; expected one of {', '.join(PEERS)}.")
     return PEERS[library](list(files), model, inputs)
-
-
-def versions_of(library: str, files: Sequence[str]) -> str:
-    """Return a report's description of a port that was run: the versions of its libraries, and its files."""
-    packages = {"transformers": ("transformers", "torch"), "onnx": ("onnxruntime",), "minibert": ("minibert",)}[library]
-    return ", ".join([*(f"{name} {sys.modules[name].__version__}" for name in packages), *files])
 
 
 # --- transformers -----------------------------------------------------------------------------------------------------
@@ -174,16 +165,5 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).split("\n")), "")[:300] or type(error).__name__
 
 
-# --- minibert ---------------------------------------------------------------------------------------------------------
-
-
-def _minibert(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:
-    """Run minibert in low precision, and keep all values: the report shows what the rounding costs, name by name."""
-    low = [name for name in COMPUTE_TYPES if name != "float32"]
-    if len(files) != 1 or files[0] not in low:
-        raise ValueError(f"minibert takes a compute type, {' or '.join(low)}; given was {brief(files)}.")
-    return dict(BertModel.from_files(model, compute_type=files[0]).trace(**inputs))
-
-
-PEERS = {"transformers": _transformers, "onnx": _onnx, "minibert": _minibert}
+PEERS = {"transformers": _transformers, "onnx": _onnx}
 """The libraries that `run_peer` can run."""
