@@ -194,7 +194,6 @@ def test_layers_that_do_not_exist(model: BertModel, error: type[Exception], valu
 @pytest.fixture(scope="module")
 def swapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = random_checkpoint(tmp_path_factory.mktemp("swapped"))
-    random_checkpoint(folder / "short", max_position_embeddings=16)
     return folder
 
 
@@ -223,17 +222,6 @@ def test_every_way_to_a_forward_is_checked(way: str, swapped: Path, tokenizer: B
     """A tokenizer of more words than the model has."""
     with pytest.raises(ValueError, match="valid are 0 to "):
         WAYS[way](SentenceTransformer(swapped), tokenizer, tmp_path)
-
-
-def test_a_model_of_fewer_positions_truncates_texts_to_them(swapped: Path) -> None:
-    sentences, short = SentenceTransformer(swapped), SentenceTransformer(swapped / "short")
-    sentences.model = short.model
-    text = "the cat sat on the mat by the river bank with the dog and his hat and her hat"
-    assert sentences.max_seq_length == 16
-    expected = short.encode(text, truncation="silent")
-    np.testing.assert_array_equal(sentences.encode(text, truncation="silent"), expected)
-    with pytest.warns(UserWarning, match="more than 16 tokens"):
-        sentences.encode(text)
 
 
 RACE = """

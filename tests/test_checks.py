@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minibert import BertConfig, BertModel, BertTokenizer, SentenceTransformer
+from minibert import SentenceTransformer
 from minibert._utils.validation import brief, check_int
-from minibert.integrations import ChromaEmbeddingFunction
 from minibert.vectors.layers import join_subwords
 
 HUGE = 10**5000
@@ -29,14 +27,6 @@ def nested(depth: int) -> list[Any]:
 def sentences(small_folder: Path) -> SentenceTransformer:
     with pytest.warns(UserWarning, match=r"no modules\.json"):
         return SentenceTransformer(small_folder)
-
-
-@pytest.fixture
-def own(sentences: SentenceTransformer) -> Iterator[SentenceTransformer]:
-    """Yield the model; a test may change its settings."""
-    prompts, truncate_dim = dict(sentences.prompts), sentences.truncate_dim
-    yield sentences
-    sentences.prompts, sentences.truncate_dim = prompts, truncate_dim
 
 
 # --- the checks themselves -------------------------------------------------------------------------------------------
@@ -77,56 +67,6 @@ def test_any_value_can_be_shown() -> None:
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "name"),
-    [
-        *((kind.from_files, TypeError, "ModelFiles") for kind in (BertConfig, BertTokenizer, BertModel)),
-        (lambda value: BertModel.from_files(value, config=BertConfig()), TypeError, "ModelFiles"),
-        (BertConfig.from_dict, TypeError, "fields"),
-        (ChromaEmbeddingFunction.validate_config, ValueError, "model"),
-    ],
-)
-def test_values_of_another_type_are_refused(call: Any, error: type[Exception], name: str) -> None:
-    for value in ("x", None, [], ["vocab_size"], 3):
-        with pytest.raises(error, match=name):
-            call(value)
-
-
-def test_one_text_is_not_several(sentences: SentenceTransformer) -> None:
-    assert sentences.num_tokens(["abc", "a cat"]) == sentences.num_tokens(np.array(["abc", "a cat"]))
-    for wrong in ("abc", {"a": 1}, None, iter(["a"])):
-        with pytest.raises(TypeError, match="texts is"):
-            sentences.num_tokens(wrong)
-        with pytest.raises(TypeError, match="text"):
-            sentences.tokenizer.windows(wrong, max_length=8)
-    for wrong in (["a", None], ["a", 3]):
-        with pytest.raises(TypeError, match=r"text\[1\]"):
-            sentences.tokenizer.windows(wrong, max_length=8)
-
-
-def test_prompts_are_checked_when_they_are_set(own: SentenceTransformer) -> None:
-    own.prompts = {"passage": "a cat ", "task": "on "}
-    assert own.prompts == {"passage": "a cat ", "task": "on "}  # as in sentence-transformers, without empty ones
-    np.testing.assert_array_equal(own.encode_document("sat"), own.encode("sat", prompt="a cat "))
-    np.testing.assert_array_equal(own.encode_query("sat"), own.encode("sat"))
-    for wrong in (None, [], ["query"], "query: ", {"query": 3}, {3: "a"}):
-        with pytest.raises(TypeError, match="prompts"):
-            own.prompts = wrong
-    own.prompts["query"] = 3
-    with pytest.raises(TypeError, match=r"prompts\['query'\] is a int; expected a str"):
-        own.encode_query("sat")
-
-
-def test_truncate_dim_is_checked_when_it_is_set(own: SentenceTransformer) -> None:
-    own.truncate_dim = np.int8(5)
-    assert own.encode("a").shape == (5,)
-    assert type(own.get_embedding_dimension()) is int
-    for wrong, error in ((-1, ValueError), (0, ValueError), ("5", TypeError), (True, TypeError), (2.0, TypeError)):
-        with pytest.raises(error, match="truncate_dim="):
-            own.truncate_dim = wrong
-    assert own.truncate_dim == 5
 
 
 @pytest.mark.parametrize("strides", [(0, 4), (4, 4), (20, 0), (12, 4), (-16, 4), (0, 0)])

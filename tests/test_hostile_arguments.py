@@ -30,7 +30,6 @@ from minibert.scikit import MinibertTransformer
 from minibert.vectors import layers as vectors
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
-from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, minibert.ModelFormatError, minibert.DownloadError)
 SAMPLE, SEED = 1500, 20
@@ -232,16 +231,6 @@ def calls(folder: Path) -> list[Call]:
 
     for name, value in {"embeddings": 0.5, "*.scores": lambda scores: scores, "pooler": np.zeros(H)}.items():
         add(f"edit[{name}]", edited, name=name, edit=value)
-    for kind, own in {
-        "zero": {}, "mean": {"over": "tokens"}, "scale": {"factor": 0.5}, "add": {"value": 1},
-        "replace": {"value": 0}, "patch": {"other": trace}, "noise": {"sd": 0.1, "seed": 1},
-    }.items():  # fmt: skip
-        for name, keys in ("query", {}), ("scores", {"keys": 2}), ("probs", {"keys": 2}):
-
-            def made(kind: str = kind, site: str = name, **own: Any) -> Any:
-                return edited(f"encoder.layer.0.attention.self.{site}", getattr(Edit, kind)(**own))
-
-            vary(f"Edit.{kind}, {name}", made, **own, tokens=1, sequences=0, heads=1, **keys)
     vary("Edit.zero(features=)", lambda **x: edited("pooler", Edit.zero(**x)), features=[0, 2])
     add("Edit.function", lambda function: edited("pooler", Edit.function(function)), function=np.abs)
     add("head_mask", lambda mask: model.trace(**inputs, edit=minibert.head_mask(mask)), mask=np.ones((2, 3)))
@@ -312,37 +301,9 @@ def calls(folder: Path) -> list[Call]:
     add("transform", MinibertTransformer(folder, backend="numpy", truncation="silent").transform, X=texts)
     chroma = ChromaEmbeddingFunction(folder, backend="numpy")
     old = chroma.get_config()
-    found.methods(chroma, "", config=old, old_config=old, new_config=old)
+    found.methods(chroma, "validate_config_update", config=old)
     add("LangChainEmbeddings", LangChainEmbeddings, model=sentences)
     found.methods(LangChainEmbeddings(sentences), "aembed_documents aembed_query")
-    return found
-
-
-def calls_of_heads(folder: Path) -> list[Call]:
-    cross, three = (minibert.CrossEncoder(model_folder(folder / str(n), SEQUENCE, num_labels=n)) for n in (1, 3))
-    sparse = minibert.SparseEncoder(model_folder(folder / "sparse", MASKED))
-    texts = ["the cat sat", "", "a cat and a dog by the river bank of the first man"]
-    pairs = [("the cat", text) for text in texts]
-    made = sparse.encode(texts, truncation="silent")
-    found = Calls({
-        "inputs": texts, "texts": texts, "query": "the cat", "documents": texts, "truncation": "silent",
-        "top_k": 2, "embeddings": made, "embeddings1": made, "embeddings2": made, "embeddings_1": made[0],
-        "embeddings_2": made, "mode": False, "requires_grad": False, "path": folder / "saved",
-    })  # fmt: skip
-    found.add("CrossEncoder", minibert.CrossEncoder, model_name_or_path=folder / "1", activation_fn="Sigmoid", **LOAD)
-    found.methods(
-        cross, f"{INNER} logits_of score_pairs", lambda one: one.predict(pairs, truncation="silent"), inputs=pairs,
-        activation_fn="Sigmoid", max_length=9, max_seq_length=9,
-    )  # fmt: skip
-    found.vary("score_pairs", lambda **x: cross.score_pairs(pairs, **x), prompt="q ", batch_size=2, truncation="silent")
-    found.vary("predict, three labels", three.predict, inputs=pairs, activation_fn="Identity", apply_softmax=False)
-    found.vary("predict(softmax)", three.predict, inputs=pairs[0], apply_softmax=True, activation_fn=np.tanh)
-    found.add("SparseEncoder", minibert.SparseEncoder, model_name_or_path=folder / "sparse", max_active_dims=4, **LOAD)
-    found.methods(
-        sparse, INNER, lambda one: one.similarity(one.encode(texts, truncation="silent"), made), max_active_dims=3,
-        max_seq_length=9, similarity_fn_name="dot", splade_pooling_chunk_size=2,
-    )  # fmt: skip
-    found.vary("sparse.encode(split)", sparse.encode, truncation="split", stride=1)
     return found
 
 
@@ -377,7 +338,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Call]]:
         patch.chdir(home)  # some methods write to the path that they get
         warnings.simplefilter("ignore", UserWarning)  # the model has no modules.json
         folder = random_checkpoint(home / "model", max_position_embeddings=64)
-        yield [*calls(folder), *calls_of_heads(folder)]
+        yield calls(folder)
 
 
 def check(cases: list[tuple[Call, str, str]]) -> None:

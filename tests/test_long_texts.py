@@ -8,17 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from minibert import SentenceTransformer
-from minibert.corpus import runs, shards, sources
-from minibert.corpus.embed import embed_corpus
+from minibert.corpus import sources
 from minibert.corpus.sources import Source, read_input_lines
 from minibert.tokenizer.windows import in_chunks
-from tests.support.corpus_runs import StoppedError, stop_after
 from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -75,40 +71,6 @@ def test_windows_are_bounded_by_weight() -> None:
     assert [[len(item) for item in window] for window in found] == [[20], [1, 1, 1], [1, 9], [2]]
     assert list(in_chunks([], 3, len, 9)) == []
     assert list(in_chunks("abcde", 2, len, 1)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
-
-
-@pytest.mark.parametrize("on_error", ["null", pytest.param("skip", marks=pytest.mark.slow)])
-def test_shards_of_long_lines_are_resumed(
-    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str
-) -> None:
-    lines = [json.dumps({"text": "cat " * (i % 9)}) if i % 7 else "{" for i in range(100)]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    source = Source(str(tmp_path / "a.jsonl"), "jsonl")
-    how: dict[str, Any] = {"on_error": on_error, "shard_size": 6, "report": lambda problem: None}
-    monkeypatch.setattr(runs, "CHARACTERS_AT_ONCE", 60)
-    sizes, save = list[int](), shards.RunFolder.save
-
-    def counted(self: Any, *arguments: Any) -> Any:
-        counts = save(self, *arguments)
-        sizes.append(counts.n_texts + counts.n_left_out)
-        return counts
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shards.RunFolder, "save", counted)
-        embed_corpus(short_model, [source], tmp_path / "whole.npy", **how)
-    assert sum(sizes) == 100
-    assert max(sizes) <= 6
-    assert len(set(sizes)) > 1
-    for stop in (1, 4, 16):
-        output = tmp_path / f"{stop}.npy"
-        with monkeypatch.context() as patch:
-            stop_after(stop, patch, StoppedError())
-            with pytest.raises(StoppedError):
-                embed_corpus(short_model, [source], output, **how)
-        embed_corpus(short_model, [source], output, resume=True, **how)
-        for suffix in (".npy", ".ids.jsonl"):
-            whole = (tmp_path / "whole.npy").with_suffix(suffix).read_bytes()
-            assert output.with_suffix(suffix).read_bytes() == whole
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -214,16 +214,6 @@ def test_scores_can_be_changed_in_place() -> None:
     np.testing.assert_array_equal(scores, np.ones((3, 3)) + np.eye(3))
 
 
-def test_return_dict_gives_the_tuple(minilm: BertModel, minilm_folder: Path) -> None:
-    ids = [[101, 7592, 102]]
-    found = minilm(ids, return_dict=False)
-    assert isinstance(found, tuple)
-    assert len(found) == 3
-    assert isinstance(BertModel.from_pretrained(minilm_folder, return_dict=False)(ids), tuple)
-    assert dict(minilm(ids, return_dict=True).items()).keys() == set(minilm(ids).keys())
-    assert len(minilm.forward(ids).values()) == 3
-
-
 def test_texts_of_tensors_and_arrays(tokenizer: BertTokenizer) -> None:
     ids = tokenizer(TEXTS, padding=True)["input_ids"]
     expected = ["[CLS] first text [SEP] [PAD] [PAD]", "[CLS] second, longer text [SEP]"]

@@ -221,9 +221,3 @@ def test_the_command_prints_tokens_and_numbers(minilm: Bert) -> None:
     printed = [float(number) for number in numbers.strip("[] \n").split()]
     np.testing.assert_allclose(printed, minilm.vector(tokens.split())[: len(printed)], atol=1e-6)
     assert len(printed) >= 4
-
-
-def test_the_command_takes_a_folder(tmp_path: Path) -> None:
-    done = run("hello world", str(random_checkpoint(tmp_path)))
-    assert done.returncode == 0
-    assert done.stdout.startswith("[CLS] hello world [SEP]\n")

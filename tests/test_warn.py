@@ -58,7 +58,6 @@ CALLS: dict[str, tuple[str, Callable[[SentenceTransformer], object]]] = {
     "encode, int8": ("ranges come from 2 vectors", lambda model: model.encode(FEW, precision="int8")),
     "encode_query": (CUT, lambda model: model.encode_query(LONG)),
     "encode_query, no prompt": ("before each query", lambda model: model.encode_query(FEW)),
-    "encode_document, no prompt": ("before each passage", lambda model: model.encode_document(FEW)),
     "encode_iter": (CUT, lambda model: list(model.encode_iter(LONG))),
     "LangChain, documents": (CUT, lambda model: LangChainEmbeddings(model).embed_documents(LONG)),
     "tokenizer": ("max_length=3", lambda model: model.tokenizer(FEW, max_length=3, padding=True)),
@@ -86,14 +85,6 @@ def test_a_warning_of_objects_that_load_the_model_themselves(folder: Path) -> No
         lambda: ChromaEmbeddingFunction(str(folder))(LONG),
     ):
         assert place_of(CUT, call) == (__file__, call.__code__.co_firstlineno)
-
-
-def test_a_warning_of_a_model_without_modules(short_folder: Path) -> None:
-    for call in (
-        lambda: SentenceTransformer(short_folder),
-        lambda: MinibertTransformer(str(short_folder)).transform(FEW),
-    ):
-        assert place_of("no modules.json", call) == (__file__, call.__code__.co_firstlineno)
 
 
 def test_a_warning_without_a_caller_is_still_given() -> None:
