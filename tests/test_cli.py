@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import minibert
-from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
+from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.vectors.search import semantic_search
 from tests.support.checkpoints import random_checkpoint, sentence_model
@@ -50,14 +50,6 @@ def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]
     assert vault_robber > max(vault_river, robber_river) + 0.03
 
 
-def test_words_across_texts_in_pieces_and_in_other_case(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "words", "Embeddings", "I want embeddings.", "EMBEDDINGS are vectors", "embedding only")
-    assert code == 0
-    assert "'Embeddings' occurs 2 times" in out  # "embedding" is another word, although its first tokens are the same
-    assert "[EMBEDDINGS] are vectors" in out
-    assert "tokens 3-6" in out
-
-
 def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "words", "bank", "one bank")
     assert (code, "'bank' occurs once" in err) == (1, True)
@@ -71,25 +63,6 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
         code, out, err = run(capsys, "words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
         assert ("warning: The text has more than 512 tokens and was cut" in err) == warned
-
-
-def test_words_from_chosen_layers_joined_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table equals the result of the Python calls: combine the layers of each token, then join the tokens."""
-    texts = ["Embeddings are vectors", "I like embeddings, embeddings of words"]
-    model, tokenizer = BertModel.from_pretrained(DEFAULT_MODEL), BertTokenizer.from_pretrained(DEFAULT_MODEL)
-    for how, subwords in (("concat", "max"), ("mean", "first"), ("sum", "last")):
-        options = ("--layers", "-1,2", "--layer-pooling", how, "--subwords", subwords)
-        code, out, err = run(capsys, "words", "embeddings", *texts, *options)
-        assert (code, err) == (0, "")
-        assert "2 hidden states of shape (23, 384): state 6, state 2" in out
-        rows = [line.split()[-3:] for line in out.splitlines() if line.startswith(("state ", how))]
-        for row, layers in zip(rows, ([-1], [2], [-1, 2]), strict=True):
-            embedded = embed_tokens(model, tokenizer, texts, layers=layers, layer_pooling=how)
-            found = word_occurrences("embeddings", embedded, tokenizer, subwords=subwords)
-            expected = found.similarities()[np.triu_indices(3, 1)]
-            assert [float(cell) for cell in row] == pytest.approx(expected, abs=6e-4)
-    code, out, _ = run(capsys, "words", "embeddings", *texts, "--layers=0")
-    assert (code, "sum of" in out, "Most alike, by state 0: " in out) == (0, False, True)
 
 
 def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -155,22 +128,6 @@ def test_embed_prints_and_saves(
     np.testing.assert_array_equal(np.load(file), expected)
 
 
-def test_a_failed_write_leaves_the_old_file(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "vectors.npy"
-    file.write_bytes(b"before")
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "save", fail)
-    code, _, err = run(capsys, "embed", "text", "-o", str(file))
-    assert (code, "No space left" in err) == (1, True)
-    assert file.read_bytes() == b"before"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["vectors.npy"]
-
-
 def test_special_files_are_written_to_and_links_are_followed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -219,16 +176,11 @@ def prompted(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
-        (["--pooling", "max"], {"pooling": "max"}),
         (["--pooling", "mean,cls", "--layers=-1,-2"], {"pooling": ["mean", "cls"], "layers": [-1, -2]}),
-        (["--pooling", "REDUCE_MEAN_MAX"], {"pooling": "REDUCE_MEAN_MAX"}),
-        (["--layers=0,1", "--layer-pooling", "sum"], {"layers": [0, 1], "layer_pooling": "sum"}),
         (["--layers", "1", "--truncate-dim", "7"], {"layers": 1, "truncate_dim": 7}),
         (["--normalize"], {"normalize_embeddings": True}),
         (["--prompt-name", "query"], {"prompt_name": "query"}),
-        (["--prompt", "dog "], {"prompt": "dog "}),
         (["--precision", "ubinary", "--batch-size", "2", "--threads", "1"], {"precision": "ubinary"}),
-        (["--precision", "float16"], {"precision": "float16"}),
         (["--backend", "numpy"], {}),
     ],
 )
@@ -317,11 +269,6 @@ def test_info_of_the_real_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.split() == ["max_seq_length", "256"] for line in out.splitlines())
 
 
-def test_short_names_are_understood_by_every_verb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for verb in (["info"], ["tokens", "a"], ["words", "a", "a b a"], ["hidden", "a", "-o", str(tmp_path / "x.npz")]):
-        assert run(capsys, *verb, "-m", "all-MiniLM-L6-v2") == run(capsys, *verb)
-
-
 def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A model that cannot be loaded is described too, with the reasons."""
     folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13)])
@@ -350,21 +297,6 @@ def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert "has no config.json" in unsupported()
 
 
-def test_builtin_prompts(capsys: pytest.CaptureFixture[str], prompted: Path, tmp_path: Path) -> None:
-    code, _, err = run(capsys, "embed", "text", "-m", str(prompted), "--builtin-prompts")
-    assert (code, "minibert knows the prompts of intfloat/e5" in err) == (1, True)
-    folder = sentence_model(tmp_path / "e5")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": "intfloat/e5-small-v2"}))
-    (tmp_path / "lines").write_text("a\nb c\n")
-    code, _, err = run(capsys, "search", "cat", str(tmp_path / "lines"), "-m", str(folder))
-    assert (code, "'query: ' before each query" in err, "'passage: '" in err) == (0, True, True)
-    code, _, err = run(capsys, "search", "cat", str(tmp_path / "lines"), "-m", str(folder), "--builtin-prompts")
-    assert (code, err) == (0, "")
-    assert "intfloat" not in run(capsys, "info", "-m", str(prompted))[1]
-    assert "passage 'passage: '" in run(capsys, "info", "-m", str(folder))[1]
-
-
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -373,27 +305,18 @@ def test_builtin_prompts(capsys: pytest.CaptureFixture[str], prompted: Path, tmp
     [
         ("", 2, "find the lines of a file"),
         ("nonsense", 2, "choose from"),
-        ("words bank", 2, "TEXT"),
         ("words a aa --layers x", 2, "not a list of numbers"),
         ("words a aa --layers 7", 1, "layers=7"),
         ("words a aa --layers=-1,6", 1, "hidden state 6 twice"),
-        ("words a aa --subwords median", 2, "invalid choice"),
-        ("hidden text", 2, "--output"),
-        ("hidden text -o x.npz --layers=8", 1, "layers=8"),
-        ("embed text --backend torch", 2, "invalid choice"),
         ("embed text -m ./no/such/folder", 1, "no/such/folder"),
-        ("embed text -m a/b/c", 1, "a/b/c"),
         ("tokens a\udcffb", 1, "surrogate"),
         ("embed text --pooling median", 1, "median"),
         ("embed text --pooling none", 1, "minibert hidden"),
         ("embed text --layers -1,-9", 1, "layers="),
         ("embed text --layers -1,", 2, "argument --layers: '-1,' is not a list of numbers such as -1,-2"),
-        ("embed text --layers --stride 1", 2, "argument --layers: expected one argument"),
         ("embed text --truncate-dim 0", 2, "at least 1"),
-        ("embed text --threads two", 2, "at least 1"),
         ("embed text --stride -1", 2, "at least 0"),
         ("embed text --stride 3", 1, "truncation='split'"),
-        ("embed text --precision int8", 1, "precision='int8'"),
         ("embed text --pooling first_last --layers 1", 1, "layers="),
         ("embed text --prompt a --prompt-name b", 2, "not allowed with"),
         ("embed text --prompt-name task", 1, "prompt_name="),
@@ -403,13 +326,9 @@ def test_builtin_prompts(capsys: pytest.CaptureFixture[str], prompted: Path, tmp
         ("embed -i a.txt -o out.npy text", 1, "give one of them"),
         ("embed -i a.txt -o out.npy --id-column name", 1, "--id-column names a column"),
         ("similarity text", 1, "at least two"),
-        ("search text", 2, "FILE"),
         ("search text no/such/file", 1, "minibert: no/such/file cannot be read"),
-        ("search text .", 1, "minibert: . cannot be read"),
         ("search text a\0b", 1, "'a\\x00b' cannot be read"),
-        ("info -m ./no/such/folder", 1, "no/such/folder"),
         ("info -m README.md", 1, "README.md is a file"),
-        ("info text", 2, "unrecognized"),
     ],
 )
 def test_errors_and_exit_codes(
@@ -521,19 +440,3 @@ def test_as_processes(tmp_path: Path) -> None:
     assert piped.stderr.read() == ""
     assert piped.wait(timeout=PATIENCE) == 1
     piped.stderr.close()
-
-
-def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
-    code = """
-import os, runpy, signal, sys
-class Interrupting:
-    def find_spec(self, name, *_):
-        if name == "minibert.cli.states":
-            os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Interrupting())
-runpy.run_module("minibert", run_name="__main__")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=tmp_path
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "minibert: interrupted\n")

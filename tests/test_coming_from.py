@@ -132,16 +132,6 @@ def test_a_client_gives_the_mean_of_the_last_layer_but_one(names: dict[str, Any]
     close(unit, expected / np.linalg.norm(expected, axis=1, keepdims=True))
 
 
-def test_a_client_gives_the_vectors_of_all_tokens_or_of_layers_from_0(names: dict[str, Any]) -> None:
-    vectors, tokens = BertClient(model=names["sentences"], pooling_strategy="NONE").encode(TEXTS, show_tokens=True)
-    assert tokens[1] == ["[CLS]", "stocks", "fell", ".", "[SEP]"]
-    assert vectors.shape == (2, len(tokens[0]), 384)
-    close(vectors[1, :5], states(names, TEXTS[1])[-2])
-    assert not vectors[1, 5:].any()
-    client = BertClient(model=names["sentences"], pooling_layer=[0, -1], pooling_strategy="CLS_TOKEN")
-    close(client.encode(TEXTS[:1])[0], states(names, TEXTS[0])[[1, -1], 0].ravel())
-
-
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "GPT2Model", "T5ForConditionalGeneration"])
 def test_classes_of_other_architectures_say_what_to_use(name: str) -> None:
     with pytest.raises(ImportError, match="for a BERT checkpoint use Bert"):

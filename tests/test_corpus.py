@@ -78,21 +78,6 @@ def test_equal_texts_are_computed_once(short_model: SentenceTransformer) -> None
     assert computed == ["aaa", "cc", "b"]
 
 
-def test_encode_iter_names_bad_texts(short_model: SentenceTransformer) -> None:
-    with pytest.raises(TypeError, match=r"inputs\[12\] is int"):
-        list(short_model.encode_iter([*["a"] * 12, 3], chunk_size=5))
-    with pytest.raises(TypeError, match="expected an iterable"):
-        short_model.encode_iter("one text")
-    with pytest.raises(ValueError, match="chunk_size=0"):
-        short_model.encode_iter(["a"], chunk_size=0)
-    with pytest.raises(ValueError, match=r"inputs\[7\] has 62 tokens"):
-        list(short_model.encode_iter([*["a"] * 7, "cat " * 60], chunk_size=5, truncation="error"))
-    with pytest.raises(ValueError, match=r"out has shape \(2, 24\)"):
-        list(short_model.encode_iter(["a"] * 3, out=np.zeros((2, 24))))
-    with pytest.warns(UserWarning, match=r"1 of 8 texts .* first is at index 7"):
-        list(short_model.encode_iter([*["a"] * 7, "cat " * 60], chunk_size=5))
-
-
 # --- reading and writing ----------------------------------------------------------------------------------------------
 
 

@@ -88,7 +88,6 @@ def test_columns_of_tables(vectors: np.ndarray, prompted: Path) -> None:
     for call, shown in (
         (lambda: ColumnTransformer([("vectors", transformer, ["text"])]).fit_transform(table), r"DataFrame .*\(6, 1\)"),
         (lambda: transformer.transform(table.to_numpy()), r"ndarray of shape \(6, 2\)"),
-        (lambda: SentenceTransformer(prompted).encode(np.array("a")), r"ndarray of shape \(\)"),
     ):
         with pytest.raises(TypeError, match=shown + way_on):
             call()
@@ -140,22 +139,6 @@ def test_options_are_checked_when_the_object_is_made(
         LangChainEmbeddings(str(prompted), **options)
     with pytest.raises(error, match=message):
         ChromaEmbeddingFunction(str(prompted), encode_options=options)
-
-
-def test_a_prompt_and_the_name_of_one_give_a_warning(prompted: Path) -> None:
-    model = SentenceTransformer(prompted)
-    for call in (
-        lambda: model.encode(["a"], prompt="dog ", prompt_name="query"),
-        lambda: model.encode_document(["a"], prompt="dog ", prompt_name="query"),
-        lambda: MinibertTransformer(str(prompted), prompt="dog ", prompt_name="query").transform(["a"]),
-    ):
-        with pytest.warns(UserWarning, match="prompt_name='query' are both given; the prompt is used") as caught:
-            vectors = call()
-        assert len(caught) == 1
-        assert caught[0].filename == __file__
-        np.testing.assert_array_equal(vectors, model.encode(["a"], prompt="dog "))
-    model.encode_query(["a"], prompt="dog ")  # the caller does not give "query" here
-    SentenceTransformer(prompted, default_prompt_name="query").encode(["a"], prompt="dog ")
 
 
 def test_chroma(prompted: Path) -> None:
@@ -283,14 +266,3 @@ def test_a_library_that_is_not_installed(tmp_path: Path) -> None:
     assert "LangChainEmbeddings" in lines
     assert sum("is not installed: pip install " in line for line in lines) == 5
     assert lines[-1].startswith("module 'minibert.integrations' has no attribute 'Nothing'; it has BERTopicBackend, ")
-
-
-def test_an_installed_library_that_is_broken_keeps_its_own_error(tmp_path: Path) -> None:
-    code = """
-        try:
-            from minibert.integrations import KeyBERTBackend
-        except ImportError as error:
-            print(error)
-    """
-    broken = {"keybert/__init__.py": "import a_module_that_is_missing\n"}
-    assert "a_module_that_is_missing" in run_with(broken, code, tmp_path)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ import torch
 import minibert
 from tests.support import sentence_heads
 from tests.support.checkpoints import VOCABULARY, sentence_model
-from tests.support.task_models import CLASS_OF, difference, run_theirs, task_folder, their_pipeline
-from tests.tasks.conftest import LABELS
 
 WORDS = [word for word in VOCABULARY if word.isalpha()]
 Draw = Callable[[random.Random], dict[str, Any]]
@@ -143,32 +140,3 @@ def test_an_encoder_with_random_options(models: dict[str, tuple[Any, Any]], name
 
 
 # --- pipelines --------------------------------------------------------------------------------------------------------
-
-TASKS: dict[str, Draw] = {
-    "fill-mask": lambda draw: some(draw, top_k=(1, 3, np.int8(20))),
-    "text-classification": lambda draw: some(
-        draw, top_k=(None, 1, 2), function_to_apply=("none", "softmax", "sigmoid"), batch_size=(1, 4)
-    ),
-    "token-classification": lambda draw: some(
-        draw, aggregation_strategy=("none", "simple", "first", "average", "max"), ignore_labels=(["O"], [])
-    ),
-    "zero-shot-classification": lambda draw: {
-        "candidate_labels": draw.sample(WORDS, draw.randint(1, 4)),
-        **some(draw, multi_label=(True, False), hypothesis_template=("the {} .", "a cat and {}")),
-    },
-    "feature-extraction": lambda draw: {},
-}
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 60), marks=pytest.mark.slow)], ids=str)
-def test_a_pipeline_with_random_options(task: str, seeds: range, tmp_path: Path) -> None:
-    folder = task_folder(tmp_path / "model", CLASS_OF[task], length=64, **LABELS.get(task, {}))
-    ours, theirs = minibert.pipeline(task, folder), their_pipeline(task, folder)
-    for seed in seeds:
-        draw = random.Random(seed)
-        given, options = texts(draw), TASKS[task](draw)
-        if task == "fill-mask":
-            given = [f"{text} [MASK]" for text in given]
-        found = difference(ours(given, **options), run_theirs(theirs, given, **options))
-        assert found is None, f"seed {seed}, {options}: {found}"

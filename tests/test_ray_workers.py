@@ -146,20 +146,6 @@ def test_the_error_of_a_worker_is_one_of_ours(
             on_ray(model, source(tmp_path), tmp_path / "v.npy", resume=True)
 
 
-def test_processors_are_named_in_the_manifest(
-    model: SentenceTransformer, install: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install()
-    encode, names = module._Worker.encode, ["here, 512 bits", "there, 256 bits"]
-
-    def elsewhere(self: Any, texts: list[str]) -> Any:
-        return (*encode(self, texts)[:3], names[len(texts[0]) % 2])
-
-    monkeypatch.setattr(module._Worker, "encode", elsewhere)
-    on_ray(model, source(tmp_path), tmp_path / "v.npy")
-    assert json.loads((tmp_path / "v.npy.manifest.json").read_text())["processors"] == names
-
-
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 

@@ -48,13 +48,6 @@ def test_the_sentence_and_its_ids(tokenizer: BertTokenizer, their_tokenizer: Any
     assert tokens == ["here", "is", "the", "sentence", "i", "want", "em", "##bed", "##ding", "##s", "for", "."]
 
 
-def test_the_vocabulary_is_in_the_order_of_its_ids(tokenizer: BertTokenizer) -> None:
-    assert list(tokenizer.vocab.keys())[5000:5020] == [
-        *("knight", "lap", "survey", "ma", "##ow", "noise", "billy", "##ium", "shooting", "guide"),
-        *("bedroom", "priest", "resistance", "motor", "homes", "sounded", "giant", "##mer", "150", "scenes"),
-    ]
-
-
 # --- T1 and T2: word vectors from the last four layers ----------------------------------------------------------------
 
 
@@ -108,40 +101,7 @@ def test_the_tutorial_with_the_calls_of_this_library(
     assert sum(patch.get_height() for patch in figure.axes[0].patches) == 384
 
 
-def test_the_pieces_of_a_word_averaged_summed_or_the_last_taken(
-    tokenizer: BertTokenizer, minilm: BertModel, their_tokenizer: Any, their_minilm: Any
-) -> None:
-    text = "Here is the sentence I want embeddings for."
-    with torch.no_grad():
-        encoded = their_tokenizer(text, return_tensors="pt")
-        pieces = their_minilm(**encoded).last_hidden_state[0, 7:11]
-    assert encoded.tokens()[7:11] == ["em", "##bed", "##ding", "##s"]
-    embedded = embed_tokens(minilm, tokenizer, text)
-    for how, expected in (("mean", pieces.mean(dim=0)), ("sum", pieces.sum(dim=0)), ("last", pieces[-1])):
-        words = embedded.words(how)
-        assert words.words[6] == "embeddings"
-        assert_close(words.vectors[6], expected, 3 * TOLERANCE)
-
-
-def test_the_token_types_of_the_first_edition_change_the_vectors(minilm: BertModel) -> None:
-    """The editions differ only in this: the second positional argument is the mask, not the token types."""
-    ones = np.ones((1, 22), dtype=np.int64)
-    as_mask = minilm([IDS], ones).last_hidden_state
-    as_types = minilm([IDS], None, ones).last_hidden_state
-    np.testing.assert_array_equal(as_mask, minilm([IDS]).last_hidden_state)
-    assert np.abs(as_mask - as_types).max() > 0.01
-
-
 # --- T3: the layer and the pooling for sentences ----------------------------------------------------------------------
-
-
-def test_a_model_trained_for_sentences_tells_related_from_unrelated(
-    tokenizer: BertTokenizer, minilm: BertModel
-) -> None:
-    """Cosines are useful in a model that was trained for them, at its last layer; this answers the question."""
-    texts = embed_tokens(minilm, tokenizer, ["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."])
-    cat, kitten, stocks = (text.vectors.mean(axis=0) for text in texts)
-    assert cosine(cat, kitten) > 0.6 > 0.2 > cosine(cat, stocks)
 
 
 # --- the printed values, with bert-base-uncased -----------------------------------------------------------------------

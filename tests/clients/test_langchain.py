@@ -53,33 +53,6 @@ USES = {
         answer([[document.page_content, score] for document, score in found])
         """,
     ),
-    "a retriever, asynchronously": (
-        (),
-        """
-        import asyncio
-        from langchain_core.vectorstores import InMemoryVectorStore
-        retriever = InMemoryVectorStore.from_documents(documents, embeddings).as_retriever(search_kwargs={"k": 2})
-        answer([texts_of(retriever.invoke(QUERY)), texts_of(asyncio.run(retriever.ainvoke(QUERY)))])
-        """,
-    ),
-    "CacheBackedEmbeddings": (
-        ("langchain-classic",),
-        """
-        from langchain_classic.embeddings import CacheBackedEmbeddings
-        from langchain_core.stores import InMemoryByteStore
-        store = InMemoryByteStore()
-        cached = CacheBackedEmbeddings.from_bytes_store(embeddings, store, namespace="a", key_encoder="sha256")
-        answer([cached.embed_documents(TEXTS), cached.embed_documents(TEXTS), len(list(store.yield_keys()))])
-        """,
-    ),
-    "Chroma": (
-        ("langchain-chroma",),
-        """
-        from langchain_chroma import Chroma
-        store = Chroma.from_documents(documents, embeddings)
-        answer([[document.page_content, score] for document, score in store.similarity_search_with_score(QUERY, k=3)])
-        """,
-    ),
     "FAISS": (
         ("langchain-community", "faiss-cpu"),
         """
@@ -102,18 +75,6 @@ def test_a_use_of_embeddings(name: str, tmp_path: Path, minilm_folder: Path) -> 
     theirs = run_client(program, tmp_path / "theirs", minilm_folder, first=THEIRS + setup)
     assert ours["texts"] > 0
     assert_close(ours["value"], theirs["value"], atol=1e-5)
-
-
-def test_isinstance_also_holds_where_langchain_is_imported_later(tmp_path: Path, minilm_folder: Path) -> None:
-    needs("langchain-core")
-    program = """
-        import pickle
-        from minibert.integrations import LangChainEmbeddings
-        embeddings = LangChainEmbeddings(MODEL)
-        from langchain_core.embeddings import Embeddings
-        answer([isinstance(embeddings, Embeddings), isinstance(pickle.loads(pickle.dumps(embeddings)), Embeddings)])
-        """
-    assert run_client(program, tmp_path / "a", minilm_folder)["value"] == [True, True]
 
 
 THEIR_TESTS = """

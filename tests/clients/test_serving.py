@@ -148,15 +148,6 @@ LIBRARIES = {
         """,
         "AuthenticationError",
     ),
-    "llama-index-embeddings-openai-like": (
-        """
-        from llama_index.embeddings.openai_like import OpenAILikeEmbedding
-        options = {"model_name": NAME, "api_base": URL + "/v1", "max_retries": 0}
-        model, wrong = OpenAILikeEmbedding(api_key=KEY, **options), OpenAILikeEmbedding(api_key="x", **options)
-        documents, query, refused = model.get_text_embedding_batch, model.get_query_embedding, wrong.get_query_embedding
-        """,
-        "AuthenticationError",
-    ),
     "llama-index-embeddings-text-embeddings-inference": (
         """
         from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
@@ -214,56 +205,6 @@ def test_huggingface_hub(service: Served, tmp_path: Path, minilm_folder: Path, e
     assert "prompt_name 'none' is not a prompt" in invalid[1]
 
 
-def test_haystack_tei(
-    service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray, scores: np.ndarray
-) -> None:
-    needs("huggingface-api-haystack")
-    program = """
-        from haystack import Document
-        from haystack.utils import Secret
-        from haystack_integrations.components.embedders.huggingface_api import (
-            HuggingFaceAPIDocumentEmbedder, HuggingFaceAPITextEmbedder)
-        from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
-        options = {"api_type": "text_embeddings_inference", "api_params": {"url": URL}, "normalize": True}
-        key, wrong = {"token": Secret.from_token(KEY)}, {"token": Secret.from_token("x")}
-        documents = [Document(content=text, meta={"place": i}) for i, text in enumerate(TEXTS)]
-        made = HuggingFaceAPIDocumentEmbedder(**options, **key).run(documents)["documents"]
-        query = HuggingFaceAPITextEmbedder(**options, **key).run(QUERY)["embedding"]
-        ranked = HuggingFaceTEIRanker(url=URL, **key).run(query=QUERY, documents=documents[:-1])["documents"]
-        answer([[one.embedding for one in made], query, [[one.meta["place"], one.score] for one in ranked],
-                error_of(lambda: HuggingFaceAPITextEmbedder(**options, **wrong).run(QUERY))])
-        """
-    documents, query, ranked, error = client(program, tmp_path, service, minilm_folder)
-    assert_same([*documents, query], expected)
-    assert_same([score for _, score in sorted(ranked)], scores)
-    assert [score for _, score in ranked] == sorted((score for _, score in ranked), reverse=True)
-    assert error[0] == "HfHubHTTPError"
-
-
-def test_chromadb(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
-    """`HuggingFaceEmbeddingServer` does not look at the status, so only its vectors are compared."""
-    needs("chromadb")
-    program = """
-        import os
-        os.environ["THE_KEY"] = KEY
-        import chromadb
-        from chromadb.utils.embedding_functions import HuggingFaceEmbeddingServer, OpenAIEmbeddingFunction
-        server = HuggingFaceEmbeddingServer(url=URL + "/embed", api_key_env_var="THE_KEY")
-        openai = OpenAIEmbeddingFunction(api_base=URL + "/v1", api_key_env_var="THE_KEY", model_name=NAME)
-        os.environ["THE_KEY"] = "x"
-        wrong = OpenAIEmbeddingFunction(api_base=URL + "/v1", api_key_env_var="THE_KEY", model_name=NAME)
-        collection = chromadb.EphemeralClient().create_collection("texts", embedding_function=server)
-        collection.add(ids=[str(i) for i in range(len(TEXTS))], documents=TEXTS)
-        found = collection.query(query_texts=[QUERY], n_results=2)["ids"][0]
-        answer([server(TEXTS), openai(TEXTS), found, error_of(lambda: wrong(TEXTS))])
-        """
-    of_server, vectors, found, error = client(program, tmp_path, service, minilm_folder)
-    assert_same(of_server, expected[:-1])
-    assert_same(vectors, expected[:-1])
-    assert set(found) == {"0", "1"}
-    assert error[0] == "AuthenticationError"
-
-
 def test_tei_client(
     service: Served, tmp_path: Path, minilm_folder: Path, ranker_folder: Path, expected: np.ndarray, scores: np.ndarray
 ) -> None:
@@ -296,30 +237,6 @@ def test_tei_client(
         ranks, kind = client(program, tmp_path / "b", running, minilm_folder)
     assert_same([score for _, score in sorted(ranks)], scores)
     assert kind == "reranker"
-
-
-def test_litellm(
-    service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray, scores: np.ndarray
-) -> None:
-    needs("litellm")
-    program = """
-        import os
-        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-        import litellm
-        options = {"model": "openai/" + NAME, "api_base": URL + "/v1", "max_retries": 0}
-        made = litellm.embedding(input=TEXTS, api_key=KEY, **options)
-        ranked = litellm.rerank(
-            model="cohere/ranker", query=QUERY, documents=TEXTS[:-1], api_base=URL, api_key=KEY, top_n=99)
-        answer([[one["embedding"] for one in made.data],
-                [[one["index"], one["relevance_score"]] for one in ranked.results],
-                error_of(lambda: litellm.embedding(input="a", api_key="x", **options)),
-                error_of(lambda: litellm.embedding(input="a", api_key=KEY, **{**options, "model": "openai/gpt"})),
-                error_of(lambda: litellm.embedding(input=[], api_key=KEY, **options))])
-        """
-    vectors, ranked, *errors = client(program, tmp_path, service, minilm_folder)
-    assert_same(vectors, expected[:-1])
-    assert_same([score for _, score in sorted(ranked)], scores)
-    assert [name for name, _ in errors] == ["AuthenticationError", "NotFoundError", "BadRequestError"]
 
 
 def test_ollama(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:

@@ -22,22 +22,6 @@ CLIENTS = {
         answer(keywords)
         """,
     ),
-    "BERTopic": (
-        ("bertopic",),
-        """
-        from bertopic import BERTopic
-        from bertopic.representation import KeyBERTInspired
-        from sentence_transformers import SentenceTransformer
-        from sklearn.cluster import KMeans
-        from sklearn.decomposition import PCA
-        topics = BERTopic(
-            embedding_model=SentenceTransformer(MODEL), umap_model=PCA(2, random_state=0),
-            hdbscan_model=KMeans(3, random_state=0), representation_model=KeyBERTInspired(random_state=0),
-        )
-        found, _ = topics.fit_transform(TEXTS)
-        answer([found, topics.topic_embeddings_, topics.find_topics("animals", top_n=2)])
-        """,
-    ),
     "Chroma": (
         ("chromadb",),
         """
@@ -48,16 +32,6 @@ CLIENTS = {
         collection.add(ids=[str(i) for i in range(len(TEXTS))], documents=TEXTS)
         found = collection.query(query_texts=["sleeping animals"], n_results=3)
         answer([function(TEXTS), found["ids"], found["distances"]])
-        """,
-    ),
-    "LangChain community, HuggingFaceEmbeddings": (
-        ("langchain-community",),
-        """
-        from langchain_community.embeddings import HuggingFaceEmbeddings
-        model = HuggingFaceEmbeddings(model_name=MODEL, model_kwargs={"device": "cpu"},
-                                      encode_kwargs={"normalize_embeddings": True})
-        pooled = HuggingFaceEmbeddings(model_name=MODEL, multi_process=False)
-        answer([model.embed_documents(TEXTS), pooled.embed_query(TEXTS[0])])
         """,
     ),
     "langchain-huggingface": (
@@ -83,22 +57,6 @@ CLIENTS = {
         index = Embeddings(path=MODEL, method="sentence-transformers", gpu=False, content=False)
         index.index(TEXTS)
         answer([index.search("sleeping animals", 3), index.batchtransform(TEXTS)])
-        """,
-    ),
-    "lancedb": (
-        ("lancedb",),
-        """
-        import lancedb
-        from lancedb.embeddings import get_registry
-        from lancedb.pydantic import LanceModel, Vector
-        function = get_registry().get("sentence-transformers").create(name=MODEL)
-        class Row(LanceModel):
-            text: str = function.SourceField()
-            vector: Vector(function.ndims()) = function.VectorField()
-        table = lancedb.connect("database").create_table("texts", schema=Row)
-        table.add([{"text": text} for text in TEXTS])
-        rows = table.search("sleeping animals").limit(3).to_list()
-        answer([[row["text"], row["_distance"]] for row in rows])
         """,
     ),
     "mteb": (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.corpus_runs import contents, run, shards_done
-from tests.support.engine_runs import RayRun, run_program, short_texts
+from tests.support.engine_runs import RayRun, short_texts
 from tests.support.report import REPORT
 from tests.support.text_data import needs_data
 
@@ -101,39 +101,3 @@ def test_a_folder_of_files_whose_driver_is_killed_is_that_of_one_process(tmp_pat
     assert texts_resumed(said) >= 300
     assert "in 12 files" in said
     assert contents(output.parent) == expected
-    found = run_program(_READ.replace("FOLDER", repr(str(output))), tmp_path)
-    assert found.splitlines()[-1] == "[1200, 384, 1200, 1200]"
-
-
-# Reads the folder with pandas, Ray Data, Spark and dask; prints rows and columns, and the rows of the others.
-_READ = """
-import numpy as np, pandas, ray
-
-folder = FOLDER
-expected = pandas.read_parquet(folder)
-vectors = np.stack(expected["embedding"])
-assert expected["id"].tolist() == list(range(len(expected)))
-ray.init("local", num_cpus=1, log_to_driver=False, include_dashboard=False)
-rows = sorted(ray.data.read_parquet(folder).take_all(), key=lambda row: row["id"])
-ray.shutdown()
-np.testing.assert_array_equal([row["embedding"] for row in rows], vectors)
-counts = [*vectors.shape, len(rows)]
-try:
-    from pyspark.sql import SparkSession
-    import dask.dataframe
-except ImportError:
-    counts.append(len(rows))
-else:
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    rows = spark.read.parquet(folder).orderBy("id").collect()
-    spark.stop()
-    np.testing.assert_array_equal(np.array([row.embedding for row in rows], np.float32), vectors)
-    assert dask.dataframe.read_parquet(folder).compute()["id"].tolist() == expected["id"].tolist()
-    counts.append(len(rows))
-print(counts)
-"""
-
-
-@pytest.mark.slow
-def test_20_000_texts_10_killed_workers_5_killed_drivers(tmp_path: Path) -> None:
-    check(tmp_path, 20_000, 500, 10, 5)

@@ -148,19 +148,6 @@ def test_every_model_can_be_ablated_and_patched(kind: str, tmp_path: Path, monke
     assert inside.value_zeroing(ours, inputs).shape[0] == 2
 
 
-def test_a_name_means_an_array_of_the_output(tmp_path: Path) -> None:
-    folder = make_model(tmp_path / "model", "BertForSequenceClassification")
-    ours = minibert.BertForSequenceClassification.from_pretrained(folder)
-    inputs = inputs_of("BertForSequenceClassification")
-    theirs = their_model(folder, "BertForSequenceClassification", "eager").double()
-    found = inside.ablate_heads(ours, inputs, "logits", layers=1)
-    shown = inputs["attention_mask"][:, :1]
-    clean = run_hooked(theirs, inputs)[1].logits.numpy() * shown
-    change = changed((..., slice(0, 8)), 0.0)
-    without = run_hooked(theirs, inputs, {"encoder.layer.1.attention.self": change})[1].logits.numpy() * shown
-    np.testing.assert_allclose(found[0, 0], rms(without - clean) / rms(clean), rtol=1e-4)
-
-
 # --- value zeroing, norms ---------------------------------------------------------------------------------------------
 
 

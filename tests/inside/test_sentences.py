@@ -12,7 +12,7 @@ import torch
 from minibert import SentenceTransformer, inside
 from tests.support.report import REPORT
 from tests.support.sentence_modules import MEAN, dense, model_with_modules, random_tensors
-from tests.support.text_data import english_texts, needs_data, udhr_lines
+from tests.support.text_data import english_texts
 
 MODES = ("mean", "cls", "weightedmean", "lasttoken")
 
@@ -82,14 +82,6 @@ def check_sums(texts: list[str], pairs: int, model: SentenceTransformer) -> None
 
 def test_the_parts_of_some_real_cosines_add_up(minilm_sentences: SentenceTransformer) -> None:
     check_sums([text[:300] for text in english_texts()], 15, minilm_sentences)
-
-
-@pytest.mark.slow
-@needs_data
-def test_the_parts_of_1000_real_cosines_add_up(minilm_sentences: SentenceTransformer) -> None:
-    lines = [line[:400] for line in udhr_lines()]
-    short = [line for line, n in zip(lines, minilm_sentences.num_tokens(lines), strict=True) if n <= 256]
-    check_sums(short, 1000, minilm_sentences)
 
 
 IDENTITY = "torch.nn.modules.linear.Identity"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import random
 import re
@@ -383,17 +382,3 @@ def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(short
     resumed = run([*arguments, "--resume"])
     assert resumed.returncode == 0, resumed.stderr
     assert np.load(output).shape == (200, 24)
-
-
-@pytest.mark.slow
-def test_of_several_runs_that_begin_together_one_writes(short_folder: Path, tmp_path: Path) -> None:
-    text_file(tmp_path / "a.txt", texts_of(2000))
-    arguments = arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 200)
-    processes = [start(arguments) for _ in range(3)]
-    errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
-    for process, err in zip(processes, errors, strict=True):
-        assert process.returncode == 0 or "is being written by " in err, err
-    assert any(process.returncode == 0 for process in processes)
-    index = [json.loads(line)["row"] for line in (tmp_path / "out.ids.jsonl").read_text().splitlines()]
-    assert (np.load(tmp_path / "out.npy").shape, index) == ((2000, 24), [*range(2000)])
-    assert not folder_of(tmp_path / "out.npy").exists()

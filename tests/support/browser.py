@@ -1,22 +1,15 @@
-"""A real browser for the tests of the page: Debian's chromium through playwright; and axe-core, fetched from npm."""
+"""A real browser for the tests of the page: Debian's chromium through playwright."""
 
 from __future__ import annotations
 
 import importlib.util
-import io
 import shutil
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-__all__ = ["AXE_VERSION", "axe_source", "open_browser", "watched_page"]
-
-AXE_VERSION = "4.11.1"
 
 _OPTIONS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
@@ -59,25 +52,3 @@ def watched_page(browser: Any, file: Path, **options: Any) -> Iterator[Any]:
         context.close()
     assert requests == [file.as_uri()]
     assert messages == []
-
-
-def axe_source(folder: Path) -> str:
-    """Return axe-core's script; skip the test where npm cannot fetch it."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("this test needs npm, which fetches axe-core")
-    done = subprocess.run(
-        [npm, "pack", "--silent", f"axe-core@{AXE_VERSION}"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    if done.returncode:
-        pytest.skip(f"npm cannot fetch axe-core {AXE_VERSION}: {done.stderr.strip()[-200:]}")
-    packed = (folder / done.stdout.split()[-1]).read_bytes()
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        member = archive.extractfile("package/axe.min.js")
-        assert member is not None
-        return member.read().decode("utf-8")

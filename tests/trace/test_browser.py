@@ -1,4 +1,4 @@
-"""The page in a real browser: no requests, no messages, the numbers of the trace, keys, axe-core, sizes of screens."""
+"""The page in a real browser: no requests, no messages, the numbers of the trace, keys, sizes of screens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minibert.cli import main
 from minibert.inside import explain_similarity, logit_lens
 from minibert.inside.explain import trace_texts
 from minibert.inside.representations import page_guesses
-from tests.support.browser import axe_source, open_browser, watched_page
+from tests.support.browser import open_browser, watched_page
 from tests.support.sentence_heads import model_folder
 
 pytestmark = pytest.mark.browser
@@ -167,25 +167,6 @@ def test_every_control_is_reached_and_used_with_keys(browser: Any, file: Path) -
             assert page.evaluate(f"document.activeElement === document.querySelector('{place}')"), "the focus stays"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(browser: Any, file: Path, scheme: str, tmp_path: Path) -> None:
-    axe = axe_source(tmp_path)
-    for width in (360, 1280):
-        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
-        page = context.new_page()
-        page.goto(file.as_uri())
-        page.wait_for_selector("html[data-ready]")
-        page.click("#grid-details summary")
-        page.locator("#grid-table tbody tr").first.wait_for()
-        page.evaluate(axe)  # not as a script of the page, because its policy forbids that
-        for setting in ("raw", "weighted"):
-            choose(page, mode=setting)
-            rules = "{resultTypes: ['violations']}"
-            found = page.evaluate(f"axe.run(document, {rules}).then(r => r.violations)")
-            assert [(v["id"], [node["html"][:120] for node in v["nodes"][:3]]) for v in found] == []
-        context.close()
-
-
 @pytest.mark.parametrize("width", [320, 640, 1280, 3840])
 def test_a_screen_of_any_width_shows_everything_with_any_font(browser: Any, file: Path, width: int) -> None:
     with watched_page(browser, file, viewport={"width": width, "height": 800}, reduced_motion="reduce") as page:
@@ -233,24 +214,6 @@ def test_the_data_as_files(browser: Any, file: Path, trace: Trace) -> None:
     expected = np.stack([trace[layer, "probs"][0] for layer in range(6)])
     np.testing.assert_allclose(np.array(data["texts"][0]["attention"]["probs"]), expected, atol=5.1e-4)
     assert data["texts"][1]["tokens"] == trace.tokens[1]
-
-
-def test_a_long_text_with_frequent_words(
-    browser: Any, minilm: BertModel, tokenizer: BertTokenizer, tmp_path: Path
-) -> None:
-    """Each repeated word has its table, and what the page does not have is said in words."""
-    path = tmp_path / "long.html"
-    text = "the cat saw the dog and the bird near the tree, and the bank " * 20 + "river bank by the river"
-    trace = minilm.trace(**tokenizer(text, return_tensors="np"), tokens=tokenizer)
-    trace.page(path, layers=[0, 1])
-    states = trace["encoder.layer.1"][0].astype(float)
-    with watched_page(browser, path) as page:
-        for word in ("the", "bank", "and", "river"):
-            choose(page, word=word)
-            places = [i for i, token in enumerate(trace.tokens[0]) if token == word]
-            cell = page.locator("#words tbody tr").nth(2).locator("td").first.text_content()
-            assert number(cell) == pytest.approx(cosine(*states[places[:2]]), abs=6e-4)
-            assert "NaN" not in page.text_content("#words-summary")
 
 
 def test_the_embedding_and_the_errors_of_a_port(
@@ -347,16 +310,6 @@ def test_guesses_and_errors(browser: Any, tmp_path: Path) -> None:
         assert "The first wrong value is <b>encoder.layer.0." in page.text_content("#errors-words")
         assert page.locator("#errors td.lowest").all_text_contents() == ["2.31e+03"]
         assert page.locator("#errors b").count() == 0
-
-
-@pytest.mark.parametrize("record", ["hidden_states.*", "attentions.[13]", "*.query", "pooler"])
-def test_a_part_of_the_values(browser: Any, minilm: BertModel, tmp_path: Path, record: str) -> None:
-    path = tmp_path / "part.html"
-    minilm.trace(np.arange(1000, 1005)[None], record=record).page(path)
-    with watched_page(browser, path) as page:
-        assert page.locator("#map").is_visible() == record.startswith("attentions")
-        choose(page, token=2, other=1, layer=3)
-        assert page.locator("#steps li").count() >= 14
 
 
 def test_a_notebook_shows_the_same_page(browser: Any, trace: Trace, tmp_path: Path) -> None:

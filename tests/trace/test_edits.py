@@ -240,18 +240,6 @@ def test_patching_everything_from_the_clean_run_gives_the_clean_bits(backend: st
         np.testing.assert_array_equal(patched.output.last_hidden_state, clean.output.last_hidden_state)
 
 
-def test_patches_of_one_layer_of_tokens_and_of_one_clean_text(model: BertModel, clean: Trace) -> None:
-    for name in ("embeddings.LayerNorm.input", "encoder.layer.0", "encoder.layer.1.output.LayerNorm.input"):
-        patched = model.trace(**OTHER, edit={name: Edit.patch(clean)})
-        np.testing.assert_array_equal(patched.output.last_hidden_state, clean.output.last_hidden_state)
-    others, name = OTHER["input_ids"], "encoder.layer.0"
-    first = model.trace(INPUTS["input_ids"][:1])
-    patched, alone = (model.trace(others, edit=edit)[name] for edit in ({name: Edit.patch(first, tokens=[4])}, None))
-    for b in range(B):
-        np.testing.assert_array_equal(patched[b, 4], first[name][0, 4])
-        np.testing.assert_array_equal(patched[b, :4], alone[b, :4])
-
-
 # --- bits that stay ---------------------------------------------------------------------------------------------------
 
 
@@ -483,19 +471,6 @@ def test_an_edit_that_cannot_be_made() -> None:
             make()
 
 
-def test_wrong_patches(model: BertModel, clean: Trace) -> None:
-    ids = INPUTS["input_ids"]
-    unmasked = model.trace(ids)
-    for other, word in (
-        (model.trace(**INPUTS, record="pooler"), "embeddings"),
-        (model.trace(ids[:, :5]), r"\(4, 5, 35\)"),
-        (unmasked, "Sequence 1"),
-    ):
-        with pytest.raises(ValueError, match=word):
-            model.trace(**OTHER, edit={"embeddings": Edit.patch(other)})
-    model.trace(**OTHER, edit={"embeddings": Edit.patch(unmasked, sequences=0)})
-
-
 def test_numbers_that_become_too_large_are_refused(model: BertModel) -> None:
     """The changed value fits into float32, and what is computed from it does not."""
     edit: dict[str, EditValue] = {"encoder.layer.0": Edit.scale(1e30)}
@@ -504,10 +479,3 @@ def test_numbers_that_become_too_large_are_refused(model: BertModel) -> None:
             run(**INPUTS, edit=edit)
     masked = model.trace(**INPUTS, edit={"*.scores": Edit.add(CAUSAL[None, None], sequences=0)}, record="*.scores")
     assert np.isneginf(masked[SELF + ".scores"]).any()
-
-
-def test_edits_beyond_num_layers(model: BertModel) -> None:
-    with pytest.raises(ValueError, match="is not computed with num_layers=1"):
-        model.trace(**INPUTS, num_layers=1, edit={"hidden_states.2": Edit.zero()})
-    trace = model.trace(**INPUTS, num_layers=1, edit={"hidden_states.1": Edit.zero()})
-    assert not trace["encoder.layer.0"].any()

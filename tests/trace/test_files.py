@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-import minibert
 from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, Trace, exact
-from tests.support.head_models import CLASSES, inputs_of
 
 SUFFIXES = (".npz", ".safetensors")
 IDS = np.array([[5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]])
@@ -64,14 +62,6 @@ def test_a_trace_is_read_as_it_was_written(suffix: str, model: BertModel, tmp_pa
     patched = model.trace(IDS[::-1], MASK, edit={"*": Edit.patch(found)})
     for name in clean:
         np.testing.assert_array_equal(patched[name], clean[name])
-
-
-@pytest.mark.parametrize("kind", CLASSES)
-def test_traces_of_heads(kind: str, tmp_path: Path, folder_of: Any) -> None:
-    model = getattr(minibert, kind).from_pretrained(folder_of(kind))
-    trace = model.trace(**inputs_of(kind))
-    trace.save(tmp_path / "trace.npz")
-    same(Trace.load(tmp_path / "trace.npz"), trace)
 
 
 def test_other_libraries_read_the_files(model: BertModel, tmp_path: Path) -> None:

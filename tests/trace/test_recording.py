@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import minibert
 from benchmarks.checkpoints import random_checkpoint
@@ -141,14 +140,6 @@ def test_a_batch_of_several_steps(folder: Path) -> None:
             np.testing.assert_array_equal(trace[name][b], alone[name][0], err_msg=name)
 
 
-def test_a_text_longer_than_a_step(tmp_path: Path) -> None:
-    folder = random_checkpoint(tmp_path / "long", max_position_embeddings=TOKENS_PER_STEP + 100, num_hidden_layers=1)
-    model = BertModel.from_pretrained(folder)
-    ids = np.random.default_rng(0).integers(50, size=(2, TOKENS_PER_STEP + 9))
-    trace = model.trace(ids, record=["hidden_states.*", "*.self"])
-    np.testing.assert_array_equal(trace["hidden_states.1"], model(ids).last_hidden_state)
-
-
 def test_several_threads_trace_at_once(folder: Path) -> None:
     model = BertModel.from_pretrained(folder, num_threads=2)
     inputs = [batch(model, 5, 17, seed) for seed in range(4)]
@@ -200,19 +191,6 @@ def test_vectors_instead_of_ids(folder: Path) -> None:
     same(trace.output, model(inputs_embeds=vectors, **inputs))
 
 
-def test_lists_and_tensors_are_taken(folder: Path) -> None:
-    model = BertModel.from_pretrained(folder)
-    plain = model([[3, 4, 5]]).last_hidden_state
-    trace = model.trace(torch.tensor([[3, 4, 5]]))
-    assert isinstance(trace["pooler"], np.ndarray)
-    np.testing.assert_array_equal(trace.output.last_hidden_state.numpy(), plain)
-    np.testing.assert_array_equal(model.trace([[3, 4, 5]]).output.last_hidden_state, plain)
-    assert model.trace([[]]).mask.shape == (1, 0)
-    for wrong in ("text", [["a"]], [[1.5]], [1, 2]):
-        with pytest.raises((TypeError, ValueError), match="input_ids"):
-            model.trace(wrong)
-
-
 def test_tokens(minilm: BertModel, tokenizer: Any) -> None:
     inputs = tokenizer(["embeddings", "a b c"], padding=True, return_tensors="np")
     words = [["[CLS]", "em", "##bed", "##ding", "##s", "[SEP]"], ["[CLS]", "a", "b", "c", "[SEP]"]]
@@ -223,13 +201,6 @@ def test_tokens(minilm: BertModel, tokenizer: Any) -> None:
     for call, tokens, word in (*((inputs, one, "tokens") for one in wrong), (vectors, tokenizer, "inputs_embeds")):
         with pytest.raises(ValueError, match=word):
             minilm.trace(**call, tokens=tokens)
-
-
-def test_a_head_has_no_num_layers(folder_of: Any) -> None:
-    model = minibert.BertForMaskedLM.from_pretrained(folder_of("BertForMaskedLM"))
-    with pytest.raises(ValueError, match="has a head, which needs all layers"):
-        model.trace([[1, 2]], num_layers=1)
-    assert len(model.bert.trace([[1, 2]], num_layers=1)) == 19
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------
@@ -264,17 +235,6 @@ def test_a_pickle_of_a_trace_is_as_large_as_its_values(folder: Path) -> None:
     again = pickle.loads(data)
     np.testing.assert_array_equal(again["pooler"], trace["pooler"])
     assert again.output_map(0) is None
-
-
-def test_shapes_and_the_table_in_words(folder: Path) -> None:
-    model = BertModel.from_pretrained(folder)
-    trace = model.trace(**batch(model, 5, 9))
-    assert {name: array.shape for name, array in trace.items()} == trace.shapes
-    assert "embeddings.word_embeddings" in repr(trace)
-    assert "<td>pooler</td>" in trace._repr_html_()
-    assert (trace.sizes.num_layers, trace.sizes.num_attention_heads, trace.sizes.pooler) == (2, 3, True)
-    assert model.trace([[1]], num_layers=1).sizes.num_layers == 1
-    assert "0 names" in repr(model.trace([[1]], record=()))
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
