@@ -50,7 +50,6 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
     --model-id MODEL: a further model; a name of text-embeddings-inference
     --host, --hostname HOST = 127.0.0.1: name or address to listen on
     --port PORT = 8080: 0 lets the system choose
-    --uds PATH: listen on a Unix socket instead
     --served-model-name NAME: the name by which clients ask for the model
     --any-model-name: answer requests for any model with the first one
     --revision REVISION: branch, tag or commit of the hub repositories (default: main)
@@ -73,15 +72,13 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
     --api-key KEY: keys, separated by commas; a request must have one of them in its header Authorization. Other users
         of the machine can see the arguments of a program: better use MINIBERT_SERVE_API_KEY or a file
     --api-key-file FILE: a file with a key per line, which is read again at SIGHUP
-    --cors-allow-origin ORIGIN: origins, separated by commas, whose pages may ask the service, such as
-        https://example.org; * means all
     --json-logs: log a JSON object per request, without its texts
     """
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    types: dict[str, Any] = {"port": natural, "api_key": _several, "cors_allow_origin": _several, "drain_delay": _delay}
+    types: dict[str, Any] = {"port": natural, "api_key": _several, "drain_delay": _delay}
     names = re.findall(r"--([\w-]+) SECONDS", _HELP)
     types = {**{name.replace("-", "_"): _seconds for name in names}, **types}
     serve = add_verb(verbs, _serve, _HELP, **{name: {"type": kind} for name, kind in types.items()})
@@ -155,7 +152,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         max_inputs=arguments.max_client_batch_size,
         max_result_bytes=arguments.max_inflight_bytes,
     )
-    bound = listen(arguments.host, arguments.port, arguments.uds)
+    bound = listen(arguments.host, arguments.port)
 
     def load() -> Engine:
         options = {name: given[name] for name in ("revision", "backend", "compute_type", "shared_weights")}
@@ -173,6 +170,5 @@ def _serve(arguments: argparse.Namespace) -> int:
         started=lambda address: report_problem(f"serving {shown} on {address}"),
         head_timeout=arguments.body_timeout,
         keys=keys,
-        allow_origins=arguments.cors_allow_origin or (),
         **options,
     )

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +19,6 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -27,11 +26,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import minibert
 from minibert._utils.validation import brief
+from minibert.serving import protocols as base
 from minibert.serving.auth import ApiKeys
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS, Metrics
-from minibert.serving.protocols import POSTS, base, document, errors_of, ollama, openai, tei
+from minibert.serving.protocols import bert, cohere, ollama, openai, tei
 from minibert.serving.settings import GRACE, ServiceError
+
+POSTS: Mapping[str, base.Post] = {**openai.POSTS, **cohere.POSTS, **ollama.POSTS, **tei.POSTS, **bert.POSTS}
+"""The routes that take a body."""
 
 _WITHOUT_KEY = {"/health", "/ping", "/livez", "/readyz", "/metrics"}
 _FIRST, _NUMBERS = uuid.uuid4().hex[:20], itertools.count()  # a new uuid for each request is a system call
@@ -55,10 +58,17 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", "")) or "/"
 
 
+def _errors_of(path: str) -> base.Errors:
+    """Return the shape of errors for a path, also for a path whose route does not take a body."""
+    if path in POSTS:
+        return POSTS[path].errors
+    return ollama.ERRORS if path.startswith("/api/") else tei.ERRORS if path == "/info" else openai.ERRORS
+
+
 def refusal(error: ServiceError, scope: Scope, **headers: str) -> Response:
     """Return the response for an error, in the JSON shape of the request's route."""
     path = path_of(scope)
-    errors, field = errors_of(path), POSTS[path].field if path in POSTS else ""
+    errors, field = _errors_of(path), POSTS[path].field if path in POSTS else ""
     headers.setdefault("x-request-id", request_id_of(scope))
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after)))
@@ -333,43 +343,18 @@ def _milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.0f}"
 
 
-_CORS: dict[str, Any] = {
-    "allow_methods": ["GET", "POST"],
-    "allow_headers": ["*"],
-    "expose_headers": [
-        *("retry-after", "x-request-id", "x-minibert-truncated", "x-minibert-ignored", "x-minibert-prompt"),
-        *("x-minibert-compute-type", "x-compute-tokens", "x-compute-characters"),
-        *("x-total-time", "x-queue-time", "x-inference-time", "x-tokenization-time"),
-    ],
-}
-
-
-@functools.cache
-def _document() -> dict[str, Any]:
-    return document({path: text for path, (_, text) in _GETS.items() if "{" not in path})
-
-
-_READY = "200 while requests are accepted"
-
-# Routes without a body -> (service, request) -> the answer or its JSON, and what it is.
-_GETS: Mapping[str, tuple[Callable[[Service, Request], Any], str]] = {
-    **dict.fromkeys(("/", "/health", "/ping", "/readyz"), (lambda service, _: _health(service, ready=True), _READY)),
-    "/livez": (lambda service, _: _health(service, ready=False), "200 while the engine works"),
-    "/metrics": (
-        lambda service, _: Response(service.metrics.text(), media_type="text/plain; version=0.0.4"),
-        "Numbers for Prometheus",
-    ),
-    "/info": (lambda service, _: tei.info(service.engine, minibert.__version__), "The service and its limits"),
-    "/openapi.json": (lambda *_: _document(), "This document"),
-    **dict.fromkeys(("/api/tags", "/api/ps"), (lambda service, _: ollama.model_list(service.engine), "The models")),
-    "/api/version": (lambda *_: {"version": minibert.__version__}, "The version"),
-    **dict.fromkeys(("/models", "/v1/models"), (lambda service, _: openai.model_list(service.engine), "The models")),
+# Routes without a body -> (service, request) -> the answer, or what its JSON is made of.
+_GETS: Mapping[str, Callable[[Service, Request], Any]] = {
+    **dict.fromkeys(("/", "/health", "/ping", "/readyz"), lambda service, _: _health(service, ready=True)),
+    "/livez": lambda service, _: _health(service, ready=False),
+    "/metrics": lambda service, _: Response(service.metrics.text(), media_type="text/plain; version=0.0.4"),
+    "/info": lambda service, _: tei.info(service.engine, minibert.__version__),
+    **dict.fromkeys(("/api/tags", "/api/ps"), lambda service, _: ollama.model_list(service.engine)),
+    "/api/version": lambda *_: {"version": minibert.__version__},
+    **dict.fromkeys(("/models", "/v1/models"), lambda service, _: openai.model_list(service.engine)),
     **dict.fromkeys(
         ("/models/{name:path}", "/v1/models/{name:path}"),
-        (
-            lambda service, request: openai.model_object(service.engine.models.served(request.path_params["name"])),
-            "A model",
-        ),
+        lambda service, request: openai.model_object(service.engine.models.served(request.path_params["name"])),
     ),
 }
 
@@ -379,7 +364,6 @@ def app(
     *,
     metrics_namespace: str = "minibert",
     keys: ApiKeys | None = None,
-    allow_origins: Sequence[str] = (),
 ) -> Starlette:
     """Make the ASGI application that answers requests with results of the engine.
 
@@ -391,13 +375,11 @@ def app(
         The beginning of the names in /metrics.
     keys : ApiKeys, optional
         A request needs one of them, except for /health, /livez, /readyz, /ping, /metrics and "GET /".
-    allow_origins : sequence of str
-        Origins whose pages may ask the service (CORS), such as "https://example.org"; "*" means all.
 
     Raises
     ------
-    TypeError, ValueError
-        `allow_origins` is one str, or the namespace has another character than letters, digits and "_".
+    ValueError
+        The namespace has another character than letters, digits and "_".
 
     Returns
     -------
@@ -405,18 +387,14 @@ def app(
         ``app.state.service`` has the threads; they end with the process. Set its attribute `leaving` a while before the
         process ends, so that /readyz is answered with 503.
     """
-    if isinstance(allow_origins, str):
-        raise TypeError(f"allow_origins={brief(allow_origins)}; expected a list of str.")
     if not re.fullmatch(r"[a-zA-Z_]\w*", metrics_namespace, re.ASCII):
         raise ValueError(
             f"metrics_namespace={brief(metrics_namespace)}; expected letters, digits and _, and no digit at the start."
         )
     service = Service(engine, Metrics(engine, metrics_namespace))
     routes = [Route(path, _not_reached, methods=["POST"]) for path in POSTS]
-    routes += [Route(path, _endpoint(service, answer), methods=["GET"]) for path, (answer, _) in _GETS.items()]
+    routes += [Route(path, _endpoint(service, answer), methods=["GET"]) for path, answer in _GETS.items()]
     outside = [Middleware(_Gate, service=service, keys=keys)]
-    if allow_origins:
-        outside.insert(0, Middleware(CORSMiddleware, **_CORS, allow_origins=[*allow_origins]))
     made = Starlette(routes=routes, middleware=outside, exception_handlers={HTTPException: _http_error})
     made.router.redirect_slashes = False  # the place would be made from the Host header of the client
     made.state.service = service

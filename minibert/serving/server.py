@@ -1,4 +1,8 @@
-"""`serve`: run the application on a socket until a signal ends the process."""
+"""`serve`: run the application on a socket until a signal ends the process.
+
+A `Connection` stands between the event loop and the server's own protocol, of which it uses what asyncio defines. It
+limits clients that do not send or do not read; `Connections` limits their number.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,13 @@ import logging
 import os
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,10 +31,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from minibert._utils.files import os_reason, printable
 from minibert.serving.asgi import app, path_of, refusal, request_id_of
 from minibert.serving.auth import ApiKeys
-from minibert.serving.connections import Connection, Connections, current
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG
 from minibert.serving.settings import ServiceError
+
+if sys.platform != "win32":
+    import fcntl
+    import resource
+    import termios
 
 DIED = 70
 """The exit code if the engine has stopped (EX_SOFTWARE of sysexits.h)."""
@@ -44,8 +52,14 @@ _BACKLOG = 2048
 
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 
+_HEAD_BYTES = 2**16
+_KEPT_FILES = 8  # for a connection more than there is room for, and for files that are read
+_PROBE_SECONDS = 1.0
+_END_OF_HEAD = b"\r\n\r\n"
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
-def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
+
+def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket, so that a wrong address raises an error before a model is loaded.
 
     Parameters
@@ -54,16 +68,12 @@ def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
         A name or an address.
     port : int
         0 lets the system choose.
-    uds : str, optional
-        The path of a Unix socket instead. A socket file that no process listens on is replaced.
 
     Raises
     ------
     OSError
         The address is wrong or in use; the message names it.
     """
-    if uds is not None:
-        return _listen_on_path(uds)
     if not 0 <= port <= 65535:  # some systems would take the rest of a division
         raise OSError(f"cannot listen on {printable(host)}, port {port}: a port is a number from 0 to 65535.")
     try:
@@ -84,33 +94,166 @@ def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
     return bound
 
 
-def _listen_on_path(path: str) -> socket.socket:
-    if not hasattr(socket, "AF_UNIX"):
-        raise OSError("this system does not have Unix sockets; give a host and a port.")
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode) and not _is_listening(path):
-            os.unlink(path)
-        bound.bind(path)
-        bound.listen(_BACKLOG)
-    except (OSError, ValueError) as error:
-        bound.close()
-        reason = os_reason(error) if isinstance(error, OSError) else error
-        raise OSError(f"cannot listen on {printable(path)}: {reason}.") from error
-    return bound
+# --- connections ---
 
 
-def _is_listening(path: str) -> bool:
-    """Say if a process listens on a Unix socket; True if that cannot be told, so that no other's socket is removed."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)  # the queue of a process that is stopped may be full
+class Connections:
+    """All open connections; they are checked several times per second.
+
+    Parameters
+    ----------
+    head_timeout : float
+        Seconds in which the head of a request must arrive: from the connection, then from the request's first byte.
+    send_timeout : float
+        Seconds in which a client must read some of its answer.
+    """
+
+    def __init__(self, *, head_timeout: float, send_timeout: float) -> None:
+        self._interval = min(head_timeout, send_timeout, _PROBE_SECONDS) / 2
+        # Looks are counted, not seconds: while the process was stopped, nobody could look.
+        self.head_looks = head_timeout / self._interval
+        self.send_looks = send_timeout / self._interval
+        self.probe_looks = _PROBE_SECONDS / self._interval
+        self.open: dict[Connection, None] = {}  # those that wait for a request the longest are first
+        self._timer: asyncio.TimerHandle | None = None
+        self._files = 0
+
+    def add(self, connection: Connection) -> None:
+        """Note a new connection; if there is hardly room for it, close one that does not wait for an answer."""
+        self.open[connection] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
+        if sys.platform == "win32":
+            return
+        if len(self.open) == 1:
+            self._files = connection.transport.get_extra_info("socket").fileno()  # the lowest one that was free
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - self._files - len(self.open)
+        if room > _KEPT_FILES:
+            return
+        idle = next((one for one in self.open if not one.working and not one.ended and one is not connection), None)
+        if idle is not None:
+            idle.abort()
+        elif room > _KEPT_FILES // 2:
+            connection.only_probes = True
+        else:
+            connection.abort()
+
+    def _look(self) -> None:
+        self._timer = None
+        for connection in [*self.open]:
+            connection.look()
+        if self.open:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
+
+
+class Connection(asyncio.Protocol):
+    """A connection that passes bytes to and from the server's own protocol.
+
+    Parameters
+    ----------
+    connections : Connections
+    inner : asyncio.Protocol
+
+    Attributes
+    ----------
+    working : int
+        Requests that have begun and are not answered.
+    only_probes : bool
+        Only GET is answered, because there is room for few connections.
+    ended : bool
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
+        self._connections, self._inner = connections, inner
+        self.working, self.only_probes, self.ended = 0, False, False
+        self._awaits_head, self._looks, self._head_bytes, self._last = True, 0, 0, b""
+        self._unsent = self._sent_looks = 0
+        self.eof_received, self.pause_writing = inner.eof_received, inner.pause_writing  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the connection, and begin to wait for the head of its first request."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not asyncio's
+        self._inner.connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._connections.open.pop(self, None)
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Give bytes to the server; refuse a head that is too large."""
+        if not self.working and not self._awaits_head:
+            self._awaits_head, self._looks, self._head_bytes, self._last = True, 0, 0, b""
+        if (
+            self._awaits_head and _END_OF_HEAD not in self._last
+        ):  # uvloop may give several parts before `request` begins
+            known = self._last + data
+            place = known.find(_END_OF_HEAD)
+            self._head_bytes += len(data) if place < 0 else place
+            self._last = known[-3:] if place < 0 else _END_OF_HEAD
+            if self._head_bytes > _HEAD_BYTES:
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+        if not self.transport.is_closing():
+            _current.set(self)
+            self._inner.data_received(data)
+
+    def resume_writing(self) -> None:
+        """Tell the server that the client has read."""
+        self._unsent = self._sent_looks = 0
+        self._inner.resume_writing()
+
+    def look(self) -> None:
+        """Measure how long nothing has happened, and end the connection after its time limit."""
+        limits, transport = self._connections, self.transport
+        unsent = transport.get_write_buffer_size() + _in_socket(transport)
+        self._sent_looks = self._sent_looks + 1 if unsent and unsent >= self._unsent else 0
+        self._unsent = unsent
+        most = limits.head_looks if not self.only_probes else limits.probe_looks
+        if self._awaits_head and not self.working:
+            self._looks += 1
+        if self._looks > most or self._sent_looks > limits.send_looks:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once; its file descriptor is released a little later."""
+        self.ended = True
+        self.transport.abort()
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[None]:
+        """A context for the time from the end of a request's head to the end of its answer."""
+        self.working += 1
+        self._awaits_head, self._looks = False, 0
         try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True
-    return True
+            yield
+        finally:
+            self.working -= 1
+            if self in self._connections.open:  # it is now the last one that waits for a request
+                self._connections.open[self] = self._connections.open.pop(self)
+            if self.only_probes:
+                self.transport.close()
+
+
+def _in_socket(transport: asyncio.Transport) -> int:
+    """Return how many bytes the system keeps for a client that has not taken them."""
+    if sys.platform != "linux":
+        return 0
+    number = transport.get_extra_info("socket").fileno()
+    try:
+        return int.from_bytes(fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:  # it is closed
+        return 0
+
+
+_current: ContextVar[Connection | None] = ContextVar("connection", default=None)
+"""The connection of the request that a task answers; None if another server runs the application."""
+
+
+# --- the process ---
 
 
 class _Gate:
@@ -120,7 +263,7 @@ class _Gate:
         self.app: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = current()
+        connection = _current.get()
         if connection is None:
             await self._answer(scope, receive, send)
             return
@@ -154,7 +297,6 @@ def serve(
     send_timeout: float = 60.0,
     metrics_namespace: str = "minibert",
     keys: ApiKeys | None = None,
-    allow_origins: Sequence[str] = (),
 ) -> int:
     """Answer requests until SIGTERM or SIGINT; then finish requests that have begun, and close the engine.
 
@@ -176,7 +318,7 @@ def serve(
         the time to send them elsewhere. SIGINT ends the process without it.
     head_timeout, send_timeout : float
         As for `Connections`.
-    metrics_namespace, keys, allow_origins
+    metrics_namespace, keys
         As for `app`. SIGHUP reads the file of the keys again.
 
     Returns
@@ -188,9 +330,9 @@ def serve(
         with contextlib.suppress(AttributeError):  # the C library is not glibc
             # By default most threads have an arena of their own, which keeps tens of megabytes that were freed.
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-    name, gate = bound.getsockname(), _Gate()
-    path = name if bound.family == getattr(socket, "AF_UNIX", None) else None
-    made = None if path is None else _file_of(path)
+    host, port = bound.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    gate = _Gate()
     config = uvicorn.Config(
         gate,
         log_config=None,
@@ -209,7 +351,7 @@ def serve(
 
     def load_app() -> Engine:
         engine = load()
-        gate.app = app(engine, metrics_namespace=metrics_namespace, keys=keys, allow_origins=allow_origins)
+        gate.app = app(engine, metrics_namespace=metrics_namespace, keys=keys)
         gc.collect()
         gc.freeze()  # the search for garbage then leaves out what was loaded
         return engine
@@ -220,8 +362,8 @@ def serve(
 
     server = _Server(config)
     server.load, server.leave, server.keys, server.drain_delay = load_app, leave, keys, drain_delay
-    server.when_listening = functools.partial(listening, _address(name))
-    server.when_started = functools.partial(started, _address(name))
+    server.when_listening = functools.partial(listening, address)
+    server.when_started = functools.partial(started, address)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0002)  # the engine's thread gives the lock of Python away between two ops
@@ -231,9 +373,6 @@ def serve(
         sys.setswitchinterval(before)
         gc.unfreeze()
         bound.close()
-        if path is not None and made is not None and _file_of(path) == made:  # not that of the next service
-            with contextlib.suppress(OSError):
-                os.unlink(path)
     if server.engine is None and server.error is None:  # it is still being loaded
         logging.shutdown()
         os._exit(1 if server.force_exit else 0)
@@ -246,22 +385,6 @@ def serve(
     if server.died:
         return DIED
     return 0 if finished and not server.force_exit and left > 0 else 1
-
-
-def _file_of(path: str) -> tuple[int, int, int] | None:
-    """Return what tells a file from another one that was made at its path later."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
-
-
-def _address(name: Any) -> str:
-    if not isinstance(name, tuple):
-        return f"unix:{name}"
-    host = f"[{name[0]}]" if ":" in name[0] else name[0]
-    return f"http://{host}:{name[1]}"
 
 
 class _Server(uvicorn.Server):

@@ -20,9 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from starlette.testclient import TestClient
 
 from minibert import CrossEncoder, SentenceTransformer
-from minibert.serving.asgi import app
+from minibert.serving.asgi import POSTS, app
 from minibert.serving.engine import Engine
-from minibert.serving.protocols import POSTS
 from minibert.serving.reading import LONG_BODY, Readers, in_turns
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.outcomes import PATIENCE
@@ -51,7 +50,7 @@ def post(client: Any, path: str, body: Any) -> Any:
 
 # --- random bodies for every route: an answer in the protocol's shape, never a 500 ------------------------------------
 
-STRUCTS = {kind for route in POSTS.values() for kind in route.kinds}
+STRUCTS = {route.kind for route in POSTS.values()}
 NAMES = sorted(
     {name for kind in STRUCTS for name in kind.__struct_fields__} | {"source_sentence", "sentences", "other"}
 )

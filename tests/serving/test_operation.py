@@ -1,4 +1,4 @@
-"""Operation of the service over ASGI: keys, CORS, the queue, limits, metrics, the log, how the models compute."""
+"""Operation of the service over ASGI: keys, the queue, limits, metrics, the log, how the models compute."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from starlette.testclient import TestClient
 
 from minibert import SentenceTransformer
 from minibert.serving import observability
-from minibert.serving.asgi import app
+from minibert.serving.asgi import POSTS, app
 from minibert.serving.auth import ApiKeys
 from minibert.serving.engine import Engine
-from minibert.serving.protocols import POSTS
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
 
@@ -41,7 +40,7 @@ def numbers(client: TestClient) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-# --- keys and origins -------------------------------------------------------------------------------------------------
+# --- keys -------------------------------------------------------------------------------------------------
 
 
 def test_a_request_needs_one_of_the_keys(model: SentenceTransformer) -> None:
@@ -56,7 +55,7 @@ def test_a_request_needs_one_of_the_keys(model: SentenceTransformer) -> None:
                 error = response.json()["error"]
                 assert "Incorrect API key provided" in (error["message"] if post.errors.name == "openai" else error)
                 assert "first" not in response.text
-        for path in ("/info", "/v1/models", "/openapi.json", "/none"):
+        for path in ("/info", "/v1/models", "/v1/none", "/none"):
             assert guarded.get(path).status_code == 401
         for path in OPEN:
             assert guarded.get(path).status_code == 200
@@ -91,28 +90,13 @@ def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
         assert "secret" not in str(caught.value)
 
 
-def test_pages_of_the_given_origins_may_ask(model: SentenceTransformer) -> None:
-    origin = "https://example.org"
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+def test_the_names_of_the_metrics_can_be_chosen(model: SentenceTransformer) -> None:
     made = Engine(model)
-    with made as engine, TestClient(app(engine, keys=ApiKeys(["k"]), allow_origins=[origin])) as client:
-        allowed = client.options("/embed", headers={"origin": origin, **asked})
-        assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, origin)
-        assert "authorization" in allowed.headers["access-control-allow-headers"]
-        assert client.options("/embed", headers={"origin": "https://other.org", **asked}).status_code == 400
-        for key, status in (("k", 200), ("x", 401)):
-            headers = {"origin": origin, "authorization": key}
-            response = client.post("/embed", json={"inputs": "a"}, headers=headers)
-            assert (response.status_code, response.headers["access-control-allow-origin"]) == (status, origin)
-            assert "x-minibert-truncated" in response.headers["access-control-expose-headers"]
-    with pytest.raises(TypeError, match="allow_origins"):
-        app(made, allow_origins=origin)
     for namespace in ("a b", "", "1a"):
         with pytest.raises(ValueError, match="metrics_namespace"):
             app(made, metrics_namespace=namespace)
     with TestClient(app(made, metrics_namespace="te")) as client:
         assert b"te_queue_size 0.0" in client.get("/metrics").content
-        assert "access-control-allow-origin" not in client.get("/livez", headers={"origin": origin}).headers
 
 
 def test_the_application_can_be_mounted(model: SentenceTransformer) -> None:

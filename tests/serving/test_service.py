@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -13,11 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from minibert.cli import serve as verb
 from minibert.cli.options import Parser
-from minibert.serving.protocols import POSTS
+from minibert.serving.asgi import POSTS
 from minibert.serving.server import listen
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"--port": "7", "--api-key": "a,b", "--cors-allow-origin": "x, y", "--truncation": "error"}
+    values = {"--port": "7", "--api-key": "a,b", "--truncation": "error"}
     values |= {"--backend": "numpy", "--compute-type": "int8"}
     for action in parser()._actions:
         for flag in action.option_strings:
@@ -48,7 +48,7 @@ def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
                 value = "1" if action.nargs == 0 else values.get(flag, "5")
                 monkeypatch.setenv("MINIBERT_SERVE_" + flag[2:].replace("-", "_").upper(), value)
     arguments = vars(parser().parse_args([]))
-    assert (arguments["port"], arguments["api_key"], arguments["cors_allow_origin"]) == (7, ["a", "b"], ["x", "y"])
+    assert (arguments["port"], arguments["api_key"]) == (7, ["a", "b"])
     for name, value in arguments.items():
         if f"--{name.replace('_', '-')}" not in values and name not in ("models", "run", "parser"):
             assert value in (True, 5, 5.0, "5"), name
@@ -255,16 +255,18 @@ def test_a_log_that_nobody_reads_stops_nothing(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_stops_nothing(folder: Path, tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    command = [sys.executable, "-m", "minibert", "serve", str(folder), "--json-logs", "--uds", path]
+def test_a_full_disk_stops_nothing(folder: Path) -> None:
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "minibert", "serve", str(folder), "--json-logs", "--port", str(port)]
     with open("/dev/full", "wb") as full, subprocess.Popen(command, stderr=full, cwd=ROOT) as process:
         try:
-            with Served(process, f"unix:{path}").client() as client:
+            with Served(process, f"http://127.0.0.1:{port}").client() as client:
 
                 def is_ready() -> bool:
-                    with socket.socket(socket.AF_UNIX) as probe:
-                        return not probe.connect_ex(path) and client.get("/readyz").status_code == 200
+                    with contextlib.suppress(httpx.TransportError):
+                        return client.get("/readyz").status_code == 200
+                    return False
 
                 until(is_ready)
                 for _ in range(3):
@@ -276,14 +278,6 @@ def test_a_full_disk_stops_nothing(folder: Path, tmp_path: Path) -> None:
 
 
 # --- sockets ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_port_or_path_that_is_listened_on_is_refused(tmp_path: Path) -> None:
-    with listen("127.0.0.1", 0) as first, pytest.raises(OSError, match="in use"):
-        listen("127.0.0.1", first.getsockname()[1])
-    path = str(tmp_path / "socket")
-    with listen("", 0, path), pytest.raises(OSError, match="in use"):
-        listen("", 0, path)
 
 
 def test_of_two_services_on_one_port_one_ends(folder: Path) -> None:
@@ -301,52 +295,3 @@ def test_of_two_services_on_one_port_one_ends(folder: Path) -> None:
         for one in both:
             one.kill()
             one.communicate()
-
-
-def test_the_socket_of_another_process_is_not_removed(tmp_path: Path) -> None:
-    path = str(tmp_path / "socket")
-    with contextlib.ExitStack() as opened:
-        other = opened.enter_context(socket.socket(socket.AF_UNIX))
-        other.bind(path)
-        other.listen(0)
-        for _ in range(3):  # nobody accepts them, so that the queue is full
-            waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
-            waiting.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                waiting.connect(path)
-        with pytest.raises(OSError, match="cannot listen on"):
-            listen("", 0, path)
-        assert Path(path).exists()
-    listen("", 0, path).close()  # the process has ended: its file is replaced
-
-
-@pytest.mark.parametrize("error", [PermissionError, TimeoutError])
-def test_a_socket_that_may_be_in_use_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
-) -> None:
-    """Such as that of another user, or of a process that is stopped."""
-
-    class Other(socket.socket):
-        def connect(self, address: Any) -> None:
-            raise error
-
-    path = str(tmp_path / "s")
-    listen("", 0, path).close()  # nobody listens any more
-    monkeypatch.setattr("minibert.serving.server.socket.socket", Other)
-    with pytest.raises(OSError, match=r"cannot listen on .*s: Address already in use"):
-        listen("", 0, path)
-
-
-def test_the_socket_of_the_next_service_stays(folder: Path, tmp_path: Path) -> None:
-    """The first service closes its socket at SIGTERM, and ends later; the next one may listen there meanwhile."""
-    path = str(tmp_path / "s")
-    with served(str(folder), "--uds", path) as first:
-        os.unlink(path)
-        with listen("", 0, path):
-            assert first.end(signal.SIGTERM) == 0
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(path)
-    with served(str(folder), "--uds", path) as second, second.client() as client:  # nobody listens on this one
-        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
-        assert second.end(signal.SIGTERM) == 0
-    assert not os.path.exists(path)

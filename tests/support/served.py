@@ -38,7 +38,7 @@ class Served:
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process, self.url = process, url
-        self.port = int(url.rpartition(":")[2]) if url.startswith("http") else 0
+        self.port = int(url.rpartition(":")[2])
 
     def end(self, number: int) -> int:
         """Send a signal, and return the exit code."""
@@ -46,11 +46,8 @@ class Served:
         return self.process.wait(PATIENCE)
 
     def client(self) -> httpx.Client:
-        """Return a client, also of a Unix socket."""
-        if self.port:
-            return httpx.Client(base_url=self.url, timeout=PATIENCE)
-        transport = httpx.HTTPTransport(uds=self.url.removeprefix("unix:"))
-        return httpx.Client(transport=transport, base_url="http://x", timeout=PATIENCE)
+        """Return a client."""
+        return httpx.Client(base_url=self.url, timeout=PATIENCE)
 
     def connect(self, sent: bytes = b"") -> socket.socket:
         """Open a connection, and send bytes."""
@@ -95,7 +92,7 @@ def served(
         Variables.
     """
     command = [sys.executable, *program.split(), *arguments]
-    if "--uds" not in arguments and "--port" not in arguments and program.endswith(" serve"):
+    if "--port" not in arguments and program.endswith(" serve"):
         command += ["--port", "0"]
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **options) as process:

@@ -1,63 +1,346 @@
-"""The routes that take a body, and the OpenAPI document. What each route does is in the module of its protocol."""
+"""What the protocols share: routes, parsed requests, JSON, common fields, errors. Each protocol is a module here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
+import numpy as np
+import orjson
+from msgspec import Raw, Struct
 
-import minibert
-from minibert.serving.protocols import bert, cohere, ollama, openai, tei
-from minibert.serving.protocols.base import Errors, Post
-from minibert.serving.settings import ServiceError
+from minibert._utils.validation import FloatArray
+from minibert.serving.embedder import TextOptions
+from minibert.serving.engine import Engine
+from minibert.serving.models import Prepared, Report
+from minibert.serving.settings import ErrorKind, ServiceError
 
-POSTS: Mapping[str, Post] = {**openai.POSTS, **cohere.POSTS, **ollama.POSTS, **tei.POSTS, **bert.POSTS}
+__all__ = ["Raw", "Struct"]
+
+STATUS: Mapping[ErrorKind, int] = {
+    **dict.fromkeys(get_args(ErrorKind), 400),
+    **{"too_large": 413, "media_type": 415, "model": 404, "key": 401, "not_found": 404, "method": 405, "slow": 408},
+    **{"overloaded": 429, "unavailable": 503, "failed": 500},
+}
+"""The status of each kind of error. Elasticsearch halves a text after 413, or after 400 for "too_long"."""
 
 
-def errors_of(path: str) -> Errors:
-    """Return the shape of errors for a path, also for a path whose route does not take a body."""
-    if path in POSTS:
-        return POSTS[path].errors
-    return ollama.ERRORS if path.startswith("/api/") else tei.ERRORS if path == "/info" else openai.ERRORS
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """The shape of a protocol's errors.
 
-
-def document(gets: Mapping[str, str]) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document, made from the structs that read the requests.
-
-    `gets` are the paths of the other routes, and what they answer.
+    Parameters
+    ----------
+    name : str
+    content : callable
+        (error, the protocol's name of the field with the texts, message) -> the JSON.
+    statuses : mapping of str to int
     """
-    kinds = list(dict.fromkeys(kind for post in POSTS.values() for kind in post.kinds))
-    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    paths: dict[str, Any] = {path: {"get": _operation(text, {})} for path, text in gets.items()}
-    for path, post in POSTS.items():
-        refs = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in post.kinds]
-        body = {"required": True, "content": _json(refs[0] if len(refs) == 1 else {"anyOf": refs})}
-        error = {"$ref": f"#/components/schemas/{post.errors.name}_error"}
-        errors = {
-            str(status): {"description": "An error", "content": _json(error)}
-            for status in sorted({*post.errors.statuses.values()})
-        }
-        paths.setdefault(path, {})["post"] = {**_operation(post.summary, errors), "requestBody": body}
-        example = post.errors.content(ServiceError("invalid", "what is wrong"), "", "what is wrong")
-        schemas[f"{post.errors.name}_error"] = _schema_of(example)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "minibert", "version": minibert.__version__},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }
+
+    name: str
+    content: Callable[[ServiceError, str, str], dict[str, Any]]
+    statuses: Mapping[ErrorKind, int] = dataclasses.field(default_factory=lambda: STATUS)
+
+    def body(self, error: ServiceError, field: str) -> bytes:
+        """Return the JSON of an error; `field` is the protocol's name of the field with the texts."""
+        return dump(self.content(error, field, re.sub(r"\binputs?(?=\[)", field, error.message)))
 
 
-def _operation(summary: str, errors: dict[str, Any]) -> dict[str, Any]:
-    return {"summary": summary, "responses": {"200": {"description": summary}, **errors}}
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A request that was parsed.
+
+    Parameters
+    ----------
+    write : callable
+        Makes the body of the answer from the job's value; without a job, from None.
+    prepared : Prepared, optional
+        Its job, and what was done to its texts.
+    ignored : tuple of str
+        Fields of the request without an effect.
+    write_bytes : callable, optional
+        Makes the body for clients that accept raw bytes.
+    """
+
+    write: Callable[[Any], bytes]
+    prepared: Prepared | None = None
+    ignored: tuple[str, ...] = ()
+    write_bytes: Callable[[Any], bytes] | None = None
 
 
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}
+@dataclasses.dataclass(frozen=True)
+class Post:
+    """A route that takes a body.
+
+    Parameters
+    ----------
+    errors : Errors
+    field : str
+        The name of the field with the texts.
+    kind : struct
+        What its body is.
+    answer : callable
+        (engine, struct, fields that the struct does not have) -> Work. It runs in a thread that may take its time.
+    computes : bool
+        Its answers need the engine.
+    """
+
+    errors: Errors
+    field: str
+    kind: type[Struct]
+    answer: Callable[[Engine, Any, tuple[str, ...]], Work]
+    computes: bool = True
+
+    def read(self, engine: Engine, body: bytes) -> Work:
+        """Read a request; ServiceError if it is wrong."""
+        return self.answer(engine, *decode(body, self.kind))
 
 
-def _schema_of(example: Any) -> dict[str, Any]:
-    if isinstance(example, dict):
-        return {"type": "object", "properties": {name: _schema_of(value) for name, value in example.items()}}
-    return {"type": {int: "integer", str: "string"}.get(type(example), ["string", "null"])}
+# --- fields that several protocols have -------------------------------------------------------------------------------
+
+
+Priority = Literal["low", "normal"] | None
+
+
+class TruncationFields(Struct, kw_only=True):
+    """The fields that say what happens to texts that are too long, and which prompt goes before each text."""
+
+    truncate: bool | str | None = None
+    truncation_direction: str | None = None
+    prompt_name: str | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that these fields set."""
+        truncate, side = self.truncate, self.truncation_direction
+        if isinstance(truncate, bool):
+            truncate = "mark" if truncate else "error"
+        return {"truncation": truncate, "side": side and side.lower(), "prompt_name": self.prompt_name}
+
+
+class VectorFields(TruncationFields, kw_only=True):
+    """The fields of requests for vectors in OpenAI's and text-embeddings-inference's protocols."""
+
+    dimensions: int | None = None
+    input_type: str | None = None
+    truncate_prompt_tokens: int | None = None
+    normalize: bool | None = None
+    layers: int | list[int] | None = None
+    pooling: str | list[str] | None = None
+    add_special_tokens: bool | None = None
+    priority: Priority = None
+
+    def text_options(self, **more: Any) -> TextOptions:
+        """Return the options that these fields set; `more` overrides them."""
+        same = ("normalize", "dimensions", "input_type", "layers", "pooling")
+        fields = {name: getattr(self, name) for name in same}
+        fields |= {"max_tokens": self.truncate_prompt_tokens, "low": self.priority == "low"}
+        add = bool(self.add_special_tokens)
+        return TextOptions(**{**self.options(), **fields, "add_special_tokens": add, **more})
+
+    def without_effect(self, inputs: Sequence[Any], default: str) -> tuple[str, ...]:
+        """Return the names of the fields that have no effect on these texts or token ids.
+
+        `default` is what happens to a text that is too long if the request does not say it.
+        """
+        if inputs and not isinstance(inputs[0], str):
+            return tuple(name for name in ("prompt_name", "input_type") if getattr(self, name) is not None)
+        found = ["add_special_tokens"] if self.add_special_tokens is False else []  # texts always get them
+        if (self.options()["truncation"] or default) == "split" and self.truncation_direction is not None:
+            found.append("truncation_direction")
+        return tuple(found)
+
+
+def notes_of(report: Report, ignored: tuple[str, ...]) -> dict[str, Any]:
+    """Return an answer's fields about texts that were cut and about ignored fields, if there are any."""
+    notes: dict[str, Any] = {"truncated": report.truncated} if report.truncated else {}
+    return notes | ({"ignored": ignored} if ignored else {})
+
+
+def usage_of(report: Report) -> dict[str, int]:
+    """Return OpenAI's count of tokens."""
+    total = sum(report.n_tokens)
+    return {"prompt_tokens": total, "total_tokens": total}
+
+
+# --- from JSON --------------------------------------------------------------------------------------------------------
+
+_Struct = TypeVar("_Struct", bound=Struct)
+
+_CHOICES = {
+    "encoding_format": "float or base64",
+    "priority": "low or normal",
+    "truncate": "NONE, START or END",
+}
+_MOST_IGNORED = 100  # names that are reported
+_MOST_BYTES = 2**16  # of a body whose values are not counted
+_MOST_VALUES = {b"[": 2**16, b"{": 2**16, b":": 2**16, b",": 2**21}
+_MOST_STRINGS = 2**20
+_SLICE = 2**18  # bytes that are looked at at a time
+_REST_OF_ESCAPES = re.compile(rb"\\*[\s\S]?")
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+_NAMES = {b"{": "an object", b"n": "null", b"t": "true", b"f": "false"}
+
+
+def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
+    """Parse a request; return it, and the names of its fields that `kind` does not have.
+
+    Raises
+    ------
+    ServiceError
+        The body is not JSON, or a field has the wrong type.
+    """
+    _check_values(body)
+    content: dict[str, Any] = _decode(body, dict[str, Raw], "")
+    known = _names(kind)
+    ignored = tuple(name for name in content if name not in known)[:_MOST_IGNORED]
+    return _decode(body, kind, ""), ignored
+
+
+def _check_values(body: bytes) -> None:
+    """Refuse JSON of very many small values: while the decoder makes them, no other thread can work."""
+    if len(body) <= _MOST_BYTES:
+        return
+    found, within, first = Counter[bytes](), False, 0
+    while first < len(body):  # in slices, because other threads wait for each of these calls
+        last = first + _SLICE
+        if body[last - 1 : last] == b"\\" and (rest := _REST_OF_ESCAPES.match(body, last)):
+            last = rest.end()
+        parts = body[first:last].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
+        outside = b"".join(parts[within::2])  # of strings
+        found.update({mark: outside.count(mark) for mark in _MOST_VALUES})
+        found[b'"'] += len(parts) - 1
+        if found[b'"'] > 2 * _MOST_STRINGS or any(found[mark] > most for mark, most in _MOST_VALUES.items()):
+            raise ServiceError("too_large", "the body has too many values; send fewer texts, or ids, in each request.")
+        within ^= len(parts) % 2 == 0
+        first = last
+
+
+@functools.cache
+def _names(kind: type[Struct]) -> frozenset[str]:
+    """Return the names of a struct's fields; msgspec evaluates its annotations each time."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def is_object(raw: Raw) -> bool:
+    """Return whether a value is a JSON object."""
+    return _first(raw) == b"{"
+
+
+def not_empty(values: Sequence[Any], field: str) -> None:
+    """Raise an error for an empty list."""
+    if not values:
+        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
+
+
+def read_inputs(raw: Raw, field: str, *, ids: bool = True) -> list[Any]:
+    """Read a text, texts, or token ids; return a list of texts, or of lists of ids.
+
+    Raises
+    ------
+    ServiceError
+        The value is none of these, or an empty list.
+    """
+    start = _first(raw)
+    if start == b'"':
+        return [_decode(raw, str, field)]
+    if start != b"[":
+        given = _NAMES.get(start, "a number")
+        raise ServiceError("invalid", f"{field} is {given}; expected a text or a list of texts.", param=field)
+    inner = _first(bytes(raw).lstrip()[1:])
+    numbers = ids and inner in b"-0123456789" and inner != b""
+    kind: Any = list[list[int]] if ids and inner == b"[" else list[int] if numbers else list[str]
+    found: list[Any] = _decode(raw, kind, field)
+    not_empty(found, field)
+    return [found] if numbers else found
+
+
+def read_lists(raw: Raw, field: str) -> list[list[str]]:
+    """Read lists of texts."""
+    lists: list[list[str]] = _decode(raw, list[list[str]], field)
+    return lists
+
+
+def read_pairs(raw: Raw, field: str) -> tuple[list[tuple[str, str | None]], bool]:
+    """Read a text, a pair, or a list of lists with one text or two; return a list, and whether it was one item.
+
+    Raises
+    ------
+    ServiceError
+        The value is something else, or an empty list.
+    """
+    several = _first(raw) == b"[" and _first(bytes(raw).lstrip()[1:]) == b"["
+    rows = read_lists(raw, field) if several else [read_inputs(raw, field, ids=False)]
+    for index, row in enumerate(rows):
+        if not 1 <= len(row) <= 2:
+            where = f"{field}[{index}]" if several else field
+            hint = "" if several else f" Send several texts as [[text], [text]]; {field} as a list is a pair."
+            raise ServiceError(
+                "invalid", f"{where} has {len(row)} texts; expected one, or a pair of two.{hint}", param=field
+            )
+    return [(row[0], row[1] if len(row) == 2 else None) for row in rows], not several
+
+
+def _decode(body: bytes | Raw, kind: Any, field: str) -> Any:
+    try:
+        return _decoder(kind).decode(body)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        place = (field + place.rstrip("`")).removeprefix(".")
+        if place.startswith("["):  # a key of the object itself
+            place = ""
+        if message.startswith("Invalid enum value") and place in _CHOICES:
+            message += f", expected {_CHOICES[place]}"
+        raise ServiceError(
+            "invalid",
+            f"{place or 'the body'}: {message.replace('`', '')}.",
+            param=re.sub(r"[\[.].*", "", place),
+        ) from None
+    except RecursionError:
+        raise ServiceError("invalid_json", "the body has too many nested brackets.") from None
+    except UnicodeDecodeError:
+        raise ServiceError("invalid_json", "the body is not UTF-8.") from None
+    except msgspec.DecodeError as error:
+        reason = f"{error}." if bytes(body).strip() else "it is empty; expected an object."
+        if _HALF_CHARACTER.search(bytes(body)):
+            reason += " A \\ud800 to \\udfff without its other half is not a character; leave it out."
+        raise ServiceError("invalid_json", f"the body is not JSON: {reason}") from None
+
+
+def _first(raw: Raw | bytes) -> bytes:
+    return bytes(raw).lstrip()[:1]
+
+
+# --- to bytes ---------------------------------------------------------------------------------------------------------
+
+
+def dump(value: Any) -> bytes:
+    """Return the JSON of a value that may hold NumPy arrays; float32 has the fewest digits that restore it."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def list_of_vectors(vectors: Sequence[FloatArray]) -> bytes:
+    """Return a JSON list of vectors, or of arrays of vectors."""
+    return joined(b"[", map(dump, map(np.ascontiguousarray, vectors)), b"]")
+
+
+def array_file(vectors: FloatArray) -> bytes:
+    """Return the bytes of vectors as little-endian float32."""
+    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+
+
+def joined(start: bytes, parts: Iterator[bytes], end: bytes) -> bytes:
+    """Join parts of bytes with commas, between `start` and `end`."""
+    whole = [*parts] or [b""]
+    whole[0] = start + whole[0]
+    whole[-1] += end
+    return b",".join(whole)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from minibert._utils.validation import FloatArray, check_indices
+from minibert.serving import protocols as base
 from minibert.serving.embedder import Embedder, TextOptions, encoding_of_ids
 from minibert.serving.engine import Engine
-from minibert.serving.protocols import base
 from minibert.serving.settings import ServiceError
 
 
 class EncodeRequest(base.Struct, kw_only=True):
     """bert-as-service's request; texts are lists of tokens with `is_tokenized`."""
 
-    texts: Annotated[base.Raw, base.any_of(["string"], [["string"]])]
+    texts: base.Raw
     id: int | str | None = None
     is_tokenized: bool = False
     show_tokens: bool = False
@@ -68,8 +68,4 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
     return base.Work(write, prepared, ignored)
 
 
-POSTS: Mapping[str, base.Post] = {
-    "/encode": base.Post(
-        base.Errors("bert", _error), "texts", EncodeRequest, _encode, "Turn texts into vectors, as bert-as-service"
-    )
-}
+POSTS: Mapping[str, base.Post] = {"/encode": base.Post(base.Errors("bert", _error), "texts", EncodeRequest, _encode)}

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from minibert._utils.validation import FloatArray
+from minibert.serving import protocols as base
 from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.protocols import base
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.settings import ServiceError
 from minibert.vectors.similarity import quantize_embeddings
@@ -90,7 +90,6 @@ POSTS: Mapping[str, base.Post] = {
         "texts",
         CohereEmbedRequest,
         functools.partial(_embed, default),
-        "Turn texts into vectors, as Cohere",
     )
     for path, default in (("/v1/embed", ()), ("/v2/embed", ("float",)))
 }

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert._utils.validation import FloatArray
+from minibert.serving import protocols as base
 from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.protocols import base
 from minibert.serving.settings import ServiceError
 
 
 class OllamaEmbedRequest(base.Struct, kw_only=True):
     """Ollama's request for embeddings."""
 
-    input: base.OneOrMore
+    input: base.Raw
     model: str | None = None
     truncate: bool | None = None
     dimensions: int | None = None
@@ -112,7 +112,7 @@ def model_list(engine: Engine) -> dict[str, Any]:
 
 
 POSTS: Mapping[str, base.Post] = {
-    "/api/embed": base.Post(ERRORS, "input", OllamaEmbedRequest, _embed, "Turn texts into vectors, as Ollama"),
-    "/api/embeddings": base.Post(ERRORS, "prompt", OllamaOldRequest, _embed_one, "Turn a text into a vector"),
-    "/api/show": base.Post(ERRORS, "model", OllamaShowRequest, _show, "Describe a model, as Ollama", False),
+    "/api/embed": base.Post(ERRORS, "input", OllamaEmbedRequest, _embed),
+    "/api/embeddings": base.Post(ERRORS, "prompt", OllamaOldRequest, _embed_one),
+    "/api/show": base.Post(ERRORS, "model", OllamaShowRequest, _show, False),
 }

@@ -9,17 +9,17 @@ from typing import Any, Literal
 import numpy as np
 
 from minibert._utils.validation import FloatArray
+from minibert.serving import protocols as base
 from minibert.serving.embedder import Embedder
 from minibert.serving.engine import Engine
 from minibert.serving.models import ServedModel
-from minibert.serving.protocols import base
 from minibert.serving.settings import ServiceError
 
 
 class OpenAIEmbeddingRequest(base.VectorFields, kw_only=True):
     """OpenAI's request for embeddings; the fields beyond OpenAI's are extensions."""
 
-    input: base.Texts
+    input: base.Raw
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
 
@@ -84,5 +84,5 @@ def model_list(engine: Engine) -> dict[str, Any]:
     return {"object": "list", "data": [model_object(served) for served in engine.models.values()]}
 
 
-_POST = base.Post(ERRORS, "input", OpenAIEmbeddingRequest, _embed, "Turn texts into vectors")
+_POST = base.Post(ERRORS, "input", OpenAIEmbeddingRequest, _embed)
 POSTS: Mapping[str, base.Post] = {"/v1/embeddings": _POST, "/embeddings": _POST}

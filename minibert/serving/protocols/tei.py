@@ -8,17 +8,16 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from minibert._utils.validation import FloatArray
+from minibert.serving import protocols as base
 from minibert.serving.classifier import Classifier, ScoreOptions
 from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.models import check_number
-from minibert.serving.protocols import base
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
@@ -30,7 +29,7 @@ from minibert.vectors.similarity import pairwise_cos_sim
 class EmbedRequest(base.VectorFields, kw_only=True):
     """text-embeddings-inference's request for vectors of texts, or of tokens."""
 
-    inputs: base.Texts
+    inputs: base.Raw
     model: str | None = None
 
 
@@ -60,13 +59,7 @@ class SimilarityRequest(base.TruncationFields, kw_only=True):
 class PredictRequest(base.TruncationFields, kw_only=True):
     """text-embeddings-inference's request for the labels of texts, or of pairs of texts."""
 
-    inputs: Annotated[
-        base.Raw,
-        base.any_of(
-            *("string", ["string"], [["string"]]),
-            description="A text, a pair of texts, or a list of lists with one text or two.",
-        ),
-    ]
+    inputs: base.Raw
     model: str | None = None
     raw_scores: bool = False
     priority: base.Priority = None
@@ -95,7 +88,7 @@ class RerankRequest(base.TruncationFields, kw_only=True):
 class TokenizeRequest(base.Struct, kw_only=True):
     """text-embeddings-inference's request for the tokens of texts."""
 
-    inputs: base.OneOrMore
+    inputs: base.Raw
     add_special_tokens: bool = True
     prompt_name: str | None = None
     model: str | None = None
@@ -104,7 +97,7 @@ class TokenizeRequest(base.Struct, kw_only=True):
 class DecodeRequest(base.Struct, kw_only=True):
     """text-embeddings-inference's request for the text of token ids."""
 
-    ids: Annotated[base.Raw, base.any_of(["integer"], [["integer"]])]
+    ids: base.Raw
     skip_special_tokens: bool = True
     model: str | None = None
 
@@ -299,10 +292,6 @@ def _score_options(request: PredictRequest | RerankRequest, scores: str, field: 
 class _Root(base.Post):
     """What the model is for: the one that the request names, else the first."""
 
-    @property
-    def kinds(self) -> tuple[type[msgspec.Struct], ...]:
-        return (EmbedRequest, SimilarityRequest, PredictRequest, RerankRequest)
-
     def read(self, engine: Engine, body: bytes) -> base.Work:
         content, _ = base.decode(body, RootRequest)
         if isinstance(engine.models.served(content.model), Classifier):
@@ -312,19 +301,19 @@ class _Root(base.Post):
         return POSTS[path].read(engine, body)
 
 
-_ROOT = _Root(ERRORS, "inputs", RootRequest, _embed, "What the model is for: vectors, similarities, or scores")
-_RERANK = base.Post(OPENAI_ERRORS, "documents", RerankRequest, _rerank, "Sort texts by how well they answer a query")
+_ROOT = _Root(ERRORS, "inputs", RootRequest, _embed)
+_RERANK = base.Post(OPENAI_ERRORS, "documents", RerankRequest, _rerank)
 
 POSTS: Mapping[str, base.Post] = {
-    "/embed": base.Post(ERRORS, "inputs", EmbedRequest, _embed, "Turn texts into vectors"),
+    "/embed": base.Post(ERRORS, "inputs", EmbedRequest, _embed),
     "/": _ROOT,
     "/invocations": _ROOT,
-    "/embed_all": base.Post(ERRORS, "inputs", EmbedRequest, _embed_all, "Turn texts into vectors of their tokens"),
-    "/similarity": base.Post(ERRORS, "inputs", SimilarityRequest, _similarity, "Compare a sentence with others"),
-    "/tokenize": base.Post(ERRORS, "inputs", TokenizeRequest, _tokenize, "Turn texts into tokens", False),
-    "/decode": base.Post(ERRORS, "ids", DecodeRequest, _decode, "Turn token ids into texts", False),
-    "/predict": base.Post(ERRORS, "inputs", PredictRequest, _predict, "Turn texts or pairs into scores of labels"),
-    "/rerank": base.Post(ERRORS, "texts", RerankRequest, _rerank, "Sort texts by how well they answer a query"),
+    "/embed_all": base.Post(ERRORS, "inputs", EmbedRequest, _embed_all),
+    "/similarity": base.Post(ERRORS, "inputs", SimilarityRequest, _similarity),
+    "/tokenize": base.Post(ERRORS, "inputs", TokenizeRequest, _tokenize, False),
+    "/decode": base.Post(ERRORS, "ids", DecodeRequest, _decode, False),
+    "/predict": base.Post(ERRORS, "inputs", PredictRequest, _predict),
+    "/rerank": base.Post(ERRORS, "texts", RerankRequest, _rerank),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
 }
