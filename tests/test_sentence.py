@@ -155,7 +155,7 @@ def test_bad_arguments(minilm_sentences: SentenceTransformer) -> None:
         {
             ("inputs", TypeError): (
                 *(["a", None], ["a", float("nan")], [["a", "b"]], ["a", 3], ["a", b"b"], np.array([["a"], ["b"]])),
-                *(np.array([1.5]), {"a": "b"}, None, 7, (text for text in ["a"]), b"bytes", np.array("a")),
+                *(np.array([1.5]), {"a": "b"}, None, 7, (text for text in ["a"]), b"bytes"),
             ),
             ("inputs", ValueError): (["a", "b\ud800"], ["ok"] * 1500 + ["\ud800"]),
         },

@@ -18,6 +18,7 @@ from minibert.errors import ModelFormatError
 from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
 from minibert.parity.truth import HALF_PRECISIONS, INPUTS, Padded, Subject, round_to
+from minibert.tokenizer.encodings import pad_rows
 
 FORMAT = 1
 """The number of the format of probe.json."""
@@ -225,8 +226,13 @@ def of_texts(subject: Subject, texts: Sequence[str | tuple[str, str]]) -> dict[s
     if subject.tokenizer is None:
         raise ValueError("The model has no tokenizer; give its ids.")
     rows = [subject.tokenizer(*((one,) if isinstance(one, str) else one), truncation=True) for one in texts]
-    batch = subject.tokenizer.pad(rows, return_tensors="np")
-    return {name: batch[name] for name in INPUTS if name in batch}
+    widths, side = [max(len(row["input_ids"]) for row in rows)] * len(rows), subject.tokenizer.padding_side
+    fills = {"input_ids": subject.tokenizer.pad_token_id or 0}
+    return {
+        name: np.stack(pad_rows([row[name] for row in rows], widths, side, fills.get(name, 0)))
+        for name in INPUTS
+        if name in rows[0]
+    }
 
 
 def check_inputs(

@@ -25,7 +25,6 @@ from minibert.bert.config import check_model_type
 from minibert.checkpoint.files import ModelFiles, check_files, locate
 from minibert.models.options import LoadOptions
 from minibert.tokenizer.encodings import (
-    FILLS,
     PADDING,
     Encoding,
     NoRoomError,
@@ -33,7 +32,6 @@ from minibert.tokenizer.encodings import (
     choose_limit,
     choose_strategy,
     choose_widths,
-    columns_of,
     converted,
     cut,
     cut_windows,
@@ -469,60 +467,6 @@ class BertTokenizer(Vocabulary):
         """
         options |= {"return_token_type_ids": False, "return_attention_mask": False}
         return self(text, text_pair, add_special_tokens=add_special_tokens, **options)["input_ids"]
-
-    def pad(
-        self,
-        encoded_inputs: Any,
-        padding: bool | str = True,
-        max_length: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        padding_side: str | None = None,
-        return_attention_mask: bool | None = None,
-        return_tensors: str | None = None,
-        **harmless: Any,
-    ) -> TokenizedBatch:
-        """Pad the ids of one text or several, which were tokenized before, to one length.
-
-        Parameters
-        ----------
-        encoded_inputs : mapping, or list of B mappings
-            The result of the tokenizer, or its rows. "input_ids", "token_type_ids", "attention_mask" and
-            "special_tokens_mask" are padded; other values are kept as they are.
-        padding, max_length, pad_to_multiple_of, padding_side, return_tensors
-            As in `__call__`. Default of `return_tensors`: arrays and tensors stay what they are.
-        return_attention_mask : bool, optional
-            Make an "attention_mask" if there is none. Default: True.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The ids are not such a mapping or list, or a row is longer than `max_length`.
-        """
-        check_keywords("BertTokenizer.pad", harmless, CALL_KEYWORDS)
-        kind = check_return_tensors(return_tensors)
-        columns, own_kind = columns_of(encoded_inputs)
-        ids = columns["input_ids"]
-        single = bool(ids) and not isinstance(ids[0], list)
-        if single:
-            columns = {name: [value] for name, value in columns.items()}
-        if return_attention_mask is not False and "attention_mask" not in columns:
-            columns["attention_mask"] = [[1] * len(row) for row in columns["input_ids"]]
-        padding = choose_strategy("padding", padding, PADDING)
-        if padding == "max_length":
-            max_length = choose_limit(False, max_length, padding, self.model_max_length)[1]
-        lengths = [len(row) for row in columns["input_ids"]]
-        limits = (padding, "do_not_truncate", max_length, pad_to_multiple_of)
-        widths = choose_widths(lengths, *limits, equal=False, can_pad=self.pad_token_id is not None)
-        if padding != "do_not_pad" and widths:
-            fills = FILLS | {"input_ids": self.pad_token_id or 0}
-            side = self._side(padding_side)
-            for name in columns.keys() & fills.keys():
-                added = [[fills[name]] * (widths[0] - len(row)) for row in columns[name]]
-                rows = zip(columns[name], added, strict=True)
-                columns[name] = [row + more if side == "right" else more + row for row, more in rows]
-        if single:
-            columns = {name: value[0] for name, value in columns.items()}
-        return TokenizedBatch(columns).convert_to_tensors(kind or own_kind)
 
     def __repr__(self) -> str:
         return f"BertTokenizer({len(self)} tokens, model_max_length={self.model_max_length})"

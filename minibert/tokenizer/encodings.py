@@ -7,7 +7,7 @@ padding change its tokenizer, and threads cannot share a tokenizer that changes 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, KeysView, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, KeysView, MutableMapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from minibert._utils.reporting import html_table, token_table, warn_caller
 from minibert._utils.system import require_memory
-from minibert._utils.torch_interop import is_tensor, to_array, to_tensor
+from minibert._utils.torch_interop import to_array, to_tensor
 from minibert._utils.validation import (
     Int64Array,
     brief,
@@ -424,7 +424,7 @@ def converted(name: str, value: Any, kind: str) -> Any:
         return convert(array)
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"{name} cannot become an array ({error}). Pad the rows: tokenizer(..., padding=True), or tokenizer.pad."
+            f"{name} cannot become an array ({error}). Pad the rows: tokenizer(..., padding=True)."
         ) from error
 
 
@@ -432,9 +432,6 @@ def converted(name: str, value: Any, kind: str) -> Any:
 
 PADDING = ("longest", "max_length", "do_not_pad")
 STRATEGIES = ("longest_first", "only_first", "only_second")
-
-FILLS = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
-"""The columns that `BertTokenizer.pad` pads besides input_ids, and the value of padding in each."""
 
 
 def choose_limit(
@@ -475,14 +472,11 @@ def choose_widths(
 
     Rows that are longer than `max_length` keep their length, as in transformers.
     """
-    width = max(lengths, default=0)
+    width, widths = max(lengths, default=0), lengths
     if padding != "do_not_pad":
         if not can_pad:
             raise ValueError("this tokenizer has no padding token; tokenize without padding=.")
         if padding == "max_length" and max_length is not None and lengths:
-            if equal and width > max_length and min(lengths) < width:
-                row = lengths.index(width)
-                raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True.")
             width = max_length
         if multiple is not None:
             multiple = check_int("pad_to_multiple_of", multiple, 1)
@@ -495,14 +489,14 @@ def choose_widths(
         # Ids, types and mask, each of 8 bytes.
         what = f"{counted(len(lengths), 'row')} of {brief(width)} tokens"
         require_memory(3 * 8 * len(lengths) * width, what, "Give a smaller length.")
-        return [max(width, length) for length in lengths]
-    if equal and min(lengths, default=0) < width:
-        shortest = lengths.index(min(lengths))
+        widths = [max(width, length) for length in lengths]
+    if equal and len(set(widths)) > 1:
+        first, last = sorted((lengths.index(min(lengths)), lengths.index(max(lengths))))
         raise ValueError(
-            f"rows of different length do not make an array: row {shortest} has {lengths[shortest]} tokens, "
-            f"row {lengths.index(width)} has {width}; add padding=True."
+            f"rows of different length do not make an array: row {first} has {lengths[first]} tokens, row {last} has "
+            f"{lengths[last]}; add padding=True or truncation=True."
         )
-    return lengths
+    return widths
 
 
 def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
@@ -510,44 +504,4 @@ def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> s
     if isinstance(value, bool):
         return choices[0] if value else choices[-1]
     check_choice(name, value, choices)
-    return value
-
-
-def columns_of(encoded: Any) -> tuple[dict[str, Any], str | None]:
-    """Return a batch, or a list of encodings, as columns of lists, and the kind of the values.
-
-    Returns
-    -------
-    dict of str to list
-    {None, "np", "pt"}
-        "np" or "pt" if the ids are arrays or tensors.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is not such a batch or list, or there are no "input_ids".
-    """
-    if isinstance(encoded, Mapping):
-        columns = dict(encoded)
-    elif isinstance(encoded, Sequence) and encoded and all(isinstance(one, Mapping) for one in encoded):
-        columns = {name: [one[name] for one in encoded] for name in encoded[0]}
-    else:
-        raise TypeError(
-            f"encoded_inputs is {brief(encoded)}; expected the result of the tokenizer, or a list of such results."
-        )
-    if "input_ids" not in columns:
-        raise ValueError(f"encoded_inputs holds {', '.join(map(brief, columns)) or 'nothing'}; it needs 'input_ids'.")
-    ids = columns["input_ids"]
-    first = ids[0] if isinstance(ids, list | tuple) and ids else ids
-    kind = "pt" if is_tensor(first) else "np" if isinstance(first, np.ndarray) else None
-    return {name: _plain(value) for name, value in columns.items()}, kind
-
-
-def _plain(value: Any) -> Any:
-    """Return arrays and tensors, also in lists, as lists of Python numbers."""
-    value = to_array(value)
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
     return value

@@ -79,15 +79,10 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
             return getattr(values, convert)(), False
     if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray | memoryview):
         shape = getattr(values, "shape", None)
-        if getattr(values, "ndim", 1) != 1 and isinstance(shape, tuple):
-            raise TypeError(
-                f"{name} is a {type(values).__name__} of shape {shape}; expected a str, or a list, array or column of "
-                "str, of one dimension. Give one column, df['text'] or x[:, 0]; in a ColumnTransformer name it as "
-                "'text', not ['text']."
-            )
         raise TypeError(
-            f"{name} is a {type(values).__name__}; expected a str, or a list, array or column of str. "
-            "Convert other iterables to a list: list(...)."
+            f"{name} is a {type(values).__name__}{f' of shape {shape}' if shape else ''}; expected a str, or a list, array "
+            "or column of str, of one dimension. Convert other iterables: list(...). Give one column: df['text'] or "
+            "x[:, 0], or in a ColumnTransformer name it as 'text', not ['text']."
         )
     return values, False
 

@@ -44,7 +44,7 @@ OPTIONS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ("a", {"padding": True, "pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of=0"),
     ("a", {"padding": True, "truncation": True, "max_length": 9, "pad_to_multiple_of": 8}, ValueError, "max_length=9"),
     ("a", {"padding": "max_length", "max_length": 2**62}, MemoryError, "tokens"),
-    ([LONG, "a"], {"padding": "max_length", "max_length": 3, "return_tensors": "np"}, ValueError, "max_length=3"),
+    ([LONG, "a"], {"padding": "max_length", "max_length": 3, "return_tensors": "np"}, ValueError, "row 0 has 7"),
 ]  # fmt: skip
 
 
