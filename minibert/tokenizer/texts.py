@@ -80,9 +80,9 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
     if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray | memoryview):
         shape = getattr(values, "shape", None)
         raise TypeError(
-            f"{name} is a {type(values).__name__}{f' of shape {shape}' if shape else ''}; expected a str, or a list, array "
-            "or column of str, of one dimension. Convert other iterables: list(...). Give one column: df['text'] or "
-            "x[:, 0], or in a ColumnTransformer name it as 'text', not ['text']."
+            f"{name} is a {type(values).__name__}{f' of shape {shape}' if shape else ''}; expected a str, or a list, "
+            "array or column of str, of one dimension. Convert other iterables: list(...). Give one column: df['text'] "
+            "or x[:, 0], or in a ColumnTransformer name it as 'text', not ['text']."
         )
     return values, False
 
