@@ -20,7 +20,7 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.bert.ops import LayerNorm
 from minibert.bert.packed import PackedBatch
 from minibert.corpus.embed import embed_corpus
-from minibert.corpus.extract import google_lines
+from minibert.corpus.extract import extract_corpus
 from minibert.corpus.sources import Source
 from tests.support import outcomes
 from tests.support.checkpoints import VOCABULARY, random_checkpoint
@@ -212,7 +212,9 @@ WAYS: dict[str, Callable[[SentenceTransformer, BertTokenizer, Path], Any]] = {
     "encode": lambda sentences, big, folder: encode(sentences, big),
     "encode tokens": lambda sentences, big, folder: encode(sentences, big, output_value="token_embeddings"),
     "embed_tokens": lambda sentences, big, folder: embed_tokens(sentences.model, big, "embeddings"),
-    "google": lambda sentences, big, folder: list(google_lines(sentences.model, big, [(0, "embeddings")], layers=[-1])),
+    "google": lambda sentences, big, folder: extract_corpus(
+        sentences.model, big, [Source(__file__, "text")], folder / "g.jsonl", format="google", layers=[-1]
+    ),
     "a corpus": embed_file,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import minibert
 from minibert._utils.validation import counted
@@ -45,14 +45,8 @@ def add_verbs(verbs: Any) -> None:
         """
     explain = add_verb(verbs, _explain, text, token={"type": _token})
     which = explain.add_mutually_exclusive_group()
-    add_options(which, "--layer L: the layer (default: 0)\n--all: all layers", layer={"dest": "layers", "type": _index})
+    add_options(which, "--layer L: the layer (default: 0)\n--all: all layers", layer={"dest": "layers", "type": int})
     add_model_options(explain)
-
-
-def _index(text: str) -> int:
-    if not re.fullmatch(r"-?[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
 
 
 def _token(text: str) -> int | str:
@@ -95,10 +89,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
         guesses=page_guesses(model, trace, tokenizer) if isinstance(model, BertForMaskedLM) else None,
     ).encode("utf-8")
 
-    def write(file: BinaryIO) -> None:
-        file.write(html)
-
-    write_file(arguments.output, write)
+    write_file(arguments.output, lambda file: file.write(html))
     tokens = sum(map(len, trace.tokens or []))
     report_written(arguments.output, f"a page of {len(html) / 1e6:.2f} MB, {counted(tokens, 'token')}")
 

@@ -109,7 +109,7 @@ def check_file(path: str, suffix: str) -> None:
         check_output(path, (suffix,))
 
 
-def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
+def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
     """Write a file with `write`. It gets its name only when it is complete; "-" means the standard output.
 
     A link is followed. A pipe or a device is written to, never replaced.

@@ -16,7 +16,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -339,23 +339,42 @@ class _GoogleLines(_TokenTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.files = (ShardFile(".jsonl", self.path),)
-        if self.max_length is None:
-            self.max_length = min(_GOOGLE_LENGTH, self.model.config.max_position_embeddings)
-        self.how: dict[str, Any] = {"layers": self.layers, "max_length": self.max_length, "batch_size": self.batch_size}
+        config, self.files = self.model.config, (ShardFile(".jsonl", self.path),)
+        self.states = google_layers(self.layers, config.num_hidden_layers)
+        most = config.max_position_embeddings
+        self.limit = min(_GOOGLE_LENGTH, most) if self.max_length is None else self.max_length
+        if not 3 <= self.limit <= most:
+            raise ValueError(f"max_length={self.limit}; expected 3 to {most} (max_position_embeddings).")
 
     def probe(self) -> npt.NDArray[Any]:
-        ((line, _, _),) = google_lines(self.model, self.tokenizer, [(0, "minibert")], **self.how)
-        return np.array([layer["values"] for layer in json.loads(line)["features"][0]["layers"]]).reshape(-1)
+        _, ids, types, _ = _make(self.tokenizer, "minibert", self.limit)
+        return np.asarray(_compute(self.model, [ids], [types], self.states)[0][0].reshape(-1))
 
     def lines(self, kept: NumberedLines, before: Counts, files: Files, progress: Progress) -> _NumTokens:
         n_tokens = n_cut = 0
-        texts = ((number, input_line.text) for number, input_line in kept)
-        for line, tokens, cut in google_lines(self.model, self.tokenizer, texts, **self.how):
-            files[0].write(f"{line}\n".encode())
-            n_tokens, n_cut = n_tokens + tokens, n_cut + (cut > 0)
-            progress(1)
+        for chunk in in_chunks(kept, self.batch_size):
+            texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
+            made = [_make(self.tokenizer, text, self.limit) for text in texts]
+            computed = _compute(self.model, [one[1] for one in made], [one[2] for one in made], self.states)
+            found = iter(zip(made, computed, strict=True))
+            for number, input_line in chunk:
+                features = None
+                if input_line.text is not None:
+                    (tokens, _, _, cut), values = next(found)
+                    features = [
+                        {"token": token, "layers": self._layers(rows)}
+                        for token, rows in zip(tokens, values, strict=True)
+                    ]
+                    n_tokens, n_cut = n_tokens + len(tokens), n_cut + (cut > 0)
+                files[0].write(f"{json.dumps({'linex_index': number, 'features': features})}\n".encode())
+            progress(len(chunk))
         return n_tokens, n_cut
+
+    def _layers(self, rows: npt.NDArray[Any]) -> list[dict[str, Any]]:
+        return [
+            {"index": layer, "values": [round(value, 6) for value in row.tolist()]}
+            for layer, row in zip(self.layers, rows, strict=True)
+        ]
 
 
 def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, ...]:
@@ -374,61 +393,6 @@ def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, .
                 "embeddings' output does not have a number there."
             )
     return tuple(layer % L + 1 for layer in layers)
-
-
-def google_lines(
-    model: BertModel,
-    tokenizer: BertTokenizer,
-    numbered_texts: Iterable[tuple[int, str | None]],
-    *,
-    layers: Sequence[int] = (-1, -2, -3, -4),
-    max_length: int = 128,
-    batch_size: int = 32,
-) -> Iterator[tuple[str, int, int]]:
-    """Yield for each text its JSON line (without newline), its number of tokens, and how many were cut off.
-
-    Parameters
-    ----------
-    model, tokenizer
-        Of the same model.
-    numbered_texts : iterable of (int, str or None)
-        The value of ``linex_index``, and the text or the pair with " ||| " between. For None the features are null.
-    layers : sequence of int
-        In Google's numbering, see `google_layers`.
-    max_length : int
-        In tokens, [CLS] and [SEP] included. Longer texts are cut; in a pair the longer text is always cut first.
-    batch_size : int
-        Texts that are computed together.
-
-    Raises
-    ------
-    ValueError
-        The model does not have a layer, or does not accept `max_length`.
-    """
-    states = google_layers(layers, model.config.num_hidden_layers)
-    most = model.config.max_position_embeddings
-    if not 3 <= max_length <= most:
-        raise ValueError(f"max_length={max_length}; expected 3 to {most} (max_position_embeddings).")
-    for chunk in in_chunks(numbered_texts, batch_size):
-        made = [_make(tokenizer, text, max_length) for _, text in chunk if text is not None]
-        computed = _compute(model, [one[1] for one in made], [one[2] for one in made], states)
-        found = iter(zip(made, computed, strict=True))
-        for number, text in chunk:
-            if text is None:
-                yield json.dumps({"linex_index": number, "features": None}), 0, 0
-                continue
-            (tokens, _, _, n_cut), values = next(found)
-            features = [
-                {
-                    "token": token,
-                    "layers": [
-                        {"index": layer, "values": [round(value, 6) for value in vector.tolist()]}
-                        for layer, vector in zip(layers, of_token, strict=True)
-                    ],
-                }
-                for token, of_token in zip(tokens, values, strict=True)
-            ]
-            yield json.dumps({"linex_index": number, "features": features}), len(tokens), n_cut
 
 
 def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], IntArray, IntArray, int]:

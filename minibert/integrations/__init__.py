@@ -19,7 +19,6 @@ _CLASSES = {
     "HaystackTextEmbedder": ("haystack", "haystack-ai"),
     "KeyBERTBackend": ("bertopic_keybert", "keybert"),
     "LangChainEmbeddings": ("langchain", "langchain-core"),
-    "LlamaIndexEmbedding": ("llama_index", "llama-index-core"),
 }
 __all__ = list(_CLASSES)
 

@@ -72,27 +72,6 @@ def test_a_model_that_is_given_directly_is_not_replaced_silently(
     assert "select a correct SentenceTransformers model" in run_client(program, tmp_path / "a", minilm_folder)["value"]
 
 
-def test_llama_index(tmp_path: Path, minilm_folder: Path) -> None:
-    needs("llama-index-core")
-    program = """
-        import asyncio
-        from llama_index.core import Document, VectorStoreIndex
-        from minibert.integrations import LlamaIndexEmbedding
-        model = LlamaIndexEmbedding(MODEL, encode_options={"normalize_embeddings": True}, embed_batch_size=4)
-        again = LlamaIndexEmbedding.from_dict(model.to_dict())
-        index = VectorStoreIndex.from_documents([Document(text=text) for text in TEXTS], embed_model=model)
-        found = [node.text for node in index.as_retriever(similarity_top_k=2).retrieve("sleeping animals")]
-        answer([model.get_text_embedding_batch(TEXTS), asyncio.run(again.aget_query_embedding(TEXTS[0])),
-                again.model_name == model.model_name == MODEL, again.encode_options, found])
-        """
-    vectors, query, same_name, options, found = run_client(program, tmp_path, minilm_folder)["value"]
-    model = SentenceTransformer(minilm_folder)
-    assert_close(vectors, model.encode_document(TEXTS).tolist())
-    assert_close(query, model.encode_query(TEXTS[0]).tolist())
-    assert (same_name, options) == (True, {"normalize_embeddings": True})
-    assert set(found) == {"The kitten naps on the mat.", "A cat sleeps."}
-
-
 def test_haystack(tmp_path: Path, minilm_folder: Path) -> None:
     needs("haystack-ai")
     program = """

@@ -32,8 +32,8 @@ FIRST_KEYS = 3
 # All probs are kept up to this number; beyond it, the largest of each row.
 _DENSE_PROBS = 1_000_000
 # Entries that are kept then, over all rows; and the most of one row.
-_SPARSE_ENTRIES = 900_000
-_MOST_OF_ROW, _LEAST_OF_ROW = 16, 2
+_SPARSE_ENTRIES = 750_000
+_MOST_OF_ROW, _LEAST_OF_ROW = 14, 2
 # Cosines between all pairs of tokens are kept if they are not more than this; else those between the first places of
 # each word that occurs more than once.
 _MOST_COSINES = 150_000
@@ -245,7 +245,7 @@ def _attention(
     found: dict[str, Any] = {
         "probs": payload.add("attention", "mille", probs),
         "columns": None if kept == length else payload.add("attention", "whole", columns),
-        "first": payload.add("attention", "share", first),
+        "first": payload.add("attention", "f24", first),
         "measures": payload.add("attention", "f24", measures),
     }
     if not np.isnan(weighted).all():

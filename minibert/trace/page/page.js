@@ -54,7 +54,6 @@ const read = (entry) => {
       if (entry.kind === "whole") data[i] = whole - 1000;
       else if (entry.kind === "digits") data[i] = half(whole) / 64;
       else if (whole === 65535) data[i] = NaN;
-      else if (entry.kind === "share") data[i] = whole === 65534 ? 0 : (100 + (whole & 1023)) / 10 ** (2 + (whole >> 10));
       else data[i] = (entry.kind === "mille" ? whole : whole - 1000) / 1000;
     }
   }

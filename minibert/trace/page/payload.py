@@ -1,12 +1,11 @@
 """The arrays of the page as few bytes that a browser can read. page.js reads the kinds of numbers defined here.
 
-A number is kept in one of six kinds, two bytes each, or three for "f24":
+A number is kept in one of five kinds, two bytes each, or three for "f24":
 
     "f24"    float32 rounded to its 24 leading bits: relative error at most 2^-16
     "digits" 64 times the number rounded to 3 digits, as float16, which is finer than these, so the 3 digits stay; the
              factor is for small numbers: below 1e-6 there are fewer digits
     "mille"  a share from 0 to 1 as round(1000 share)
-    "share"  a share from 0 to 1 with 3 digits, down to 1e-30: (100 + m) / 10^(2 + e) as 1024 e + m; 0 as 65534
     "cos"    a cosine, as round(1000 (cosine + 1)): the three digits that the page shows, rounded once
     "whole"  an int, plus 1000
 
@@ -23,7 +22,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
 
-_NOT_A_NUMBER, _ZERO = 65535, 65534
+_NOT_A_NUMBER = 65535
 # Larger numbers are not kept in float16.
 _LARGEST_DIGITS = 900.0
 _FACTOR = 64.0
@@ -68,8 +67,6 @@ def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
         return _by_significance((three_digits(array) * _FACTOR).astype("<f2"), 2).tobytes()
     if kind == "whole":
         return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
-    if kind == "share":
-        return _by_significance(_decimal(array), 2).tobytes()
     scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 1000.0)
     return _by_significance(np.where(np.isnan(scaled), _NOT_A_NUMBER, scaled).astype("<u2"), 2).tobytes()
 
@@ -77,16 +74,6 @@ def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
 def mille(shares: FloatArray) -> FloatArray:
     """Return round(1000 share); NaN and infinity give NaN."""
     return np.where(np.isfinite(shares), np.rint(1000.0 * shares).clip(0, 1000), np.nan)
-
-
-def _decimal(shares: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """Return the three digits and the negative exponent of each share as 1024 e + m."""
-    x = three_digits(shares)
-    some = np.isfinite(x) & (x > 0)
-    exponent = -np.floor(np.log10(x, out=np.zeros_like(x), where=some) + 1e-9)
-    digits = np.rint(np.where(some, x, 1.0) * 10.0 ** (2 + exponent))
-    whole = 1024 * exponent + digits - 100
-    return np.where(some, whole, np.where(np.isfinite(x), _ZERO, _NOT_A_NUMBER)).astype("<u2")
 
 
 def three_digits(x: npt.NDArray[Any]) -> FloatArray:
