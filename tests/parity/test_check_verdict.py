@@ -13,9 +13,9 @@ from benchmarks.hashes import random_model
 from minibert import BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.comparison import LARGEST, RMS
-from minibert.parity.diagnosis.catalogue import simulate
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.truth import Subject, Values, measure_units, round_to
-from tests.parity.conftest import Case
+from tests.parity.conftest import Case, states_of_theirs
 from tests.support.checkpoints import sentence_model
 
 HALVES = ("float16", "bfloat16")
@@ -25,14 +25,6 @@ def theirs(folder: Path) -> Any:
     from transformers import BertModel as Original
 
     return Original.from_pretrained(folder, attn_implementation="eager").eval()
-
-
-def states_of_theirs(model: Any, inputs: dict[str, Any]) -> list[np.ndarray]:
-    import torch
-
-    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
-    with torch.inference_mode():
-        return [state.float().numpy() for state in model(**tensors, output_hidden_states=True).hidden_states]
 
 
 def test_our_own_values_are_equal_bit_for_bit(case: Case) -> None:
@@ -55,12 +47,14 @@ def test_the_first_wrong_name_is_the_first_in_the_order_of_the_forward_pass(case
         report.raise_for_divergence()
 
 
-def test_one_wrong_number_is_found_with_its_place(case: Case) -> None:
+@pytest.mark.parametrize("value", [1e-3, np.nan, np.inf])
+def test_one_wrong_number_is_found_with_its_place(case: Case, value: float) -> None:
     dump = case.states
-    dump["hidden_states.1"][4, 2, 7] += np.float32(1e-3)
+    dump["hidden_states.1"][4, 2, 7] += np.float32(value)
     (row,) = [row for row in case.check(dump).names if row.level == "wrong"]
     assert (row.name, row.at) == ("encoder.layer.0", (4, 2, 7))
-    assert row.largest == pytest.approx(1e-3, rel=1e-3) == row.value - row.true
+    assert row.largest == pytest.approx(value, rel=1e-3, nan_ok=True) == row.value - row.true
+    assert np.isfinite(value) or str(row.ratio) == str(value)
 
 
 def test_only_places_that_are_not_masked_count(case: Case) -> None:
@@ -71,34 +65,16 @@ def test_only_places_that_are_not_masked_count(case: Case) -> None:
             array[hidden] = np.nan
         elif array.ndim == 4:
             array[np.broadcast_to((hidden[:, :, None] | hidden[:, None, :])[:, None], array.shape)] = 7
-    report = case.check(dump)
-    assert report.verdict == "bits"
-    assert "masked hold numbers" in str(report)
+    assert case.check(dump).verdict == "bits"
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_number_that_is_not_finite_is_wrong(case: Case, value: float) -> None:
-    dump = case.states
-    dump["hidden_states.2"][0, 3, 5] = value
-    report = case.check(dump)
-    assert (report.verdict, report.first, report.names[-1].at) == ("wrong", "encoder.layer.1", (0, 3, 5))
-    assert str(report.names[-1].largest) == str(report.names[-1].ratio) == str(np.abs(value))
-
-
-@pytest.mark.parametrize(
-    ("cut", "said"),
-    [
-        (np.s_[:, :20], "has shape (5, 20, 24); expected (5, 24, 24). It was not compared."),
-        (np.s_[:4], "It has 4 texts, and the inputs have 5: were these the inputs?"),
-    ],
-)
-def test_a_name_that_was_not_compared_is_in_the_headline(case: Case, cut: Any, said: str) -> None:
+@pytest.mark.parametrize("cut", [np.s_[:, :20], np.s_[:4]])
+def test_a_name_that_was_not_compared_is_in_the_headline(case: Case, cut: Any) -> None:
     dump = case.states
     for name in ("hidden_states.0", "hidden_states.2"):
         report = case.check({**dump, name: dump[name][cut]})
         assert (len(report.names), report.misfits) == (len(dump) - 1, [name])
         assert name in str(report).splitlines()[0]
-        assert said in str(report)
     with pytest.raises(parity.NothingComparedError):
         case.check({name: dump[name][cut] for name in ("hidden_states.0", "hidden_states.2")})
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,15 @@ import numpy as np
 import pytest
 
 from benchmarks.checkpoints import random_checkpoint
-from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, combinations, try_mistakes
-from minibert import BertModel
+from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, try_mistakes
+from minibert import BertModel, load, parity
 from minibert.parity.diagnosis import formulas
-from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.findings import Finding
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
-
-
-def findings(subject: Subject, port: Mapping[str, np.ndarray]) -> list[Finding]:
-    return subject.diagnose(port)
+from minibert.parity.diagnosis.simulation import simulate
+from minibert.parity.truth import VECTOR
+from tests.support.head_models import make_model
 
 
 def simulated(subject: Subject, mistake: Any, dump: str = "all names") -> dict[str, np.ndarray]:
@@ -32,7 +30,7 @@ def assert_unchanged(subject: Subject, id: str, dump: str) -> None:
     """A mistake that does not change a dump is within the budget there, and nothing is said about it."""
     port = simulated(subject, MISTAKES[id], dump)
     assert all(subject.ratio(name, array) <= BUDGET for name, array in port.items())
-    assert findings(subject, port) == []
+    assert subject.diagnose(port) == []
 
 
 def said(found: Sequence[Finding]) -> list[tuple[str, ...]]:
@@ -76,17 +74,17 @@ def test_no_wrong_claim_from_one_array(subject: Subject, id: str, dump: str) -> 
 
 
 def test_nothing_is_said_about_a_right_port(subject: Subject) -> None:
-    assert findings(subject, simulated(subject, ())) == []
-    assert findings(subject, {}) == []
+    assert subject.diagnose(simulated(subject, ())) == []
+    assert subject.diagnose({}) == []
 
 
 def test_a_mistake_in_one_layer(subject: Subject) -> None:
     for dump in ("all names", "hidden states"):
-        (found,) = findings(subject, simulated(subject, "G1.tanh@1", dump))
+        (found,) = subject.diagnose(simulated(subject, "G1.tanh@1", dump))
         assert found.mistake == "G1.tanh"
         assert found.text.endswith("in layer 1 only")
         assert found.explained > 0.999
-    (found,) = findings(subject, simulated(subject, "G1.tanh"))
+    (found,) = subject.diagnose(simulated(subject, "G1.tanh"))
     assert found.text.endswith("in all 3 layers")
     assert found.names == tuple(f"encoder.layer.{i}.intermediate" for i in range(3))
     assert ".gelu_erf()" in found.remedy
@@ -94,15 +92,9 @@ def test_a_mistake_in_one_layer(subject: Subject) -> None:
 
 def test_alternatives_are_listed_with_what_would_tell(subject: Subject) -> None:
     """The last state alone: before its LayerNorm, or without it, is the same array."""
-    (found,) = findings(subject, simulated(subject, "N4.last", "last state"))
+    (found,) = subject.diagnose(simulated(subject, "N4.last", "last state"))
     assert set(found.candidates) == {"H1.before-norm", "N4.last"}
     assert found.separate
-    inputs = {name: array[1:4] for name, array in subject.inputs.items()}  # no row with a second segment
-    small = Subject.of("small", subject.model, 14, 3)
-    small = dataclasses.replace(small, inputs=inputs, padded=subject.padded.cut([1, 2, 3]))
-    small = dataclasses.replace(small, truth={name: array[1:4] for name, array in subject.truth.items()})
-    (found,) = findings(small, {name: array[1:4] for name, array in simulated(subject, "E1.second").items()})
-    assert found.mistake == "E1.second"
 
 
 # --- several ----------------------------------------------------------------------------------------------------------
@@ -113,7 +105,7 @@ PAIRS = ("G1.tanh+N1.1e-5", "A5.none+C1.before-norm", "E1.first+N3.unbiased", "A
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
 @pytest.mark.parametrize("ids", [*PAIRS, "G1.tanh+A7.causal+N3.unbiased", "E3.plus-1+A2.heads+W2.output.dense"])
 def test_several_at_once(subject: Subject, ids: str, dump: str) -> None:
-    found = findings(subject, simulated(subject, ids.split("+") if "@" not in ids else ids, dump))
+    found = subject.diagnose(simulated(subject, ids.split("+") if "@" not in ids else ids, dump))
     wanted = {id.split("@")[0] for id in ids.split("+")}
     assert {finding.mistake for finding in found} == wanted
 
@@ -122,18 +114,8 @@ def test_what_llama_cpp_does_with_a_file_in_float16(subject: Subject) -> None:
     """The table of words is in float16, those of positions and types are not; the dump begins at their sum."""
     port = simulated(subject, ("E1.first", "D2.float16-words"))
     port = {name: value for name, value in port.items() if name.startswith(("embeddings.LayerNorm", "encoder"))}
-    found = findings(subject, port)
+    found = subject.diagnose(port)
     assert {finding.mistake for finding in found} == {"E1.first", "D2.float16-words"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 3])
-def test_drawn_sets_of_mistakes(subject: Subject, count: int) -> None:
-    for dump, least in (("all names", 0.95), ("hidden states", 0.75)):
-        results = [try_mistakes(subject, dump, mistakes) for mistakes in combinations(count, 20)]
-        verdicts = [result.verdict for result in results if result is not None]
-        assert verdicts.count("wrong") == 0
-        assert verdicts.count("first") >= least * len(verdicts), verdicts
 
 
 # --- what is read from the port's values ------------------------------------------------------------------------------
@@ -144,7 +126,7 @@ def test_drawn_sets_of_mistakes(subject: Subject, count: int) -> None:
 def test_a_number_that_the_catalogue_does_not_have_gets_no_other_name(
     subject: Subject, mistake: Mistake, dump: str
 ) -> None:
-    assert {finding.mistake for finding in findings(subject, simulated(subject, mistake, dump))} == {""}
+    assert {finding.mistake for finding in subject.diagnose(simulated(subject, mistake, dump))} == {""}
 
 
 def test_other_ids_are_read_from_the_embeddings(subject: Subject) -> None:
@@ -152,7 +134,7 @@ def test_other_ids_are_read_from_the_embeddings(subject: Subject) -> None:
     ids[0, 3], ids[3, 7] = 1, 9
     for record in ("*", "hidden_states.*"):
         port = simulate(subject.model, {**subject.inputs, "input_ids": ids}, ODD_FIRST, record=record)
-        (found,) = findings(subject, port)
+        (found,) = subject.diagnose(port)
         assert found.mistake == "T1.ids"
         assert f"at row 0, column 3 it has 1, the inputs have {subject.inputs['input_ids'][0, 3]}" in found.text
 
@@ -174,7 +156,7 @@ def corruption(symbol: str, size: float, layer: int) -> Mistake:
 @pytest.mark.parametrize("symbol", ["query", pytest.param("value", marks=pytest.mark.slow), "intermediate_dense"])
 def test_a_corrupt_weight_has_no_known_cause(subject: Subject, symbol: str, size: float) -> None:
     for dump in DUMPS:
-        found = findings(subject, simulated(subject, corruption(symbol, size, 1), dump))
+        found = subject.diagnose(simulated(subject, corruption(symbol, size, 1), dump))
         assert said(found) in ([], [()]), dump
         for finding in found:
             assert finding.explained == 0
@@ -193,7 +175,7 @@ def test_several_mistakes_at_once_are_tried_for_three_names_only(subject: Subjec
     names = [f"encoder.layer.{i}.{part}" for i in range(2) for part in ("attention.self.query", "output.dense")]
     for name in names:
         port[name] += np.random.default_rng(0).standard_normal(port[name].shape).astype(np.float32)
-    found = findings(subject, port)
+    found = subject.diagnose(port)
     assert set(names) <= {name for finding in found for name in finding.names}
     assert any("Combinations of mistakes were not tried for" in finding.text for finding in found)
 
@@ -202,7 +184,7 @@ def test_another_checkpoint_is_suggested(subject: Subject, tmp_path: Path) -> No
     folder = random_checkpoint(tmp_path, num_hidden_layers=3, type_vocab_size=3, seed=5)
     other = simulate(BertModel.from_pretrained(folder, backend="numpy"), subject.inputs, ODD_FIRST, record=["*"])
     for record in (["embeddings", "encoder.layer.2"], ["encoder.layer.2"]):
-        found = findings(subject, {name: other[name] for name in record})
+        found = subject.diagnose({name: other[name] for name in record})
         assert said(found)[0] == ()
         assert "other ids or another checkpoint" in found[0].remedy
 
@@ -211,20 +193,13 @@ def test_a_dump_of_zeros(subject: Subject) -> None:
     """A port whose buffers were never filled."""
     zeros = {name: np.zeros_like(array) for name, array in simulated(subject, (), "hidden states").items()}
     for port in (zeros, {"encoder.layer.2": zeros["encoder.layer.2"]}):
-        found = findings(subject, port)
+        found = subject.diagnose(port)
         assert {*said(found)} == {()}
         assert found[0].names[0] == next(iter(port))
 
 
-def test_a_mask_that_is_read_as_a_length(subject: Subject) -> None:
-    for dump in ("all names", "hidden states", "last state"):
-        (found,) = findings(subject, simulated(subject, "A6.length", dump))
-        assert found.mistake == "A6.length"
-        assert "onnxruntime" in found.remedy
-
-
 def test_a_corrupt_weight_beside_a_mistake(subject: Subject) -> None:
-    found = findings(subject, simulated(subject, ["G1.tanh", corruption("value", 0.01, 2)]))
+    found = subject.diagnose(simulated(subject, ["G1.tanh", corruption("value", 0.01, 2)]))
     assert said(found) == [("G1.tanh",), ()]
     assert found[1].names == ("encoder.layer.2.attention.self.value",)
 
@@ -233,9 +208,106 @@ def test_what_differs_is_described(subject: Subject) -> None:
     right = simulated(subject, ())
     name = "encoder.layer.1.attention.self.value"
     scaled = {**right, "encoder.layer.1.output.dense": right["encoder.layer.1.output.dense"] * np.float32(1.5)}
-    assert "it is 1.5 times the right value" in findings(subject, scaled)[0].text
+    assert "it is 1.5 times the right value" in subject.diagnose(scaled)[0].text
     one_row = {**right, "pooler": right["pooler"].copy()}
     one_row["pooler"][2] += 1
-    assert findings(subject, one_row)[0].names == ("pooler",)
+    assert subject.diagnose(one_row)[0].names == ("pooler",)
     broken = {**right, name: np.full_like(right[name], np.nan)}
-    assert findings(subject, broken)[0].names[0] == name
+    assert subject.diagnose(broken)[0].names[0] == name
+
+
+@pytest.fixture(scope="session")
+def long(subject: Subject) -> Subject:
+    """The rows of `subject`, and one of 80 tokens."""
+    inputs = {name: np.pad(array, ((0, 1), (0, 66))) for name, array in subject.inputs.items()}
+    inputs["input_ids"][-1] = np.random.default_rng(1).integers(5, subject.model.config.vocab_size, 80)
+    inputs["attention_mask"][-1] = 1
+    return Subject.of_inputs("long", subject.model, inputs)
+
+
+# --- long rows --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dump", DUMPS)
+def test_a_cut_text_is_named(long: Subject, dump: str) -> None:
+    port = simulate(long.model, long.inputs, [ODD_FIRST, MISTAKES["P4.cut-64"]], record=DUMPS[dump])
+    found = long.diagnose(port)
+    assert found[0].mistake == "P4.cut-64"
+    assert "64 tokens" in found[0].text
+
+
+def test_a_vector_of_a_row_with_padding_on_the_left_counts(subject: Subject) -> None:
+    assert not subject.padded.mask[3, 0]
+    port = simulate(subject.model, subject.inputs, (), record=VECTOR)
+    assert subject.ratio(VECTOR, port[VECTOR]) < 4
+    port[VECTOR][3] += 1e-3
+    assert subject.ratio(VECTOR, port[VECTOR]) > 1000
+    assert subject.diagnose(port)
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_the_gelu_of_torch_is_not_a_finding(subject: Subject) -> None:
+    """Its erf is some units in the last place away from -1, which x / 2 (1 + erf) makes large beside the result."""
+    import torch
+
+    port = simulate(subject.model, subject.inputs, "A3.merge")
+    for i in range(3):
+        name = f"encoder.layer.{i}.intermediate"
+        port[name] = torch.nn.functional.gelu(torch.from_numpy(port[f"{name}.dense"])).numpy()
+    assert {finding.mistake for finding in subject.diagnose(port)} == {"A3.merge"}
+
+
+@pytest.mark.parametrize("change", [0.0, 1e30, np.nan, np.inf])
+def test_numbers_that_are_far_from_all_others(subject: Subject, change: float) -> None:
+    """No error, no warning, no cause that is not one; NaN is counted, and takes no simulation."""
+    dump = simulate(subject.model, subject.inputs, (), record="hidden_states.*")
+    with np.errstate(all="ignore"):
+        dump = {name: array * np.float32(change) for name, array in dump.items()}
+    report = parity.check(subject.model, dump, subject.inputs)
+    assert report.verdict == "wrong"
+    assert {finding.mistake for finding in report.diagnosis} == {""}
+    assert np.isfinite(change) or len(report.diagnosis) == 1
+    assert ("values that are not finite" in report.diagnosis[0].text) == (not np.isfinite(change))
+    assert "bfloat16" not in report.diagnosis[0].text
+    assert str(report)
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    folder = tmp_path_factory.mktemp("heads")
+
+    def made(name: str) -> Any:
+        if not (folder / name).exists():
+            make_model(folder / name, name)
+        return load(folder / name, backend="numpy")
+
+    return made
+
+
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertForTokenClassification"])
+def test_a_wrong_head_is_named(heads: Callable[[str], Any], name: str) -> None:
+    model = heads(name)
+    inputs = parity.probe(model).inputs
+    dump = dict(model.trace(**inputs, record=["last_hidden_state", "classifier"]))
+    dump["classifier"] = np.exp(dump["classifier"])
+    for port in (dump, {"logits": dump["classifier"]}):
+        report = parity.check(model, port, inputs)
+        assert (report.verdict, report.first) == ("wrong", "classifier")
+        (found,) = report.diagnosis
+        assert (found.mistake, found.names) == ("", ("classifier",))
+
+
+def test_a_right_head_after_a_wrong_encoder_is_not_named(heads: Callable[[str], Any]) -> None:
+    model = heads("BertForTokenClassification")
+    inputs = parity.probe(model).inputs
+    dump = simulate(model, inputs, "G1.tanh", record="hidden_states.*")
+    head = model.weights.head.classifier
+    last = max(dump, key=lambda name: (name.count("."), name))
+    dump["classifier"] = dump[last] @ head.weight.T + head.bias
+    found = parity.check(model, dump, inputs).diagnosis
+    assert [finding.mistake for finding in found] == ["G1.tanh"]

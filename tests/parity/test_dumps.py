@@ -9,6 +9,7 @@ import os
 import pickle
 import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,11 @@ from minibert.parity.dumps import SUFFIXES, as_dump, read_dump
 from tests.parity.conftest import Case
 
 QUERY = "encoder.layer.1.attention.self.query"
-BFLOAT16 = np.array([0, 0x3F80, 0x4000, 0x4040], "<u2")  # 0 to 3
 VALUES = {"hidden_states.0": np.arange(24, dtype=np.float32).reshape(2, 3, 4), "ids": np.array([[1, 2]])}
 
 
 def same(found: dict[str, Any], expected: dict[str, Any] = VALUES) -> None:
-    assert list(found) == list(expected) or set(found) == set(expected)
+    assert set(found) == set(expected)
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
         np.testing.assert_array_equal(found[name], array)
@@ -39,20 +39,31 @@ def same(found: dict[str, Any], expected: dict[str, Any] = VALUES) -> None:
 # --- formats ----------------------------------------------------------------------------------------------------------
 
 
-def test_npz_and_safetensors(tmp_path: Path) -> None:
-    saves = {"a.npz": np.savez, "b.npz": np.savez_compressed}
-    for name, save in saves.items():
-        save(tmp_path / name, **VALUES)
-        same(read_dump(tmp_path / name))
-    safetensors.numpy.save_file(VALUES, tmp_path / "a.safetensors")
-    same(read_dump(tmp_path / "a.safetensors"))
+def each_in_a_file(folder: Path) -> None:
+    folder.mkdir()
+    for name, array in VALUES.items():
+        safetensors.numpy.save_file({name: array}, folder / f"{name}.safetensors")
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "a.npz": lambda path: np.savez(path, **VALUES),
+    "b.npz": lambda path: np.savez_compressed(path, **VALUES),
+    "a.safetensors": lambda path: safetensors.numpy.save_file(VALUES, path),
+    "folder": each_in_a_file,
+    "a.json": lambda path: path.write_text(json.dumps({name: array.tolist() for name, array in VALUES.items()})),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_arrays_by_name(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    same(read_dump(tmp_path / name))
+
+
+def test_bfloat16(tmp_path: Path) -> None:
     half = {"x": torch.tensor([1.5, -2.0, 3.140625], dtype=torch.bfloat16)}
     safetensors.torch.save_file(half, tmp_path / "b.safetensors")
     same(read_dump(str(tmp_path / "b.safetensors")), {"x": half["x"].float().numpy()})
-    (tmp_path / "folder").mkdir()
-    for name, array in VALUES.items():
-        safetensors.numpy.save_file({name: array}, tmp_path / "folder" / f"{name}.safetensors")
-    same(read_dump(tmp_path / "folder"))
 
 
 @pytest.mark.parametrize("dtype", ["<f8", ">f4", "<f2", ">i8", "|u1"])
@@ -67,15 +78,11 @@ def test_one_npy_and_a_folder_of_them(tmp_path: Path, dtype: str) -> None:
     same(read_dump(tmp_path), {"layer_00": expected, "encoder.layer.1": expected})
 
 
-def test_json_as_nested_lists(tmp_path: Path) -> None:
-    array = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
-    ragged = [[[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]]]
-    (tmp_path / "a.json").write_text(json.dumps({"x": array.tolist(), "texts": ragged}))
-    found = read_dump(tmp_path / "a.json")
-    same({"x": found["x"]}, {"x": array})
-    assert [one.shape for one in found["texts"]] == [(1, 2), (2, 2)]
-    (tmp_path / "vectors.json").write_text(json.dumps([[0.5, 1.0], [2.0, 3.0]]))
-    same(read_dump(tmp_path / "vectors.json"), {"vectors": np.array([[0.5, 1], [2, 3]], np.float32)})
+def test_json_with_ragged_lists_or_a_list_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"texts": [[[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]]]}))
+    assert [one.shape for one in read_dump(tmp_path / "a.json")["texts"]] == [(1, 2), (2, 2)]
+    (tmp_path / "vectors.json").write_text(json.dumps([[0.5, 1.0], [0.1, 3.0]]))
+    same(read_dump(tmp_path / "vectors.json"), {"vectors": np.array([[0.5, 1], [0.1, 3]], np.float32)})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +94,7 @@ def test_json_as_nested_lists(tmp_path: Path) -> None:
         {
             "shape": [2, 2],
             "dtype": "bf16",
-            "data": base64.b64encode(BFLOAT16).decode(),
+            "data": base64.b64encode(np.array([0, 0x3F80, 0x4000, 0x4040], "<u2")).decode(),
         },
     ],
 )
@@ -137,10 +144,10 @@ def test_raw_numbers_and_saved_traces_need_no_shape(tmp_path: Path, case: Case) 
     for suffix in (".npz", ".safetensors"):
         case.trace.save(tmp_path / f"trace{suffix}")
         assert case.check(tmp_path / f"trace{suffix}").verdict == "bits"
-        (tmp_path / f"trace{suffix}").unlink()
+    (tmp_path / "raw").mkdir()
     for name, value in case.trace.items():
-        value.astype("<f4").tofile(tmp_path / f"{name}.bin")
-    report = case.check(tmp_path)
+        value.astype("<f4").tofile(tmp_path / "raw" / f"{name}.bin")
+    report = case.check(tmp_path / "raw")
     assert (report.verdict, len(report.names), report.unknown) == ("bits", len(case.trace), [])
 
 
@@ -191,17 +198,13 @@ LAYOUTS: dict[str, tuple[str, Any]] = {
     "usual": ("hidden_states.1", lambda x: x),
     "(S, B, H)": ("hidden_states.1", lambda x: x.swapaxes(0, 1)),
     "(B, H, S)": ("hidden_states.1", lambda x: x.swapaxes(1, 2)),
-    "(B S, H)": ("hidden_states.1", lambda x: x.reshape(-1, 24)),
     "(H, B S)": ("hidden_states.1", lambda x: x.reshape(-1, 24).T),
     "numbers without a shape, (B, S, H)": ("hidden_states.1", lambda x: x.reshape(-1)),
-    "numbers without a shape, (S, B, H)": ("hidden_states.1", lambda x: x.swapaxes(0, 1).reshape(-1)),
     "with an axis of 1": ("hidden_states.1", lambda x: x[None]),
     "28 columns instead of 24": ("hidden_states.1", lambda x: np.pad(x, ((0, 0), (0, 4), (0, 0)))),
     "(B, A, S, D)": (QUERY, lambda x: x.reshape(5, 24, 3, 8).swapaxes(1, 2)),
     "(B, S, A, D)": (QUERY, lambda x: x.reshape(5, 24, 3, 8)),
-    "(S, B, A, D)": (QUERY, lambda x: x.reshape(5, 24, 3, 8).swapaxes(0, 1)),
     "(A, B, S, S)": ("attentions.0", lambda x: x.swapaxes(0, 1)),
-    "(B, S, A, S)": ("attentions.0", lambda x: x.swapaxes(1, 2)),
     "(B, S, S, A)": ("attentions.0", lambda x: x.transpose(0, 2, 3, 1)),
     "(B A, S, S)": ("attentions.0", lambda x: x.reshape(-1, 24, 24)),
 }
@@ -286,20 +289,15 @@ NPZ = bytes_of(np.savez, **{"hidden_states.0": np.zeros((2, 3, 4), np.float32)})
 HOSTILE = {
     "empty.npz": b"",
     "cut.npz": NPZ[:-30],
-    "text.npz": b"hello",
     "objects.npy": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"\x80\x04N."),
     "huge.npy": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 4000000000), }", b"1234"),
-    "negative.npy": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4), }", b"1234"),
     "code.npy": npy("__import__('os').abort()"),
-    "format9.npy": b"\x93NUMPY\x09\x00",
     "complex.npy": npy("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", bytes(8)),
     "text.npy": npy("{'descr': '<U1', 'fortran_order': False, 'shape': (1,), }", bytes(4)),
     "record.npy": npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", bytes(4)),
     "inner.npz": zipped("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9, 9), }", b"12")),
     "other.npz": zipped("a.txt", b"hello"),
-    "short.safetensors": b"\x10\x00\x00\x00\x00\x00\x00\x00{}",
     "long.safetensors": b"\xff" * 16,
-    "list.safetensors": (2).to_bytes(8, "little") + b"[]",
     "f8.safetensors": (61).to_bytes(8, "little")
     + b'{"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}   '
     + b"1",
@@ -311,9 +309,7 @@ HOSTILE = {
     "base64.json": b'{"a": {"shape": [1], "data": "*"}}',
     "dtype.json": b'{"a": {"shape": [1], "dtype": "object", "data": [1]}}',
     "nested.json": b'{"a": {"shape": [1], "data": [[1]]}}',
-    "nothing.json": b"{}",
     "values.csv": b"1,2",
-    "values": b"1,2",
 }
 EXPLAINED = {
     r"is not a JSON number\. Find the first step of the port": {
@@ -331,8 +327,6 @@ EXPLAINED = {
     "levels of lists": {
         "first.json": f'{{"embeddings": {DEEP}}}'.encode(),
         "second.json": f'{{"embeddings": [[1], {DEEP}]}}'.encode(),
-        "embeddings.json": DEEP.encode(),
-        "forty.json": b'{"embeddings": ' + b"[" * 40 + b"1" + b"]" * 40 + b"}",
     },
 }
 FILES = [
@@ -430,12 +424,3 @@ def test_very_many_unknown_names_are_answered_soon(case: Case) -> None:
     report = case.check({**dump, "embeddings": case.trace["embeddings"]})
     assert time.process_time() - start < 10  # 45 s when each name was compared with all others
     assert (report.verdict, len(report.unknown)) == ("bits", len(dump))
-
-
-def test_an_archive_that_inflates_to_more_than_its_shape_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)})
-    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("hidden_states.0.npy", header.getvalue() + bytes(1 << 20))
-    with pytest.raises(ValueError, match="not as long as its shape says"):
-        read_dump(tmp_path / "bomb.npz")

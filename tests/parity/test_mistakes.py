@@ -1,20 +1,17 @@
-"""The catalogue: ids and texts, `simulate`, harmless mistakes, ids that are refused, mistakes in our own ops."""
+"""The catalogue: ids and texts, `simulate`, harmless mistakes, ids that are refused."""
 
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import parity
 from benchmarks.mistakes import Subject
-from minibert import BertModel
-from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, forward_values, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes
+from minibert.parity.diagnosis.simulation import forward_values, simulate
 from minibert.parity.truth import VECTOR
-from tests.support.mutants import MUTANTS, mutated
 
 # Most kinds of inside of BERT in one small model; the axes have different lengths.
 BUDGET = 4.0
@@ -28,12 +25,11 @@ KINDS = (
 )
 
 
-def test_every_kind_is_there_and_every_text_is_a_sentence() -> None:
+def test_every_kind_is_there() -> None:
     assert {mistake.kind for mistake in MISTAKES.values()} == set(KINDS)
     for id, mistake in MISTAKES.items():
-        assert re.fullmatch(r"[A-Z]\d\.[\w.-]+", id), id
-        assert ":" in mistake.text or "exchanged" in mistake.text, id
-        assert mistake.remedy.endswith((".", "'fp32'.", "'highest'.")), id
+        assert mistake.text, id
+        assert mistake.remedy, id
         assert mistake.symbols, id
         assert sum(map(bool, (mistake.parts, mistake.inputs, mistake.dump, mistake.vector))) == 1, id
 
@@ -49,7 +45,7 @@ def test_the_forward_without_mistakes_is_right(subject: Subject) -> None:
     assert port["encoder.layer.2"][~subject.padded.mask].any()
 
 
-# q8_0 needs multiples of 32, and P4 longer rows: see test_heads_and_rows.py.
+# q8_0 needs multiples of 32, and P4 longer rows: see test_diagnosis.py.
 @pytest.mark.parametrize("id", [id for id in MISTAKES if not id.startswith(("D2.q8_0", "P4"))])
 def test_a_mistake_is_outside_the_budget_or_provably_harmless(subject: Subject, id: str) -> None:
     """In the last state, or where the mistake is: the pooler, the vector, a name."""
@@ -134,44 +130,3 @@ def test_an_id_finds_its_mistake() -> None:
     assert [mistake.id for mistake in find_mistakes(["G1.tanh", MISTAKES["N1.1e-5"]])] == ["G1.tanh", "N1.1e-5"]
     assert [mistake.id for mistake in find_mistakes("A5.none+G1@2")] == ["A5.none", "G1.tanh"]
     assert find_mistakes("G1@2")[0].names == {"encoder.layer.2.intermediate"}
-
-
-# --- mistakes in our own ops ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("id", MUTANTS)
-def test_a_mistake_in_our_own_ops_fails_our_own_check(subject: Subject, id: str) -> None:
-    """The other ops stay; the values are those of `trace`."""
-    mistake, model = MISTAKES[id], subject.model
-    with np.errstate(all="ignore"):  # some mistakes overflow
-        trace = mutated(model, id).trace(**subject.inputs)
-    wrong = [name for name in trace if not subject.ratio(name, trace[name]) <= BUDGET]
-    if mistake.is_harmless(model.config):
-        assert {name.rsplit(".", 1)[1] for name in wrong} <= {"key", "scores"}
-    else:
-        assert wrong
-
-
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[parity.Subject, Any, dict[str, Any]]:
-    """The odd model of tests/test_parity.py, its float64 states, and those of transformers."""
-    subject = parity.odd_subject(tmp_path_factory.mktemp("odd") / "model")
-    theirs = {attention: parity._run_transformers(subject, attention, None) for attention in parity.TRANSFORMERS}
-    return subject, parity._float64_states(subject), theirs
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("id", [id for id in MUTANTS if "pooler" not in id and id not in ("G1.tanh", "N1.1e-5")])
-def test_a_mistake_in_our_own_ops_fails_our_own_suite(id: str, odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What tests/test_parity.py asserts of the odd model is false for both backends, with the mistake in one op."""
-    subject, exact, theirs = odd
-    load = BertModel.from_pretrained
-    mutant = SimpleNamespace(from_pretrained=lambda *names, **options: mutated(load(*names, **options), id))
-    monkeypatch.setattr(parity, "BertModel", mutant)
-    monkeypatch.setattr(parity, "_float64_states", lambda subject: exact)
-    monkeypatch.setattr(parity, "_run_transformers", lambda subject, attention, threads: theirs[attention])
-    with np.errstate(all="ignore"):
-        rows = parity.measure(subject)
-    if not MISTAKES[id].is_harmless(load(subject.folder, backend="numpy").config):
-        assert not all(row.held("numba") for row in rows)
-        assert not all(row.held("numpy") for row in rows)

@@ -1,15 +1,4 @@
-"""The known mistakes of BERT ports, by id. `simulate` makes the dump of a port with such mistakes.
-
->>> from minibert import BertModel, BertTokenizer
->>> from minibert.parity.diagnosis import MISTAKES, simulate
->>> name = "sentence-transformers/all-MiniLM-L6-v2"
->>> tokenizer, model = BertTokenizer.from_pretrained(name), BertModel.from_pretrained(name)
->>> inputs = tokenizer(["the river bank", "a longer text than that"], padding=True, return_tensors="np")
->>> wrong = simulate(model, inputs, "G1.tanh")
->>> len(wrong), wrong["encoder.layer.5"].shape
-(91, (2, 7, 384))
->>> MISTAKES["G1.tanh"].text
-'hidden_act: in the feed forward gelu_tanh is applied; config.json has another hidden_act'
+"""The known mistakes of BERT ports, by id; simulation.py makes the dump of a port with such mistakes.
 
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once. The kinds: G activation, N LayerNorm, A attention, E inputs and
@@ -22,30 +11,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, brief, check_int
+from minibert._utils.validation import brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.parity.diagnosis import formulas as wrong
-from minibert.parity.diagnosis.formulas import CURVES, vector
-from minibert.parity.diagnosis.forward import (
-    DENSE,
-    NORMS,
-    Forward,
-    Mistake,
-    Model,
-    Recipe,
-    names_of,
-    names_of_layer,
-    part_mistake,
-    state_name,
-)
-from minibert.parity.truth import VECTOR, InapplicableError, Padded, to_bfloat16, to_float16, to_tf32
+from minibert.parity.diagnosis.formulas import CURVES
+from minibert.parity.diagnosis.forward import DENSE, NORMS, Mistake, names_of_layer, part_mistake, state_name
+from minibert.parity.truth import to_bfloat16, to_float16, to_tf32
 from minibert.trace.names import LAYER, POOLER
 
 _MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in (*LAYER, *POOLER)}
@@ -242,73 +219,3 @@ def find_mistakes(mistake: str | Mistake | Sequence[str | Mistake], num_layers: 
             known = known.only(names_of_layer(number))
         found.append(known)
     return found
-
-
-def simulate(
-    model: Model,
-    inputs: Mapping[str, Any],
-    mistake: str | Mistake | Sequence[str | Mistake],
-    *,
-    record: str | Sequence[str] = "*",
-) -> dict[str, FloatArray]:
-    """Run a model like a port with a mistake: in float32, padded, with numbers in masked positions too.
-
-    Parameters
-    ----------
-    model : BertModel, or a model with a head; the head does not run
-    inputs : mapping
-        input_ids, attention_mask, token_type_ids, position_ids, as the model takes them.
-    mistake : str, Mistake, or several
-        As for `find_mistakes`. () means none: a port that is right.
-    record : str or several
-        The names to return, or patterns, as for `BertModel.trace`; "sentence_embedding" stands for one vector per text,
-        their mean with length 1. The default is all names of the model, and the vector if the mistake is one with it.
-
-    Returns
-    -------
-    dict of str to float32 ndarray
-        In the padded form: (B, S, width), (B, A, S, S) for scores and probs, (B, width) for the pooler and the vector.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An input or an id is wrong; or this mistake is not possible with this model or these inputs.
-    """
-    layers = model.config.num_hidden_layers
-    mistakes = find_mistakes(mistake, layers) if mistake != () else []
-    padded = Padded.of(model.config, inputs)
-    patterns = {record} if isinstance(record, str) else {*record}
-    chosen = names_of(model).select([*patterns - {VECTOR}])
-    if VECTOR in patterns or ("*" in patterns and any(one.vector is not None for one in mistakes)):
-        chosen.append(VECTOR)
-    try:
-        values = forward_values(model, padded, mistakes, recipe=Recipe("mean", "unit"))
-    except InapplicableError as error:
-        raise ValueError(f"{'+'.join(one.id for one in mistakes)} is not possible here: {error}.") from None
-    return {name: np.ascontiguousarray(values[name], dtype=np.float32) for name in chosen}
-
-
-def forward_values(
-    model: Model,
-    inputs: Padded,
-    mistakes: Sequence[Mistake] = (),
-    *,
-    recipe: Recipe | None = None,
-    dtype: npt.DTypeLike = np.float32,
-) -> dict[str, FloatArray]:
-    """Return by name every value of a forward pass with mistakes and, if a recipe is given, each text's vector.
-
-    Raises
-    ------
-    InapplicableError
-        A mistake is not possible with this model or these inputs.
-    """
-    forward = Forward(model, inputs, mistakes, dtype=dtype)
-    values = dict(forward.run_all())
-    depth = model.config.num_hidden_layers
-    if recipe is not None:
-        values[VECTOR] = vector(values, forward.inputs, depth, recipe, mistakes)
-    for mistake in mistakes:
-        if mistake.dump is not None:
-            values = mistake.dump(values, depth)
-    return values

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, Int64Array, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.bert.weights import LayerWeights
-from minibert.parity.diagnosis.forward import DENSE, NORMS, Here, Mistake, Part, Recipe, part_mistake, state_name
+from minibert.parity.diagnosis.forward import DENSE, NORMS, Here, Mistake, Part, part_mistake, state_name
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, to_float16
-from minibert.sentence.pooling import POOLING_MODES
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 _EVERY = tuple(entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER))
@@ -485,93 +484,3 @@ def renamed(symbols: tuple[str, ...], source: Callable[[int, int], str]) -> Mist
         return values | {name: values[held] for name, held in pairs.items() if held in values}
 
     return Mistake("", "", "", symbols, dump=change)
-
-
-# --- the vector of a text ---------------------------------------------------------------------------------------------
-
-
-Values: TypeAlias = Mapping[str, FloatArray]
-
-
-def _sum(x: FloatArray, positions: Int64Array) -> FloatArray:
-    return x.sum(axis=0)
-
-
-_MODES = {**POOLING_MODES, "sum": _sum}
-
-
-def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray:
-    """Pool the chosen tokens of each row by a formula of sentence/pooling.py; zeros for a row without any."""
-    vectors = np.zeros((len(x), x.shape[-1]), x.dtype)
-    for row, (states, some) in enumerate(zip(x, chosen, strict=True)):
-        if some.any():
-            vectors[row] = _MODES[mode](states[some], np.arange(int(some.sum())))
-    return vectors
-
-
-def _mode(mode: str) -> Callable[[Values, Padded, int], FloatArray]:
-    return lambda values, inputs, depth: _rows(values[state_name(depth)], inputs.mask, mode)
-
-
-def _without_special(values: Values, inputs: Padded, depth: int) -> FloatArray:
-    count = inputs.mask.cumsum(axis=1)
-    inside = inputs.mask & (count > 1) & (count < count.max(axis=1, keepdims=True))
-    return _rows(values[state_name(depth)], inside, "mean")
-
-
-POOLINGS: dict[str, Callable[[Values, Padded, int], FloatArray]] = {
-    **{mode: _mode(mode) for mode in _MODES},
-    "pooler": lambda values, inputs, depth: values["pooler"],
-    "mean with padding": lambda values, inputs, depth: values[state_name(depth)].mean(axis=1),
-    "mean without [CLS] and [SEP]": _without_special,
-    "mean of the first and last state": lambda values, inputs, depth: _rows(
-        (values[state_name(0)] + values[state_name(depth)]) / 2, inputs.mask, "mean"
-    ),
-    "mean of the last state but one": lambda values, inputs, depth: _rows(
-        values[state_name(max(depth - 1, 0))], inputs.mask, "mean"
-    ),
-}
-"""The vector before it is scaled, by name: of the values of all names, the inputs, and the number of layers."""
-
-
-def _length(x: FloatArray) -> FloatArray:
-    norms: FloatArray = np.sqrt((x * x).sum(axis=-1, keepdims=True))
-    return np.where(norms > 0, norms, 1)
-
-
-SCALINGS: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "unit": lambda x: x / _length(x),
-    "none": lambda x: x,
-    "twice": lambda x: x / _length(x) ** 2,
-}
-"""Normalised to length 1, left as it is, or divided by its length twice."""
-
-
-def vector(values: Values, inputs: Padded, depth: int, recipe: Recipe, mistakes: Iterable[Mistake] = ()) -> FloatArray:
-    """Make one vector per text, (B, H), with mistakes; `values` has the hidden states and the pooler.
-
-    Raises
-    ------
-    InapplicableError
-        A value is not there.
-    """
-    for mistake in mistakes:
-        if mistake.vector is not None:
-            recipe = mistake.vector(recipe)
-    try:
-        with np.errstate(all="ignore"):
-            return SCALINGS[recipe.scaling](POOLINGS[recipe.pooling](values, inputs, depth))
-    except KeyError as error:
-        raise InapplicableError(f"{error} is not known here") from None
-
-
-def find_recipe(values: Values, inputs: Padded, depth: int, wanted: FloatArray) -> Recipe | None:
-    """Return the recipe that makes the vectors `wanted` from the true values, or None."""
-    shown = inputs.mask.any(axis=1)
-    limit = 1e-4 * float(np.abs(wanted[shown]).max(initial=0))
-    for pooling in (*POOLING_MODES, *(["pooler"] if "pooler" in values else [])):
-        for scaling in ("unit", "none"):
-            made = vector(values, inputs, depth, Recipe(pooling, scaling))
-            if made.shape == wanted.shape and np.abs(made - wanted)[shown].max(initial=0) <= limit:
-                return Recipe(pooling, scaling)
-    return None

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.diagnosis.formulas import vector
 from minibert.parity.diagnosis.forward import (
     DENSE,
     Forward,
@@ -36,6 +35,7 @@ from minibert.parity.diagnosis.forward import (
     state_name,
     symbol_of,
 )
+from minibert.parity.diagnosis.simulation import vector
 from minibert.parity.truth import VECTOR, Padded, mask_of, visible
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 

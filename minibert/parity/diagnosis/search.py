@@ -25,10 +25,10 @@ from minibert._utils.validation import FloatArray
 from minibert.parity.diagnosis import findings
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.findings import Finding, Sites
-from minibert.parity.diagnosis.formulas import find_recipe
 from minibert.parity.diagnosis.forward import Forward, Mistake, Model, state_name, symbol_of
 from minibert.parity.diagnosis.from_values import LAYER_OF, find_dropout, mistakes_from_values
 from minibert.parity.diagnosis.replay import Measured, Replay
+from minibert.parity.diagnosis.simulation import find_recipe
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
 from minibert.trace.names import LAYER
 
@@ -422,16 +422,12 @@ class _Diagnosis:
     def _moved(self) -> dict[str, str]:
         """Find arrays that are the true values of other names."""
         wrong = [name for name in self._wrong if name != VECTOR and np.ndim(self._port[name]) == 3]
-        widths = {np.shape(self._port[name])[-1] for name in wrong}
         found: dict[str, str] = {}
         for name, value in Forward(self._model, self._inputs).run_all() if wrong else ():
-            if value.ndim != 3 or value.shape[-1] not in widths:
-                continue
+            same_shape = [given for given in wrong if np.shape(self._port[given]) == value.shape and given != name]
             shown = visible(value, self._inputs.mask)
             limit = 1e-5 * np.linalg.norm(shown)
-            for given in wrong:
-                if given == name or given in found or np.shape(self._port[given]) != value.shape:
-                    continue
+            for given in [given for given in same_shape if given not in found]:
                 with np.errstate(all="ignore"):
                     if np.linalg.norm(visible(self._port[given], self._inputs.mask) - shown) <= limit:
                         found[given] = name
