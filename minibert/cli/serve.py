@@ -100,11 +100,12 @@ def _variables(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator
     """
     actions = {flag: action for action in parser._actions for flag in action.option_strings}
     given = {actions.get(argument.partition("=")[0]) for argument in args}
-    known = {_ENVIRONMENT + flag[2:].replace("-", "_").upper(): flag for flag in actions if flag.startswith("--")}
+    flags = [flag for flag in actions if flag.startswith("--") and flag != "--help"]
+    known = {_ENVIRONMENT + flag[2:].replace("-", "_").upper(): flag for flag in flags}
     for name, value in sorted(os.environ.items()):
         if not name.startswith(_ENVIRONMENT) or _OF_KUBERNETES.fullmatch(name) or name == _ENVIRONMENT + "MODELS":
             continue
-        if name not in known or known[name] == "--help":
+        if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             meant = f"did you mean {close[0]}?" if close else "see minibert serve --help."
             raise ValueError(f"the variable {name} is set, but the service does not have it; {meant}")
@@ -123,12 +124,12 @@ def _variables(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
+        from minibert.serving.asgi import ApiKeys
         from minibert.serving.engine import Engine, load_served
         from minibert.serving.observability import log_requests
         from minibert.serving.server import listen, serve
     except ImportError as error:
         raise missing_library("the service", error, *_LIBRARIES) from error
-    from minibert.serving.auth import ApiKeys
 
     given = vars(arguments)
     names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))

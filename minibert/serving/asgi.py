@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import hashlib
+import hmac
 import itertools
 import json
 import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -25,9 +27,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import minibert
+from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief
 from minibert.serving import protocols as base
-from minibert.serving.auth import ApiKeys
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS, Metrics
 from minibert.serving.protocols import bert, cohere, ollama, openai, tei
@@ -36,6 +38,7 @@ from minibert.serving.settings import GRACE, ServiceError
 POSTS: Mapping[str, base.Post] = {**openai.POSTS, **cohere.POSTS, **ollama.POSTS, **tei.POSTS, **bert.POSTS}
 """The routes that take a body."""
 
+_MOST_KEY_BYTES = 2**20  # of the file of keys
 _WITHOUT_KEY = {"/health", "/ping", "/livez", "/readyz", "/metrics"}
 _FIRST, _NUMBERS = uuid.uuid4().hex[:20], itertools.count()  # a new uuid for each request is a system call
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -135,8 +138,8 @@ class _PostRoute:
             given = dict(scope["headers"])
             body = await self._body(given, receive, held)
             deadline = time.monotonic() + service.engine.settings.request_timeout
-            if self._post.computes:  # a token has a byte at least; what the body says may make it bulk
-                service.engine.check_room(len(body), low=b"priority" in body[:_INLINE_BODY])
+            if self._post.computes:
+                service.engine.check_room(len(body))  # a token has a byte at least
             before, short = time.monotonic(), len(body) <= _INLINE_BODY
             if short:
                 work = self._post.read(service.engine, body)
@@ -272,7 +275,7 @@ class _PostRoute:
             headers["x-compute-characters"] = str(report.n_characters)
             headers["x-queue-time"] = _milliseconds(job.queue_seconds)
             headers["x-inference-time"] = _milliseconds(job.compute_seconds)
-        if REQUESTS.isEnabledFor(logging.INFO if "truncated" in line else logging.DEBUG):
+        if REQUESTS.isEnabledFor(logging.INFO):
             REQUESTS.info("%s", json.dumps(line), extra={"request": line})
 
 
@@ -412,6 +415,77 @@ def _endpoint(service: Service, answer: Callable[[Service, Request], Any]) -> Ca
         return response
 
     return endpoint
+
+
+class ApiKeys:
+    """Keys from the command line and from a file; a request must have one of them.
+
+    Parameters
+    ----------
+    keys : sequence of str
+    path : str, optional
+        A file with a key per line. Blank lines, and lines that begin with "#", are not keys.
+
+    Raises
+    ------
+    TypeError
+        `keys` is a str, or bytes.
+    ValueError
+        A key is empty, or has a space or a control character; there is no key; or the file is not text.
+    OSError
+        The file cannot be read.
+    """
+
+    def __init__(self, keys: Sequence[str] = (), path: str | None = None) -> None:
+        if isinstance(keys, str | bytes):  # each of its letters would open the service
+            raise TypeError(f"keys is a {type(keys).__name__}; expected a sequence of str, such as [key].")
+        self._given, self._path = [_digest(key, "a key") for key in keys], path
+        self.reload()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def reload(self) -> None:
+        """Read the file again. If that fails, the keys stay as they were, and the error is raised."""
+        digests = self._given + ([] if self._path is None else _keys_in(self._path))
+        if not digests:
+            raise ValueError(f"{printable(self._path)} has no key; write a key per line." if self._path else "no keys.")
+        self._digests = digests
+
+    def accept(self, authorization: bytes) -> bool:
+        """Return whether the header Authorization has a valid key, as ``Bearer KEY`` or as the key alone.
+
+        All keys are compared, by their digests and in constant time, so that the time tells nothing about them.
+        """
+        scheme, _, rest = authorization.strip().partition(b" ")
+        given = hashlib.sha256(rest.strip() if scheme.lower() == b"bearer" else authorization.strip()).digest()
+        return sum(hmac.compare_digest(given, digest) for digest in self._digests) > 0
+
+
+def _digest(key: str, where: str) -> bytes:
+    """Return the digest of a key that a header can hold. The message of the error does not show the key."""
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise ValueError(f"{where} is empty, or has a space or another character that a key cannot have.")
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _keys_in(path: str) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MOST_KEY_BYTES + 1)
+    except OSError as error:
+        raise OSError(f"the file of keys, {printable(path)}, cannot be read: {os_reason(error)}.") from error
+    if len(content) > _MOST_KEY_BYTES:
+        raise ValueError(f"{printable(path)} has more than {_MOST_KEY_BYTES} bytes; expected a key per line.")
+    try:
+        lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise ValueError(f"{printable(path)} is not UTF-8; expected a key per line.") from None
+    return [
+        _digest(line, f"line {number} of {printable(path)}")
+        for number, line in enumerate(lines, 1)
+        if line and not line.startswith("#")
+    ]
 
 
 class _Gate:

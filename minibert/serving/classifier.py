@@ -51,8 +51,6 @@ class ScoreOptions:
         The prompt before the first text of each pair; default: the model's.
     field : str
         The field of the request with the texts, for messages.
-    low : bool
-        Treat a short request as a long one.
     """
 
     scores: str = "labels"
@@ -60,7 +58,6 @@ class ScoreOptions:
     side: str | None = None
     prompt_name: str | None = None
     field: str = "inputs"
-    low: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +116,8 @@ class Classifier(ServedModel[CrossEncoder]):
         ServiceError
             An input or an option is wrong; the message names it.
         """
-        n_bytes = 4 * len(inputs) * self.model.num_labels
+        num_labels = self.model.num_labels
+        n_bytes = 4 * len(inputs) * num_labels
         models.check_number(len(inputs), settings, n_bytes)
         self._check(inputs, options)
         prompt_name = self.model.default_prompt_name
@@ -140,8 +138,7 @@ class Classifier(ServedModel[CrossEncoder]):
                 _Score(self.model),
                 encodings,
                 [*map(len, encodings)],
-                lambda results: function(np.stack(results))[rows],
-                options.low,
+                lambda results: function(np.array(results, np.float32).reshape(-1, num_labels))[rows],
             ),
             rows,
             [[encoding] for encoding in encodings],

@@ -67,8 +67,6 @@ class TextOptions:
         A vector per token.
     add_special_tokens : bool
         Put [CLS] and [SEP] around token ids that do not have them.
-    low : bool
-        Treat a short request as bulk.
     """
 
     normalize: bool | None = None
@@ -83,7 +81,6 @@ class TextOptions:
     modules: bool = True
     tokens: bool = False
     add_special_tokens: bool = False
-    low: bool = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "pooling"):  # options with a list could not be kept
@@ -193,7 +190,7 @@ class Embedder(ServedModel[SentenceTransformer]):
         n_bytes = 4 * chosen.width * vectors
         models.check_number(len(rows), settings, n_bytes)
         return self.prepared(
-            Job(kind, units, costs, assemble, options.low),
+            Job(kind, units, costs, assemble),
             rows,
             groups,
             prompt_name=prompt_name,

@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Self
 
@@ -152,22 +152,20 @@ class Engine:
         job.future.add_done_callback(functools.partial(self._ended, weakref.ref(job)))
         return job.future
 
-    def check_room(self, size: int, *, low: bool = False) -> None:
+    def check_room(self, size: int) -> None:
         """Raise the error that `submit` would raise, before the texts of a request are read, so that refusing is cheap.
 
         Parameters
         ----------
         size : int
             Bytes of the request; its texts have at most so many tokens, besides those of a prompt.
-        low : bool
-            It may be treated as bulk though it is short.
 
         Raises
         ------
         ServiceError
             The estimated wait is too long.
         """
-        unknown = low or size > INTERACTIVE_TOKENS or self._has_prompts
+        unknown = size > INTERACTIVE_TOKENS or self._has_prompts
         with self._changed:
             self._scheduler.check_room(size, size > LONG_BODY, None if unknown else False)
 
@@ -212,8 +210,9 @@ class Engine:
             As for `embed`.
         """
         pairs = _listed(inputs)
-        if any(isinstance(pair, str) for pair in pairs):
-            raise TypeError("inputs has a text alone; expected pairs, such as (query, text), or (text, None).")
+        wrong = next((pair for pair in pairs if isinstance(pair, str) or not isinstance(pair, Iterable)), None)
+        if wrong is not None:
+            raise TypeError(f"inputs has {shown(wrong)}; expected pairs, such as (query, text), or (text, None).")
         pairs = [(first, second) for first, second in pairs]
         prepared = self.models.of(Classifier, model).prepare(pairs, ScoreOptions(**options), self.settings)
         return Answer(self._computed(prepared.job), prepared.report)

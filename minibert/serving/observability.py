@@ -21,7 +21,7 @@ from minibert.serving.scheduler import Job
 
 LOG = logging.getLogger("minibert.serving")
 REQUESTS = LOG.getChild("requests")
-"""A record per request if its level is DEBUG; otherwise only of requests whose texts were cut."""
+"""A record per request."""
 
 _MOST_LINES = 10_000  # that wait to be written; further ones are counted and dropped
 
@@ -32,11 +32,11 @@ def log_requests(*, as_json: bool) -> None:
     Parameters
     ----------
     as_json : bool
-        True: a JSON object per request, without its texts. False: errors, and once per minute that texts were cut.
+        True: JSON, also an object per request, without its texts. False: only errors, as text.
     """
     LOG.handlers[:] = [_Log(as_json)]
     LOG.setLevel(logging.INFO)
-    REQUESTS.setLevel(logging.DEBUG if as_json else logging.INFO)
+    REQUESTS.disabled = not as_json
     LOG.propagate = False
 
 
@@ -45,33 +45,22 @@ class _Log(logging.Handler):
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
-        self._as_json, self._next = as_json, -1.0  # in seconds of a clock that nobody sets
+        self._as_json = as_json
         self._lines: queue.Queue[str] = queue.Queue(_MOST_LINES)
         self._dropped = 0
         threading.Thread(target=self._run, name="minibert-log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            if line := self._line(record):
-                self._lines.put_nowait(line)
+            self._lines.put_nowait(self._line(record))
         except queue.Full:
             self._dropped += 1
 
-    def _line(self, record: logging.LogRecord) -> str | None:
-        """Return JSON, or a sentence; None for requests, except for one per minute whose texts were cut."""
-        request: dict[str, Any] | None = getattr(record, "request", None)
-        if self._as_json:
-            time_and_level = {"time": round(record.created, 3), "level": record.levelname.lower()}
-            return json.dumps({**time_and_level, **(request or {"message": self.format(record)})})
-        if request is None:
+    def _line(self, record: logging.LogRecord) -> str:
+        if not self._as_json:
             return f"minibert: {self.format(record)}"
-        if "truncated" not in request or time.monotonic() < self._next:
-            return None
-        self._next = time.monotonic() + 60
-        return (
-            f"minibert: {request['truncated']} of {request['texts']} texts of a request were cut (request "
-            f"{request['request_id']}); further requests of this minute are not shown"
-        )
+        request: dict[str, Any] = getattr(record, "request", None) or {"message": self.format(record)}
+        return json.dumps({"time": round(record.created, 3), "level": record.levelname.lower(), **request})
 
     def flush(self) -> None:
         """Wait until all lines are written, at most for a second."""

@@ -63,8 +63,6 @@ class Job:
         Tokens of each unit, at least 1.
     assemble : callable
         Makes the answer from the results of all units. It runs where the units are computed.
-    low : bool
-        Treat a short request as bulk.
 
     Attributes
     ----------
@@ -82,13 +80,10 @@ class Job:
     units: Sequence[Any]
     costs: Sequence[int]
     assemble: Callable[[list[Any]], Any]
-    low: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.units) != len(self.costs) or any(cost < 1 for cost in self.costs):
-            raise ValueError("a job needs one cost of at least 1 for each of its units.")
         self.tokens = self.queued_tokens = sum(self.costs)
-        self.bulk = self.low or self.tokens > INTERACTIVE_TOKENS
+        self.bulk = self.tokens > INTERACTIVE_TOKENS
         self.future: Future[Any] = Future()
         self.results: list[Any] = [None] * len(self.units)
         self.missing = len(self.units)

@@ -29,8 +29,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from minibert._utils.files import os_reason, printable
-from minibert.serving.asgi import app, path_of, refusal, request_id_of
-from minibert.serving.auth import ApiKeys
+from minibert.serving.asgi import ApiKeys, app, path_of, refusal, request_id_of
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG
 from minibert.serving.settings import ServiceError

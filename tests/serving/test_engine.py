@@ -531,6 +531,9 @@ def test_an_engine_of_a_cross_encoder_alone(ranker: CrossEncoder) -> None:
         for wrong in ("ab", ["ab"], [("a", "b"), ("a",)], [(None, "a")], [("a", 5)], [("a", "\ud800")], None, 5):
             with pytest.raises((ServiceError, TypeError, ValueError)):
                 engine.score(wrong)
+        with pytest.raises(TypeError, match="inputs"):
+            engine.score([3])  # type: ignore[list-item]
+        assert engine.score([]).value.shape == (0, 1)
         for options in ({"scores": "x"}, {"truncation": "split"}, {"side": "up"}):
             with pytest.raises(ServiceError):
                 engine.score([("a", "b")], **options)

@@ -368,8 +368,8 @@ class Models:
         """Send a random request to a random route, compare its answer if there is one, and return the status."""
         number = chance.choice((1, 1, 1, 2, 5, 40))
         texts = [" ".join(chance.choices(WORDS, k=chance.choice((0, 1, 5, 30, 90, 300)))) for _ in range(number)]
-        kind = chance.choice(("float", "base64", "low", "/embed", "bytes", "/rerank"))
-        body: dict[str, Any] = {"input": texts, "inputs": texts, "priority": "low" if kind == "low" else "normal"}
+        kind = chance.choice(("float", "base64", "/embed", "bytes", "/rerank"))
+        body: dict[str, Any] = {"input": texts, "inputs": texts}
         path, headers = kind if kind.startswith("/") else "/v1/embeddings", {}
         if kind == "base64":
             body["encoding_format"] = kind

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from minibert import SentenceTransformer
-from minibert.serving import observability
-from minibert.serving.asgi import POSTS, app
-from minibert.serving.auth import ApiKeys
+from minibert.serving.asgi import POSTS, ApiKeys, app
 from minibert.serving.engine import Engine
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
@@ -134,18 +131,6 @@ def test_health_and_metrics_answer_while_the_engine_computes(model: SentenceTran
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
 
 
-def test_a_wait_that_is_too_long_is_429(model: SentenceTransformer) -> None:
-    with Engine(model, settings=Settings(max_wait=0.5)) as engine, busy(engine) as client:
-        engine.submit(job([1000] * 50))
-        texts = ["a " * number for number in range(1, 50)]
-        refused = client.post("/v1/embeddings", json={"input": texts, "priority": "low"})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
-        assert 1 <= int(refused.headers["retry-after"]) <= 60
-        low = {"inputs": texts, "priority": "low"}
-        assert client.post("/embed", json=low).json()["error_type"] == "Overloaded"
-        assert numbers(client)["minibert_shed_total"] == 2
-
-
 def test_a_request_that_takes_too_long_is_503_and_leaves_the_queue(model: SentenceTransformer) -> None:
     with Engine(model, settings=Settings(request_timeout=0.05)) as engine, busy(engine) as client:
         for body in (b"{", b"{}", b'{"inputs": "a"}', b'{"inputs": "a", "dimensions": 0}'):
@@ -165,11 +150,11 @@ def test_a_request_that_would_wait_too_long_is_refused_before_it_is_read(folder:
             refused = client.post("/embed", content=body)
             assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
             assert 1 <= int(refused.headers["retry-after"]) <= 60
-        assert engine.load().refused_jobs == 3
-        assert client.post("/embed", content=b'{"priority": "low"').status_code == 400  # bulk may have room: it is read
-        assert client.post("/embed", content=b"{" + b" " * 600).status_code == 400
+        refused = client.post("/v1/embeddings", content=b"{" + b" " * 500)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        assert numbers(client)["minibert_shed_total"] == 4
+        assert client.post("/embed", content=b"{" + b" " * 600).status_code == 400  # bulk has room: it is read
         assert client.post("/tokenize", json={"inputs": "a"}).status_code == 200  # the engine is not needed
-        engine.check_room(100, low=True)
         engine.check_room(513)
     for future in waiting:
         assert future.result(PATIENCE_SECONDS) == [*range(5)]
@@ -224,29 +209,6 @@ def test_labels_of_the_metrics_have_fixed_sets(model: SentenceTransformer) -> No
         text = client.get("/metrics").text
     for word in ("none1", "field1", "id1", "model1"):
         assert word not in text
-
-
-def test_without_json_one_cut_text_per_minute_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    def record(**request: Any) -> logging.LogRecord:
-        made = logging.LogRecord("minibert.serving", logging.INFO, "", 0, "text", None, None)
-        made.request = request
-        return made
-
-    log = observability.LOG
-    handlers, propagate, level = log.handlers[:], log.propagate, log.level
-    try:
-        observability.log_requests(as_json=False)
-        for _ in range(3):
-            log.handle(record(truncated=2, texts=5, request_id="r"))
-            log.handle(record(texts=5, request_id="s"))
-        log.error("an error")
-        log.handlers[0].flush()
-    finally:
-        log.handlers[:], log.propagate = handlers, propagate
-        log.setLevel(level)
-    first, second = capfd.readouterr().err.splitlines()
-    assert "2 of 5 texts of a request were cut (request r)" in first
-    assert second == "minibert: an error"
 
 
 def test_how_the_models_compute_is_said_in_every_place(

@@ -123,7 +123,7 @@ def test_no_request_waits_for_more_than_its_share_of_the_others(seed: int) -> No
     """While a request takes its turns, none of the others gets more than a quantum and a text beyond it in each."""
     chance = random.Random(seed)
     scheduled = scheduler(chance.choice((1000.0, RATE, 30_000.0)))
-    jobs = [job([chance.randint(1, 400) for _ in range(chance.randint(50, 200))], low=True) for _ in range(12)]
+    jobs = [job([chance.randint(1, 400) for _ in range(chance.randint(50, 200))]) for _ in range(12)]
     for one in jobs:
         scheduled.admit(one)
     tokens = dict.fromkeys(jobs, 0)
@@ -249,12 +249,9 @@ def test_removed_requests_leave_nothing() -> None:
     assert (scheduled.queued_jobs, scheduled.queued_tokens, scheduled.next_step()) == (0, 0, None)
 
 
-def test_the_classes_are_told_by_tokens_and_a_request_can_only_lower_its_own() -> None:
+def test_the_classes_are_told_by_tokens() -> None:
     assert not job([INTERACTIVE_TOKENS]).bulk
     assert job([INTERACTIVE_TOKENS, 1]).bulk
-    assert job([1], low=True).bulk
-    with pytest.raises(ValueError, match="one cost of at least 1"):
-        job([0])
 
 
 @pytest.mark.parametrize("seed", range(30))

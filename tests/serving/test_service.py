@@ -68,6 +68,12 @@ def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         # keys that are missing do not open the service
         ("", {"API_KEYS": "secret"}, 1, "MINIBERT_SERVE_API_KEYS is set, but the service does not have it; did you"),
         ("", {"KEY_OF_MINE": "secret"}, 1, "the service does not have it; "),
+        (
+            "",
+            {"HELP": "1"},
+            1,
+            "MINIBERT_SERVE_HELP is set, but the service does not have it; see minibert serve --help",
+        ),
         ("", {"API_KEY": "a b"}, 1, "a key is empty, or has a space"),
         ("", {"API_KEY_FILE": "/no/such/file"}, 1, "the file of keys, /no/such/file, cannot be read"),
         ("", {"API_KEY": " , "}, 1, "--api-key is empty"),

@@ -54,6 +54,6 @@ class Gate:
         return FakeKind().compute(units)
 
 
-def job(costs: Sequence[int], kind: Any = None, units: Sequence[Any] | None = None, low: bool = False) -> Job:
+def job(costs: Sequence[int], kind: Any = None, units: Sequence[Any] | None = None) -> Job:
     """Return a job of units with these costs, named by their numbers; its answer is the list of them."""
-    return Job(FakeKind() if kind is None else kind, units or [*range(len(costs))], costs, list, low)
+    return Job(FakeKind() if kind is None else kind, units or [*range(len(costs))], costs, list)

@@ -7,7 +7,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -104,9 +104,6 @@ class Post:
 # --- fields that several protocols have -------------------------------------------------------------------------------
 
 
-Priority = Literal["low", "normal"] | None
-
-
 class TruncationFields(Struct, kw_only=True):
     """The fields that say what happens to texts that are too long, and which prompt goes before each text."""
 
@@ -132,13 +129,12 @@ class VectorFields(TruncationFields, kw_only=True):
     layers: int | list[int] | None = None
     pooling: str | list[str] | None = None
     add_special_tokens: bool | None = None
-    priority: Priority = None
 
     def text_options(self, **more: Any) -> TextOptions:
         """Return the options that these fields set; `more` overrides them."""
         same = ("normalize", "dimensions", "input_type", "layers", "pooling")
         fields = {name: getattr(self, name) for name in same}
-        fields |= {"max_tokens": self.truncate_prompt_tokens, "low": self.priority == "low"}
+        fields["max_tokens"] = self.truncate_prompt_tokens
         add = bool(self.add_special_tokens)
         return TextOptions(**{**self.options(), **fields, "add_special_tokens": add, **more})
 
@@ -173,7 +169,6 @@ _Struct = TypeVar("_Struct", bound=Struct)
 
 _CHOICES = {
     "encoding_format": "float or base64",
-    "priority": "low or normal",
     "truncate": "NONE, START or END",
 }
 _MOST_IGNORED = 100  # names that are reported

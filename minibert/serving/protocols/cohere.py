@@ -42,6 +42,7 @@ def _embed(
     default: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, ignored: tuple[str, ...]
 ) -> base.Work:
     """Answer by type; without `embedding_types` and a default with floats alone."""
+    served = engine.models.of(Embedder, request.model)
     base.not_empty(request.texts, "texts")
     kinds = tuple(dict.fromkeys(request.embedding_types or default))  # a repeated one is computed once
     for kind in kinds:
@@ -64,7 +65,7 @@ def _embed(
         dimensions=request.output_dimension,
     )
     try:
-        prepared = engine.models.of(Embedder, request.model).prepare(request.texts, options, engine.settings)
+        prepared = served.prepare(request.texts, options, engine.settings)
     except ServiceError as error:
         if error.param != "dimensions":
             raise

@@ -49,7 +49,7 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
 ERRORS = base.Errors("ollama", _error, {**base.STATUS, "overloaded": 503})
 
 
-_TAG = "latest"
+_TAG = ":latest"
 
 
 def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]) -> base.Work:
@@ -91,23 +91,15 @@ def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) 
 
 def _model(engine: Engine, name: str | None) -> Embedder:
     """Return a model by Ollama's name: one without a tag has the tag "latest", and another tag is another model."""
-    models = engine.models
-    untagged, _, tag = (name or "").rpartition(":")
-    same = untagged if tag == _TAG else f"{name}:{_TAG}"
-    if name is not None and not models.knows(name) and models.knows(same):
-        name = same
-    try:
-        return models.of(Embedder, name)
-    except ServiceError as error:
-        if error.kind == "model" and untagged and models.knows(untagged):
-            message = f"{error.message} A name with another tag than :{_TAG} is another model."
-            raise ServiceError("model", message, param="model") from None
-        raise
+    if name is not None and not engine.models.knows(name):
+        same = name.removesuffix(_TAG) if name.endswith(_TAG) else name + _TAG
+        name = same if engine.models.knows(same) else name
+    return engine.models.of(Embedder, name)
 
 
 def model_list(engine: Engine) -> dict[str, Any]:
     """Return Ollama's list of models. The names have tags, because programs search it for a name with its tag."""
-    names = [name if ":" in name.rpartition("/")[2] else f"{name}:{_TAG}" for name in engine.models]
+    names = [name if ":" in name.rpartition("/")[2] else name + _TAG for name in engine.models]
     return {"models": [{"name": name, "model": name, "size": 0, "digest": "", "details": {}} for name in names]}
 
 

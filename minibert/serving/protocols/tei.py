@@ -62,7 +62,6 @@ class PredictRequest(base.TruncationFields, kw_only=True):
     inputs: base.Raw
     model: str | None = None
     raw_scores: bool = False
-    priority: base.Priority = None
 
 
 class RerankDocument(base.Struct):
@@ -82,7 +81,6 @@ class RerankRequest(base.TruncationFields, kw_only=True):
     return_text: bool = False
     return_documents: bool = False
     top_n: int | None = None
-    priority: base.Priority = None
 
 
 class TokenizeRequest(base.Struct, kw_only=True):
@@ -286,7 +284,7 @@ def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) ->
 
 def _score_options(request: PredictRequest | RerankRequest, scores: str, field: str) -> ScoreOptions:
     scores = "raw" if request.raw_scores else scores
-    return ScoreOptions(scores=scores, field=field, low=request.priority == "low", **request.options())
+    return ScoreOptions(scores=scores, field=field, **request.options())
 
 
 class _Root(base.Post):
