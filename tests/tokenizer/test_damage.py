@@ -197,25 +197,12 @@ def test_interruptions_pass(
 # --- sizes ----
 
 
-def steps(count: int, key: str, step: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Sequence", key: [step] * count}
-
-
-def nested(depth: int) -> dict[str, Any]:
-    inner: dict[str, Any] = {"type": "Strip"}
-    for _ in range(depth):
-        inner = steps(1, "normalizers", inner)
-    return inner
-
-
-REPLACE = {"type": "Replace", "pattern": {"Regex": "a" * 5000}, "content": ""}
+REPLACE = {"type": "Replace", "pattern": {"Regex": "a" * 9000}, "content": ""}
 TEMPLATE = tokenizer_json(SPECIALS + WORDS)["post_processor"]
 TOO_LARGE: dict[str, Any] = {
-    "steps": {"normalizer": steps(17, "normalizers", {"type": "Lowercase"})},
-    "steps in steps": {"normalizer": nested(100)},
     "pattern": {"normalizer": REPLACE},
-    "text": {"decoder": REPLACE | {"pattern": {"String": "a"}, "content": "a" * 5000}},
-    "pieces": {"post_processor": TEMPLATE | {"single": TEMPLATE["single"] * 9}},
+    "steps": {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}] * 1000}},
+    "text": {"decoder": REPLACE | {"pattern": {"String": "a"}, "content": "a" * 9000}},
     "ids": {"post_processor": TEMPLATE | {"special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2] * 3000}}}},
     "added token": {"added_tokens": [flags() | {"id": 23, "content": "x" * 1001}]},
     "token": {"model": {"vocab": {"a" * 1001: 0}}},
