@@ -16,7 +16,6 @@ import pytest
 import torch
 import transformers
 
-import minibert
 from minibert import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer, ModelFormatError
 from tests.support.refusals import Refused, check_refused
 
@@ -29,23 +28,6 @@ HARMLESS: list[dict[str, Any]] = [
     {"torch_dtype": np.dtype("float32"), "quantization_config": None, "hidden_dropout_prob": 0.0, "num_labels": 2},
     {"num_hidden_layers": 4, "vocab_size": 73, "hidden_act": "gelu"},
 ]
-
-
-MISSPELT = (
-    ("local_file_only", "local_files_only"),
-    ("output_attention", "output_attentions"),
-    ("num_thread", "num_threads"),
-)
-
-
-@pytest.mark.parametrize(("wrong", "right"), MISSPELT)
-def test_a_misspelt_keyword_is_found_among_those_of_the_function(small_folder: Path, wrong: str, right: str) -> None:
-    loaders: list[Any] = [BertModel.from_pretrained, AutoModel.from_pretrained, minibert.load]
-    if right == "local_files_only":
-        loaders.append(BertTokenizer.from_pretrained)
-    for load in loaders:
-        with pytest.raises(TypeError, match=rf"has no keyword {wrong}=\. Did you mean {right}=\?"):
-            load(small_folder, **{wrong: None})
 
 
 @pytest.mark.parametrize("options", HARMLESS, ids=str)

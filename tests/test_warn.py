@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import ast
 import json
 import threading
 import warnings
@@ -16,7 +15,6 @@ import pytest
 from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import make_pipeline
 
-import minibert
 from minibert import SentenceTransformer, embed_tokens
 from minibert._utils.reporting import warn_caller
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
@@ -97,11 +95,3 @@ def test_a_warning_without_a_caller_is_still_given() -> None:
         assert names["done"].wait(10)
     (found,) = caught
     assert (str(found.message), found.category, found.filename, found.lineno) == ("told", RuntimeWarning, "<thread>", 3)
-
-
-def test_no_module_warns_by_itself() -> None:
-    """`warnings.warn` would name a line of minibert if there is one more function in between."""
-    package = Path(minibert.__file__).parent
-    for path in sorted(package.rglob("*.py")):
-        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
-        assert "warnings.warn" not in calls, path

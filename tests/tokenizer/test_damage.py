@@ -150,14 +150,6 @@ def test_changed_tokenizer_json(tmp_path: Path, name: str) -> None:
         run_loaded(BertTokenizer.from_pretrained(folder), vocab_size=50)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xfe{}", b"null", b"{}", b'{"version": NaN}', bytes(100), b"version https://git-lfs\n"]
-)
-def test_tokenizer_json_that_is_not_json(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(content)
-    expect_refusal(tmp_path, r"tokenizer\.json")
-
-
 @both(600)
 def test_random_damage_of_tokenizer_json(tmp_path: Path, most: int) -> None:
     whole = json.dumps(tokenizer_json([*SPECIALS, "a", "b", "##c"])).encode()
