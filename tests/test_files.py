@@ -1,14 +1,15 @@
-"""Reading JSON files: valid files are read, and the others are refused with the reason."""
+"""Reading JSON files, and locks on files."""
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minibert._utils.files import read_json, read_json_object
+from minibert._utils.files import FileLock, read_json, read_json_object
 from minibert.errors import ModelFormatError
 from tests.support.fake_hub import write
 
@@ -65,3 +66,28 @@ def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "x.json", tmp_path):
         with pytest.raises(ModelFormatError, match=re.escape(str(path))):
             read_json(path)
+
+
+def test_one_process_has_the_lock_until_it_is_released(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    for delete in (True, False, True):
+        lock = FileLock(path)
+        for seconds in (0.0, 0.05):
+            with pytest.raises(BlockingIOError, match="another process"):
+                FileLock(path, seconds=seconds)
+        lock.release(delete=delete)
+        assert path.exists() != delete
+
+
+def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def acquire(*arguments: Any, **options: Any) -> None:
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", acquire)
+    number = errno.ENOLCK
+    with pytest.warns(UserWarning, match="does not support locks"):
+        lock = FileLock(tmp_path / "lock")
+    lock.release(delete=True)
+    number = errno.EIO
+    with pytest.raises(OSError, match="no locks"):
+        FileLock(tmp_path / "lock")
