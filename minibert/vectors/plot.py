@@ -135,7 +135,9 @@ def plot_layers_pca(
         raise ValueError(f"vectors has shape {values.shape}; principal components take at least 2 sentences.")
     if labels is not None and len(labels) != len(values):
         raise ValueError(f"{len(labels)} labels for {len(values)} sentences; expected one for each.")
-    groups = {"": np.arange(len(values))} if labels is None else _groups(labels)
+    groups: dict[str, list[int]] = {}  # in the order in which the labels first appear
+    for index in range(len(values)):
+        groups.setdefault("" if labels is None else str(labels[index]), []).append(index)
     figure, axes = _grid(values.shape[1], 2.8, 2.6)
     for axis, panel, title in zip(axes, np.moveaxis(values, 1, 0), _titles(layers, values.shape[1]), strict=True):
         points = principal_components(panel, 2)
@@ -171,14 +173,6 @@ def principal_components(x: FloatArray, n_components: int = 2) -> FloatArray:
     points[:, :count] = u[:, :count] * s[:count]
     largest = points[np.abs(points).argmax(axis=0), np.arange(n_components)]
     return points * np.where(largest < 0, -1.0, 1.0)
-
-
-def _groups(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the indices of each label, in the order in which the labels first appear."""
-    indices: dict[str, list[int]] = {}
-    for index, label in enumerate(labels):
-        indices.setdefault(str(label), []).append(index)
-    return indices
 
 
 def _checked(name: str, vectors: object, ndims: tuple[int, ...]) -> FloatArray:

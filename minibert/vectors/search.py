@@ -197,7 +197,10 @@ def community_detection(
     TypeError, ValueError
         `embeddings` are not vectors of finite numbers, `threshold` is not a number, or a count is below 1.
     """
-    least = _check_threshold(threshold)
+    is_number = isinstance(threshold, int | float | np.integer | np.floating) and not isinstance(threshold, bool)
+    if not is_number or threshold != threshold:  # NaN
+        raise TypeError(f"threshold={brief(threshold)}; expected a number, the least cosine.")
+    least = float(max(-2, min(threshold, 2)))  # no cosine is beyond; an int of hundreds of digits is not a float
     min_community_size = check_int("min_community_size", min_community_size, 1)
     batch_size = check_int("batch_size", batch_size, 1)
     x = as_matrix("embeddings", embeddings)
@@ -206,8 +209,7 @@ def community_detection(
     if len(x) < min_community_size:
         return []
     unit = normalize_embeddings(x)
-    with np.errstate(over="ignore"):  # no cosine is infinite
-        limit = unit.dtype.type(least)
+    limit = unit.dtype.type(least)
     communities: list[tuple[int, Int64Array]] = []
     rows = max(1, min(batch_size, _SCORES // len(x)))
     for first in range(0, len(x), rows):
@@ -286,16 +288,3 @@ def as_matrix(name: str, values: npt.ArrayLike) -> FloatArray:
     if array.ndim != 2:
         raise ValueError(f"{name} has shape {array.shape}; expected (n, H), or (H,) for one vector.")
     return array
-
-
-def _check_threshold(threshold: object) -> float:
-    """Return the threshold as a float; an integer too large for a float becomes infinity, which no cosine reaches."""
-    if isinstance(threshold, bool | np.bool_) or not isinstance(threshold, int | float | np.integer | np.floating):
-        raise TypeError(f"threshold={brief(threshold)}; expected a number, the least cosine.")
-    try:
-        value = float(threshold)
-    except OverflowError:  # an int of hundreds of digits
-        value = np.inf if threshold > 0 else -np.inf
-    if np.isnan(value):
-        raise TypeError(f"threshold={brief(threshold)}; expected a number, the least cosine.")
-    return value

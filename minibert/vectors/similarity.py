@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import warn_caller
-from minibert._utils.torch_interop import as_dense_array, as_given, as_scores
+from minibert._utils.torch_interop import as_given, as_scores
 from minibert._utils.validation import FloatArray, IntArray, as_array, as_vectors, check_choice, check_int, not_single
 
 __all__ = [
@@ -173,21 +173,6 @@ class SimilarityFunction(str, enum.Enum):  # noqa: UP042  # a StrEnum prints oth
     EUCLIDEAN = "euclidean"
     MANHATTAN = "manhattan"
 
-    @staticmethod
-    def to_similarity_fn(similarity_function: str | SimilarityFunction) -> Callable[..., Any]:
-        """Return the function that scores all pairs of rows, such as `cos_sim`; ValueError for an unknown name."""
-        return SIMILARITY_FUNCTIONS[check_similarity("similarity_function", similarity_function)][0]
-
-    @staticmethod
-    def to_similarity_pairwise_fn(similarity_function: str | SimilarityFunction) -> Callable[..., Any]:
-        """Return the function that scores row i with row i, such as `pairwise_cos_sim`; ValueError as above."""
-        return SIMILARITY_FUNCTIONS[check_similarity("similarity_function", similarity_function)][1]
-
-    @staticmethod
-    def possible_values() -> list[str]:
-        """Return the names: "cosine", "dot", "euclidean", "manhattan"."""
-        return [*SIMILARITY_FUNCTIONS]
-
 
 def check_similarity(name: str, value: object) -> str:
     """Return the name of a similarity function, given as a str or as a `SimilarityFunction` of any library.
@@ -198,11 +183,6 @@ def check_similarity(name: str, value: object) -> str:
         It is another name.
     """
     given = value.value if isinstance(value, enum.Enum) else value
-    if given in ("maxsim", "meanmaxsim"):
-        raise ValueError(
-            f"{name}={given!r} compares the vectors of all tokens, for models of MultiVectorEncoder, which minibert "
-            f"does not have; expected one of {', '.join(map(repr, SIMILARITY_FUNCTIONS))}."
-        )
     check_choice(name, given, SIMILARITY_FUNCTIONS)
     return str(given)
 
@@ -365,8 +345,6 @@ def quantize_embeddings(
         The ranges come from fewer than 100 vectors, so other texts will have values outside the ranges.
     """
     check_choice("precision", precision, PRECISIONS)
-    if isinstance(embeddings, list) and (not embeddings or np.ndim(as_dense_array(embeddings[0])) == 2):
-        return _quantized_matrices(embeddings, precision, ranges, calibration_embeddings)
     x = as_array("embeddings", embeddings)
     if x.dtype.kind != "f" or x.ndim not in (1, 2):
         raise TypeError(f"embeddings is {x.dtype} of shape {x.shape}; expected floats of shape (n, H) or (H,).")
@@ -381,23 +359,6 @@ def quantize_embeddings(
         return x.astype(precision)
     levels = np.clip(_levels(x, quantization_ranges(x, precision, ranges, calibration_embeddings)), 0, 255)
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
-
-
-def _quantized_matrices(
-    matrices: list[Any], precision: str, ranges: npt.ArrayLike | None, calibration_embeddings: npt.ArrayLike | None
-) -> list[npt.NDArray[Any]]:
-    """Quantize matrices of any numbers of rows with common ranges, those of all their rows."""
-    arrays = [as_vectors(f"embeddings[{i}]", matrix) for i, matrix in enumerate(matrices)]
-    for i, array in enumerate(arrays):
-        if array.ndim != 2 or array.shape[1] != arrays[0].shape[1]:
-            raise ValueError(
-                f"embeddings[{i}] has shape {array.shape}, embeddings[0] {arrays[0].shape}; expected matrices (n, H) "
-                "with the same H."
-            )
-    if arrays and precision in ("int8", "uint8") and ranges is None:
-        rows = np.concatenate(arrays)
-        ranges = quantization_ranges(rows, precision, None, calibration_embeddings) if len(rows) else None
-    return [quantize_embeddings(array, precision, ranges) for array in arrays]
 
 
 @_quietly

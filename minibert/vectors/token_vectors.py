@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, groupby
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.reporting import cut_texts, html_table, token_table, warn_caller
+from minibert._utils.reporting import cut_texts, token_table, warn_caller
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
+from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import as_texts, checked_texts, shown
+from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown
 from minibert.tokenizer.windows import WITHOUT_WINDOWS
 from minibert.vectors.layers import (
     LAYER_POOLING,
@@ -56,15 +57,6 @@ class WordVectors:
 
     def __repr__(self) -> str:
         return f"WordVectors({len(self)} words, vectors {self.vectors.shape})"
-
-    def _repr_html_(self) -> str:
-        rows = (
-            (number, word, f"{start}-{end}", " ".join(map(str, range(tokens.start, tokens.stop))))
-            for number, (word, (start, end), tokens) in enumerate(
-                zip(self.words, self.offsets, self.tokens, strict=True)
-            )
-        )
-        return html_table(repr(self), ("", "word", "characters", "tokens"), rows, len(self))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -276,13 +268,6 @@ class WordOccurrences:
     def __repr__(self) -> str:
         return f"WordOccurrences({self.word!r}, {len(self)} occurrences, vectors {self.vectors.shape})"
 
-    def _repr_html_(self) -> str:
-        rows = (
-            (number, place.text_index, f"{place.tokens.start}-{place.tokens.stop - 1}", place.in_context())
-            for number, place in enumerate(self.places)
-        )
-        return html_table(repr(self), ("", "text", "tokens", "where"), rows, len(self))
-
 
 def word_occurrences(
     word: str, texts: TokenVectors | Sequence[TokenVectors], tokenizer: BertTokenizer, *, subwords: str = "mean"
@@ -315,14 +300,10 @@ def word_occurrences(
     >>> banks.similarities().shape
     (3, 3)
     """
-    if not isinstance(word, str) or not isinstance(tokenizer, BertTokenizer):
-        raise TypeError(
-            f"word_occurrences was given {shown(word)} and, as the tokenizer, a {type(tokenizer).__name__}; expected "
-            "a word (str), embedded texts and a BertTokenizer."
-        )
+    check_text(word, "word")
+    if not isinstance(tokenizer, BertTokenizer):
+        raise TypeError(f"tokenizer is {shown(tokenizer)}; expected a BertTokenizer.")
     check_choice("subwords", subwords, SUBWORD_POOLING)
-    if not isinstance(texts, TokenVectors | Iterable) or isinstance(texts, str):
-        raise TypeError(f"texts is {shown(texts)}; expected TokenVectors, or a list of them, from embed_tokens.")
     embedded = [texts] if isinstance(texts, TokenVectors) else list(texts)
     for i, text in enumerate(embedded):
         if not isinstance(text, TokenVectors):
@@ -336,11 +317,11 @@ def word_occurrences(
     for i, text in enumerate(embedded):
         for tokens in find_word(ids, text.ids.tolist(), text.word_ids):
             if not text.cut_words.intersection(text.word_ids[tokens]):
-                places.append(_occurrence(i, text, tokens))
+                start, end = int(text.offsets[tokens.start, 0]), int(text.offsets[tokens.stop - 1, 1])
+                places.append(Occurrence(text.text, i, tokens, start, end))
                 vectors.append(join_subwords(text.vectors[tokens], subwords))
     if not places:
-        number = counted(len(embedded), "text")
-        raise ValueError(f"{word!r} occurs nowhere in the {number} as a whole word.")
+        raise ValueError(f"{word!r} occurs nowhere in the {counted(len(embedded), 'text')} as a whole word.")
     return WordOccurrences(word, tuple(places), np.stack(vectors), embedded[0].layers)
 
 
@@ -357,35 +338,6 @@ def _word_ids(word: str, tokenizer: BertTokenizer) -> list[int]:
     return ids
 
 
-def _occurrence(index: int, text: TokenVectors, tokens: slice) -> Occurrence:
-    start, end = int(text.offsets[tokens.start, 0]), int(text.offsets[tokens.stop - 1, 1])
-    return Occurrence(text.text, index, tokens, start, end)
-
-
-class _EmbedOptions(TypedDict, total=False):
-    layers: LayerSelection
-    layer_pooling: str
-    truncation: str
-    max_length: int | None
-
-
-@overload
-def embed_tokens(  # type: ignore[overload-overlap]  # a str is a sequence of str too
-    model: BertModel, tokenizer: BertTokenizer, texts: str, **options: Unpack[_EmbedOptions]
-) -> TokenVectors: ...
-
-
-@overload
-def embed_tokens(
-    model: BertModel,
-    tokenizer: BertTokenizer,
-    texts: Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any],
-    *,
-    is_split_into_words: bool = ...,
-    **options: Unpack[_EmbedOptions],
-) -> list[TokenVectors]: ...
-
-
 def embed_tokens(
     model: BertModel,
     tokenizer: BertTokenizer,
@@ -396,7 +348,7 @@ def embed_tokens(
     is_split_into_words: bool = False,
     truncation: str = "warn",
     max_length: int | None = None,
-) -> TokenVectors | list[TokenVectors]:
+) -> Any:
     """Turn texts into the vectors of their tokens, from any layers. Use `.words()` and `.span()` of the result.
 
     Many texts are packed, 1,024 tokens at a time. With the backend "numba" the vectors of each text are, bit for bit,
@@ -469,10 +421,14 @@ def embed_tokens(
     return embedded[0] if single else embedded
 
 
+def token_limit(config: BertConfig, tokenizer: BertTokenizer) -> int:
+    """Return the largest number of tokens of a text that both the model and the tokenizer's settings allow."""
+    most, limit = config.max_position_embeddings, tokenizer.model_max_length
+    return most if limit is None else min(most, limit)
+
+
 def _limit(model: BertModel, tokenizer: BertTokenizer, max_length: int | None) -> int:
-    most = model.config.max_position_embeddings
-    if tokenizer.model_max_length is not None:
-        most = min(most, tokenizer.model_max_length)
+    most = token_limit(model.config, tokenizer)
     if max_length is None:
         return most
     least = tokenizer.num_special_tokens_to_add()
