@@ -191,9 +191,6 @@ def test_features_are_made_from_texts_and_not_taken(model: SentenceTransformer, 
     theirs = Original(str(folder), device="cpu").preprocess(TEXTS)
     for features in (model.preprocess(TEXTS), model.tokenize(TEXTS)):
         np.testing.assert_array_equal(features["input_ids"], theirs["input_ids"])
-    for call in (model, model.forward):
-        with pytest.raises(TypeError, match=r"not from the features of tokenize: call encode\(texts\)"):
-            call(features)
 
 
 def test_whether_a_prompt_counts_can_be_set(model: SentenceTransformer, folder: Path) -> None:
@@ -267,8 +264,11 @@ def test_a_plain_bert_is_saved_with_its_mean_pooling(short_model: SentenceTransf
 
 
 def test_what_saving_refuses(model: SentenceTransformer, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="writes a pickle"):
+    with pytest.raises(ValueError, match="safe_serialization="):
         model.save_pretrained(tmp_path, safe_serialization=False)
+    for folder, error in ((3, TypeError), (b"x", TypeError), ("  ", OSError)):
+        with pytest.raises(error, match="path="):
+            model.save_pretrained(folder)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         model.save_pretrained(tmp_path / "file")

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 
 JSON_LIMIT = 16 * 2**20
@@ -216,15 +217,20 @@ def check_output(path: str | os.PathLike[str], suffixes: Sequence[str]) -> str:
     return suffix
 
 
-def make_folder(path: str | os.PathLike[str]) -> str:
-    """Make a folder, and those above it, if it does not exist; return its path.
+def make_folder(path: str | os.PathLike[str], name: str = "save_directory") -> str:
+    """Make a folder, and those above it, if it does not exist; return its path. `name` is that of the argument.
 
     Raises
     ------
     TypeError, OSError
         The path is not a str or a path; or the folder cannot be made, for example because it is a file.
     """
-    folder = os.path.expanduser(os.fspath(path))
+    folder = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(folder, str):
+        raise TypeError(f"{name}={brief(path)}; expected a str or a path.")
+    if folder.isspace():
+        raise OSError(f"{name}={folder!r} cannot be the name of a folder.")
+    folder = os.path.expanduser(folder)
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError for a name that holds a zero byte

@@ -92,7 +92,8 @@ class BertHead(BertPreTrainedModel[_Output]):
         )
         return output
 
-    def _word_logits(self, x: FloatArray) -> FloatArray:
+    def word_logits(self, x: FloatArray) -> FloatArray:
+        """Compute the logits of the masked-LM head for some tokens: (t, H) -> (t, V)."""
         predictions: Any = self.weights.head and self.weights.head.predictions
         return heads.masked_lm(x, predictions, self.config, self.ops)
 
@@ -104,14 +105,15 @@ class BertHead(BertPreTrainedModel[_Output]):
             width, places = self.config.vocab_size, None
             if positions is not None:
                 places = check_positions(positions, batch.mask.shape)
-            found.append(TokenLogits(batch, width, self._word_logits, places, dtype, self._slice_bytes))
+            found.append(TokenLogits(batch, width, self.word_logits, places, dtype, self._slice_bytes))
         if HEADS[self._head].pooled:
-            found.append(SequenceLogits(batch, self._dense.shape[0], self._of_sequences, dtype))
+            found.append(SequenceLogits(batch, self._dense.shape[0], self.logits_of_sequences, dtype))
         elif not self._has_decoder:
             found.append(TokenLogits(batch, self._dense.shape[0], self._of_tokens, None, dtype, self._slice_bytes))
         return found
 
-    def _of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:
+    def logits_of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:
+        """Compute the logits of a head that reads [CLS], for the sequences of a step that show it."""
         return self._formula(x, self.weights.pooler, self._dense, step, self.ops)
 
     def _of_tokens(self, x: FloatArray) -> FloatArray:
@@ -131,9 +133,9 @@ class BertHead(BertPreTrainedModel[_Output]):
 
     def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
         if self._has_decoder:
-            self._word_logits(x)
+            self.word_logits(x)
         if HEADS[self._head].pooled:
-            self._of_sequences(x, step)
+            self.logits_of_sequences(x, step)
         elif not self._has_decoder:
             self._of_tokens(x)
 

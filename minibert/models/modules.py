@@ -39,14 +39,10 @@ _ELSEWHERE = {
     **_PARTS,
     **dict.fromkeys(("register_forward_hook", "register_forward_pre_hook"), _LAYER),
     **dict.fromkeys(("resize_token_embeddings", "resize_position_embeddings", "add_adapter", "load_adapter"), _GROW),
-    **dict.fromkeys(("gradient_checkpointing_enable", "zero_grad"), "leave it out, because minibert does not train"),
     "dropout": "leave it out, because dropout is the identity at inference",
     "state_dict": "dict(model.named_parameters()) has the same names, without the buffers",
     "load_state_dict": "save the weights as model.safetensors in a folder, and load it",
     "set_input_embeddings": "give the vectors to a call, model(inputs_embeds=...)",
-    "compile": "leave it out, because minibert is compiled",
-    "num_embeddings": "it is weight.shape[0]",
-    "embedding_dim": "it is weight.shape[1]",
 }
 
 
@@ -280,13 +276,7 @@ class BertEmbeddings(Fixed):
         -------
         ndarray of shape (B, S, H), float32; a tensor if an input is one
         """
-        batch = pack(
-            self._weights.config,
-            input_ids,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-        )
+        batch = pack(self._weights.config, input_ids, None, token_type_ids, position_ids, inputs_embeds)
         embedded = batch.pad(encoder.embeddings(self._weights, batch, self._ops))
         return _like([input_ids, token_type_ids, position_ids, inputs_embeds], embedded)
 

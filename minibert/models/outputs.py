@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, TypeAlias, TypeVar
 
-from minibert._utils.reporting import html_table
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import FloatArray
 
@@ -61,10 +60,6 @@ class ModelOutput:
     def __repr__(self) -> str:
         described = ", ".join(f"{key}={_describe(self[key])}" for key in self.keys())
         return f"{type(self).__name__}({described})"
-
-    def _repr_html_(self) -> str:
-        rows = [(key, _describe(self[key])) for key in self.keys()]
-        return html_table(type(self).__name__, ("", "shape"), rows, len(rows))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils import torch_interop
+from minibert._utils.keywords import arguments_of
 from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int
-from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForSequenceClassification
@@ -253,9 +252,7 @@ class CrossEncoder(SentenceModel):
             named.
         """
         pairs, single = as_pairs(one_of("inputs", inputs, "sentences", sentences))
-        self._check_call(device, processing_kwargs)
-        if convert_to_tensor or not convert_to_numpy:
-            torch_interop.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
+        self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
         chosen = one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
         activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
         with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
@@ -283,14 +280,6 @@ class CrossEncoder(SentenceModel):
         documents: Sequence[str],
         top_k: int | None = None,
         return_documents: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        activation_fn: Any = None,
-        device: object = None,
-        pool: Mapping[str, Any] | None = None,
-        chunk_size: int | None = None,
         **options: Any,
     ) -> list[dict[str, Any]]:
         """Sort documents by their score for a query, the best first; equal scores keep the order of the documents.
@@ -303,8 +292,8 @@ class CrossEncoder(SentenceModel):
             The most documents to return; default: all.
         return_documents : bool
             Also return the texts.
-        others, **options
-            As in `predict`; `apply_softmax`, `convert_to_numpy` and `convert_to_tensor` have no effect.
+        **options
+            The arguments of `predict`, by name; `apply_softmax` and `convert_to_...` have no effect.
 
         Returns
         -------
@@ -330,18 +319,9 @@ class CrossEncoder(SentenceModel):
             raise TypeError("documents is one str; expected a sequence of str, such as [text].")
         for name in ("apply_softmax", "convert_to_numpy", "convert_to_tensor"):  # of older versions
             options.pop(name, None)
-        scores = self.predict(
-            [(query, text) for text in texts],
-            prompt_name,
-            prompt,
-            batch_size,
-            show_progress_bar,
-            activation_fn,
-            device=device,
-            pool=pool,
-            chunk_size=chunk_size,
-            **options,
-        )
+        if unknown := options.keys() - set(arguments_of(self.predict)):
+            raise TypeError(f"CrossEncoder.rank() has no argument {min(unknown)}=.")
+        scores = self.predict([(query, text) for text in texts], **options)
         order = sorted(range(len(texts)), key=lambda i: scores[i], reverse=True)[:top_k]
         return [
             {"corpus_id": i, "score": float(scores[i]), **({"text": texts[i]} if return_documents else {})}
@@ -403,14 +383,9 @@ class CrossEncoder(SentenceModel):
 
     def logits_of(self, batch: PackedBatch) -> FloatArray:
         """Compute the logits of a packed batch, step by step: (B, N)."""
-        weights, depth = self.model.weights, self.model.config.num_hidden_layers
-        assert weights.pooler is not None
-        assert weights.head is not None
-        assert weights.head.classifier is not None
-        logits = [
-            heads.sequence_classification(found[depth], weights.pooler, weights.head.classifier, step, self.model.ops)
-            for step, found in self.model.bert.states(batch, [depth])
-        ]
+        depth = self.model.config.num_hidden_layers
+        steps = self.model.bert.states(batch, [depth])
+        logits = [self.model.logits_of_sequences(found[depth], step) for step, found in steps]
         return np.concatenate(logits)
 
     # -- to files

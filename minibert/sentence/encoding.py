@@ -13,7 +13,7 @@ import numpy as np
 
 from minibert._utils.reporting import cut_texts, warn_caller
 from minibert._utils.torch_interop import Scores
-from minibert._utils.validation import FloatArray, IntArray, brief, check_choice
+from minibert._utils.validation import FloatArray, IntArray, brief, check_bool, check_choice
 from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
@@ -95,36 +95,23 @@ class Recipe:
         return per_token * len(self.modes)
 
 
-def make_recipe(
-    model: BertModel,
-    *,
-    pooling: str | Sequence[str],
-    layers: LayerSelection | None = None,
-    layer_pooling: str = "concat",
-    special_tokens: bool = True,
-    include_prompt: bool = True,
-) -> Recipe:
-    """Check a caller's arguments against the model and return them as a recipe.
+def make_recipe(model: BertModel, pipeline: Pipeline, options: EncodeOptions) -> Recipe:
+    """Check a caller's options against the model and return them as a recipe.
 
-    Parameters
-    ----------
-    pooling : str or sequence of str
-        See `pooling_modes`. "first_last" is the mean over the tokens of the mean of layer 1 and the last one; "pooler"
-        is the model's pooler.
-    layers : int or ints, optional
-        -(L + 1) to L; default: the last one.
+    The pooling "first_last" is the mean over the tokens of the mean of layer 1 and the last one; "pooler" is the
+    model's pooler. The default of `layers` is the last one.
 
     Raises
     ------
     TypeError, ValueError
         A name is unknown, the model does not have a layer or a pooler, or two arguments exclude each other.
     """
-    modes = pooling_modes(pooling)
+    layers, layer_pooling, include_prompt = options.layers, options.layer_pooling, pipeline.include_prompt
+    modes = pooling_modes(pipeline.pooling if options.pooling is None else options.pooling)
     depth = model.config.num_hidden_layers
     chosen = (depth,) if layers is None else resolve_layers(layers, depth)
     check_choice("layer_pooling", layer_pooling, COMBINED)
-    if not isinstance(special_tokens, bool | np.bool_):
-        raise TypeError(f"special_tokens={brief(special_tokens)}; expected True or False.")
+    special_tokens = check_bool("special_tokens", options.special_tokens)
     given = ["layers="] * (layers is not None) + ["special_tokens=False"] * (not special_tokens)
     if modes[0] in ("first_last", "pooler") and given:
         raise ValueError(f"pooling={modes[0]!r} fixes layers and tokens; leave out {' and '.join(given)}.")
@@ -136,7 +123,7 @@ def make_recipe(
         return Recipe((min(1, depth), depth), "mean", ("mean",), True, include_prompt)
     if modes == ("pooler",) and model.weights.pooler is None:
         raise ValueError("pooling='pooler', but this checkpoint does not have a pooler; give another pooling.")
-    return Recipe(chosen, layer_pooling, modes, bool(special_tokens), include_prompt)
+    return Recipe(chosen, layer_pooling, modes, special_tokens, include_prompt)
 
 
 def pool_encodings(

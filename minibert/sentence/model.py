@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
@@ -20,6 +20,7 @@ from minibert._utils.files import make_folder, write_json
 from minibert._utils.keywords import (
     HUB_KEYWORDS,
     MODEL_KEYWORDS,
+    SAVING_KEYWORDS,
     TOKENIZER_KEYWORDS,
     Keyword,
     check_keywords,
@@ -33,7 +34,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
 from minibert.models.modules import TorchLike
-from minibert.models.options import LoadKwargs, LoadOptions
+from minibert.models.options import LoadOptions
 from minibert.models.saving import write_safetensors
 from minibert.sentence.modules import Module, check_modules, list_modules
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
@@ -42,23 +43,6 @@ from minibert.tokenizer.encodings import TokenizedBatch
 from minibert.tokenizer.texts import checked_texts
 from minibert.tokenizer.windows import TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
-
-
-class LoadKeywords(LoadKwargs, total=False):
-    """The keywords that all three constructors take; `SentenceTransformer` describes them."""
-
-    prompts: Mapping[str, str] | str | None
-    default_prompt_name: str | None
-    cache_folder: str | os.PathLike[str] | None
-    device: object
-    modules: None
-    trust_remote_code: bool
-    model_kwargs: Mapping[str, Any] | None
-    processor_kwargs: Mapping[str, Any] | None
-    tokenizer_kwargs: Mapping[str, Any] | None
-    config_kwargs: Mapping[str, Any] | None
-    model_card_data: Any
-    use_auth_token: str | bool | None
 
 
 class SavedModule(NamedTuple):
@@ -283,9 +267,13 @@ class SentenceModel(TorchLike):
         """Do nothing, because a pool does not have processes here."""
 
     @staticmethod
-    def _check_call(device: object, processing_kwargs: object) -> None:
-        """Refuse arguments of sentence-transformers that would change the result."""
+    def _check_call(
+        device: object, processing_kwargs: object, convert_to_tensor: bool = False, convert_to_numpy: bool = True
+    ) -> None:
+        """Refuse arguments of sentence-transformers that would change the result, and tensors if torch is missing."""
         check_device(device)
+        if convert_to_tensor or not convert_to_numpy:
+            torch_interop.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
         if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
             raise ValueError(
                 f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}. To cut texts earlier, set "
@@ -294,34 +282,25 @@ class SentenceModel(TorchLike):
 
     # -- to files
 
-    def save_pretrained(
-        self,
-        path: str | os.PathLike[str],
-        model_name: str | None = None,
-        create_model_card: bool = False,
-        train_datasets: Sequence[str] | None = None,
-        safe_serialization: bool = True,
-    ) -> None:
+    def save_pretrained(self, path: str | os.PathLike[str], **harmless: Any) -> None:
         """Write the model into a folder; minibert and sentence-transformers load it as the same model.
 
         Parameters
         ----------
         path : str or path
             It is made if it does not exist. Other files in it are not touched.
-        model_name, create_model_card, train_datasets
-            Arguments of sentence-transformers for a model card, which minibert does not write.
-        safe_serialization : bool
-            Only True: minibert writes safetensors.
+        **harmless
+            As for `BertModel.save_pretrained`; and model_name, create_model_card and train_datasets of
+            sentence-transformers, for a model card, which minibert does not write.
 
         Raises
         ------
         ValueError, OSError
-            `safe_serialization` is False; a setting does not have a name in files; a file cannot be written.
+            A keyword would change the files; a setting does not have a name in files; a file cannot be written.
         """
-        if not safe_serialization:
-            raise ValueError("safe_serialization=False writes a pickle, which minibert never does; leave it out.")
+        check_keywords(f"{self._call}.save_pretrained", harmless, {**SAVING_KEYWORDS, **_OF_SAVING})
         modules, settings = self._saved()
-        folder = Path(make_folder(path))
+        folder = Path(make_folder(path, "path"))
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         listed = [("", f"{HOME}.Transformer")]
@@ -349,9 +328,9 @@ class SentenceModel(TorchLike):
             [{"idx": i, "name": str(i), "path": name, "type": kind} for i, (name, kind) in enumerate(listed)],
         )
 
-    def save(self, path: str | os.PathLike[str], *args: Any, **options: Any) -> None:
+    def save(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write the model, as `save_pretrained` does."""
-        self.save_pretrained(path, *args, **options)
+        self.save_pretrained(path, **options)
 
     def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
         """Return the modules after the Transformer, and further settings of config_sentence_transformers.json."""
@@ -476,6 +455,9 @@ def full_name(
 
 _ANYTHING = Keyword(lambda value: True, "any value", "")
 
+# Of the page and the training data of a model, which minibert does not write.
+_OF_SAVING = dict.fromkeys(("model_name", "create_model_card", "train_datasets"), _ANYTHING)
+
 # Sentence vectors use neither the pooler nor other outputs than the hidden states; scores have outputs of their own.
 _OUTPUTS = dict.fromkeys(("add_pooling_layer", "output_hidden_states", "output_attentions", "return_dict"), _ANYTHING)
 
@@ -556,6 +538,12 @@ def check_device(device: object) -> None:
 def texts_at_once(batch_size: int) -> int:
     """Return the number of texts that are tokenized together for a `batch_size`."""
     return min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1))
+
+
+def check_iterable(inputs: object) -> None:
+    """Raise an error unless the inputs are an iterable of several texts."""
+    if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
+        raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode.")
 
 
 def one_of(name: str, value: Any, old_name: str, old: Any) -> Any:

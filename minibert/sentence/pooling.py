@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from minibert._utils.reproducible_math import log1p
 from minibert._utils.validation import FloatArray, IntArray, brief
-from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
@@ -200,7 +199,7 @@ def pool_words(
         b = 0
         for start in range(0, max(1, len(x)), tokens_at_once):  # texts without tokens are texts too
             stop = min(start + tokens_at_once, len(x))
-            logits = _logits(model, x[start:stop]) if stop else np.zeros((0, vocab_size), np.float32)
+            logits = model.word_logits(x[start:stop]) if stop else np.zeros((0, vocab_size), np.float32)
             while b < step.num_sequences:
                 end = int(ends[b + 1])
                 pooled.add(logits[max(int(ends[b]), start) - start : min(end, stop) - start])
@@ -211,14 +210,6 @@ def pool_words(
                 if done in index_at:
                     yield pooled.take(index_at[done])
             del logits  # before the next ones are computed
-
-
-def _logits(model: BertForMaskedLM, x: FloatArray) -> FloatArray:
-    """Compute the logits of the masked-LM head for some tokens: (t, H) -> (t, V)."""
-    head = model.weights.head
-    assert head is not None
-    assert head.predictions is not None
-    return heads.masked_lm(x, head.predictions, model.config, model.ops)
 
 
 class _Pooled:

@@ -11,14 +11,13 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Unpack
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils import torch_interop
 from minibert._utils.reporting import progress_bar, warn_caller
-from minibert._utils.validation import FloatArray, brief, check_choice, check_int
+from minibert._utils.validation import FloatArray, check_bool, check_choice, check_int
 from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
 from minibert.models.bert import BertModel
 from minibert.sentence.encoding import (
@@ -32,7 +31,7 @@ from minibert.sentence.encoding import (
     make_recipe,
     sentence_width,
 )
-from minibert.sentence.model import HOME, LoadKeywords, SavedModule, VectorModel, in_kind, one_of, stored_settings
+from minibert.sentence.model import HOME, SavedModule, VectorModel, check_iterable, in_kind, one_of, stored_settings
 from minibert.sentence.modules import Module, read_pipeline
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
@@ -72,10 +71,6 @@ class Pooling:
     pooling_mode: str | tuple[str, ...]
     include_prompt: bool
     word_embedding_dimension: int
-
-    def get_pooling_mode_str(self) -> str:
-        """Return the names of the pooling modes, with "+" between them."""
-        return self.pooling_mode if isinstance(self.pooling_mode, str) else "+".join(self.pooling_mode)
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the contents of this module's config.json."""
@@ -152,7 +147,7 @@ class SentenceTransformer(VectorModel):
         *,
         similarity_fn_name: str | SimilarityFunction | None = None,
         truncate_dim: int | None = None,
-        **load: Unpack[LoadKeywords],
+        **load: Any,
     ) -> None:
         self.truncate_dim = truncate_dim  # checked before anything is downloaded, as the next one
         self.similarity_fn_name = similarity_fn_name
@@ -196,9 +191,7 @@ class SentenceTransformer(VectorModel):
 
     def set_pooling_include_prompt(self, include_prompt: bool) -> None:
         """Set whether the tokens of a prompt count in pooling."""
-        if not isinstance(include_prompt, bool):
-            raise TypeError(f"include_prompt={brief(include_prompt)}; expected True or False.")
-        self.pipeline = dataclasses.replace(self.pipeline, include_prompt=include_prompt)
+        self.pipeline = dataclasses.replace(self.pipeline, include_prompt=check_bool("include_prompt", include_prompt))
 
     def get_embedding_dimension(self) -> int:
         """Return the length of the vectors that `encode` returns."""
@@ -303,8 +296,11 @@ class SentenceTransformer(VectorModel):
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
-        self._check_call(device, processing_kwargs)
-        precision = check_output(convert_to_tensor, convert_to_numpy, output_value, precision)
+        self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
+        if output_value is not None:
+            check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
+        precision = "float32" if precision is None else precision
+        check_choice("precision", precision, PRECISIONS)
         options = EncodeOptions(
             prompt_name=prompt_name,
             prompt=prompt,
@@ -432,10 +428,7 @@ class SentenceTransformer(VectorModel):
         TypeError, ValueError
             As in `encode`.
         """
-        if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
-            raise TypeError(
-                f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode."
-            )
+        check_iterable(inputs)
         chosen = EncodeOptions.of(options)
         task = self.encode_task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
         if task.recipe.modes == ("none",):
@@ -478,16 +471,6 @@ class SentenceTransformer(VectorModel):
 
     # -- what it is made of
 
-    def forward(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raise an error for features of `tokenize`; it says how to compute from texts."""
-        raise TypeError(
-            "minibert computes sentence vectors from texts, not from the features of tokenize: call encode(texts). "
-            "encode(texts, output_value=None) also gives the vectors of the tokens, and model.model(**features) the "
-            "hidden states."
-        )
-
-    __call__ = forward
-
     def __len__(self) -> int:
         return 2 + len(self.pipeline.steps)
 
@@ -511,14 +494,7 @@ class SentenceTransformer(VectorModel):
         TypeError, ValueError
             An option is wrong, or does not fit the model.
         """
-        recipe = make_recipe(
-            self.model,
-            pooling=self.pipeline.pooling if options.pooling is None else options.pooling,
-            layers=options.layers,
-            layer_pooling=options.layer_pooling,
-            special_tokens=options.special_tokens,
-            include_prompt=self.pipeline.include_prompt,
-        )
+        recipe = make_recipe(self.model, self.pipeline, options)
         prompt = self.resolve_prompt(options.prompt, options.prompt_name)
         windows = self._windows(prompt, options.batch_size, options.truncation, options.stride)
         return EncodeTask(self.model, self.pipeline, recipe, windows, return_info, exact)
@@ -529,21 +505,6 @@ class SentenceTransformer(VectorModel):
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
         return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"
-
-
-def check_output(
-    convert_to_tensor: bool, convert_to_numpy: bool, output_value: str | None, precision: str | None
-) -> str:
-    """Check the output, the precision, and that torch exists if tensors are requested; return the precision."""
-    if output_value is not None:
-        check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
-    precision = "float32" if precision is None else precision
-    check_choice("precision", precision, PRECISIONS)
-    if convert_to_tensor:
-        torch_interop.check_torch("convert_to_tensor=True")
-    elif not convert_to_numpy:
-        torch_interop.check_torch("convert_to_numpy=False")
-    return precision
 
 
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:

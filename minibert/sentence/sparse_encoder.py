@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts
-from minibert.sentence.model import LoadKeywords, SavedModule, VectorModel, one_of, stored_settings
+from minibert.sentence.model import SavedModule, VectorModel, check_iterable, one_of, stored_settings
 from minibert.sentence.modules import Module, read_config
 from minibert.sentence.pooling import SpladePooling, pool_words
 from minibert.sentence.sparse_vectors import (
@@ -91,7 +91,7 @@ class SparseEncoder(VectorModel):
         *,
         similarity_fn_name: str | SimilarityFunction | None = None,
         max_active_dims: int | None = None,
-        **load: Unpack[LoadKeywords],
+        **load: Any,
     ) -> None:
         self.similarity_fn_name = similarity_fn_name  # checked before anything is downloaded, as the next one
         self.max_active_dims = max_active_dims
@@ -258,10 +258,7 @@ class SparseEncoder(VectorModel):
         ModelFormatError, TypeError, ValueError
             As in `encode`.
         """
-        if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
-            raise TypeError(
-                f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode."
-            )
+        check_iterable(inputs)
         most = self.max_active_dims if max_active_dims is None else _check_most(max_active_dims)
         windows = self._windows(self.resolve_prompt(prompt, prompt_name), batch_size, truncation, stride)
         size = check_int("chunk_size", chunk_size, 1)
@@ -353,29 +350,6 @@ class SparseEncoder(VectorModel):
             return {"active_dims": 0.0, "sparsity_ratio": 1.0}
         active = float(np.float32(vectors.nnz / vectors.matrix().shape[0]))
         return {"active_dims": active, "sparsity_ratio": 1.0 - active / vectors.shape[-1]}
-
-    @staticmethod
-    def intersection(embeddings_1: Any, embeddings_2: Any) -> SparseVectors:
-        """Multiply a vector by one or several others, and keep the products above 0: the words that both texts share.
-
-        Parameters
-        ----------
-        embeddings_1 : SparseVectors, array or tensor of shape (V,)
-        embeddings_2 : the same of shape (V,) or (B, V)
-
-        Returns
-        -------
-        SparseVectors of the shape of `embeddings_2`
-        """
-        one, others = as_sparse("embeddings_1", embeddings_1), as_sparse("embeddings_2", embeddings_2)
-        if one.ndim != 1 or one.shape[-1] != others.shape[-1]:
-            raise ValueError(
-                f"embeddings_1 has shape {one.shape}, embeddings_2 {others.shape}; expected (V,), and (V,) or (B, V)."
-            )
-        products = others.data * one.todense()[others.indices]
-        kept = products > 0
-        before = np.concatenate([[0], np.cumsum(kept)])
-        return SparseVectors(others.shape, products[kept], others.indices[kept], before[others.indptr])
 
     def _vectors(self, name: str, values: Any) -> SparseVectors:
         vectors = as_sparse(name, values)

@@ -18,20 +18,10 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import PADDING, STRATEGIES, Encoding, choose_strategy, pad_rows
 from minibert.tokenizer.texts import as_texts, check_text, shown
 from minibert.tokenizer.windows import WITHOUT_WINDOWS, encode_pairs, in_chunks
+from minibert.vectors.token_vectors import token_limit
 
 BATCH_SIZE = 32
 """Texts of a list, and windows, that are computed together unless batch_size= says otherwise."""
-
-# Arguments of transformers, most of them of older versions -> what to write.
-_INSTEAD = {
-    "return_all_scores": "top_k=None",
-    "grouped_entities": "aggregation_strategy='simple'",
-    "ignore_subwords": "aggregation_strategy='first'",
-    "offset_mapping": "nothing, because the tokenizer gives the characters of each token",
-    "multi_class": "multi_label=",
-    "text_pair": "a dict as the input, {'text': ..., 'text_pair': ...}",
-}
-
 
 # Values of truncation= -> the rule that each means. The names of transformers ask for a cut, so it is not silent.
 _RULES: dict[Any, str] = {
@@ -154,13 +144,7 @@ class TextOptions:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
         if isinstance(self.truncation, str) and self.truncation in STRATEGIES:
             strategy = self.truncation
-        return Limit(model_limit(config, tokenizer) if length is None else length, _RULES[self.truncation], strategy)
-
-
-def model_limit(config: BertConfig, tokenizer: BertTokenizer) -> int:
-    """Return the largest number of tokens of a text that both the model and the tokenizer's settings allow."""
-    most = config.max_position_embeddings
-    return most if tokenizer.model_max_length is None else min(most, tokenizer.model_max_length)
+        return Limit(token_limit(config, tokenizer) if length is None else length, _RULES[self.truncation], strategy)
 
 
 def is_text(value: Any) -> bool:
@@ -281,8 +265,6 @@ class TaskPipeline:
         known = [*cls.argument_names(), "batch_size"]
         close = difflib.get_close_matches(name, [*known, *others], 1)
         hint = f" Did you mean {close[0]}=?" if close else ""
-        if name in _INSTEAD:
-            hint = f" Write {_INSTEAD[name]}."
         return f"the task {cls.task!r} has no argument {name}=.{hint} It has {', '.join(known)}."
 
     def _call(

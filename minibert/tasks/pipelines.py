@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -148,12 +147,8 @@ def _task_name(task: Any) -> str | None:
         return None
     if isinstance(task, str) and (ALIASES.get(task, task)) in TASKS:
         return ALIASES.get(task, task)
-    known = [*TASKS, *ALIASES]
-    if isinstance(task, os.PathLike) or (isinstance(task, str) and ("/" in task or os.path.isdir(task))):
-        raise ValueError(f"task={brief(task)} looks like a model; give it as model=. The tasks are {', '.join(known)}.")
-    close = difflib.get_close_matches(task, known, 1) if isinstance(task, str) else []
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"task={brief(task)} is not a task of minibert.{hint} The tasks are {', '.join(known)}.")
+    known = ", ".join([*TASKS, *ALIASES])
+    raise ValueError(f"task={brief(task)} is not a task of minibert, which has {known}. Give a model as model=.")
 
 
 def _task_of(model: Any) -> str:
@@ -212,10 +207,7 @@ def _tokenizer(tokenizer: Any, model: Any, **where: Any) -> BertTokenizer:
     if isinstance(tokenizer, str | os.PathLike):
         return BertTokenizer.from_pretrained(tokenizer, **where)
     if tokenizer is None:
-        raise TypeError(
-            f"a loaded {type(model).__name__} does not know its tokenizer. Give the tokenizer, "
-            "tokenizer=BertTokenizer.from_pretrained(name), or the name as model=."
-        )
+        raise TypeError(f"a loaded {type(model).__name__} does not know its tokenizer. Give tokenizer=.")
     raise TypeError(
         f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder. A tokenizer of "
         "another library: save it with save_pretrained(folder), and give the folder."

@@ -10,9 +10,10 @@ import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, check_bool, check_int
-from minibert.tasks.base import CutWarning, TaskPipeline, TextOptions, as_pair, model_inputs, model_limit
+from minibert.tasks.base import CutWarning, TaskPipeline, TextOptions, as_pair, model_inputs
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import checked_texts
+from minibert.vectors.token_vectors import token_limit
 
 # The defaults of transformers 4.
 _MAX_SEQ_LEN, _DOC_STRIDE, _MAX_ANSWER_LEN = 384, 128, 15
@@ -120,7 +121,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
     def _max_seq_len(self, options: QuestionAnsweringOptions) -> int:
         if options.max_seq_len is not None:
             return options.max_seq_len
-        return min(_MAX_SEQ_LEN, model_limit(self.model.config, self.tokenizer))
+        return min(_MAX_SEQ_LEN, token_limit(self.model.config, self.tokenizer))
 
     def _check_input(self, value: Any, name: str, options: QuestionAnsweringOptions) -> tuple[str, str]:
         question, context = as_pair(value, name, "question", "context")

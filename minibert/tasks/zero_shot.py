@@ -142,10 +142,8 @@ def _hypothesis(template: str, label: str) -> str:
     """Return the template with a label in the place of {}."""
     try:
         hypothesis = template.format(label)
-    except (IndexError, KeyError, ValueError, AttributeError) as error:
-        raise ValueError(
-            f"hypothesis_template={brief(template)} cannot take a label ({error}). Write {{}} where the label goes."
-        ) from None
+    except (IndexError, KeyError, ValueError, AttributeError):
+        hypothesis = template
     if hypothesis == template:
         raise ValueError(
             f"hypothesis_template={brief(template)} has no place for the label. Write {{}} where the label goes."
@@ -163,17 +161,13 @@ def _label_ids(labels: dict[int, str]) -> tuple[int, int]:
     """
     names = {index: label.lower() for index, label in labels.items()}
     entailments = [index for index, name in names.items() if name.startswith("entail")]
-    if len(entailments) != 1:
+    others = [index for index, name in names.items() if name.startswith("contra")]
+    if not others and len(names) == 2:
+        others = [index for index in names if index not in entailments]
+    if len(entailments) != 1 or len(others) != 1:
         raise ValueError(
             f"the labels of the model are {', '.join(map(repr, labels.values()))}; zero-shot-classification needs one "
-            "that begins with 'entail'. Use a model of natural language inference (NLI), or correct id2label in its "
-            "config.json."
-        )
-    against = [index for index, name in names.items() if name.startswith("contra")]
-    others = against or ([index for index in names if index != entailments[0]] if len(names) == 2 else [])
-    if len(others) != 1:
-        raise ValueError(
-            f"the labels of the model are {', '.join(map(repr, labels.values()))}; zero-shot-classification needs one "
-            "that begins with 'contra'. Correct id2label in its config.json."
+            "that begins with 'entail' and one that begins with 'contra'. Use a model of natural language inference "
+            "(NLI), or correct id2label in its config.json."
         )
     return entailments[0], others[0]

@@ -74,8 +74,6 @@ def test_what_only_a_model_of_torch_has_names_its_place_here(model: BertModel, n
     assert not hasattr(model, "unheard_of")
     with pytest.raises(AttributeError, match=r"Encoder has no attribute 'layer': .*num_layers="):
         _ = model.encoder.layer  # bert-score cuts the layers of a model of torch there
-    with pytest.raises(AttributeError, match=r"Embedding has no attribute 'num_embeddings': it is weight.shape\[0\]"):
-        _ = model.embeddings.word_embeddings.num_embeddings
 
 
 def test_layer_norm_as_a_step(model: BertModel, eager: transformers.BertModel) -> None:
