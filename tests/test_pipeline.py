@@ -86,14 +86,6 @@ def test_a_model_with_modules_can_be_copied(tmp_path: Path) -> None:
         np.testing.assert_array_equal(copied.encode(TEXTS), model.encode(TEXTS))
 
 
-def test_many_modules(tmp_path: Path) -> None:
-    norm = ("LayerNorm", {"dimension": 9}, random_tensors(norm_weight=(9,), norm_bias=(9,)))
-    pooling = ("Pooling", {"embedding_dimension": 24, "pooling_mode": ["max", "cls"]}, None)
-    steps = [pooling, dense(48, 9), norm, ("Dropout", {"dropout": 0.1}, None), dense(9, 31), ("Normalize", None, None)]
-    model = assert_equal_to_theirs(model_with_modules(tmp_path / "model", steps, new=True))
-    assert model.pipeline.widths == (48, 9, 9, 31, 31)
-
-
 def test_files_that_sentence_transformers_itself_saved(tmp_path: Path) -> None:
     """The model is made and saved by version 6.2, with every module and the config that this version writes."""
     bert = random_checkpoint(tmp_path / "bert", hidden_size=24, num_attention_heads=3, num_hidden_layers=1)

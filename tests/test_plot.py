@@ -170,12 +170,6 @@ def test_bad_input(points: np.ndarray) -> None:
     check_refused(plot_word_similarities, {}, {("occurrences", TypeError): (points,)})
 
 
-def test_a_word_that_occurs_once(model: BertModel, tokenizer: BertTokenizer) -> None:
-    found = word_occurrences("cat", embed_tokens(model, tokenizer, TEXTS), tokenizer)
-    with pytest.raises(ValueError, match="'cat' occurs once"):
-        plot_word_similarities(found)
-
-
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
 

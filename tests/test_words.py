@@ -15,7 +15,7 @@ import torch
 
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.vectors.layers import find_word, join_subwords, resolve_layers
+from minibert.vectors.layers import find_word, join_subwords
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, naughty_lines, udhr_lines
@@ -48,13 +48,6 @@ def their_states(theirs: Any, encodings: list[Any]) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def states() -> list[np.ndarray]:
     return list(np.random.default_rng(0).standard_normal((13, 5, 8)).astype(np.float32))
-
-
-def test_layers_are_numbered_as_in_transformers_and_from_the_end_as_everywhere() -> None:
-    assert resolve_layers(-1, 12) == (12,)
-    assert resolve_layers(0, 12) == (0,)
-    assert resolve_layers(range(-4, 0), 12) == (9, 10, 11, 12)
-    assert resolve_layers(np.array([3, -13]), 12) == (3, 0)
 
 
 def test_combined_layers_by_formula(states: list[np.ndarray]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,12 +119,8 @@ class SentenceModel(TorchLike):
             )
         trusted = take("trust_remote_code", False)
         check_keywords(call, {"trust_remote_code": trusted}, HUB_KEYWORDS)
-        processor = one_of(
-            "processor_kwargs",
-            take("processor_kwargs", None) or None,
-            "tokenizer_kwargs",
-            take("tokenizer_kwargs", None) or None,
-        )
+        processor, older = (take(f"{name}_kwargs", None) or None for name in ("processor", "tokenizer"))
+        processor = one_of("processor_kwargs", processor, "tokenizer_kwargs", older)
         given = {"model_kwargs": take("model_kwargs", None), "config_kwargs": take("config_kwargs", None)}
         asked = {key: _check_inner(call, key, value) for key, value in {**given, "processor_kwargs": processor}.items()}
         prompts, default = take("prompts", None), take("default_prompt_name", None)
@@ -186,13 +183,11 @@ class SentenceModel(TorchLike):
         # A Transformer without a task computes features; other modules, and folders without modules.json, tell it.
         plain = listed is not None and listed[0].kind == "Transformer"
         task = "feature-extraction" if plain else self._task
-        for name, only, default in (
-            ("transformer_task", self._task, task),
-            ("module_output_name", self._output, self._output),
-        ):
-            if settings.get(name, default) != only:
+        implemented = {"transformer_task": self._task, "module_output_name": self._output}
+        for name, value in {"transformer_task": task, **settings}.items():
+            if value != implemented.get(name, value):
                 raise ModelFormatError(
-                    f"{where}: {name}={brief(settings.get(name, default))} is not implemented here; expected {only!r}."
+                    f"{where}: {name}={brief(value)} is not implemented here; expected {implemented[name]!r}."
                 )
         for name in ("processing_kwargs", "query_length", "document_length", "query_expansion"):
             if settings.get(name):
@@ -433,12 +428,9 @@ class VectorModel(SentenceModel):
 # --- names and keywords -----------------------------------------------------------------------------------------------
 
 # Hub ids without an organisation that do not belong to sentence-transformers: the BERT models of that library's list.
-_PLAIN_BERT = (
-    *("bert-base-uncased", "bert-base-cased", "bert-base-cased-finetuned-mrpc", "bert-base-multilingual-uncased"),
-    *("bert-base-multilingual-cased", "bert-base-chinese", "bert-base-german-cased", "bert-base-german-dbmdz-cased"),
-    *("bert-base-german-dbmdz-uncased", "bert-large-uncased", "bert-large-uncased-whole-word-masking"),
-    *("bert-large-uncased-whole-word-masking-finetuned-squad", "bert-large-cased"),
-    *("bert-large-cased-whole-word-masking", "bert-large-cased-whole-word-masking-finetuned-squad"),
+_PLAIN_BERT = re.compile(
+    r"bert-(base|large)-((multilingual|german|german-dbmdz)-)?(cased|uncased|chinese)(-whole-word-masking)?"
+    r"(-finetuned-(mrpc|squad))?"
 )
 
 
@@ -448,9 +440,8 @@ def full_name(
     """Put an organisation before a short hub id, as sentence-transformers does."""
     if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
         return name_or_path
-    if name_or_path.lower() not in _PLAIN_BERT and not os.path.exists(name_or_path):
-        return f"{organisation}/{name_or_path}"
-    return name_or_path
+    plain = _PLAIN_BERT.fullmatch(name_or_path.lower()) or os.path.exists(name_or_path)
+    return name_or_path if plain else f"{organisation}/{name_or_path}"
 
 
 _ANYTHING = Keyword(lambda value: True, "any value", "")

@@ -13,6 +13,7 @@ from typing import Any
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
+from minibert.tokenizer.texts import check_text
 
 _E5 = {"query": "query: ", "passage": "passage: "}
 _SEARCH = {"query": "Represent this sentence for searching relevant passages: "}
@@ -29,9 +30,6 @@ _TABLE: tuple[tuple[str, dict[str, str]], ...] = (
     # https://huggingface.co/mixedbread-ai/mxbai-embed-large-v1, "Quickstart".
     (r"mixedbread-ai/mxbai-embed-(large|xsmall)-v1", _SEARCH),
 )
-
-# The families of the table, for messages.
-_FAMILIES = ("intfloat/e5", "BAAI/bge", "Snowflake/snowflake-arctic-embed", "mixedbread-ai/mxbai-embed")
 
 
 def builtin_prompts(*names: object) -> dict[str, str]:
@@ -81,8 +79,8 @@ def merge_prompts(
     if given == "builtin":
         if not builtin:
             raise ValueError(
-                f"prompts='builtin': minibert knows the prompts of {', '.join(_FAMILIES)} models, but {source} "
-                "is not one of them. Give them as prompts={'query': ..., 'document': ...}."
+                f"prompts='builtin': minibert knows those of E5, BGE, Arctic Embed and mxbai models, and {source} is "
+                "not one of them. Give them as prompts={'query': ..., 'document': ...}."
             )
         prompts = {**builtin, **{name: text for name, text in prompts.items() if text}}
     elif given is not None:
@@ -122,8 +120,7 @@ def resolve_prompt(
         Both a prompt and a name are given. The name is ignored.
     """
     if prompt is not None:
-        if not isinstance(prompt, str):
-            raise TypeError(f"prompt is a {type(prompt).__name__}; expected a str.")
+        check_text(prompt, "prompt")
         if prompt_name is not None:
             warn_caller(
                 f"prompt={brief(prompt)} and prompt_name={brief(prompt_name)} are both given; the prompt is used, "
@@ -135,10 +132,7 @@ def resolve_prompt(
         return ""
     if not isinstance(name, str) or name not in prompts:
         raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(map(repr, prompts)) or 'none'}.")
-    text = prompts[name]
-    if not isinstance(text, str):  # callers may change the dict
-        raise TypeError(f"prompts[{name!r}] is a {type(text).__name__}; expected a str.")
-    return text
+    return check_text(prompts[name], f"prompts[{name!r}]")  # callers may change the dict
 
 
 def check_prompts(prompts: object, where: str, error: type[Exception]) -> dict[str, str]:

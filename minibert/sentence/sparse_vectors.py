@@ -46,12 +46,12 @@ class SparseVectors:
     indptr: IntArray
 
     def __post_init__(self) -> None:
-        arrays = {"data": "f", "indices": "iu", "indptr": "iu"}
-        for name, kinds in arrays.items():
+        for name, kinds in (("data", "f"), ("indices", "iu"), ("indptr", "iu")):
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
-                expected = "floats" if kinds == "f" else "integers"
-                raise TypeError(f"{name} is {brief(array)}; expected an array of {expected} with one axis.")
+                raise TypeError(
+                    f"{name} is {brief(array)}; expected one axis of {'floats' if name == 'data' else 'ints'}."
+                )
         if not self._is_valid():
             raise ValueError(
                 f"shape={brief(self.shape)}, indices={brief(self.indices)} and indptr={brief(self.indptr)} do not "

@@ -217,18 +217,14 @@ def _search(
     candidates = top_k * check_int("rescore_multiplier", multiplier, 1)
     quantized, bits = queries.dtype.kind != "f", precision in ("binary", "ubinary")
     if quantized and queries.dtype != _STORED.get(precision):
-        raise TypeError(
-            f"query_embeddings holds {queries.dtype}; expected floats"
-            + (f", or {np.dtype(_STORED[precision])} as the corpus." if precision in _STORED else ".")
-        )
+        raise TypeError(f"query_embeddings holds {queries.dtype}; expected floats, or the type of a quantized corpus.")
     if not np.isfinite(queries).all():
         raise ValueError("query_embeddings holds NaN or infinity, which cannot be ranked.")
     width = queries.shape[1] if quantized or not bits else (queries.shape[1] + 7) // 8
     if width * (8 if bits else 1) != library.width and len(queries):
         raise ValueError(
-            f"query_embeddings has vectors of {queries.shape[1]} {'bytes' if quantized and bits else 'features'}, "
-            f"which does not fit the corpus, of {library.width} {'bits' if bits else 'features'}; both must come "
-            "from one model."
+            f"query_embeddings has vectors of {queries.shape[1]} numbers, which do not fit the corpus, of "
+            f"{library.width} {'bits' if bits else 'features'}; both must come from one model."
         )
     sent, found = queries, None
     if not quantized:
@@ -276,18 +272,14 @@ def _rescored(
 def _one_corpus(embeddings: npt.ArrayLike | None, index: object, precision: str) -> npt.NDArray[Any] | None:
     """Return the corpus as rows of the type of its precision, or None if an index is given instead."""
     if (embeddings is None) == (index is None):
-        raise ValueError(
-            "corpus_embeddings and corpus_index are "
-            + ("both given; give one of them." if index is not None else "both missing; give one of them.")
-        )
+        raise ValueError("give either corpus_embeddings or corpus_index, and not both.")
     if embeddings is None:
         return None
     corpus = as_matrix("corpus_embeddings", embeddings)
     expected = _STORED.get(precision)
     if corpus.dtype != expected if expected else corpus.dtype.kind != "f":
         raise TypeError(
-            f"corpus_embeddings holds {corpus.dtype}; expected {np.dtype(expected) if expected else 'floats'} for "
-            f"corpus_precision={precision!r}, as quantize_embeddings(embeddings, precision={precision!r}) gives them."
+            f"corpus_embeddings holds {corpus.dtype}; expected those of quantize_embeddings(x, {precision!r})."
         )
     if corpus.dtype.kind == "f" and not np.isfinite(corpus).all():
         raise ValueError("corpus_embeddings holds NaN or infinity, which cannot be ranked.")

@@ -208,21 +208,6 @@ def test_labels(folder_of: FolderOf, write: Write, name: str, labels: str) -> No
     assert config.num_labels == NUM_LABELS
 
 
-@pytest.mark.parametrize("problem", [None, "regression", "single_label_classification", "multi_label_classification"])
-@pytest.mark.parametrize("num_labels", [1, 3])
-def test_the_problem_type_is_kept_and_does_not_change_the_logits(
-    tmp_path: Path, problem: str | None, num_labels: int
-) -> None:
-    name = "BertForSequenceClassification"
-    folder = make_model(tmp_path / "model", name, num_labels=num_labels)
-    expected = load(name, folder)(**inputs_of(name))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "problem_type": problem}))
-    model = load(name, folder)
-    assert model.config.problem_type == problem
-    assert_same_logits(model(**inputs_of(name)), expected)
-
-
 NOTHING: dict[str, Any] = {"id2label": None, "label2id": None}
 BAD_LABELS: list[tuple[str, list[dict[str, Any]]]] = [
     ("expected [3, 24]", [{"id2label": {"0": "a", "1": "b", "2": "c"}}]),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-import minibert
 from benchmarks.float64 import rms
 from minibert import BertForMaskedLM, BertTokenizer
 from tests.support.head_models import their_model
@@ -59,22 +57,3 @@ def test_the_logits_beside_transformers(inputs: dict[str, np.ndarray]) -> None:
         assert 0 < error <= budget
         assert not logits[~shown].any()
         np.testing.assert_array_equal(logits[shown].argmax(axis=1), exact.argmax(axis=1))
-
-
-def test_positions_have_the_same_bits_as_the_whole_and_alone(inputs: dict[str, np.ndarray]) -> None:
-    model = minibert.load(FOLDER, num_threads=2)
-    assert type(model) is BertForMaskedLM
-    masks = np.argwhere(inputs["input_ids"] == 103)
-    assert len(masks) >= 40
-    whole = model(**inputs).logits
-    found = model(**inputs, positions=masks).logits
-    assert found.tobytes() == whole[tuple(masks.T)].tobytes()
-    one = BertForMaskedLM.from_pretrained(FOLDER, num_threads=1)
-    for (row, column), logits in zip(masks, found, strict=True):
-        length = int(inputs["attention_mask"][row].sum())
-        own = {key: value[row : row + 1, :length] for key, value in inputs.items()}
-        assert one(**own, positions=[(0, column)]).logits.tobytes() == logits.tobytes()
-
-
-def test_the_package_is_never_imported() -> None:
-    assert "cognition" not in sys.modules

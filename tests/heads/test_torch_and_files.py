@@ -16,7 +16,6 @@ import minibert
 from minibert import ModelFormatError
 from tests.support.head_models import (
     CLASSES,
-    NUM_LABELS,
     WITH_LABELS,
     WITH_WORDS,
     inputs_of,
@@ -65,21 +64,6 @@ def test_tuples_and_attributes_are_those_of_transformers(folder_of: FolderOf, na
         if hasattr(theirs, attribute):
             assert getattr(model, attribute) == getattr(theirs, attribute)
     assert model.base_model is model.bert is model.bert.base_model
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_keywords_of_transformers(folder_of: FolderOf, name: str) -> None:
-    given = {"pretrained_model_name_or_path": str(folder_of(name)), "attn_implementation": "sdpa"}
-    model = getattr(minibert, name).from_pretrained(**given, torch_dtype=torch.float32)
-    assert model.device == torch.device("cpu")
-    if name in WITH_LABELS:
-        load(name, folder_of(name), num_labels=NUM_LABELS, id2label={i: f"LABEL_{i}" for i in range(NUM_LABELS)})
-    wrong = {"ignore_mismatched_sizes": True, "unknown_keyword": 1} | ({"num_labels": 3} if name in WITH_LABELS else {})
-    for keyword, value in wrong.items():
-        with pytest.raises(
-            (ValueError, TypeError), match=keyword if keyword != "ignore_mismatched_sizes" else "random"
-        ):
-            load(name, folder_of(name), **{keyword: value})
 
 
 # --- save_pretrained -------------------------------------------------------------------------------------------------

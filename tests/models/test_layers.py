@@ -12,7 +12,7 @@ import transformers
 
 from minibert import BertModel
 from minibert.bert.ops import Ops
-from tests.support.model_calls import CALLS, IDS, RIGHT, A, L, run
+from tests.support.model_calls import CALLS, IDS, L, run
 
 # --- the layers to keep, and the layer to stop at ---------------------------------------------------------------------
 
@@ -56,17 +56,6 @@ def test_the_same_hidden_states_are_kept_as_in_transformers(
 )
 def test_other_ways_to_select(model: BertModel, selection: Any, indices: list[int] | None) -> None:
     assert kept(model(IDS, output_hidden_states=selection).hidden_states) == indices
-
-
-@pytest.mark.parametrize(
-    ("selection", "indices"), [(True, [0, 1, 2]), (False, None), (0, [0]), (-1, [2]), ([0, -1], [0, 2]), ([], [])]
-)
-def test_attentions_are_selected_the_same_way(model: BertModel, selection: Any, indices: list[int] | None) -> None:
-    output = model(IDS, output_attentions=selection)
-    assert kept(output.attentions) == indices
-    full = model(IDS, output_attentions=True)
-    for i in indices or ():
-        np.testing.assert_array_equal(output.attentions[i], full.attentions[i])
 
 
 def test_a_model_has_defaults_that_a_call_overrides(folder: Path) -> None:
@@ -151,34 +140,3 @@ def test_stopping_early_stops_the_work(prepared: BertModel, num_layers: int) -> 
     layers = {int(path.split(".")[2]) for path in seen if path.startswith("encoder.layer.")}
     assert layers == set(range(num_layers))
     assert ("pooler.dense" in seen) == (num_layers == L)
-
-
-def test_wrapped_ops_can_replace_results(prepared: BertModel) -> None:
-    def without_second_attention(x: Any, linear: Any, **epilogue: Any) -> Any:
-        if linear.paths == ("encoder.layer.1.attention.output.dense",):
-            return epilogue["residual"]
-        return prepared.ops.linear(x, linear, **epilogue)
-
-    before = prepared(IDS).hidden_states
-    after = BertModel(prepared.weights, prepared.ops._replace(linear=without_second_attention))(IDS).hidden_states
-    for i in (0, 1):
-        np.testing.assert_array_equal(after[i], before[i])
-    for i in (2, 3):
-        assert np.abs(after[i] - before[i]).max() > 0.01
-
-
-def test_wrapped_attention_can_ask_for_scores(prepared: BertModel) -> None:
-    found: list[Any] = []
-
-    def attention(*args: Any, **options: Any) -> Any:
-        found.append(prepared.ops.attention(*args, **{**options, "return_scores": True, "return_probs": True}))
-        return found[-1]
-
-    BertModel(prepared.weights, prepared.ops._replace(attention=attention))(IDS, RIGHT)
-    assert len(found) == L
-    for result in found:
-        for scores, probs, n in zip(result.scores, result.probs, RIGHT.sum(axis=1), strict=True):
-            assert scores.shape == probs.shape == (A, n, n)
-            exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            expected = exponentials / exponentials.sum(axis=-1, keepdims=True)
-            np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-6)

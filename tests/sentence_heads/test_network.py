@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from minibert import CrossEncoder, SparseEncoder
+from minibert import CrossEncoder
 
 pytestmark = pytest.mark.network
 
@@ -40,13 +40,3 @@ def test_the_examples_of_ms_marco_minilm(others: list[str], scores: list[float])
     found = model.predict([(QUERY, text) for text in texts])
     np.testing.assert_allclose(found, scores, rtol=0, atol=1e-4)
     assert [one["corpus_id"] for one in model.rank(QUERY, texts)] == np.argsort(scores)[::-1].tolist()
-
-
-def test_the_example_of_a_sparse_encoder() -> None:
-    """ "Sparse Encoder Models" in README.md of https://github.com/huggingface/sentence-transformers."""
-    model = SparseEncoder("naver/splade-cocondenser-ensembledistil")
-    vectors = model.encode(["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."])
-    assert vectors.shape == (3, 30522)
-    expected = [[35.629, 9.154, 0.098], [9.154, 27.478, 0.019], [0.098, 0.019, 29.553]]
-    np.testing.assert_allclose(model.similarity(vectors, vectors), expected, rtol=0, atol=6e-4)
-    assert f"{model.sparsity(vectors)['sparsity_ratio']:.2%}" == "99.84%"

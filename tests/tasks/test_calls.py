@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -184,15 +183,6 @@ def test_the_nesting_of_transformers(ours: Ours, folder_for: FolderFor) -> None:
     for several in (words, [words], [words, words]):
         expected = run_theirs(their_ner, several, is_split_into_words=True)
         assert difference(ner(several, is_split_into_words=True), expected) is None
-
-
-def test_one_pipeline_serves_threads(ours: Ours) -> None:
-    for task in ("token-classification", "fill-mask", "question-answering"):
-        inputs, arguments = INPUTS[task]
-        pipe = ours(task)
-        expected = pipe(inputs, **arguments)
-        with ThreadPoolExecutor(4) as pool:
-            assert all(found == expected for found in pool.map(lambda _: pipe(inputs, **arguments), range(8)))  # noqa: B023
 
 
 # --- next-sentence ----------------------------------------------------------------------------------------------------

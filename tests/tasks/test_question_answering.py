@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -183,12 +182,3 @@ def test_the_default_stride_leaves_room(pipe: Any) -> None:
     assert found["answer"] == context[found["start"] : found["end"]]
     with pytest.raises(ValueError, match=r"doc_stride=60, but a window has room for \d+ tokens"):
         pipe(question, context, doc_stride=60)
-
-
-def test_scores_have_the_same_bits_in_any_batch(pipe: Any) -> None:
-    texts = real_texts(12)
-    questions = [{"question": "who?", "context": text} for text in texts]
-    together = pipe(questions, top_k=3)
-    for one, answers in zip(questions, together, strict=True):
-        assert pipe(one, top_k=3) == answers
-    assert np.isfinite([answer["score"] for answers in together for answer in answers]).all()
