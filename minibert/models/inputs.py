@@ -70,7 +70,10 @@ def pack(
     if embeds is not None:
         with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinity, which is refused below
             embeds = np.ascontiguousarray(embeds[mask], dtype=np.float32)
-        _check_usable("inputs_embeds", embeds, mask)
+        usable = usable_rows(embeds)  # one bad number would change every token of its sequence
+        if not usable.all():
+            row, column = (int(i) for i in np.argwhere(mask)[np.argmin(usable)])
+            raise ValueError(f"inputs_embeds at row {row}, column {column} holds NaN, infinity or a value beyond 1e17.")
     return PackedBatch(
         token_ids=ids[mask] if embeds is None else np.arange(len(embeds), dtype=np.int32),
         token_types=types[mask],
@@ -157,14 +160,6 @@ def _check_embeds(values: object, hidden_size: int) -> FloatArray:
 def usable_rows(rows: FloatArray) -> npt.NDArray[np.bool_]:
     """Find the rows whose numbers are all finite and at most 1e17, so that float32 can hold their sum of squares."""
     return np.logical_and.reduce(np.abs(rows) <= 1e17, axis=1)
-
-
-def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) -> None:
-    """Refuse unusable numbers of unmasked tokens, because one of them would change every token of its sequence."""
-    usable = usable_rows(packed)
-    if not usable.all():
-        row, column = (int(i) for i in np.argwhere(mask)[np.argmin(usable)])
-        raise ValueError(f"{name} at row {row}, column {column} holds NaN, infinity or a value beyond 1e17.")
 
 
 def as_numbers(name: str, values: object) -> npt.NDArray[Any]:

@@ -355,7 +355,7 @@ class CrossEncoder(SentenceModel):
         ModelFormatError, ValueError
             As in `predict`.
         """
-        check_truncation(truncation)
+        check_choice("truncation", truncation, WITHOUT_WINDOWS)
         most, refuses = texts_at_once(batch_size), truncation == "error"
         chosen, rows = distinct_longest_first(pairs, num_characters)
         found = np.empty((len(chosen), self.num_labels), dtype=np.float32)
@@ -436,13 +436,3 @@ def _as_pair(value: Any, name: str) -> tuple[str, str]:
 def num_characters(pair: tuple[str, str]) -> int:
     """Count the characters of both texts."""
     return len(pair[0]) + len(pair[1])
-
-
-def check_truncation(truncation: object) -> None:
-    """Raise an error unless `truncation` is "warn", "error" or "silent"."""
-    if isinstance(truncation, str) and truncation == "split":
-        raise ValueError(
-            "truncation='split' is not for pairs, because the score of a window is not that of the pair. Give 'warn', "
-            "'error' or 'silent'; or split the text yourself, score each part, and take the maximum."
-        )
-    check_choice("truncation", truncation, WITHOUT_WINDOWS)

@@ -279,7 +279,8 @@ def _one_corpus(embeddings: npt.ArrayLike | None, index: object, precision: str)
     expected = _STORED.get(precision)
     if corpus.dtype != expected if expected else corpus.dtype.kind != "f":
         raise TypeError(
-            f"corpus_embeddings holds {corpus.dtype}; expected those of quantize_embeddings(x, {precision!r})."
+            f"corpus_embeddings holds {corpus.dtype}, which is not what quantize_embeddings gives for "
+            f"corpus_precision={precision!r}."
         )
     if corpus.dtype.kind == "f" and not np.isfinite(corpus).all():
         raise ValueError("corpus_embeddings holds NaN or infinity, which cannot be ranked.")
