@@ -20,6 +20,7 @@ from minibert.integrations.bert_serving import BertClient
 from minibert.serving.asgi import app
 from minibert.serving.embedder import Embedder
 from minibert.serving.engine import Engine
+from minibert.serving.observability import LOG, REQUESTS
 from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.settings import Settings
 from minibert.vectors.similarity import pairwise_cos_sim, quantize_embeddings
@@ -332,9 +333,11 @@ def test_each_request_finds_a_model_that_can_answer_it(
 
 
 def test_what_was_done_to_the_texts_is_said_in_headers_body_metrics_and_log(
-    client: TestClient, caplog: pytest.LogCaptureFixture
+    client: TestClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = numbers(client)
+    monkeypatch.setattr(LOG, "propagate", True)
+    monkeypatch.setattr(REQUESTS, "disabled", False)
     body = {"input": ["a", LONG], "input_type": "query", "user": "me", "x\r\ny": 1}
     with caplog.at_level(logging.INFO, "minibert.serving"):
         response = post(client, "/v1/embeddings", body, **{"x-request-id": "my-id"})

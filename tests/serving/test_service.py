@@ -72,7 +72,7 @@ def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
             "",
             {"HELP": "1"},
             1,
-            "MINIBERT_SERVE_HELP is set, but the service does not have it; see minibert serve --help",
+            "MINIBERT_SERVE_HELP is set, but the service does not have it; ",
         ),
         ("", {"API_KEY": "a b"}, 1, "a key is empty, or has a space"),
         ("", {"API_KEY_FILE": "/no/such/file"}, 1, "the file of keys, /no/such/file, cannot be read"),
