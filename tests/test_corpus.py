@@ -275,16 +275,6 @@ def test_csv_rows_that_cannot_be_used_keep_their_own_ids(tmp_path: Path) -> None
     assert not any(one.numbered for one in found)
 
 
-def test_a_field_may_be_as_long_as_a_book_and_gzip_data_need_no_suffix(tmp_path: Path) -> None:
-    book = "word " * 100_000
-    for name, content in (
-        ("a.csv", f'text\nfirst\n{book}\n"two\n{book}"\nlast\n'.encode()),
-        ("standard-input", gzip.compress(f"first\n{book}\ntwo {book}\nlast\n".encode())),
-    ):
-        texts = [str(one.text) for one in lines_read(tmp_path, name, content)]
-        assert [text.replace("\n", " ") for text in texts] == ["first", book, f"two {book}", "last"]
-
-
 IDS_OF_BAD_LINES = (
     '{"id": "a", "text": "a cat"}',
     '{"id": "b", "text": null}',

@@ -17,8 +17,6 @@ import pandas
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from minibert import SentenceTransformer
@@ -53,14 +51,6 @@ def test_transform_is_encode(vectors: np.ndarray) -> None:
     short = MinibertTransformer(truncate_dim=8, pooling=["cls", "mean"], layers=[-1, -2])
     assert short.transform(TEXTS).shape == (6, 8)
     assert len(short.get_feature_names_out()) == 8
-
-
-def test_in_a_pipeline() -> None:
-    pipeline = make_pipeline(MinibertTransformer(normalize_embeddings=True), LogisticRegression(C=100))
-    assert pipeline.fit(TEXTS, ANIMALS).predict(TEXTS).tolist() == ANIMALS
-    assert pipeline.predict(["A lion and a tiger", "The price of oil"]).tolist() == [1, 0]
-    pipeline.set_params(miniberttransformer__pooling="cls")
-    assert pipeline.fit(TEXTS, ANIMALS).score(TEXTS, ANIMALS) == 1
 
 
 def test_clone_pickle_and_changed_parameters(tmp_path: Path, vectors: np.ndarray) -> None:

@@ -142,8 +142,3 @@ def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:
         print(sentence_transformers is again, sentence_transformers.SentenceTransformer.__module__.split(".")[0])
     """
     assert printed(again, tmp_path, path=str(tmp_path)) == ["True minibert"]
-
-
-def test_without_the_import_nothing_is_registered(tmp_path: Path) -> None:
-    code = "import sys, minibert.compat, minibert.integrations.stand_in; print('sentence_transformers' in sys.modules)"
-    assert run(code, tmp_path).stdout == "False\n"

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from minibert import BertModel, BertTokenizer, combine_layers, embed_tokens, word_occurrences
-from minibert.vectors.plot import plot_hidden_values
+from minibert import BertModel, BertTokenizer
 
 SENTENCE = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 IDS = [
@@ -71,34 +70,6 @@ def test_word_and_sentence_vectors(minilm: BertModel, their_minilm: Any, token_t
     assert same == pytest.approx(cosine(their_sum[ROBBER], their_sum[VAULT]), abs=1e-6)
     assert different == pytest.approx(cosine(their_sum[ROBBER], their_sum[RIVER]), abs=1e-6)
     assert same > different + 0.03, "the two senses of bank must differ"
-
-
-def test_the_tutorial_with_the_calls_of_this_library(
-    tokenizer: BertTokenizer, minilm: BertModel, their_tokenizer: Any, their_minilm: Any
-) -> None:
-    """Each step of the tutorial (regroup, concatenate, sum, average, plot) is one call instead of a loop."""
-    with torch.no_grad():
-        inputs = their_tokenizer(SENTENCE, return_tensors="pt")
-        expected = torch.stack(their_minilm(**inputs, output_hidden_states=True).hidden_states).squeeze(1)
-    states = minilm(**tokenizer(SENTENCE, return_tensors="np")).hidden_states
-    assert_close(combine_layers(states, "stack"), expected.unsqueeze(1))
-    regrouped = embed_tokens(minilm, tokenizer, SENTENCE, layers=range(7), layer_pooling="tokens_first")
-    assert regrouped.tokens[VAULT] == regrouped.tokens[ROBBER] == regrouped.tokens[RIVER] == "bank"
-    assert_close(regrouped.vectors, expected.permute(1, 0, 2))
-    joined = embed_tokens(minilm, tokenizer, SENTENCE, layers=[-1, -2, -3, -4])
-    assert joined.vectors.shape == (22, 4 * 384)
-    assert_close(joined.vectors, torch.cat([expected[i] for i in (-1, -2, -3, -4)], dim=-1))
-    summed = embed_tokens(minilm, tokenizer, SENTENCE, layers=range(-4, 0), layer_pooling="sum")
-    their_sum = expected[-4:].sum(dim=0).numpy()
-    assert_close(summed.vectors, their_sum, 3 * TOLERANCE)
-    banks = word_occurrences("bank", summed, tokenizer)
-    assert [place.tokens.start for place in banks.places] == [VAULT, ROBBER, RIVER]
-    for i, a in enumerate((VAULT, ROBBER, RIVER)):
-        for j, b in enumerate((VAULT, ROBBER, RIVER)):
-            assert banks.similarities()[i, j] == pytest.approx(cosine(their_sum[a], their_sum[b]), abs=1e-6)
-    assert_close(embed_tokens(minilm, tokenizer, SENTENCE, layers=-2).vectors.mean(axis=0), expected[-2].mean(dim=0))
-    figure = plot_hidden_values(regrouped.vectors[5, 5], bins=200)
-    assert sum(patch.get_height() for patch in figure.axes[0].patches) == 384
 
 
 # --- T3: the layer and the pooling for sentences ----------------------------------------------------------------------

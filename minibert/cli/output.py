@@ -159,9 +159,6 @@ def _plain(value: Any) -> Any:
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _WIDTH = 20
 
-# Escape codes of colours; labels get them in the order in which they come.
-_COLOURS = (36, 33, 35, 32, 34, 31)
-
 
 def bar(part: float, width: int = _WIDTH) -> str:
     """Return a bar of `width` characters for a number from 0 to 1; ``#`` if the output cannot show blocks."""
@@ -173,20 +170,6 @@ def bar(part: float, width: int = _WIDTH) -> str:
     except UnicodeEncodeError:
         blocks = "#" * round(eighths / 8)
     return blocks.ljust(width)
-
-
-def painter() -> Callable[[str, str], str]:
-    """Return a function (text, label) -> the text in the label's colour, or unchanged if there are no colours."""
-    terminal = bool(getattr(sys.stdout, "isatty", lambda: False)())
-    if not terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        return lambda text, label: text
-    labels: dict[str, int] = {}
-
-    def paint(text: str, label: str) -> str:
-        colour = _COLOURS[labels.setdefault(label, len(labels)) % len(_COLOURS)]
-        return f"\x1b[1;{colour}m{text}\x1b[0m"
-
-    return paint
 
 
 def one_line(text: str) -> str:

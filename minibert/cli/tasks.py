@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from minibert.cli.options import TEXTS, TRUNCATE, add_model_options, add_verb, loading
-from minibert.cli.output import bar, one_line, painter, print_json, read_texts
+from minibert.cli.output import bar, one_line, print_json, read_texts
 
 # Texts that are computed together. They are given as an iterator: then each text has one answer, where a list of one
 # text would have the answer alone.
@@ -37,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
         """
     classify = add_verb(verbs, _classify, text, function={"dest": "function_to_apply"})
     text = f"""ner: find the names in texts: people, places and what else the model knows
-        Print each text with its entities in brackets, in colour on a terminal.
+        Print each text with its entities in brackets.
         {TEXTS}
         --aggregation none|simple|first|average|max = simple: how tokens become entities; none prints tokens
         --stride N: read long texts in windows that share N tokens, instead of cutting them
@@ -106,7 +106,6 @@ def _classify(arguments: argparse.Namespace) -> None:
 def _ner(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
     find = _load(arguments, "token-classification", "aggregation_strategy", "stride", "truncation")
-    paint = painter()
     for text, entities in zip(texts, find(iter(texts), batch_size=_BATCH_SIZE), strict=True):
         if arguments.json:
             print_json(text=text, answers=entities)
@@ -115,7 +114,7 @@ def _ner(arguments: argparse.Namespace) -> None:
         for entity in sorted(entities, key=lambda entity: entity["start"]):
             label = entity.get("entity_group", entity.get("entity"))
             before, name = text[end : entity["start"]], text[entity["start"] : entity["end"]]
-            marked += _shown(before) + paint(f"[{_shown(name)} {label}]", label)
+            marked += f"{_shown(before)}[{_shown(name)} {label}]"
             end = entity["end"]
         print((marked + _shown(text[end:])).strip())
 
@@ -123,7 +122,6 @@ def _ner(arguments: argparse.Namespace) -> None:
 def _answer(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
     find = _load(arguments, "question-answering", "top_k", "handle_impossible_answer")
-    paint = painter()
     for text in texts:
         found = find(question=arguments.question, context=text)
         answers = found if isinstance(found, list) else [found]
@@ -131,8 +129,7 @@ def _answer(arguments: argparse.Namespace) -> None:
             print_json(text=text, answers=answers)
             continue
         for answer in answers:
-            words = one_line(answer["answer"]) or "(no answer)"
-            print(_row(answer["score"], paint(words, "answer")))
+            print(_row(answer["score"], one_line(answer["answer"]) or "(no answer)"))
             start, end = answer["start"], answer["end"]
             around = text[max(0, start - 40) : start], text[end : end + 40]
             if end > start:

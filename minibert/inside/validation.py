@@ -18,8 +18,6 @@ from minibert.trace.trace import Trace
 Metric: TypeAlias = "str | Callable[[Any], Any] | None"
 """What an analysis measures: a function of a model's output, or the name of an array in it, or None: the first one."""
 
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-
 
 def check_model(function: str, model: object) -> Any:
     """Return a model that can be traced.
@@ -42,20 +40,15 @@ def check_inputs(function: str, inputs: object, name: str = "inputs") -> dict[st
 
     Raises
     ------
-    TypeError, ValueError
-        They are not a mapping, or have a name that a model does not take.
+    TypeError
+        They are not a mapping.
     """
     if isinstance(inputs, Trace) or not isinstance(inputs, Mapping):
         raise TypeError(
-            f"{function} was given {brief(inputs) if not isinstance(inputs, Trace) else 'a Trace'} as {name}; expected "
-            "what a tokenizer returns: tokenizer(texts, padding=True, return_tensors='np')."
+            f"{function} was given a {type(inputs).__name__} as {name}; expected what a tokenizer returns: "
+            "tokenizer(texts, padding=True, return_tensors='np')."
         )
-    if unknown := [key for key in inputs if key not in _INPUTS]:
-        raise TypeError(f"{name} has {brief(unknown[0])}; a model takes {', '.join(_INPUTS)}. Leave out the others.")
-    try:
-        return {key: to_array(value) for key, value in inputs.items() if value is not None}
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+    return {key: to_array(value) for key, value in inputs.items() if value is not None}
 
 
 def as_trace(function: str, model: object, given: object, record: Record) -> Trace:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -196,9 +195,6 @@ class Target:
         if change.kind == "mean":
             means = site.array.mean(axis=_MEANS[self.spec.kind][change.value], keepdims=True, dtype=np.float64)
             return np.broadcast_to(means, site.array.shape)[np.ix_(*axes)]
-        if change.kind == "noise":
-            seeds = [change.seed, zlib.crc32(site.name.encode()), site.sequence]
-            return part + change.value * np.random.default_rng(seeds).standard_normal(part.shape)
         other: Trace = change.value
         theirs = other.value_of(site.name, site.sequence if len(other.mask) == self.batch.num_sequences else 0)
         return None if theirs is None else theirs[np.ix_(*axes)]
@@ -304,8 +300,6 @@ class Edits:
         self._targets: dict[str, Target] = {}
         self._columns = [np.flatnonzero(row) for row in batch.mask]
         for pattern, value in (edit or {}).items():
-            if not isinstance(pattern, str):
-                raise TypeError(f"edit has the key {brief(pattern)}; expected a name or a pattern.")
             if not any(mark in pattern for mark in "*?[") and names.resolve(pattern)[1]:
                 raise ValueError(f"{pattern} has another shape than {names.resolve(pattern)[0]}; edit the latter.")
             one = as_edit(pattern, value)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.torch_interop import to_array
-from minibert._utils.validation import FloatArray, brief, check_choice, check_int
+from minibert._utils.validation import FloatArray, brief, check_choice
 from minibert.trace.trace import Trace
 
 EditValue: TypeAlias = "Edit | npt.ArrayLike | Callable[..., FloatArray | None]"
@@ -80,10 +80,9 @@ def _frozen(name: str, value: Any) -> npt.NDArray[Any]:
 class Change:
     """One step of an edit: the kind of change, its argument, and where."""
 
-    kind: Literal["zero", "mean", "scale", "add", "replace", "patch", "noise", "function"]
+    kind: Literal["zero", "mean", "scale", "add", "replace", "patch", "function"]
     value: Any
     where: Where
-    seed: int = 0
 
     def __str__(self) -> str:
         value = "" if self.kind in ("zero", "patch", "function") else _shown(self.value)
@@ -146,17 +145,6 @@ class Edit:
         if not isinstance(other, Trace):
             raise TypeError(f"patch was given {brief(other)}; expected a Trace, the result of model.trace(...).")
         return cls((Change("patch", other, _where("patch", where)),))
-
-    @classmethod
-    def noise(cls, sd: float, seed: int = 0, **where: Indices) -> Edit:
-        """Add normal noise to the value, with the standard deviation `sd`.
-
-        The numbers depend on the seed, on the name and on the row of the sequence in the batch.
-        """
-        value = _numbers("sd", sd)
-        if value.ndim or not value >= 0 or not np.isfinite(value):
-            raise ValueError(f"sd={brief(sd)}; expected a number of at least 0, the standard deviation.")
-        return cls((Change("noise", value, _where("noise", where), check_int("seed", seed, 0)),))
 
     @classmethod
     def function(cls, function: Callable[..., FloatArray | None], **where: Indices) -> Edit:

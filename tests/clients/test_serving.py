@@ -118,24 +118,6 @@ def test_openai(service: Served, tmp_path: Path, minilm_folder: Path, expected: 
     assert "context_length_exceeded" in found["errors"][6][1]
 
 
-def test_openai_retries_what_is_refused_for_a_moment(tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
-    """Requests that wait longer than --max-wait get 429 and Retry-After; the client sends them again by itself."""
-    needs("openai")
-    program = """
-        from concurrent.futures import ThreadPoolExecutor
-        from openai import OpenAI
-        client = OpenAI(api_key="-", base_url=URL + "/v1", max_retries=9)
-        with ThreadPoolExecutor(12) as pool:
-            made = list(pool.map(lambda i: client.embeddings.create(model=NAME, input=TEXTS * 20), range(12)))
-        answer([[one.embedding for one in answer.data[:9]] for answer in made])
-        """
-    errors: list[str] = []
-    with served(str(minilm_folder), "--json-logs", "--max-wait", "1", errors=errors) as running:
-        for vectors in client(program, tmp_path, running, minilm_folder):
-            assert_same(vectors, expected[:-1])
-    assert any('"status": 429' in line for line in errors)
-
-
 # The distribution that a library needs; a program that makes the functions `documents`, `query` and `refused`, the last
 # of which gives a wrong key; the error of the latter. The client of TEI takes the body of an error for its answer.
 LIBRARIES = {

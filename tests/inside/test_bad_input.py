@@ -62,9 +62,9 @@ ValueError | ablate_heads(flat, inputs) | no layers to analyse
 TypeError | ablate_heads(double, inputs) | computes in float64; give the model itself
 TypeError | value_zeroing(bert, [[1, 2]]) | what a tokenizer returns
 TypeError | ablate_heads(bert, trace) | given a Trace as inputs
-TypeError | ablate_heads(bert, {**inputs, "labels": 1}) | inputs has 'labels'; a model takes input_ids
+TypeError | ablate_heads(bert, {**inputs, "labels": 1}) | labels
 ValueError | ablate_heads(bert, {}) | exactly one of input_ids
-TypeError | patch(bert, inputs, "b") | 'b' as corrupt
+TypeError | patch(bert, inputs, "b") | a str as corrupt
 ValueError | patch(bert, inputs, {"input_ids": inputs["input_ids"]}) | clean has 4, 3 tokens .*, corrupt 4, 4
 TypeError | heads(inputs) | expected a Trace, the result of model.trace
 TypeError | compare_layers(trace, "b") | expected a Trace

@@ -132,14 +132,6 @@ def test_prompts_are_tokens_too(include_prompt: bool, minilm_folder: Path) -> No
     assert left.tokens == ["a", "river"], "those of the prompt stay"
 
 
-def test_a_text_that_is_cut_warns(short_model: SentenceTransformer) -> None:
-    with pytest.warns(UserWarning, match="was cut"):
-        found = inside.explain_similarity(short_model, "cat " * 100, "dog")
-    assert len(found.tokens_a) == 32
-    with pytest.warns(UserWarning, match="The text has more than 32 tokens"):
-        assert len(inside.leave_one_out(short_model, "cat " * 100, "dog").tokens) == 30
-
-
 # --- leaving out tokens -----------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,21 +160,6 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     summary = compute(output=tmp_path / "again.jsonl", resume=True)
     assert (summary.n_texts, summary.n_resumed, summary.n_cut) == (5, 2, 1)
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-
-
-def test_colours_are_for_terminals_only(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = in_home(home, "ner", "a cat sat on the mat", "-m", "TokenClassification")
-    plain = run(capsys, *arguments)[1]
-    assert "PER]" in plain
-    assert "\x1b" not in plain
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert "\x1b[1;36m[" in run(capsys, *arguments)[1]
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert run(capsys, *arguments)[1] == plain
 
 
 def test_info_names_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -266,18 +266,6 @@ def test_hostile_tokens_are_only_text(browser: Any, minilm: BertModel, tmp_path:
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_right_to_left(browser: Any, minilm: BertModel, tmp_path: Path) -> None:
-    words = ["[CLS]", "\u05d4\u05d1\u05e0\u05e7", "\u05dc\u05d9\u05d3", "\u05d4\u05e0\u05d4\u05e8", "[SEP]"]
-    minilm.trace(np.arange(1000, 1005)[None], tokens=[words]).page(tmp_path / "hebrew.html")
-    with watched_page(browser, tmp_path / "hebrew.html") as page:
-        left = [page.locator("#strip button").nth(i).bounding_box()["x"] for i in range(5)]
-        assert left == sorted(left, reverse=True)
-        choose(page, token=1)
-        page.focus("#strip [aria-pressed=true]")
-        page.keyboard.press("ArrowLeft")
-        assert page.input_value("#token") == "2"
-
-
 def test_the_parts_of_a_cosine(browser: Any, minilm_sentences: Any, tmp_path: Path) -> None:
     path, texts = tmp_path / "pair.html", ("The bank lends money to the farmer.", "He sat on the river bank.")
     assert main(["inspect", texts[0], "--pair", texts[1], "-o", str(path)]) == 0

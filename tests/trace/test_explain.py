@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from minibert import BertForMaskedLM, BertModel, BertTokenizer
+from minibert import BertModel, BertTokenizer
 from minibert.cli import main
 from minibert.inside.explain import Explanation, explain
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 from tests.support.checkpoints import random_checkpoint
-from tests.support.sentence_heads import model_folder
 
 TEXT = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 
@@ -165,12 +164,6 @@ def test_other_models(hidden_act: str, tmp_path: Path) -> None:
         for text in ("the cat", "", "\u2603 \u4e2d\u6587 qqq"):
             check(explain(model, tokenizer, text, layers=[0, 1]), model)
         assert explain(model, tokenizer, "a", layers=[]).layers == []
-
-
-def test_a_model_with_a_head(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path / "model", "BertForMaskedLM")
-    model = BertForMaskedLM.from_pretrained(folder, backend="numpy")
-    check(explain(model, BertTokenizer.from_pretrained(folder), "the cat", layers=0), model)
 
 
 @pytest.mark.parametrize("text", ["日本語" * 60, "x" * 400, "\u202e\x1b[31m \x00 \u05d0\u05d1", "\U0001f600" * 90])

@@ -16,9 +16,8 @@ from benchmarks import float64
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.float64 import measure
 from minibert import BertModel, exact
-from minibert.bert.weights import HEADS
 from minibert.models.saving import named_arrays
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, TABLE, Names
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names
 from minibert.trace.names import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace
 from tests.support.head_models import CLASSES, inputs_of, make_model, their_model
@@ -271,15 +270,6 @@ def test_aliases_by_head_have_an_axis_of_heads(odd_trace: Trace) -> None:
     by_head = odd_trace["blocks.1.attn.hook_z"]
     assert by_head.shape == (6, 13, 5, 7)
     np.testing.assert_array_equal(by_head[..., 2, :], odd_trace[name][..., 14:21])
-
-
-def test_every_alias_means_one_name() -> None:
-    """No alias is a name of the table, and no two rows have the same one."""
-    entries = [entry for rows in (EMBEDDINGS, LAYER, POOLER) for entry in rows]
-    aliases = [alias for entry in entries for alias in entry.aliases + entry.by_head]
-    assert len(aliases) == len(set(aliases))
-    assert not {*aliases} & {entry.path for entry in entries}
-    assert set(TABLE) == {"embeddings", "layer", "pooler", *HEADS}
 
 
 @pytest.mark.parametrize(
