@@ -86,11 +86,8 @@ def test_a_config_does_not_change() -> None:
     assert config.model_type == config.to_dict()["model_type"] == transformers.BertConfig().model_type
     with pytest.raises(dataclasses.FrozenInstanceError, match=r"BertModel\.from_pretrained\(name, output_att"):
         config.output_attentions = True
-    for name in ("hidden_act", "num_labels", "model_type"):
-        with pytest.raises(dataclasses.FrozenInstanceError, match=rf"{name} cannot be set.*dataclasses\.replace"):
-            setattr(config, name, "relu")
-    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot be set"):
-        del config.hidden_act
+    with pytest.raises(dataclasses.FrozenInstanceError, match=r"hidden_act cannot be set.*dataclasses\.replace"):
+        config.hidden_act = "relu"
     config.output_hidden_states = True  # as it is here
     assert config == BertConfig()
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config

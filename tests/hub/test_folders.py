@@ -54,16 +54,11 @@ def test_require_lists_the_files_that_exist(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": b"", "sub/b.txt": b"", **{f"many/{i:02}": b"" for i in range(20)}})
     for subfolder, message in (
         ("", r"no config\.json\. It has: a\.txt, many/, sub/\.$"),
-        ("sub", r"subfolder sub has no config\.json\. It has: b\.txt\.$"),
-        ("many", r"00, .*, 11, and 8 more\.$"),
+        ("many", r"subfolder many has no config\.json.*00, .*, 11, and 8 more\.$"),
         ("absent", "It has: nothing"),
     ):
         with pytest.raises(ModelFormatError, match=message):
             locate(tmp_path, subfolder=subfolder).require("config.json")
-    if os.name == "posix":
-        (tmp_path / "\x1b[2J").write_bytes(b"")
-        with pytest.raises(ModelFormatError, match=r"^[^\x1b]*\\x1b\[2J"):
-            locate(tmp_path).require("config.json")
 
 
 @unix

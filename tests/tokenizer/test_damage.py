@@ -87,35 +87,20 @@ def replaced(*path: str | int, by: Any) -> Callable[[dict[str, Any]], Any]:
 
 TEMPLATE_ID = ("post_processor", "special_tokens", "[CLS]", "ids")
 
-# Every change of a tokenizer.json with its result: a refusal with this message, or None for a tokenizer that works: it
-# gives ids of the vocabulary or a ValueError.
+# Changes that would give wrong ids, and the message of the refusal.
 REMOVING = {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": ""}
-SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
-MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str | None]] = {
-    "not an object": (lambda saved: [saved], "not a tokenizer"),
-    "largest id of 32 bits": (replaced("model", "vocab", "a", by=2**32 - 1), f"'a' the id {2**32 - 1}"),
+MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "id just beyond the model": (replaced("model", "vocab", "a", by=50), "'a' the id 50, but config.json"),
-    "id in a gap": (replaced("model", "vocab", "a", by=49), None),
     "two tokens with one id": (replaced("model", "vocab", "a", by=6), "the id 6 to two tokens"),
     "unknown token not in the vocabulary": (replaced("model", "unk_token", by="<no>"), "'<no>' for unknown words"),
-    "no normalizer": (replaced("normalizer", by=None), None),
     "normalizer that removes everything": (replaced("normalizer", by=REMOVING), "does not lay out 1 texts"),
-    "pre_tokenizer that explodes": (replaced("pre_tokenizer", by=SPLIT), None),
-    "no post_processor": (replaced("post_processor", by=None), None),
     "post_processor adds an id beyond the model": (replaced(*TEMPLATE_ID, by=[99]), "with id 99; its id .* is 2"),
     "post_processor adds another token's id": (replaced(*TEMPLATE_ID, by=[7]), "with id 7; its id .* is 2"),
     "post_processor without ids": (replaced(*TEMPLATE_ID, by=[]), "tokenizer.json"),
-    "post_processor with the first text twice": (
-        replaced("post_processor", "single", 2, by={"Sequence": {"id": "A", "type_id": 0}}),
-        "tokenizer.json",
-    ),
     "post_processor without the second text": (
         replaced("post_processor", "pair", 3, by={"SpecialToken": {"id": "[SEP]", "type_id": 1}}),
         "lay out 2 texts",
     ),
-    "decoder null": (replaced("decoder", by=None), None),
-    "added token that is empty": (replaced("added_tokens", 0, "content", by=""), None),
-    "padding to 2**40": (replaced("padding", "strategy", by={"Fixed": 2**40}), None),
 }
 
 PROBES = ["", "a b c", "Hello, wörld! 的人 [MASK] [CLS]", "a" * 60 + "!", "\x00 é 👩‍👩‍👧‍👦", "abc " * 50]
@@ -144,10 +129,7 @@ def test_changed_tokenizer_json(tmp_path: Path, name: str) -> None:
     change, message = MUTATIONS[name]
     saved = change(tokenizer_json(SPECIALS + WORDS))
     folder = model_folder(tmp_path, tokenizer=saved, config={"vocab_size": 50, "max_position_embeddings": 64})
-    if message is not None:
-        expect_refusal(folder, message)
-    else:
-        run_loaded(BertTokenizer.from_pretrained(folder), vocab_size=50)
+    expect_refusal(folder, message)
 
 
 @both(600)

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minibert import BertTokenizer, SentenceTransformer
+from minibert import BertTokenizer
 from minibert.tokenizer import long_texts
 from minibert.tokenizer.encodings import Encoding, JoinedEncoding
 from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY
-from tests.support.text_data import data_path, needs_data, udhr_lines
 
 WHOLE = 10**9  # characters: no text is cut
 
@@ -90,15 +89,6 @@ def test_pieces_have_the_tokens_of_the_whole_text(tmp_path_factory: pytest.TempP
 
     compare()
     assert isinstance(check(tokenizer, "a cat " * 40, 20)[0]._raw, JoinedEncoding)
-
-
-@needs_data
-def test_pieces_have_the_tokens_of_whole_real_texts(tmp_path: Path) -> None:
-    vocabulary = data_path("vocab/bert-base-multilingual-cased.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    tokenizer = tokenizer_of(tmp_path, vocabulary, do_lower_case=False)
-    for separator in (" ", "\n", "\u3000"):
-        found = check(tokenizer, separator.join(udhr_lines()[::40]), 1000)
-        assert isinstance(found[0]._raw, JoinedEncoding)
 
 
 @pytest.mark.parametrize(
@@ -180,16 +170,3 @@ def test_what_cannot_be_cut_is_refused_before_it_takes_all_of_the_memory(
             call()
     for tokenizer, accepted in ((whole, text[:30_000]), (plain, text)):
         assert len(tokenizer.encodings([accepted], truncation=False)[0]) > 10_000
-
-
-@pytest.mark.parametrize("truncation", ["warn", "split"])
-@pytest.mark.filterwarnings("ignore:.* texts have more than 32 tokens")
-def test_vectors_and_counts_are_those_of_the_whole_text(
-    short_model: SentenceTransformer, monkeypatch: pytest.MonkeyPatch, truncation: str
-) -> None:
-    texts, results = ["the cat sat, " * 90, "a cat", "", "Café! " * 70], []
-    for length in (WHOLE, 60):
-        monkeypatch.setattr(long_texts, "LONG_TEXT", length)
-        vectors, info = short_model.encode(texts, prompt="a cat: ", truncation=truncation, return_info=True)
-        results.append((vectors.tobytes(), info, short_model.num_tokens(texts, prompt="a cat: ")))
-    assert results[0] == results[1]
