@@ -57,34 +57,6 @@ Line: TypeAlias = tuple[str, int]
 """A file's name and the number of a statement's last line."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """One alternative: `count` arrays ("" for a single one) of `dimensions`, or of the shape of x (None)."""
-
-    count: str
-    dimensions: tuple[str, ...] | None
-
-
-class NotUnderstoodError(ValueError):
-    """A comment that does not have one of the known forms."""
-
-
-def parse_comment(text: str) -> list[list[Shape]]:
-    """Return the alternatives of each name on the left; the caller, who knows the number of names, expands "3 x"."""
-    return [
-        [_parse_shape(alternative) for alternative in item.split(" or ")]
-        for item in re.split(r", (?![^(]*\))", text.removeprefix("#").strip())
-    ]
-
-
-def _parse_shape(text: str) -> Shape:
-    match = re.fullmatch(r"(?:(\d+|[A-Z]) x )?(?:\((\w+(?:, \w+)*,?)\)|shape of x)", text)
-    if not match:
-        raise NotUnderstoodError(text)
-    dimensions = None if match[2] is None else tuple(part for part in re.split(r",\s*", match[2]) if part)
-    return Shape(match[1] or "", dimensions)
-
-
 def trailing_comments(source: str) -> dict[int, str]:
     """Return line number -> the comment behind the code on that line."""
     comments: dict[int, str] = {}
@@ -218,104 +190,57 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
 # --- the comparison --------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class Report:
-    """The result: the checked lines, how often they ran, and all faults as "file:line: message"."""
-
-    checked: dict[Line, int]
-    problems: list[str]
-
-
-def check(sources: dict[str, str], observations: Sequence[Observation], lengths: Sequence[int]) -> Report:
-    """Compare the comments of these sources with the shapes that their lines made."""
-    report = Report({}, [])
-
-    def complain(line: Line, message: str) -> None:
-        problem = f"{line[0]}:{line[1]}: {message}"
-        if problem not in report.problems:
-            report.problems.append(problem)
-
+def check(sources: dict[str, str], observations: Sequence[Observation], lengths: Sequence[int]) -> list[str]:
+    """Compare the comments of these sources with the shapes that their lines made; return all faults."""
     by_line: dict[Line, list[Observation]] = {}
     for observation in observations:
         by_line.setdefault(observation.line, []).append(observation)
-
-    for file, source in sources.items():
-        for number, comment in trailing_comments(source).items():
-            line = (file, number)
-            report.checked[line] = len(by_line.get(line, []))
-            for message in check_comment(comment, by_line.get(line, []), lengths):
-                complain(line, message)
-
-    for line, seen_here in by_line.items():
-        for seen in seen_here:
-            for name, value in zip(seen.names, seen.values, strict=True):
-                excused = line in report.checked or (seen.function, name) in WITHOUT_COMMENT
-                if value is not None and seen.computed and not excused:
-                    complain(line, f"{name} in {seen.function} is {value} and says no shape")
-    return report
+    faults: dict[str, None] = {}
+    commented = {
+        (file, number): comment for file in sources for number, comment in trailing_comments(sources[file]).items()
+    }
+    for line, comment in commented.items():
+        for fault in check_comment(comment, by_line.get(line, []), lengths):
+            faults[f"{line[0]}:{line[1]}: {fault}"] = None
+    for seen in observations:
+        for name, value in zip(seen.names, seen.values, strict=True):
+            excused = seen.line in commented or (seen.function, name) in WITHOUT_COMMENT
+            if value is not None and seen.computed and not excused:
+                faults[f"{seen.line[0]}:{seen.line[1]}: {name} in {seen.function} is {value} and says no shape"] = None
+    return list(faults)
 
 
 def check_comment(comment: str, executions: Sequence[Observation], lengths: Sequence[int]) -> Iterator[str]:
     """Yield the faults of one comment."""
-    if not executions:
-        yield f"never executed: {comment}"
-        return
-    try:
-        items = parse_comment(comment)
-    except NotUnderstoodError:
-        yield f"not understood: {comment}"
-        return
-    matched: set[tuple[int, int]] = set()
+    items = [item.split(" or ") for item in re.split(r", (?![^(]*\))", comment.removeprefix("#").strip())]
+    matched: set[tuple[int, str]] = set()
     for seen in executions:
-        yield from compare(items, seen, lengths, matched)
+        described = items
+        if len(items) == 1 and len(seen.names) > 1:  # "3 x (T, H)" describes three names
+            count, _, shape = items[0][0].partition(" x ")
+            described = [[shape]] * int(count)
+        if len(described) != len(seen.names):
+            yield f"says {len(described)} shapes for {', '.join(seen.names)}"
+            continue
+        for place, (name, value, said) in enumerate(zip(seen.names, seen.values, described, strict=True)):
+            held = [text for text in said if value == expected(text, seen, lengths)]
+            matched.update((place if described is items else 0, text) for text in held)
+            if value is not None and not held:  # None: not computed in this run; another run computes it
+                yield f"{name} in {seen.function} is {value}, the comment says {' or '.join(said)}"
     if len(matched) < sum(map(len, items)):
         yield f"never the case, at least in part: {comment}"
 
 
-def compare(
-    items: list[list[Shape]], seen: Observation, lengths: Sequence[int], matched: set[tuple[int, int]]
-) -> Iterator[str]:
-    """Yield the faults; record in `matched` which alternative of which item was true."""
-    places = list(range(len(items)))  # the item that describes each name
-    single = items[0][0]
-    distributed = len(items) == 1 and len(seen.names) > 1 and single.count == str(len(seen.names))
-    if distributed:
-        places = [0] * len(seen.names)
-    if len(places) != len(seen.names):
-        yield f"says {len(places)} shapes for {', '.join(seen.names)}"
-        return
-    for place, name, value in zip(places, seen.names, seen.values, strict=True):
-        if value is None:  # not computed in this run; `matched` shows that another run computes it
-            continue
-        said = [dataclasses.replace(s, count="") if distributed else s for s in items[place]]
-        held = [j for j, shape in enumerate(said) if holds(shape, value, seen, lengths)]
-        matched.update((place, j) for j in held)
-        if not held:
-            yield f"{name} in {seen.function} is {value}, the comment says {' or '.join(map(str, said))}"
-
-
-def holds(shape: Shape, value: Value, seen: Observation, lengths: Sequence[int]) -> bool:
-    if not shape.count:
-        return isinstance(value, tuple) and value == resolve(shape, seen, seen.dimensions)
-    count = int(shape.count) if shape.count.isdigit() else seen.dimensions.get(shape.count)
-    if not isinstance(value, list) or len(value) != count:
-        return False
-    per_sequence = len(lengths) if shape.count == "B" else 0
-    bindings = [{**seen.dimensions, **({"S": lengths[i]} if per_sequence else {})} for i in range(count)]
-    return all(one == resolve(shape, seen, bound) for one, bound in zip(value, bindings, strict=True))
-
-
-def resolve(shape: Shape, seen: Observation, dimensions: dict[str, int]) -> Value:
-    """Return the numbers that a comment means; None if a letter does not have a value."""
-    if shape.dimensions is None:
+def expected(text: str, seen: Observation, lengths: Sequence[int]) -> Value:
+    """Return what a comment means, "(T, 3H)" or "B x (A, S, S)"; None if a letter does not have a value."""
+    if text == "shape of x":
         return seen.x
-    sizes = []
-    for dimension in shape.dimensions:
-        multiple, letter = re.fullmatch(r"(\d*)(\w*)", dimension).groups()  # type: ignore[union-attr]
-        if letter and letter not in dimensions:
-            return None
-        sizes.append(int(multiple or 1) * (dimensions[letter] if letter else 1))
-    return tuple(sizes)
-
-
-# --- the forward -----------------------------------------------------------------------------------------------------
+    count, _, shape = text.rpartition(" x ")
+    formula = re.sub(r"(\d)([A-Za-z])", r"\1 * \2", shape)
+    number = 1 if not count else int(count) if count.isdigit() else seen.dimensions.get(count, 0)
+    own = [{"S": length} for length in lengths] if count == "B" else [{}] * number
+    try:
+        shapes: list[tuple[int, ...]] = [eval(formula, {}, seen.dimensions | more) for more in own]
+    except NameError:
+        return None
+    return shapes if count else shapes[0]

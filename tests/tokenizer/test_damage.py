@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections import Counter
@@ -72,33 +73,21 @@ def test_damaged_settings(tmp_path: Path, file: str, word: str, contents: list[A
         expect_refusal(model_folder(tmp_path, **files), word)
 
 
-def replaced(*path: str | int, by: Any) -> Callable[[dict[str, Any]], Any]:
-    """Return a change of a tokenizer.json: another value at one path."""
-
-    def change(saved: Any) -> Any:
-        place = saved
-        for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = by
-        return saved
-
-    return change
-
-
 TEMPLATE_ID = ("post_processor", "special_tokens", "[CLS]", "ids")
 
 # Changes that would give wrong ids, and the message of the refusal.
 REMOVING = {"type": "Replace", "pattern": {"Regex": "[\\s\\S]"}, "content": ""}
-MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "id just beyond the model": (replaced("model", "vocab", "a", by=50), "'a' the id 50, but config.json"),
-    "two tokens with one id": (replaced("model", "vocab", "a", by=6), "the id 6 to two tokens"),
-    "unknown token not in the vocabulary": (replaced("model", "unk_token", by="<no>"), "'<no>' for unknown words"),
-    "normalizer that removes everything": (replaced("normalizer", by=REMOVING), "does not lay out 1 texts"),
-    "post_processor adds an id beyond the model": (replaced(*TEMPLATE_ID, by=[99]), "with id 99; its id .* is 2"),
-    "post_processor adds another token's id": (replaced(*TEMPLATE_ID, by=[7]), "with id 7; its id .* is 2"),
-    "post_processor without ids": (replaced(*TEMPLATE_ID, by=[]), "tokenizer.json"),
+MUTATIONS: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
+    "id just beyond the model": (("model", "vocab", "a"), 50, "'a' the id 50, but config.json"),
+    "two tokens with one id": (("model", "vocab", "a"), 6, "the id 6 to two tokens"),
+    "unknown token not in the vocabulary": (("model", "unk_token"), "<no>", "'<no>' for unknown words"),
+    "normalizer that removes everything": (("normalizer",), REMOVING, "does not lay out 1 texts"),
+    "post_processor adds an id beyond the model": (TEMPLATE_ID, [99], "with id 99; its id .* is 2"),
+    "post_processor adds another token's id": (TEMPLATE_ID, [7], "with id 7; its id .* is 2"),
+    "post_processor without ids": (TEMPLATE_ID, [], "tokenizer.json"),
     "post_processor without the second text": (
-        replaced("post_processor", "pair", 3, by={"SpecialToken": {"id": "[SEP]", "type_id": 1}}),
+        ("post_processor", "pair", 3),
+        {"SpecialToken": {"id": "[SEP]", "type_id": 1}},
         "lay out 2 texts",
     ),
 }
@@ -126,8 +115,10 @@ def run_loaded(tokenizer: BertTokenizer, vocab_size: int) -> None:
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_changed_tokenizer_json(tmp_path: Path, name: str) -> None:
-    change, message = MUTATIONS[name]
-    saved = change(tokenizer_json(SPECIALS + WORDS))
+    path, value, message = MUTATIONS[name]
+    saved: Any = tokenizer_json(SPECIALS + WORDS)
+    place = functools.reduce(lambda inner, key: inner[key], path[:-1], saved)
+    place[path[-1]] = value
     folder = model_folder(tmp_path, tokenizer=saved, config={"vocab_size": 50, "max_position_embeddings": 64})
     expect_refusal(folder, message)
 
