@@ -15,7 +15,7 @@ from minibert.cli.corpus import add_verbs as add_extract
 from minibert.cli.options import Parser
 from minibert.cli.states import add_verbs as add_states
 from minibert.cli.vectors import add_verbs as add_vectors
-from minibert.corpus.extract import EXTRACT_FORMATS
+from minibert.corpus.extract import EXTRACT_SUFFIXES
 from minibert.kernels.ops import ACTIVATION_CODES
 from minibert.models.options import COMPUTE_TYPES
 from minibert.scikit import MinibertTransformer
@@ -50,7 +50,7 @@ def _actions() -> dict[tuple[str, str], argparse.Action]:
 
 def test_the_command_line_offers_the_choices_of_the_library() -> None:
     assert set(_actions()["embed", "compute_type"].choices or ()) == set(COMPUTE_TYPES) == set(FORMATS_OF)
-    assert set(_actions()["extract", "format"].choices or ()) == set(EXTRACT_FORMATS)
+    assert set(_actions()["extract", "format"].choices or ()) == set(EXTRACT_SUFFIXES)
 
 
 def test_the_kernels_have_every_activation() -> None:

@@ -35,10 +35,8 @@ from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, in_chunks
 from minibert.vectors.layers import LayerSelection, resolve_layers
 from minibert.vectors.token_vectors import TokenVectors, embed_tokens
 
-EXTRACT_FORMATS = ("binary", "google")
-
 EXTRACT_SUFFIXES = {"binary": (".npy",), "google": (".jsonl", ".json")}
-"""The suffixes that the output of each format may have."""
+"""The formats, and the suffixes that the output of each may have."""
 
 EXTRACT_SHARD = 1000
 """Texts of a shard: they are computed, then saved."""
@@ -76,7 +74,7 @@ def extract_corpus(
         `tokens_path` beside it. For Google's it ends in .jsonl or .json. The manifest
         ``<output>.manifest.json`` is there too.
     format : {"binary", "google"}
-        See `EXTRACT_FORMATS`.
+        Two files, an array and its index, or the JSON lines of extract_features.py.
     layers : int or ints
         Numbered as in transformers. With "google" numbered as in `google_layers`.
     dtype : {"float32", "float16"}
@@ -100,7 +98,7 @@ def extract_corpus(
         As in `minibert.corpus.embed.embed_corpus`.
     """
     output, options = os.fspath(output), RunOptions(**{"shard_size": EXTRACT_SHARD, **run})
-    check_choice("format", format, EXTRACT_FORMATS)
+    check_choice("format", format, EXTRACT_SUFFIXES)
     check_output(output, EXTRACT_SUFFIXES[format])
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]

@@ -190,10 +190,7 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
 
 def _check_maps(given: object) -> FloatArray:
     """Return maps of attention as a float64 array."""
-    try:
-        maps = np.asarray(to_array(given))
-    except ValueError as error:
-        raise ValueError(f"rollout was given values that do not make one array ({error}).") from error
+    maps = np.asarray(to_array(given))
     if maps.dtype.kind != "f" or maps.ndim not in (4, 5) or maps.shape[-1] != maps.shape[-2] or not len(maps):
         raise TypeError(
             f"rollout was given {brief(given) if not isinstance(given, np.ndarray) else f'an array {maps.shape}'}; "

@@ -358,8 +358,8 @@ def patch(
     into = model.trace(**given, record="hidden_states.*")
     if from_.mask.shape != into.mask.shape or not np.array_equal(from_.mask, into.mask):
         raise ValueError(
-            f"patch needs texts with the same attention mask; clean has {_lengths(from_.mask)} tokens in a batch "
-            f"{from_.mask.shape}, corrupt {_lengths(into.mask)} in {into.mask.shape}. Choose texts of as many tokens."
+            f"patch needs texts with the same attention mask; clean is a batch {from_.mask.shape} with "
+            f"{int(from_.mask.sum())} tokens, corrupt {into.mask.shape} with {int(into.mask.sum())}. Choose others."
         )
     measure = make_metric("patch", metric, from_.output)
     mask, A = input_mask(given), model.config.num_attention_heads
@@ -382,8 +382,3 @@ def patch(
             outputs = run_copies(model, layer, state, mask, A, change_context=put_head)
         rows.append([measure(output) for output in outputs])
     return Patched(np.array(rows, dtype=np.float64), measure(from_.output), measure(into.output))
-
-
-def _lengths(mask: Any) -> str:
-    lengths = mask.sum(axis=1).tolist()
-    return ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")

@@ -58,8 +58,8 @@ class BertClient:
         Layers of the encoder, whose vectors are concatenated: 0 is the first, -1 the last. If a service computes, the
         first `encode` finds a layer that its model does not have.
     pooling_strategy : str
-        One of the names that `SentenceTransformer.encode` takes, such as "REDUCE_MEAN" or "CLS_TOKEN", but "pooler" and
-        "first_last". A service does not take "NONE".
+        One of the names that `SentenceTransformer.encode` takes with `layers`, such as "REDUCE_MEAN" or "CLS_TOKEN". A
+        service does not take "NONE".
 
     Raises
     ------
@@ -266,11 +266,6 @@ def _modes(pooling_strategy: str) -> tuple[str, ...]:
         modes = pooling_modes(pooling_strategy)
     except (TypeError, ValueError) as error:  # its message begins with "pooling", the argument's name there
         raise type(error)("pooling_strategy" + str(error).removeprefix("pooling")) from None
-    if modes[0] in ("pooler", "first_last"):
-        raise ValueError(
-            f"pooling_strategy={brief(pooling_strategy)} fixes the layers, and BertClient has pooling_layer; expected "
-            f"another, or use SentenceTransformer.encode(texts, pooling={modes[0]!r})."
-        )
     return modes
 
 

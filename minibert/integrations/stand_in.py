@@ -29,17 +29,16 @@ VERSION = f"6.2.0+minibert.{minibert.__version__}"
 
 
 _WITHOUT = "leave out `import minibert.compat.sentence_transformers`"
-_TRAINING = f"minibert does not train. Use sentence-transformers itself: {_WITHOUT}. minibert loads what it saves."
-_PARTS = f"{MODULES_ARE_READ} To build a model from single modules use sentence-transformers itself: {_WITHOUT}."
-_EVALUATION = (
-    "evaluators are part of sentence-transformers. They accept minibert's models in a process that loads the real "
-    f"library: {_WITHOUT}."
+_OTHER = (
+    "minibert computes vectors and scores, and does not train or evaluate. Use sentence-transformers itself: "
+    f"{_WITHOUT}. minibert loads what it saves."
 )
+_PARTS = f"{MODULES_ARE_READ} To build a model from single modules use sentence-transformers itself: {_WITHOUT}."
 
 _CLASSES = ("SentenceTransformer", "CrossEncoder", "SparseEncoder")
 _ENCODERS = ("cross_encoder", "cross_encoder.CrossEncoder", "sparse_encoder", "multi_vector_encoder")
 _OF_UTIL = ("util", "similarity_functions", "quantization")
-_OF_TRAINING = ("losses", "datasets", "readers", "trainer", "training_args", "model_card")
+_OF_TRAINING = ("losses", "datasets", "readers", "trainer", "training_args", "model_card", "evaluation")
 
 # The modules of sentence-transformers 6.2, and the names of versions before 5.4 that libraries still try. With each one
 # what is said of a class in it that minibert does not have; "" if there is none, or `_NOT_HERE` knows it.
@@ -47,22 +46,16 @@ MODULES = {
     **dict.fromkeys(("", "base", "SentenceTransformer", "sentence_transformer.model"), ""),
     **dict.fromkeys(_OF_UTIL, ""),
     **{f"util.{name}": "" for name in ("similarity", "retrieval", "quantization", "tensor", "logging")},
-    **dict.fromkeys(("sentence_transformer", *_ENCODERS, "cross_encoder.model", "sparse_encoder.model"), _TRAINING),
-    **{f"{folder}{name}": _TRAINING for folder in ("", "sentence_transformer.") for name in _OF_TRAINING},
+    **dict.fromkeys(("sentence_transformer", *_ENCODERS, "cross_encoder.model", "sparse_encoder.model"), _OTHER),
+    **{f"{folder}{name}": _OTHER for folder in ("", "sentence_transformer.") for name in _OF_TRAINING},
     **dict.fromkeys(("models", "base.modules", "sentence_transformer.modules"), _PARTS),
-    **dict.fromkeys(("evaluation", "sentence_transformer.evaluation"), _EVALUATION),
 }
 
-# Names that minibert does not have, in any module, each with what to do instead.
+# Names of other parts of the library, in any module.
 _NOT_HERE = {
-    "MultiVectorEncoder": f"use sentence-transformers itself: {_WITHOUT}.",
-    **{
-        f"{model}{part}": _TRAINING
-        for model in (*_CLASSES, "MultiVectorEncoder")
-        for part in ("Trainer", "TrainingArguments", "ModelCardData")
-    },
-    **dict.fromkeys(("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler"), _TRAINING),
-    **dict.fromkeys(("ParallelSentencesDataset", "mine_hard_negatives"), _TRAINING),
+    *(f"{model}{part}" for model in _CLASSES for part in ("Trainer", "TrainingArguments", "ModelCardData")),
+    *("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler", "MultiVectorEncoder"),
+    *("ParallelSentencesDataset", "mine_hard_negatives"),
 }
 
 
@@ -101,7 +94,7 @@ class _Module(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if not name[:1].isupper() and _key(f"{self.__name__}.{name}") in MODULES:
             return import_module(f"{self.__name__}.{name}")
-        reason = _NOT_HERE.get(name) or (name[:1].isupper() and MODULES[key])
+        reason = _OTHER if name in _NOT_HERE else name[:1].isupper() and MODULES[key]
         if name in _CLASSES:
             value = getattr(minibert, name)
         elif name in (util := import_module("minibert.util")).__all__:

@@ -65,7 +65,7 @@ TypeError | ablate_heads(bert, trace) | given a Trace as inputs
 TypeError | ablate_heads(bert, {**inputs, "labels": 1}) | labels
 ValueError | ablate_heads(bert, {}) | exactly one of input_ids
 TypeError | patch(bert, inputs, "b") | a str as corrupt
-ValueError | patch(bert, inputs, {"input_ids": inputs["input_ids"]}) | clean has 4, 3 tokens .*, corrupt 4, 4
+ValueError | patch(bert, inputs, {"input_ids": inputs["input_ids"]}) | with 7 tokens, corrupt .* with 8
 TypeError | heads(inputs) | expected a Trace, the result of model.trace
 TypeError | compare_layers(trace, "b") | expected a Trace
 ValueError | heads(some) | Record it: model.trace\(..., record='attentions.\*'\)
@@ -87,7 +87,7 @@ ValueError | rollout(trace, heads="sum") | heads='sum'; expected one of 'mean'
 ValueError | rollout(trace, residual=2) | expected a number from 0 to 1
 ValueError | rollout(trace, residual=np.nan) | a number from 0 to 1
 TypeError | rollout(np.eye(3)) | expected a Trace, or a float array of shape
-ValueError | rollout([[1.0], [1.0, 2.0]]) | do not make one array
+ValueError | rollout([[1.0], [1.0, 2.0]]) | inhomogeneous
 ValueError | rollout(-MAPS) | negative numbers, NaN or infinity
 ValueError | rollout(MAPS, layers=0) | choose them yourself
 ValueError | patch(bert, inputs, inputs, over="layers") | over='layers'; expected one of 'tokens', 'heads'

@@ -80,7 +80,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     *(
         ({**where, "pooling_strategy": pooling}, "^pooling_strategy")
-        for pooling in ("median", None, ["NONE", "cls"], "pooler", "first_last")
+        for pooling in ("median", None, ["NONE", "cls"])
         for where in (SERVICE, LOCAL)
     ),
     *(({**SERVICE, "pooling_strategy": pooling}, "^pooling_strategy=.*per token") for pooling in ("NONE", ["none"])),
