@@ -66,8 +66,9 @@ def test_three_mistakes_of_a_port_in_javascript(subject: Subject, dump: str) -> 
 def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tuple[str, ...]) -> None:
     names = [f"hidden_states.{i}" for i in range(LAYERS + 1)]
     states = list(simulate(subject.model, subject.inputs, [ODD_FIRST, *more], record="hidden_states.*").values())
-    found = parity.check(subject.model, dict(zip(names, states[1:], strict=False)), subject.inputs).diagnosis
-    assert [finding.mistake for finding in found] == ["H1.early", *more]
+    report = parity.check(subject.model, dict(zip(names, states[1:], strict=False)), subject.inputs, budget="bfloat16")
+    assert (report.verdict, report.exit_code) == ("wrong", 1)
+    assert [finding.mistake for finding in report.diagnosis] == ["H1.early", *more]
     late = dict(zip(names[1:], states, strict=False))
     for dump in (late, {**late, names[0]: states[0]}):
         found = parity.check(subject.model, dump, subject.inputs).diagnosis

@@ -14,11 +14,9 @@ from minibert import BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.comparison import LARGEST, RMS
 from minibert.parity.diagnosis.simulation import simulate
-from minibert.parity.truth import Subject, Values, measure_units, round_to
+from minibert.parity.truth import HALF_PRECISIONS, Subject, Values, measure_units, round_to
 from tests.parity.conftest import Case, states_of_theirs
 from tests.support.checkpoints import sentence_model
-
-HALVES = ("float16", "bfloat16")
 
 
 def theirs(folder: Path) -> Any:
@@ -34,12 +32,11 @@ def test_our_own_values_are_equal_bit_for_bit(case: Case) -> None:
     report.raise_for_divergence()
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e3])
-def test_the_first_wrong_name_is_the_first_in_the_order_of_the_forward_pass(case: Case, scale: float) -> None:
+def test_the_first_wrong_name_is_the_first_in_the_order_of_the_forward_pass(case: Case) -> None:
     dump = {name: case.trace[name] for name in reversed(list(case.trace))}
     wrong = [name for name in case.trace if name.startswith("encoder.layer.1.output")]
     for name in wrong:
-        dump[name] = dump[name] + scale * np.float32(1e-3)
+        dump[name] = dump[name] + np.float32(1e-3)
     report = case.check(dump)
     assert (report.verdict, report.first) == ("wrong", wrong[0])
     assert [row.name for row in report.names if row.level == "wrong"] == wrong
@@ -91,7 +88,7 @@ def test_a_number_as_budget(case: Case) -> None:
 # --- half precision ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 def test_half_precision_is_recognised(folder: Path, case: Case, precision: str) -> None:
     import torch
 
@@ -127,7 +124,7 @@ def test_a_small_mistake_in_the_embeddings_is_not_taken_for_half_precision(id: s
     assert (report.verdict, report.first) == ("wrong", "embeddings")
 
 
-@pytest.mark.parametrize("precision", HALVES)
+@pytest.mark.parametrize("precision", HALF_PRECISIONS)
 def test_half_precision_with_names_that_are_off_by_one(tmp_path: Path, precision: str) -> None:
     """The layers of this model change the state less than half precision rounds it."""
     import transformers
@@ -198,21 +195,6 @@ def test_names_with_loose_numbers_are_counted_in_one_way(case: Case) -> None:
         report = case.check({f"layer_{i:02d}": case.trace[f"hidden_states.{i + first}"] for i in range(2)})
         names = ["embeddings", "encoder.layer.0", "encoder.layer.1"][first : first + 2]
         assert (report.verdict, [row.name for row in report.names]) == ("bits", names)
-
-
-@pytest.mark.parametrize("shift", [1, -1])
-def test_states_counted_from_another_number_are_found_before_any_verdict(case: Case, shift: int) -> None:
-    dump = {f"hidden_states.{i}": case.trace[f"hidden_states.{i + shift}"] for i in range(3) if 0 <= i + shift < 3}
-    report = case.check(dump, budget="bfloat16")
-    assert (report.verdict, report.exit_code) == ("wrong", 1)
-    assert [finding.mistake for finding in report.diagnosis] == ["H1.late" if shift == -1 else "H1.early"]
-
-
-def test_a_value_before_its_norm_is_named(case: Case) -> None:
-    total = "encoder.layer.1.output.LayerNorm.input"
-    report = case.check({"hidden_states.2": case.trace[total]})
-    assert report.names[0].holds == total
-    assert total in report.diagnosis[0].text
 
 
 def test_a_map_renames(case: Case) -> None:

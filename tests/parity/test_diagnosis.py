@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +55,8 @@ def test_each_mistake_is_named(subject: Subject, id: str, dump: str) -> None:
     assert result.findings[0].remedy
 
 
-SAMPLE = (
-    *("G1.tanh", "N1.1e-5", "N4.last", "A1.none", "A3.both"),
-    *("A5.none", "E1.first", "E3.visible", "W2.all", "C1.none"),
-)
-
-
 @pytest.mark.parametrize("dump", ["last state", "vector"])
-@pytest.mark.parametrize("id", [*SAMPLE, "D1.dropout", "D2.float16", "P1.padding", "P2.cls", "P3.raw"])
+@pytest.mark.parametrize("id", ["G1.tanh", "N1.1e-5", "A5.none", "E1.first", "D1.dropout", "P2.cls", "P3.raw"])
 def test_no_wrong_claim_from_one_array(subject: Subject, id: str, dump: str) -> None:
     result = try_mistakes(subject, dump, [MISTAKES[id]])
     if result is None:
@@ -277,21 +271,9 @@ def test_numbers_that_are_far_from_all_others(subject: Subject, change: float) -
 # --- heads ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def heads(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    folder = tmp_path_factory.mktemp("heads")
-
-    def made(name: str) -> Any:
-        if not (folder / name).exists():
-            make_model(folder / name, name)
-        return load(folder / name, backend="numpy")
-
-    return made
-
-
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertForTokenClassification"])
-def test_a_wrong_head_is_named(heads: Callable[[str], Any], name: str) -> None:
-    model = heads(name)
+def test_a_wrong_head_is_named(tmp_path: Path, name: str) -> None:
+    model = load(make_model(tmp_path, name), backend="numpy")
     inputs = parity.probe(model).inputs
     dump = dict(model.trace(**inputs, record=["last_hidden_state", "classifier"]))
     dump["classifier"] = np.exp(dump["classifier"])
@@ -302,8 +284,8 @@ def test_a_wrong_head_is_named(heads: Callable[[str], Any], name: str) -> None:
         assert (found.mistake, found.names) == ("", ("classifier",))
 
 
-def test_a_right_head_after_a_wrong_encoder_is_not_named(heads: Callable[[str], Any]) -> None:
-    model = heads("BertForTokenClassification")
+def test_a_right_head_after_a_wrong_encoder_is_not_named(tmp_path: Path) -> None:
+    model = load(make_model(tmp_path, "BertForTokenClassification"), backend="numpy")
     inputs = parity.probe(model).inputs
     dump = simulate(model, inputs, "G1.tanh", record="hidden_states.*")
     head = model.weights.head.classifier

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,14 +16,9 @@ BUDGET = 4.0
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------
 
-KINDS = (
-    *("G1", "G2", "G3", "N1", "N2", "N3", "N4", "N5", "A1", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9"),
-    *("E1", "E2", "E3", "E4", "E5", "W1", "W2", "W3", "C1", "D1", "D2", "D3", "P1", "P2", "P3", "P4", "T1", "H1"),
-)
 
-
-def test_every_kind_is_there() -> None:
-    assert {mistake.kind for mistake in MISTAKES.values()} == set(KINDS)
+def test_every_mistake_is_there() -> None:
+    assert len(MISTAKES) == 134
     for id, mistake in MISTAKES.items():
         assert mistake.text, id
         assert mistake.remedy, id
@@ -84,35 +76,20 @@ def test_record_chooses_the_names(subject: Subject) -> None:
     assert VECTOR not in simulate(subject.model, subject.inputs, "G1.tanh")
 
 
-@pytest.mark.parametrize(
-    ("mistake", "error", "text"),
-    [
-        ("G1.tan", ValueError, "G1.tanh"),
-        ("", ValueError, "no mistake"),
-        ("G1.tanh@3", ValueError, "the layer of the mistake"),
-        ("G1.tanh@", ValueError, "G1.tanh@0"),
-        ("E1.first@0", ValueError, "not a mistake inside a layer"),
-        ("P2.cls@0", ValueError, "not a mistake inside a layer"),
-        (None, TypeError, "such as 'G1.tanh'"),
-        ([], TypeError, "such as 'G1.tanh'"),
-        ([3], TypeError, "such as 'G1.tanh'"),
-    ],
-)
-def test_what_is_not_a_mistake_is_refused(subject: Subject, mistake: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=re.escape(text)):
-        simulate(subject.model, subject.inputs, mistake)
+@pytest.mark.parametrize("id", ["G1.tan", "", "G1.tanh@3", "G1.tanh@", "E1.first@0", "P2.cls@0"])
+def test_what_is_not_a_mistake_is_refused(subject: Subject, id: str) -> None:
+    with pytest.raises(ValueError, match="G1.tanh" if id == "G1.tan" else "mistake"):
+        simulate(subject.model, subject.inputs, id)
+    for other in (None, [], [3]):
+        with pytest.raises(TypeError, match="mistake="):
+            simulate(subject.model, subject.inputs, other)
 
 
 def test_what_a_model_cannot_do_is_said(subject: Subject) -> None:
-    with pytest.raises(ValueError, match=r"D2\.q8_0-weights is not possible here: .*multiples of 32"):
-        simulate(subject.model, subject.inputs, "D2.q8_0-weights")
     longest = {"input_ids": np.zeros((1, 512), np.int64)}
-    with pytest.raises(ValueError, match=r"E3\.plus-1 is not possible here: the model has 512 positions"):
-        simulate(subject.model, longest, "E3.plus-1", record="embeddings")
-    with pytest.raises(ValueError, match="expected input_ids, attention_mask"):
-        simulate(subject.model, {"texts": ["a"]}, "G1.tanh")
-    with pytest.raises(ValueError, match="nearest"):
-        simulate(subject.model, subject.inputs, "G1.tanh", record="encoder.layer.7")
+    for id, inputs in (("D2.q8_0-weights", subject.inputs), ("E3.plus-1", longest)):
+        with pytest.raises(ValueError, match=f"{id} is not possible here"):
+            simulate(subject.model, inputs, id)
 
 
 def test_word_vectors_instead_of_ids(subject: Subject) -> None:

@@ -21,10 +21,7 @@ def wrong_names(subject: Subject, port: dict[str, np.ndarray]) -> list[str]:
     return [name for name, one in measured.items() if not one.ratio <= BUDGET]
 
 
-RECORDS = ("*", "hidden_states.*", "last_hidden_state", "*.dense", ("attentions.*", "encoder.layer.1"))
-
-
-@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("record", ["*", "hidden_states.*", "last_hidden_state", "*.dense", ("attentions.*", "*.0")])
 def test_nothing_is_wrong_in_a_right_port(subject: Subject, record: Any) -> None:
     for order in ((), ODD_FIRST):
         assert wrong_names(subject, simulate(subject.model, subject.inputs, order, record=record)) == []
