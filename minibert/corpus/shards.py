@@ -105,7 +105,7 @@ class ShardFile:
 
 
 class Task:
-    """The work of a run: the base class of the tasks in embed.py, extract.py and score.py.
+    """The work of a run: the base class of the tasks in embed.py, extract.py and sparse_rerank.py.
 
     Attributes
     ----------
