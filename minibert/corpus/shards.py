@@ -32,8 +32,9 @@ FORMAT = 2
 """The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
+_SUFFIX = r"\.(json|npy|parquet|((ids|tokens)\.)?jsonl)"
 _OURS = re.compile(
-    rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|{_WHOLE}\.[a-z.]+|shard-\d+\.[a-z.]+|\.minibert-[a-z0-9_]{{8}}"
+    rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|{_WHOLE}{_SUFFIX}|shard-\d+{_SUFFIX}|\.minibert-[a-z0-9_]{{8}}"
 )
 _BLOCK = 2**20  # bytes read at a time
 _DIGITS = 5  # of the number of a shard in names of files, or more if there can be more shards
@@ -167,6 +168,8 @@ class RunFolder:
     output : str
         The file or folder that the run makes, not a link. All other files are beside it.
     task : Task
+    report : callable
+        Called with a line of text if the user ends the run.
 
     Attributes
     ----------

@@ -157,11 +157,11 @@ def test_what_killed_runs_have_left_is_deleted(
     """Those of a run that was killed before its manifest, and of one that was killed while it deleted its files."""
     (tmp_path / PARTS).mkdir()
     names = ("minibert.lock", ".minibert-ab_c0123", "standard-input", "shard-00000.npy", "whole.npy")
-    for name in (*names, ".mine", "_SUCCESS", "part-00000.parquet"):  # the last ones are those of others
+    for name in (*names, ".mine", "_SUCCESS", "part-00000.parquet", "shard-1.tar"):  # the last ones are those of others
         (tmp_path / PARTS / name).write_text("left")
     embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
     assert len(np.load(tmp_path / "out.npy")) == 45
-    assert {*contents(tmp_path / PARTS)} == {".mine", "_SUCCESS", "part-00000.parquet"}
+    assert {*contents(tmp_path / PARTS)} == {".mine", "_SUCCESS", "part-00000.parquet", "shard-1.tar"}
     embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)  # minibert replaces the files that it wrote itself
 
 
