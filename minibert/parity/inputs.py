@@ -229,7 +229,7 @@ def of_texts(subject: Subject, texts: Sequence[str | tuple[str, str]]) -> dict[s
     widths, side = [max(len(row["input_ids"]) for row in rows)] * len(rows), subject.tokenizer.padding_side
     fills = {"input_ids": subject.tokenizer.pad_token_id or 0}
     return {
-        name: np.stack(pad_rows([row[name] for row in rows], widths, side, fills.get(name, 0)))
+        name: pad_rows([row[name] for row in rows], widths, side, fills.get(name, 0))
         for name in INPUTS
         if name in rows[0]
     }

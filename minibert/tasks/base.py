@@ -307,7 +307,7 @@ def model_inputs(windows: Sequence[Encoding]) -> dict[str, Any]:
         "token_type_ids": [window.token_types for window in windows],
         "attention_mask": [np.ones(len(window), dtype=np.int64) for window in windows],
     }
-    return {name: np.stack(pad_rows(values, widths, "right", 0)) for name, values in rows.items()}
+    return {name: pad_rows(values, widths, "right", 0) for name, values in rows.items()}
 
 
 def sort_inputs(inputs: Any, is_one: Callable[[Any], bool], what: str) -> tuple[str, Iterable[Any]]:

@@ -331,7 +331,7 @@ class BertTokenizer(Vocabulary):
             values = pad_rows([rows(encoding) for encoding in encodings], widths, side, fill)
             if kind is None:
                 return [row.tolist() for row in values]
-            return np.stack(values) if values else np.empty((0, 0), dtype=np.int64)
+            return values if encodings else np.empty((0, 0), dtype=np.int64)
 
         # Without a padding token no row is padded, and this 0 is not used.
         data = {"input_ids": padded(lambda encoding: encoding.ids, self.pad_token_id or 0)}

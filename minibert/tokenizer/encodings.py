@@ -392,12 +392,14 @@ def _described(value: Any) -> str:
 # --- rows -> lists, arrays, tensors -----------------------------------------------------------------------------------
 
 
-def pad_rows(rows: Sequence[Any], widths: Sequence[int], side: str, fill: int) -> list[Int64Array]:
-    """Copy rows of numbers into int64 arrays, each padded to its own width on one side."""
-    padded = []
-    for row, width in zip(rows, widths, strict=True):
-        padded.append(np.full(width, fill, dtype=np.int64))
-        padded[-1][span_of(len(row), width, side)] = row
+def pad_rows(rows: Sequence[Any], widths: Sequence[int], side: str, fill: int) -> Any:
+    """Copy rows of numbers into an int64 array (B, width), or into an array each if their widths differ."""
+    if len(set(widths)) == 1:
+        padded: Any = np.full((len(rows), widths[0]), fill, dtype=np.int64)
+    else:
+        padded = [np.full(width, fill, dtype=np.int64) for width in widths]
+    for line, row, width in zip(padded, rows, widths, strict=True):
+        line[span_of(len(row), width, side)] = row
     return padded
 
 

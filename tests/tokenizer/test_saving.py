@@ -113,7 +113,7 @@ def test_bad_folders_and_keywords_are_refused(small_folder: Path, tmp_path: Path
     for owner, folder, options, error, word in (
         *((owner, file, {}, OSError, "file") for owner in (model, config, tokenizer)),
         *((owner, "", {}, OSError, "folder") for owner in (model, config, tokenizer)),
-        *((owner, 5, {}, TypeError, "expected str") for owner in (model, config, tokenizer)),
+        *((owner, 5, {}, TypeError, "save_directory") for owner in (model, config, tokenizer)),
         *((owner, new, {"push_to_hub": True}, ValueError, "hf upload") for owner in (model, config, tokenizer)),
         (model, new, {"safe_serialization": False}, ValueError, "safetensors"),
     ):
