@@ -174,15 +174,6 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
-def test_pyplot_is_never_used() -> None:
-    done = python(
-        "import sys, numpy as np; from minibert.vectors.plot import plot_hidden_values; "
-        "assert 'matplotlib' not in sys.modules; plot_hidden_values(np.ones(3)); "
-        "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_without_matplotlib(folder: Path, tmp_path: Path) -> None:
     """The error is raised before anything is computed or written, and says what to install."""
     hide = "import sys; sys.modules['matplotlib'] = None; from minibert.cli import main; "

@@ -210,14 +210,6 @@ def test_columns_of_texts(minilm_sentences: SentenceTransformer) -> None:
         minilm_sentences.encode(pyarrow.array(["a", None]))
 
 
-def test_batch_size_and_windows_change_no_bit() -> None:
-    model = SentenceTransformer(backend="numba")
-    texts = [text for text in TEXTS if len(text) < 200] * 20
-    expected = model.encode(texts)
-    for batch_size in (1, 3, 1000):
-        np.testing.assert_array_equal(model.encode(texts, batch_size=batch_size), expected)
-
-
 def test_kinds_of_output(minilm_sentences: SentenceTransformer, capsys: pytest.CaptureFixture[str]) -> None:
     texts = TEXTS[:6]
     vectors = minilm_sentences.encode(texts)

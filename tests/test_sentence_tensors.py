@@ -196,23 +196,3 @@ model.encode("a cat", convert_to_tensor=True)
 print("torch" in sys.modules)
 """
     assert python(code) == "False True"
-
-
-def test_without_torch_the_message_says_what_to_do() -> None:
-    code = """
-import sys
-sys.modules["torch"] = None
-from minibert import SentenceTransformer
-model = SentenceTransformer()
-print(model.encode("a cat").shape, model.device)
-for options in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
-    try:
-        model.encode(["a cat"], **options)
-    except ImportError as error:
-        print(error)
-"""
-    lines = python(code).splitlines()
-    assert lines[0] == "(384,) cpu"
-    for line, option in zip(lines[1:], ("convert_to_tensor=True", "convert_to_numpy=False"), strict=True):
-        assert line.startswith(f"{option} needs torch")
-        assert "leave the option out" in line

@@ -218,21 +218,6 @@ def test_layers_of_a_text_are_those_of_the_model(minilm: BertModel, tokenizer: B
     np.testing.assert_array_equal(embed_tokens(minilm, tokenizer, BANK).vectors, states[-1][0])
 
 
-@pytest.mark.parametrize(("layers", "expected"), [(-1, 4), (0, 0), ([1, 2], 2), ([-4, 0], 1)])
-def test_layers_above_the_highest_are_never_computed(tmp_path: Path, layers: Any, expected: int) -> None:
-    folder = random_checkpoint(tmp_path, num_hidden_layers=4)
-    loaded = BertModel.from_pretrained(folder, backend="numpy")
-    calls = []
-
-    def attention(*arguments: Any, **options: Any) -> Any:
-        calls.append(1)
-        return loaded.ops.attention(*arguments, **options)
-
-    counted = BertModel(loaded.weights, loaded.ops._replace(attention=attention))
-    embed_tokens(counted, BertTokenizer.from_pretrained(folder), ["the cat", "a dog"], layers=layers)
-    assert len(calls) == expected
-
-
 # --- spans ------------------------------------------------------------------------------------------------------------
 
 

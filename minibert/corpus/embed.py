@@ -103,7 +103,7 @@ def embed_corpus(
     output = os.fspath(output)
     fields = RunOptions.__dataclass_fields__
     run = RunOptions(**{name: value for name, value in options.items() if name in fields})
-    chosen = EncodeOptions.of({name: value for name, value in options.items() if name not in fields})
+    chosen = EncodeOptions(**{name: value for name, value in options.items() if name not in fields})
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     output_suffix(output)
     into_folder = is_folder(output)

@@ -126,7 +126,7 @@ class _Worker:
         expected: tuple[str, str, FloatArray],
     ) -> None:
         self._name, self._model_options, self._expected = model, model_options, expected
-        self._options = EncodeOptions.of(encode_options)
+        self._options = EncodeOptions(**encode_options)
         self._model: SentenceTransformer | None = None
 
     def encode(self, texts: list[str]) -> tuple[FloatArray, IntArray, IntArray, str]:
@@ -354,7 +354,7 @@ class Embedder:
         **encode_options: Any,
     ) -> None:
         check_choice("on_error", on_error, ON_ERROR)
-        self._options = EncodeOptions.of(encode_options)  # before anything is downloaded
+        self._options = EncodeOptions(**encode_options)  # before anything is downloaded
         self._column, self._output, self._on_error = column, output, on_error
         threads = _assigned_threads() if num_threads is None else num_threads
         self.model = load_model(model, vars(self._options), num_threads=threads, **_resolved(model_options or {}))

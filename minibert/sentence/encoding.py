@@ -6,14 +6,14 @@ Layers are numbered as in transformers: 0 is the embeddings' output, i is layer 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from minibert._utils.reporting import cut_texts, warn_caller
 from minibert._utils.torch_interop import Scores
-from minibert._utils.validation import FloatArray, IntArray, brief, check_bool, check_choice
+from minibert._utils.validation import FloatArray, IntArray, check_bool, check_choice
 from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
@@ -48,21 +48,6 @@ class EncodeOptions:
     def __post_init__(self) -> None:
         if isinstance(self.layers, Iterator):  # an iterator can be read once, but options may be used again
             object.__setattr__(self, "layers", tuple(self.layers))
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """Make options from keyword arguments.
-
-        Raises
-        ------
-        TypeError
-            A name is not the name of an option.
-        """
-        names = [field.name for field in dataclasses.fields(cls)]
-        for name in options:
-            if name not in names:
-                raise TypeError(f"{brief(name)} is not an option of encode here; expected {', '.join(names)}.")
-        return cls(**options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,7 +260,8 @@ def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:
     """
     if task.recipe.modes == ("none",):
         raise ValueError(
-            "output_value=None needs sentence vectors, but pooling='none' does not compute them; give another pooling."
+            "pooling='none' gives vectors of tokens, and this call needs one vector of each text, as output_value=None "
+            "does; give another pooling."
         )
     kept = check_truncate_dim(truncate_dim)
     width = task.recipe.width(task.model.config.hidden_size)

@@ -323,9 +323,7 @@ class SentenceModel(TorchLike):
             [{"idx": i, "name": str(i), "path": name, "type": kind} for i, (name, kind) in enumerate(listed)],
         )
 
-    def save(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write the model, as `save_pretrained` does."""
-        self.save_pretrained(path, **options)
+    save = save_pretrained  # its older name
 
     def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
         """Return the modules after the Transformer, and further settings of config_sentence_transformers.json."""

@@ -429,12 +429,8 @@ class SentenceTransformer(VectorModel):
             As in `encode`.
         """
         check_iterable(inputs)
-        chosen = EncodeOptions.of(options)
+        chosen = EncodeOptions(**options)
         task = self.encode_task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
-        if task.recipe.modes == ("none",):
-            raise ValueError(
-                "pooling='none' gives vectors of tokens, but this call computes one vector per text; give another."
-            )
         return encode_texts(
             task,
             inputs,

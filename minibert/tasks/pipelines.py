@@ -110,10 +110,7 @@ def pipeline(
     """
     name = _task_name(task)
     if model is None:
-        raise TypeError(
-            "pipeline() needs a model: a hub id, a folder or a loaded model, such as pipeline('fill-mask', "
-            "'bert-base-uncased'). minibert does not choose one."
-        )
+        raise TypeError("pipeline() needs model=: a hub id, a folder or a loaded model. minibert does not choose one.")
     given = {option: arguments.pop(option) for option in _OPTIONS if option in arguments} | dict(model_kwargs or {})
     loaded: Any
     if isinstance(model, BertPreTrainedModel):
@@ -209,8 +206,8 @@ def _tokenizer(tokenizer: Any, model: Any, **where: Any) -> BertTokenizer:
     if tokenizer is None:
         raise TypeError(f"a loaded {type(model).__name__} does not know its tokenizer. Give tokenizer=.")
     raise TypeError(
-        f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder. A tokenizer of "
-        "another library: save it with save_pretrained(folder), and give the folder."
+        f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder. Save a tokenizer of "
+        "another library into a folder."
     )
 
 

@@ -453,7 +453,8 @@ def _encode(
                 f"text {i} has {len(whole)} tokens, the model takes {limit}. Shorten it, or truncate it with "
                 "truncation='warn'."
             )
-        before, after = (np.bincount(_words(encoding)) for encoding in (whole, encodings[i]))
+        words = ([word for word in encoding.word_ids if word is not None] for encoding in (whole, encodings[i]))
+        before, after = (np.bincount(np.array(of_tokens, dtype=np.int64)) for of_tokens in words)
         before[: len(after)] -= after
         cut_words[i] = frozenset(np.flatnonzero(before).tolist())
         encodings[i] = dataclasses.replace(encodings[i], n_truncated=len(whole) - len(encodings[i]))
@@ -462,11 +463,6 @@ def _encode(
             f"{cut_texts(len(long), len(texts), limit, long[0])} Silence this with truncation='silent'.",
         )
     return encodings, cut_words
-
-
-def _words(encoding: Encoding) -> npt.NDArray[np.int64]:
-    """Return the word indices of the tokens that are part of a word."""
-    return np.fromiter((word for word in encoding.word_ids if word is not None), dtype=np.int64)
 
 
 def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], layer_pooling: str) -> list[FloatArray]:
