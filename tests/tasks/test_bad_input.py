@@ -246,7 +246,7 @@ def test_models_and_tokenizers_that_do_not_fit(folder_for: FolderFor, tmp_path: 
     theirs = their_model(folder, "BertForSequenceClassification")
     with pytest.raises(TypeError, match=r"save it with save_pretrained\(folder\), and give the folder"):
         minibert.pipeline("text-classification", theirs, tokenizer=tokenizer)
-    with pytest.raises(TypeError, match="tokenizer of another library"):
+    with pytest.raises(TypeError, match="tokenizer is"):
         minibert.pipeline("text-classification", model, tokenizer=transformers.AutoTokenizer.from_pretrained(folder))
     choices = make_model(tmp_path / "choices", "BertForMultipleChoice")
     with pytest.raises(ValueError, match="a BertForMultipleChoice has no task in minibert"):
