@@ -46,14 +46,7 @@ def model(folder: Path) -> SentenceTransformer:
         {"modules": None, "device": None, "trust_remote_code": False, "use_auth_token": None, "backend": "torch"},
         {"model_kwargs": {}, "processor_kwargs": {}, "tokenizer_kwargs": None, "config_kwargs": {}},
         {"model_kwargs": {"torch_dtype": torch.float32, "attn_implementation": "eager", "low_cpu_mem_usage": True}},
-        {
-            "model_kwargs": {
-                "dtype": "float32",
-                "device_map": "cpu",
-                "use_safetensors": True,
-                "add_pooling_layer": False,
-            }
-        },
+        {"model_kwargs": {"dtype": "float32", "device_map": "cpu", "add_pooling_layer": False}},
         {"tokenizer_kwargs": {"use_fast": True, "padding_side": "right", "do_lower_case": True}},
         {"processor_kwargs": {"clean_up_tokenization_spaces": True, "truncation_side": "right"}},
         {"config_kwargs": {"num_hidden_layers": 2, "output_attentions": True, "output_hidden_states": True}},

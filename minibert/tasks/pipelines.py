@@ -206,8 +206,8 @@ def _tokenizer(tokenizer: Any, model: Any, **where: Any) -> BertTokenizer:
     if tokenizer is None:
         raise TypeError(f"a loaded {type(model).__name__} does not know its tokenizer. Give tokenizer=.")
     raise TypeError(
-        f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder. Save one of another "
-        "library into a folder."
+        f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder. Save one of "
+        "another library into a folder."
     )
 
 

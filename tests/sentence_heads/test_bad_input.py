@@ -155,7 +155,6 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
         "lists Transformer, Pooling; CrossEncoder implements Transformer. SentenceTransformer loads it",
     ),
     (CrossEncoder, SEQUENCE, _files(modules=modules(MLM, SPLADE)), "SparseEncoder loads it"),
-    (CrossEncoder, SEQUENCE, _files(modules=[]), "modules.json lists nothing"),
     (CrossEncoder, SEQUENCE, _files(modules=modules(TRANSFORMER)), "transformer_task='feature-extraction'"),
     (
         CrossEncoder,
@@ -169,12 +168,9 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
         _files(modules=modules(TRANSFORMER)),
         "MLMTransformer and then SpladePooling",
     ),
-    (SparseEncoder, MASKED, _files(modules=modules(TRANSFORMER, SPLADE)), "transformer_task='feature-extraction'"),
-    (SparseEncoder, MASKED, _files(modules=modules("custom.Thing", SPLADE)), "code of the repository"),
     (SparseEncoder, MASKED, _pooling(pooling_strategy="mean"), "pooling_strategy='mean'; expected one of max, sum"),
     (SparseEncoder, MASKED, _pooling(activation_function=["relu"]), "expected one of relu, log1p_relu"),
     (SparseEncoder, MASKED, _pooling(embedding_dimension=5), "embedding_dimension=5, but the vocabulary has"),
-    (SparseEncoder, MASKED, _files(modules=modules(MLM, SPLADE)), "has no 1_SpladePooling/config.json"),
     (
         SparseEncoder,
         MASKED,

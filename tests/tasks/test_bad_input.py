@@ -197,19 +197,10 @@ def test_bad_pipelines(folder_for: FolderFor) -> None:
         minibert.pipeline,
         {"task": "ner", "model": ner},
         {
-            ("task", ValueError): (
-                "fill-msk",
-                "translation",
-                3,
-                ["ner"],
-                "google-bert/bert-base-uncased",
-                Path("folder"),
-            ),
+            ("task", ValueError): ("fill-msk", 3, ["ner"]),
             ("model", TypeError): (None, 3, BertModel),
             ("aggregation", TypeError): ("max",),
             ("num_thread", TypeError): (1,),
-            ("grouped_entities", TypeError): (True,),
-            ("ignore_subwords", TypeError): (True,),
             ("device", ValueError): ("cuda", 0),
             ("torch_dtype", ValueError): ("float16",),
             ("batch_size", ValueError): (0,),
@@ -218,8 +209,6 @@ def test_bad_pipelines(folder_for: FolderFor) -> None:
             ("backend", ValueError): ("cuda",),
         },
     )
-    old = {("return_all_scores", TypeError): (True,), ("text_pair", TypeError): ("a",)}
-    check_refused(minibert.pipeline, {"task": "text-classification", "model": classes}, old)
     for task, model, error, message in (
         ("fill-mask", ner, ModelFormatError, "cannot be loaded as BertForMaskedLM"),
         ("question-answering", ner, ModelFormatError, "qa_outputs.weight"),
