@@ -151,7 +151,7 @@ class SentenceModel(TorchLike):
         config = BertConfig.from_files(bert_files)
         change = "save the model with {} in its config, with transformers, and give the folder"
         for keyword in given:
-            with _named(f"{keyword} of {call}"):
+            with prefixed(f"{keyword} of {call}:"):
                 check_settings(_TABLES[keyword][0], asked[keyword], config, change, self._fewer_layers)
         only_states = {"output_hidden_states": False} if self._model is BertModel else {}
         self.model = self._model.from_files(bert_files, options, config=config, **only_states)
@@ -165,7 +165,7 @@ class SentenceModel(TorchLike):
     def _set_keywords(self, asked: dict[str, Any]) -> int | None:
         """Set the limit of the tokenizer and return it; compare the other settings that were asked for with its own."""
         limit = asked.pop("max_len", asked.pop("model_max_length", None))
-        with _named(f"processor_kwargs of {self._call}"):
+        with prefixed(f"processor_kwargs of {self._call}:"):
             self.tokenizer.check_asked(_TABLES["processor_kwargs"][0], asked)
             if limit is not None:
                 self.tokenizer.model_max_length = limit = check_int("model_max_length", limit, 1)
@@ -481,26 +481,22 @@ def _check_inner(call: str, name: str, given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise TypeError(f"{name}={brief(given)}; expected a dict of keywords, or None.")
     method, table, settings = _TABLES[name]
-    with _named(f"{name} of {call}"):
+    with prefixed(f"{name} of {call}:"):
         return check_keywords(method, given, table, settings=settings)
 
 
 @contextlib.contextmanager
-def _named(argument: str) -> Iterator[None]:
-    """Put the name of an argument before the message of an error."""
+def prefixed(begin: str, kind: type[Exception] | None = None) -> Iterator[None]:
+    """Put a text before the message of an error, and raise it as another kind of error if one is given."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{argument}: {error}") from None
+        raise (kind or type(error))(f"{begin} {error}") from error
 
 
-@contextlib.contextmanager
-def stored_settings(files: ModelFiles) -> Iterator[None]:
+def stored_settings(files: ModelFiles) -> contextlib.AbstractContextManager[None]:
     """Raise errors about settings as a ModelFormatError that names their file."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
+    return prefixed(f"{files.source}: config_sentence_transformers.json has", ModelFormatError)
 
 
 def _check_backend(backend: str | None) -> str | None:

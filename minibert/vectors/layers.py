@@ -128,7 +128,7 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
     """
     check_choice("how", how, LAYER_POOLING)
     if not isinstance(hidden_states, Iterable):
-        raise TypeError(f"hidden_states is a {_described(hidden_states)}; expected a sequence of arrays.")
+        raise TypeError(f"hidden_states={brief(hidden_states)}; expected a sequence of arrays.")
     states = list(hidden_states)
     if not states:
         raise ValueError("hidden_states is empty; expected at least one array.")
@@ -136,7 +136,7 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
         if state is None:
             raise ValueError(f"hidden_states[{i}] is None: it was not kept. Request it with output_hidden_states=.")
         if not _is_floats(state) or state.ndim < 2:
-            raise TypeError(f"hidden_states[{i}] is a {_described(state)}; expected a float array (T, H) or (B, S, H).")
+            raise TypeError(f"hidden_states[{i}] is {brief(state)}; expected a float array (T, H) or (B, S, H).")
         if state.shape != states[0].shape:
             raise ValueError(
                 f"hidden_states[{i}] has shape {state.shape}, the first has {states[0].shape}; expected equal shapes."
@@ -173,7 +173,7 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
     """
     check_choice("subwords", how, SUBWORD_POOLING)
     if not _is_floats(vectors) or not vectors.ndim:
-        raise TypeError(f"vectors is a {_described(vectors)}; expected a float array, one vector for each token.")
+        raise TypeError(f"vectors is {brief(vectors)}; expected a float array, one vector for each token.")
     vectors = np.asarray(vectors)  # the rows of a np.matrix would stay 2-D
     if not len(vectors):
         raise ValueError("there are no tokens to join; a word has at least one.")
@@ -183,9 +183,3 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
 def _is_floats(value: Any) -> bool:
     """Return whether a value is an array of floats; False for a masked array, whose hidden numbers would count."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not isinstance(value, np.ma.MaskedArray)
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, np.ma.MaskedArray):
-        return "masked array"
-    return f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
