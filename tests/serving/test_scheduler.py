@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from minibert.serving.scheduler import INTERACTIVE_TOKENS, MAX_STEP, MIN_STEP, QUANTUM, Job, Scheduler, Step
+from minibert.serving.scheduler import MAX_STEP, MIN_STEP, QUANTUM, Job, Scheduler, Step
 from minibert.serving.settings import ServiceError
 from tests.support.fake_kinds import FakeKind, job
 
@@ -101,21 +101,6 @@ def test_long_requests_get_every_second_step_while_short_ones_keep_coming() -> N
         assert step is not None
         of_long += step.members[0][0] is long
     assert of_long == 50
-
-
-def test_requests_of_a_class_take_turns_by_tokens() -> None:
-    """Two clients, one with texts of 400 tokens and one with texts of 10, get as many tokens each."""
-    scheduled = scheduler()
-    large, small = job([400] * 500), job([10] * 20_000)
-    scheduled.admit(large)
-    scheduled.admit(small)
-    tokens = {large: 0, small: 0}
-    for _ in range(300):
-        step = scheduled.next_step()
-        assert step is not None
-        for one, index in step.members:
-            tokens[one] += one.costs[index]
-        assert abs(tokens[large] - tokens[small]) <= 400 + MAX_STEP + QUANTUM
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -232,26 +217,6 @@ def test_what_waits_to_be_tokenized_is_in_the_estimated_wait() -> None:
     assert caught.value.kind == "overloaded"
     scheduler.was_read(12 * 10**6, True, None)
     scheduler.check_room(12 * 10**6, True, None)
-
-
-def test_removed_requests_leave_nothing() -> None:
-    scheduled = scheduler()
-    jobs = [job([100] * 30) for _ in range(6)]
-    for one in jobs:
-        scheduled.admit(one)
-    scheduled.next_step()
-    taken = [one.next for one in jobs]
-    assert sum(taken) == 2
-    assert [scheduled.remove(one) for one in jobs[:3]] == [30 - number for number in taken[:3]]
-    assert [scheduled.remove(one) for one in jobs[:3]] == [0, 0, 0]
-    assert scheduled.queued_tokens == 100 * (90 - sum(taken[3:]))
-    assert {*scheduled.clear()} == {*jobs[3:]}
-    assert (scheduled.queued_jobs, scheduled.queued_tokens, scheduled.next_step()) == (0, 0, None)
-
-
-def test_the_classes_are_told_by_tokens() -> None:
-    assert not job([INTERACTIVE_TOKENS]).bulk
-    assert job([INTERACTIVE_TOKENS, 1]).bulk
 
 
 @pytest.mark.parametrize("seed", range(30))
