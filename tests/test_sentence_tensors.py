@@ -52,18 +52,6 @@ def test_tensors_of_tokens(minilm_sentences: SentenceTransformer, original: Any)
     assert "prompt_length" not in one
 
 
-def test_the_model_has_the_attributes_of_a_torch_model(minilm_sentences: SentenceTransformer) -> None:
-    vectors = minilm_sentences.encode(TEXTS, convert_to_tensor=True)
-    assert vectors.device == minilm_sentences.device
-    assert vectors.to(minilm_sentences.device).dtype == minilm_sentences.dtype
-    assert minilm_sentences.to("cpu").eval().train(False).cpu() is minilm_sentences
-    names = dict(minilm_sentences.named_parameters())
-    assert names["embeddings.word_embeddings.weight"].shape == (30522, 384)
-    for refused in (lambda m: m.to("cuda"), lambda m: m.half(), lambda m: m.train(), lambda m: m.to(torch.float16)):
-        with pytest.raises(ValueError, match=r"minibert (runs on the CPU|only runs trained models)"):
-            refused(minilm_sentences)
-
-
 # --- scores and search ------------------------------------------------------------------------------------------------
 
 

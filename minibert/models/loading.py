@@ -330,7 +330,7 @@ class _Checkpoint:
     def _what_is_there(self) -> str:
         """Say which heads are there, and what to do if the one that was asked for is not."""
         heads = self.heads()
-        there = f"It has what {' and '.join(heads)} needs" if heads else "It has no head, so BertModel loads it"
+        there = f"It has the tensors of {' and '.join(heads)}" if heads else "It has no head, so BertModel loads it"
         return f"{there}. Use a checkpoint that was trained for this task, or minibert.load, which finds the class."
 
     def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:

@@ -177,18 +177,9 @@ def test_labels_are_refused(model_of: ModelOf, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name != "BertForMultipleChoice"])
 def test_bad_inputs(model_of: ModelOf, name: str) -> None:
-    """test_batch has them all; a head has the same checks."""
-    ids = np.ones((2, 4), dtype=np.int64)
-    for inputs, error, word in (
-        ({}, ValueError, "input_ids"),
-        ({"input_ids": [[97]]}, ValueError, "valid are 0 to 96"),
-        ({"input_ids": ids, "attention_mask": ids * 2}, ValueError, "attention_mask"),
-        ({"inputs_embeds": np.full((2, 4, 24), np.nan)}, ValueError, "inputs_embeds"),
-        ({"input_ids": ids, "output_hidden_states": 3}, ValueError, "output_hidden_states"),
-        ({"input_ids": ids, "num_layers": 1}, TypeError, "num_layers"),
-    ):
-        with pytest.raises(error, match=word):
-            model_of(name)(**inputs)
+    """test_batch has the others; a head has the same checks."""
+    with pytest.raises(TypeError, match="num_layers"):
+        model_of(name)(input_ids=np.ones((2, 4), dtype=np.int64), num_layers=1)
 
 
 CHOICES = np.ones((2, 3, 4), dtype=np.int64)
