@@ -136,8 +136,8 @@ def plot_layers_pca(
     if labels is not None and len(labels) != len(values):
         raise ValueError(f"{len(labels)} labels for {len(values)} sentences; expected one for each.")
     groups: dict[str, list[int]] = {}  # in the order in which the labels first appear
-    for index in range(len(values)):
-        groups.setdefault("" if labels is None else str(labels[index]), []).append(index)
+    for index, label in enumerate([""] * len(values) if labels is None else labels):
+        groups.setdefault(str(label), []).append(index)
     figure, axes = _grid(values.shape[1], 2.8, 2.6)
     for axis, panel, title in zip(axes, np.moveaxis(values, 1, 0), _titles(layers, values.shape[1]), strict=True):
         points = principal_components(panel, 2)
