@@ -23,8 +23,7 @@ from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.kernels.cache import link
-from minibert.kernels.compilation import compile_to_object, function
+from minibert.kernels.compilation import function, load_function
 from minibert.kernels.processor import WIDTH
 from minibert.kernels.simd import floats_at, load, number, sum_lanes
 
@@ -52,7 +51,7 @@ class Reading:
         self.part = num_floats // threads // (8 * WIDTH) * 8 * WIDTH
         self.memory = np.ones(self.part * threads, dtype=np.float32)
         self.out = np.zeros((threads, WIDTH), dtype=np.float32)
-        self.run = link(compile_to_object(read_loop, 3), 3)
+        self.run = load_function(read_loop, 3)
 
     def __call__(self) -> None:
         """Read everything ten times, so that starting the threads takes a small part of the time."""

@@ -5,12 +5,11 @@ r"""Hash every number that minibert computes for 500 real texts, to show that a 
 
 All hidden states, attentions and pooler outputs of MiniLM and of random models of odd shapes are hashed, and sentence
 vectors of MiniLM, for each backend. The hashes of "numpy" are valid on one machine only, because BLAS libraries
-round differently on different machines. Those of "numba" are the same on every processor, so this compares
+round differently on different machines. Those of "kernels" are the same on every processor, so this compares
 two of them::
 
-    python -m benchmarks.hashes here.json --backend numba
-    NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma python -m benchmarks.hashes avx2.json --backend numba \
-        --compare here.json
+    python -m benchmarks.hashes here.json --backend kernels
+    MINIBERT_LEVEL=x86-64-avx2 python -m benchmarks.hashes avx2.json --backend kernels --compare here.json
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from safetensors.numpy import save_file
 from minibert import BertModel, BertTokenizer, SentenceTransformer, __version__
 
 FORMAT = 1
-BACKENDS = ("numba", "numpy")
+BACKENDS = ("kernels", "numpy")
 POOLING = ("mean", "max", "cls", "mean_sqrt_len_tokens", "weightedmean", "first_last", "pooler")
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 

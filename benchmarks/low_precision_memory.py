@@ -10,7 +10,6 @@ a process without machine code on disk, minus that of a process with it.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -37,15 +36,11 @@ def report(folder: str, compute_type: str) -> str:
     return f"{size} {sum(table.nbytes for table in tables)} {peak_memory():.0f}"
 
 
-def measure(folder: Path, compute_type: str, cache: Path) -> tuple[float, list[float]]:
-    """Run `report` in a process of its own; return the seconds of CPU that it took, and what it found."""
-    before = os.times()
+def measure(folder: Path, compute_type: str) -> list[float]:
+    """Run `report` in a process of its own; return what it found."""
     program = f"from benchmarks.low_precision_memory import report; print(report({str(folder)!r}, {compute_type!r}))"
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
-    found = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
-    after = os.times()
-    seconds = after.children_user + after.children_system - before.children_user - before.children_system
-    return seconds, [float(number) for number in found.stdout.split()]
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    return [float(number) for number in found.stdout.split()]
 
 
 def main() -> int:
@@ -53,16 +48,14 @@ def main() -> int:
     options = table_parser("low_precision_memory").parse_args()
     columns = []
     with tempfile.TemporaryDirectory() as scratch_name:
-        scratch = Path(scratch_name)
-        folder = make_base(scratch / "base")
+        folder = make_base(Path(scratch_name) / "base")
         for name in COMPUTE_TYPES:
-            (first, _), (second, found) = (measure(folder, name, scratch / f"cache {name}") for _ in range(2))
-            columns.append([found[0], found[0] + found[1], found[2], first - second])
+            found = measure(folder, name)
+            columns.append([found[0], found[0] + found[1], found[2]])
     table = [f"| bert-base | {' | '.join(COMPUTE_TYPES)} |", "|---|" + "--:|" * len(COMPUTE_TYPES)]
     for i, label in enumerate(("linear weights", "linear weights and embeddings", "peak memory")):
         cells = [f"{column[i] / 2**20:.0f} MB ({column[i] / columns[0][i]:.1%})" for column in columns]
         table.append(f"| {label} | {' | '.join(cells)} |")
-    table.append(f"| time of the CPU to compile | {' | '.join(f'{column[3]:.0f} s' for column in columns)} |")
     print("\n".join(table))
     publish("low precision memory", table, "one text of 22 tokens", write=options.write)
     return 0

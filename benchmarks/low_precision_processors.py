@@ -2,8 +2,8 @@
 
     python -m benchmarks.low_precision_processors [--seconds 2]
 
-Numba compiles for the processor that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name, so one machine shows what the
-instructions of another kind give; how fast they are is that of this machine. The rule `processor.is_faster` must
+MINIBERT_LEVEL chooses the library of a lesser level, so one machine shows what the instructions of another kind give;
+how fast they are is that of this machine. The rule `processor.is_faster` must
 agree with these ratios. Each processor is a process, in which the types run in turn on one thread: the least time of
 the CPU for the four products of a layer of MiniLM, 64 rows, divided by that of float32.
 """
@@ -22,7 +22,8 @@ import numpy as np
 from minibert.bert.low_precision import COMPUTE_TYPES, FORMATS
 from minibert.bert.ops import Linear
 from minibert.kernels import make_ops
-from minibert.kernels.processor import target, words_of
+from minibert.kernels.libraries import usable_levels
+from minibert.kernels.processor import words_of
 
 H, ROWS = 384, 64
 MAPS = {
@@ -30,22 +31,6 @@ MAPS = {
     "attention.output.dense": (H, H),
     "intermediate.dense": (4 * H, H),
     "output.dense": (H, 4 * H),
-}
-
-
-def without(*names: str) -> dict[str, str]:
-    """Return the variables that choose this processor without the features whose names begin with one of these."""
-    features = target().features.split(",")
-    absent = (f"-{feature[1:]}" if feature[1:].startswith(names) else feature for feature in features)
-    return {"NUMBA_CPU_FEATURES": ",".join(absent)}
-
-
-PROCESSORS = {
-    "this one": {},
-    "without AMX": without("amx"),
-    "without AMX and VNNI": without("amx", "avx512vnni", "avxvnni"),
-    "AVX2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"},
-    "SSE": {"NUMBA_CPU_NAME": "generic"},
 }
 
 
@@ -85,8 +70,9 @@ def main() -> int:
     print(f"| time / float32's | {' | '.join(COMPUTE_TYPES[1:])} | instructions |")
     print("|---|" + "--:|" * len(COMPUTE_TYPES[1:]) + "---|")
     command = [sys.executable, "-m", "benchmarks.low_precision_processors", "--one", "--seconds", str(options.seconds)]
-    for label, variables in PROCESSORS.items():
-        printed = subprocess.run(command, env={**os.environ, **variables}, check=True, capture_output=True, text=True)
+    for label in (name for name, level in usable_levels().items() if len(level.compute_types) > 1):
+        variables = {**os.environ, "MINIBERT_LEVEL": label}
+        printed = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
         found = json.loads(printed.stdout)
         ratios = " | ".join(f"{found['ratios'][name]:.2f}" for name in COMPUTE_TYPES[1:])
         print(f"| {label} | {ratios} | {', '.join(found['instructions'].values())} |", flush=True)

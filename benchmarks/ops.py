@@ -2,8 +2,7 @@
 
     python -m benchmarks.ops [--write]
 
-On a processor with AVX-512, a second process measures everything again with AVX2 alone, as Numba's own variables
-NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose it.
+On a processor with AVX-512, a second process measures everything again with AVX2 alone, which MINIBERT_LEVEL chooses.
 
 The peak is measured in the same run: a loop of fma that uses only registers, on the same number of threads. Results are
 compared before anything is timed. Then the contenders of a row run in turn, for several rounds. All rows run again in
@@ -30,15 +29,13 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 import numpy as np
 
-from benchmarks.environment import processor
 from benchmarks.readme import publish, table_parser
 from minibert._utils.system import available_cores
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import make_ops
-from minibert.kernels.cache import link
-from minibert.kernels.compilation import compile_to_object, function
-from minibert.kernels.processor import REGISTER_LANES, WIDTH
+from minibert.kernels.compilation import function, load_function
+from minibert.kernels.processor import LEVEL, REGISTER_LANES, WIDTH
 from minibert.kernels.simd import broadcast, floats_at, fma, number, sum_lanes
 
 Call = Callable[[], object]
@@ -89,7 +86,7 @@ class Peak:
         self.flops = 24.0 * WIDTH * self.ROUNDS * threads
         self.outs = [np.array([1.0, 1e-6, 0.0], dtype=np.float32) for _ in range(threads)]
         chosen = fma_loop if REGISTER_LANES == WIDTH else short_fma_loop
-        self.run = link(compile_to_object(chosen, 2), 2)
+        self.run = load_function(chosen, 2)
 
     def __call__(self) -> None:
         work = [(self.ROUNDS, out.ctypes.data) for out in self.outs]
@@ -249,7 +246,7 @@ def main() -> int:
     if options.shares:
         print(json.dumps(bench.shares()))
         return 0
-    lines = bench.table(shares_with_avx2(sys.argv[1:]) if "avx512f" in processor() else {})
+    lines = bench.table(shares_with_avx2(sys.argv[1:]) if "avx512f" in LEVEL.features else {})
     print("\n".join(lines))
     rounds = options.passes * options.rounds
     publish("ops", lines, f"{bench.threads} threads; medians of {rounds} rounds", write=options.write)
@@ -259,7 +256,7 @@ def main() -> int:
 def shares_with_avx2(arguments: list[str]) -> dict[str, str]:
     """Return the shares of the peak that another process reaches with AVX2 alone, with the same arguments."""
     command = [sys.executable, "-m", "benchmarks.ops", "--shares", *(word for word in arguments if word != "--write")]
-    chosen = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
+    chosen = {"MINIBERT_LEVEL": "x86-64-avx2"}
     done = subprocess.run(command, env={**os.environ, **chosen}, stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 

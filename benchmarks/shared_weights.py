@@ -144,7 +144,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["XDG_CACHE_HOME"] = name
-        os.environ.pop("NUMBA_CACHE_DIR", None)  # it would come before
+        os.environ.pop("MINIBERT_CACHE_DIR", None)  # it would come before
         rows = memory_rows(options.model, options.processes)
         rows += ["", *time_rows(options.model, options.runs)]
     publish("shared weights", rows, f"{options.model}, float32 in the first table", write=options.write)

@@ -112,6 +112,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-picture", action="store_true", help="make .github/page.png again (-m browser)")
 
 
+def pytest_sessionstart() -> None:
+    """End the suite if the kernels of this tree were not built, because NumPy would compute in their place."""
+    try:
+        import minibert.kernels  # noqa: F401
+    except ImportError as error:
+        pytest.exit(f"{error}: pip install -e '.[test]' builds them.", returncode=2)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Share the whole suite between processes (pytest-xdist), unless the command line gives their number.

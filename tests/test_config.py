@@ -22,8 +22,13 @@ from tests.support.checkpoints import random_checkpoint, sentence_model
 TOLERANCE = 1e-5
 
 SMALL: dict[str, Any] = {
-    **{"vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3},
-    **{"intermediate_size": 33, "max_position_embeddings": 16, "type_vocab_size": 2},
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 33,
+    "max_position_embeddings": 16,
+    "type_vocab_size": 2,
 }
 
 
@@ -210,7 +215,10 @@ def test_features_that_are_not_implemented_are_refused_by_name(tmp_path: Path, f
 
 # --- unusable values --------------------------------------------------------------------------------------------------
 
-SIZES = tuple(name for name in SMALL if name != "type_vocab_size")
+SIZES = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "max_position_embeddings"),
+)
 GOOD = {"model_type": "bert", **SMALL, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
 
 

@@ -25,8 +25,9 @@ from minibert.bert.ops import Linear, Ops
 from minibert.bert.weights import HeadWeights
 from minibert.cli import main
 from minibert.kernels import make_ops, packing
+from minibert.kernels.libraries import LEVELS
 from minibert.kernels.packing import PackedLinear, PackedWords
-from minibert.kernels.processor import NR, Processor, Words, dot_for, is_faster, words_of
+from minibert.kernels.processor import NR, Words, dot_for, is_faster, words_of
 from tests.support.cases import OP_CASES, Arguments, OpCase
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 
@@ -203,63 +204,24 @@ def test_fma_rounds_once() -> None:
         assert errors[0] == min(errors)
 
 
-def test_eight_lines_are_stored_as_seven() -> None:
-    """The upper 14 bits of a line are its numbers, of any size; the lower two are the eighth's."""
-    numbers = np.random.default_rng(0).integers(-(1 << 13), 1 << 13, (3, 16, 5, 2), np.int16)
-    numbers[0, :8], numbers[0, 8:], numbers[1, 7], numbers[1, 15] = -(1 << 13), (1 << 13) - 1, 0, -1
-    lines = packing._pack_lines(numbers)
-    assert lines.shape == (3, 14, 5, 2)
-    np.testing.assert_array_equal(lines[:, :7] >> 2, numbers[:, :7])
-    np.testing.assert_array_equal(lines[:, 7:] >> 2, numbers[:, 8:15])
-    for eighth, seven in ((numbers[2, 7], lines[2, :7]), (numbers[2, 15], lines[2, 7:])):
-        digits = [int(line[4, 1]) & 3 for line in seven]
-        assert sum(digit << 2 * place for place, digit in enumerate(reversed(digits))) == int(eighth[4, 1]) & 0x3FFF
-    np.testing.assert_array_equal(packing._unpack_lines(lines), numbers)
-    np.testing.assert_array_equal(packing._unpack_lines(np.stack([lines, lines]))[1], numbers)
-
-
-FEATURES = "+avx,+avx2,+fma"
-
-
-@pytest.mark.parametrize("features", [f"{FEATURES},+avx512f,+avx512bw", f"{FEATURES},+avxvnni", FEATURES])
-def test_the_types_that_are_faster_than_float32_are_known(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minibert.kernels.processor.ARM64", False)
-    monkeypatch.setattr("minibert.kernels.processor.X86", True)
-    made = {name: Words(form, dot_for(form, Processor("made", features))) for name, form in FORMATS.items()}
+@pytest.mark.parametrize("name", [*LEVELS])
+def test_the_types_that_are_faster_than_float32_are_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {key: Words(form, dot_for(form, LEVELS[name])) for key, form in FORMATS.items()}
     monkeypatch.setattr("minibert.kernels.processor.words_of", made.__getitem__)
-    assert [name for name in COMPUTE_TYPES if is_faster(name)] == list(COMPUTE_TYPES)
-    monkeypatch.setattr("minibert.kernels.processor.X86", False)
-    monkeypatch.setattr("minibert.kernels.processor.ARM64", True)
-    made = {name: Words(form, dot_for(form, Processor("made", "+neon,+dotprod"))) for name, form in FORMATS.items()}
-    monkeypatch.setattr("minibert.kernels.processor.words_of", made.__getitem__)
-    assert [name for name in COMPUTE_TYPES if is_faster(name)] == ["float32", "int8"]
-
-
-def test_lines_are_packed_where_they_are_unpacked_beside_the_products() -> None:
-    features = "+avx,+avx2,+fma,+avx512f,+avx512bw,+avx512vnni"
-    zen, other, first = (
-        Processor("znver5", features),
-        Processor("sapphirerapids", features),
-        Processor("znver3", "+avx2"),
-    )
-    assert [dot_for(FORMATS["int16"], processor).unpacks for processor in (zen, other, first)] == [True, False, False]
-    assert not dot_for(FORMATS["int8"], zen).unpacks
-    ours, theirs = (Words(FORMATS["int16"], dot_for(FORMATS["int16"], processor)) for processor in (zen, other))
-    assert (ours.lines, theirs.lines, ours.steps, theirs.steps) == (56, 64, 64, 64)
-    assert ours.row_size(384) == theirs.row_size(384)
-    assert ours.panel_shape(384) == (3, NR * 57)
+    faster = {"arm64": ["float32"], "arm64-dotprod": ["float32", "int8"]}.get(name, list(COMPUTE_TYPES))
+    assert [key for key in COMPUTE_TYPES if is_faster(key)] == faster
 
 
 @pytest.mark.parametrize("compute_type", TYPES)
 def test_the_bytes_of_the_numbers_are_planes_for_amx(compute_type: str) -> None:
     """Products of bytes, as the instructions of AMX take them from the lines, give the sums of whole numbers."""
     form = FORMATS[compute_type]
-    words = Words(form, dot_for(form, Processor("made", "+avx512f,+amx-int8,+amx-tile")))
+    words = Words(form, dot_for(form, LEVELS["x86-64-amx"]))
     groups, planes, depth = 3, words.dot.w_bytes, form.group
     generator = np.random.default_rng(0)
     whole = generator.integers(-form.weight_most, form.weight_most + 1, (NR, groups, depth), f"i{planes}")
     lines = packing._lines_of(whole, words)
-    assert lines.shape == (groups, words.lines, NR, 4)
+    assert lines.shape == (groups, words.steps, NR, 4)
     again = packing._whole_numbers(lines[None], words)
     np.testing.assert_array_equal(again.reshape(NR, groups, depth), whole)
     x = generator.integers(-form.x_most // 16, form.x_most // 16, (5, depth), f"i{planes}")
@@ -276,7 +238,7 @@ def test_the_bytes_of_the_numbers_are_planes_for_amx(compute_type: str) -> None:
 @pytest.mark.parametrize("compute_type", TYPES)
 def test_rows_of_x_are_whole_cache_lines_for_amx(compute_type: str) -> None:
     form = FORMATS[compute_type]
-    words = Words(form, dot_for(form, Processor("made", "+avx512f,+amx-int8,+amx-tile")))
+    words = Words(form, dot_for(form, LEVELS["x86-64-amx"]))
     for K in (1, 128, 129, 384, 768, 3072, 4097):
         size = words.row_size(K)
         assert size % 16 == 0
@@ -302,8 +264,6 @@ def test_a_packed_weight_gives_back_its_numbers_and_survives_pickling(compute_ty
 
 @pytest.mark.parametrize(("compute_type", "part"), [("int16", 0.51), ("int8", 0.30)])
 def test_packed_weights_need_little_memory(compute_type: str, part: float) -> None:
-    if words_of(compute_type).dot.unpacks:
-        part = 0.45
     if words_of(compute_type).dot.w_bytes > (2 if compute_type == "int16" else 1):
         pytest.skip("this processor needs wider words")
     dense = Linear(("encoder.dense",), np.zeros((768, 768), np.float32), np.zeros(768, np.float32))
@@ -313,33 +273,20 @@ def test_packed_weights_need_little_memory(compute_type: str, part: float) -> No
 
 
 @pytest.mark.parametrize(
-    ("features", "int16", "int8"),
+    ("name", "int16", "int8"),
     [
-        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-int8,+amx-tile", "AMX", "AMX"),
-        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-tile", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
-        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
-        (f"{FEATURES},+avxvnni", "x86.avx512.vpdpwssd.256", "x86.avx512.vpdpbusd.256"),
-        (f"{FEATURES},+avx512f,+avx512bw", "x86.avx512.pmaddw.d.512", "x86.avx512.pmaddw.d.512"),
-        (f"{FEATURES},+avx512f", "x86.avx2.pmadd.wd", "x86.avx2.pmadd.wd"),
-        (FEATURES, "x86.avx2.pmadd.wd", "x86.avx2.pmadd.wd"),
-        ("+avx", "x86.sse2.pmadd.wd", "x86.sse2.pmadd.wd"),
-        ("", "x86.sse2.pmadd.wd", "x86.sse2.pmadd.wd"),
+        ("x86-64-amx", "AMX", "AMX"),
+        ("x86-64-vnni", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
+        ("x86-64-avxvnni", "x86.avx512.vpdpwssd.256", "x86.avx512.vpdpbusd.256"),
+        ("x86-64-avx512", "x86.avx512.pmaddw.d.512", "x86.avx512.pmaddw.d.512"),
+        ("x86-64-avx2", "x86.avx2.pmadd.wd", "x86.avx2.pmadd.wd"),
+        ("arm64-dotprod", "", "aarch64.neon.sdot.v4i32.v16i8"),
+        ("arm64", "", ""),
     ],
 )
-def test_the_instruction_follows_the_features(
-    features: str, int16: str, int8: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minibert.kernels.processor.ARM64", False)
-    monkeypatch.setattr("minibert.kernels.processor.X86", True)
-    processor = Processor("made", features)
-    assert dot_for(FORMATS["int16"], processor).name == int16
-    assert dot_for(FORMATS["int8"], processor).name == int8
-    monkeypatch.setattr("minibert.kernels.processor.X86", False)
-    monkeypatch.setattr("minibert.kernels.processor.ARM64", True)
-    arm = Processor("made", "+neon,+dotprod")
-    assert dot_for(FORMATS["int16"], arm).name == ""
-    assert dot_for(FORMATS["int8"], arm).name == "aarch64.neon.sdot.v4i32.v16i8"
-    assert dot_for(FORMATS["int8"], Processor("made", "+neon")).name == ""
+def test_the_instruction_follows_the_level(name: str, int16: str, int8: str) -> None:
+    assert dot_for(FORMATS["int16"], LEVELS[name]).name == int16
+    assert dot_for(FORMATS["int8"], LEVELS[name]).name == int8
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

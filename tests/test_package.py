@@ -43,6 +43,7 @@ HOMES = {
     "safetensors": {"checkpoint", "trace", "models", "parity"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
+    "hatchling": {"kernels"},
     "sklearn": {"scikit", "integrations"},
     "matplotlib": {"plot", "vectors"},
     "torch": {"_utils"},
@@ -57,7 +58,7 @@ HOMES = {
     "usearch": {"index", "vectors"},
     **{key: {"serving"} for key in ("msgspec", "orjson", "prometheus_client", "starlette", "uvicorn")},
 }
-REQUIRED = {"numpy", "numba", "safetensors", "tokenizers", "huggingface_hub"}
+REQUIRED = {"numpy", "safetensors", "tokenizers", "huggingface_hub"}
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:

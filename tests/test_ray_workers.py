@@ -315,11 +315,11 @@ def test_the_threads_of_a_worker_are_those_that_ray_has_assigned(monkeypatch: py
 @pytest.mark.parametrize(
     ("given", "variables", "expected"),
     [
-        ({}, {}, ("numba", "float32", True)),
-        ({}, {"SHARED_WEIGHTS": "0"}, ("numba", "float32", False)),
+        ({}, {}, ("kernels", "float32", True)),
+        ({}, {"SHARED_WEIGHTS": "0"}, ("kernels", "float32", False)),
         ({"backend": "numpy"}, {"BACKEND": "numba"}, ("numpy", "float32", False)),
         ({}, {"BACKEND": "numpy", "COMPUTE_TYPE": "int8"}, ("numpy", "int8", False)),
-        ({"shared_weights": True, "compute_type": "int16"}, {"SHARED_WEIGHTS": "0"}, ("numba", "int16", True)),
+        ({"shared_weights": True, "compute_type": "int16"}, {"SHARED_WEIGHTS": "0"}, ("kernels", "int16", True)),
         ({}, {"SHARED_WEIGHTS": "wrong"}, "MINIBERT_SHARED_WEIGHTS='wrong'"),
     ],
 )

@@ -115,12 +115,6 @@ PROCESS_MODES = {
         for other in others: other.start()
         for other in others: other.join()
         """,
-    "fork while another thread compiles": """
-        other = threading.Thread(target=lambda: check(load())); other.start()
-        time.sleep(TIME_TO_FORK)
-        join(fork(lambda: check(load())))
-        other.join()
-        """,
     "multiprocessing.Pool, fork": """
         import multiprocessing
         if __name__ == "__main__":
@@ -157,7 +151,6 @@ PROCESS_MODES = {
         time.sleep(0.2)
         """,
 }
-NEEDS_COMPILER = "fork while another thread compiles"
 
 
 @needs_fork
@@ -168,19 +161,10 @@ def test_processes(mode: str, model: Path) -> None:
 
 @needs_fork
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.5, 2.0, 4.0])
-def test_fork_while_another_thread_compiles(seconds: float, model: Path, tmp_path: Path) -> None:
-    program = JOIN + f"TIME_TO_FORK = {seconds}\n" + outcomes.textwrap.dedent(PROCESS_MODES[NEEDS_COMPILER])
-    run_ok(f"{NEEDS_COMPILER}, {seconds} s after it began", program, model, NUMBA_CACHE_DIR=str(tmp_path))
-
-
-@needs_fork
-@pytest.mark.slow
 def test_processes_again_and_again(model: Path) -> None:
     results = {
         f"{mode} {turn}": outcomes.run(f"FORKS = 10\n{JOIN}{outcomes.textwrap.dedent(program)}", model)
         for mode, program in PROCESS_MODES.items()
-        if mode != NEEDS_COMPILER
         for turn in range(3)
     }
     expect_ok(f"{len(PROCESS_MODES) - 1} process modes, 3 times each", results)

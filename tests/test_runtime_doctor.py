@@ -1,10 +1,9 @@
-"""The verbs doctor and warmup, and the number of cores."""
+"""The verb doctor, and the number of cores."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,8 @@ from minibert.bert import reference
 from minibert.bert.ops import AttentionOutput
 from minibert.cli import doctor, main
 from minibert.cli.doctor import _as_text
-from minibert.kernels import make_ops, processor
+from minibert.kernels import make_ops
+from minibert.kernels.libraries import usable_levels
 from minibert.models.shared_weights import shared_arrays
 from tests.support import outcomes
 from tests.support.outcomes import PATIENCE
@@ -139,7 +139,7 @@ def test_doctor_finds_nothing_wrong() -> None:
     report = json.loads(done.stdout)
     assert all(check["passed"] for check in report["checks"])
     names = [check["name"] for check in report["checks"]]
-    assert {"embed", "layer_norm", "linear", "linear, gelu, residual", "attention", "threads", "cache"} <= set(names)
+    assert {"embed", "layer_norm", "linear", "linear, gelu, residual", "attention", "threads"} <= set(names)
     assert report["versions"]["numpy"] == np.__version__
     assert report["processor"]["available_cores"] == available_cores()
     assert report["processor"]["vector_width"] in (4, 8, 16)
@@ -150,58 +150,39 @@ def test_doctor_finds_nothing_wrong() -> None:
     REPORT.append(next(line for line in text.stdout.splitlines() if line.startswith("BLAS")))
 
 
-def test_doctor_fails_where_there_is_no_numba(tmp_path: Path) -> None:
-    done = minibert("doctor", NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path))
+def test_doctor_fails_where_there_are_no_kernels() -> None:
+    done = minibert("doctor", MINIBERT_LEVEL="none")
     assert done.returncode == 1
-    assert "FAILED     numba: cannot be imported (NUMBA_DISABLE_JIT is set" in done.stdout
-    assert done.stderr == "minibert: 1 of 1 checks failed: numba.\n"
-    chosen = minibert("doctor", NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path), MINIBERT_BACKEND="numpy")
+    assert "FAILED     kernels: MINIBERT_LEVEL='none'" in done.stdout
+    assert done.stderr == "minibert: 1 of 1 checks failed: kernels.\n"
+    chosen = minibert("doctor", MINIBERT_LEVEL="none", MINIBERT_BACKEND="numpy")
     assert (chosen.returncode, chosen.stderr) == (0, "")
     assert chosen.stdout.count("\nok ") > 5
 
 
-@pytest.mark.slow
-def test_doctor_fails_where_kernels_cannot_be_kept(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    done = minibert("doctor", NUMBA_CACHE_DIR=str(tmp_path / "file"))
-    assert done.returncode == 1
-    assert "FAILED     cache: compiled kernels cannot be kept" in done.stdout
-    assert done.stderr.endswith("checks failed: cache.\n")
+def test_doctor_says_which_kernels_compute_and_why() -> None:
+    lowest = [*usable_levels()][-1]
+    assert f"kernels    {lowest}, because MINIBERT_LEVEL={lowest}; " in minibert("doctor", MINIBERT_LEVEL=lowest).stdout
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "open" / "base"))
+    monkeypatch.setenv("MINIBERT_CACHE_DIR", str(tmp_path / "open" / "base"))
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)
-    (state,) = doctor.cache_state()
-    assert (state["untrusted"], state["writable"], doctor.check_cache().passed) == (None, True, True)
+    assert doctor.shared_weights()["untrusted"] is None
     (tmp_path / "open").chmod(0o777)
-    (state,) = doctor.cache_state()
     reason = f"others can write to {tmp_path / 'open'}"
-    assert state["untrusted"] == reason
-    check = doctor.check_cache()
-    assert not check.passed
-    assert f"compiled kernels cannot be kept ({state['folder']}: {reason}), so every start is slow" in check.detail
+    assert doctor.shared_weights()["untrusted"] == reason
     report = {
         "versions": doctor.versions(),
         "blas": doctor.blas(),
-        "processor": doctor.processor(),
-        "cache": [state],
         "shared_weights": doctor.shared_weights(),
-        "checks": [vars(check)],
+        "checks": [],
     }
     folder = tmp_path / "open" / "base" / "weights"
     weights = f"weights    not shared, unless a program chooses; {folder}: 0 files, 0 MB, not used: {reason}\n"
     assert weights in _as_text(report)
-    assert f"cache      {state['folder']}: cold, writable, ignored: {reason}\n" in _as_text(report)
-
-
-def test_doctor_warns_of_a_processor_without_fma(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = {"versions": doctor.versions(), "blas": doctor.blas(), "cache": [], "checks": []}
-    for features, slow in (("+avx,+fma", False), ("+avx,-fma", platform.machine() not in ("aarch64", "arm64"))):
-        monkeypatch.setattr(processor, "target", lambda features=features: processor.Processor("made", features))
-        assert ("WARNING    " in _as_text({**report, "processor": doctor.processor()})) == slow
 
 
 @pytest.mark.parametrize("op", ["embed", "layer_norm", "linear", "attention"])
@@ -221,51 +202,18 @@ def test_the_self_check_notices_one_wrong_number(op: str, fault: float) -> None:
     assert all(check.passed for check in doctor.check_ops(reference.OPS))
 
 
-# --- warmup ----------------------------------------------------------------------------------------------------------
-
-EVERYTHING = """
-model = load(num_threads=3)
-for number in range(8): digest(model, number)
-model([[5]])
-model([[5, 6], [7, 8]], output_attentions=True, num_layers=1)
-model(inputs_embeds=model.get_input_embeddings()([[5, 6, 7]]))
-model(inputs_embeds=np.zeros((1, 1, 96)))
-model(np.zeros((0, 4), int))
-model.embeddings([[5, 6]])
-"""
+# --- shared weights ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_after_warmup_nothing_is_compiled(outcome_model: Path, tmp_path: Path) -> None:
-    done = minibert("warmup", NUMBA_CACHE_DIR=str(tmp_path))
-    assert (done.returncode, done.stderr) == (0, "")
-    files = sorted(tmp_path.rglob("*.bin"))
-    assert len(files) == 1
-    assert done.stdout.startswith(f"the compiled kernels are in {files[0].parent}, after ")
-    assert outcomes.run(EVERYTHING, outcome_model, NUMBA_CACHE_DIR=str(tmp_path))[0] == "ok"
-    for command in (["embed", "a text", "-o", os.devnull], ["words", "bank", "the bank, a bank"], ["doctor"]):
-        assert minibert(*command, NUMBA_CACHE_DIR=str(tmp_path)).returncode == 0
-    assert sorted(tmp_path.rglob("*.bin")) == files
-
-
-def test_warmup_without_numba_says_so(tmp_path: Path) -> None:
-    done = minibert("warmup", NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path))
-    assert (done.returncode, "there is nothing to compile: numba cannot be imported" in done.stderr) == (1, True)
-
-
-def test_clear_deletes_kernels_and_shared_weights_and_nothing_else(
+def test_clear_deletes_shared_weights_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    kernels, weights = tmp_path / "kernels-0123456789abcdef", tmp_path / "weights"
-    write(tmp_path, {"kernels-0123456789abcdef/run_task-float32.bin": " " * 2_000_000, "kernels-mine/a.bin": ""})
+    monkeypatch.setenv("MINIBERT_CACHE_DIR", str(tmp_path))
+    weights = tmp_path / "weights"
     shared_arrays(weights, "a key", lambda: {"a": np.ones(1_000_000, np.float32)})
     write(tmp_path, {"weights/mine.txt": ""})
     assert [file["bytes"] // 1_000_000 for file in doctor.shared_weights()["files"]] == [4]
-    assert main(["warmup", "--clear"]) == 0
-    said = capsys.readouterr().out
-    assert said == f"{kernels}: 1 file, 2 MB deleted\n{weights}: 1 file, 4 MB deleted\n"
-    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == [os.path.join("kernels-mine", "a.bin"), os.path.join("weights", "mine.txt")]
-    assert main(["warmup", "--clear"]) == 0
-    assert capsys.readouterr().out == f"{weights}: 0 files, 0 MB deleted\n"
+    for deleted in ("1 file, 4 MB", "0 files, 0 MB"):
+        assert main(["doctor", "--clear"]) == 0
+        assert capsys.readouterr().out == f"{weights}: {deleted} deleted\n"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [weights / "mine.txt"]

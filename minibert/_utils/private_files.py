@@ -1,9 +1,8 @@
-"""Files that only trusted users can write: machine code and packed weights, which are used without further checks.
+"""Files that only trusted users can write: packed weights, which are used without further checks.
 
 The user and the owner of the package are trusted. For the folders above, root is trusted too. Other users must not have
 write access to any of these folders. A folder above may be sticky, as /tmp is, because there other users cannot rename
-files that are not theirs. It may be open to a group whose only user is its owner (`has_private_group`). The folders of
-the package's sources and those above them are not checked, because users who can write there can replace the sources.
+files that are not theirs. It may be open to a group whose only user is its owner (`has_private_group`).
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFO
 # With O_NONBLOCK, opening a fifo does not wait for a writer. It is refused afterwards, because it is not a file.
 _FILE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
-_PACKAGE = Path(os.path.realpath(__file__)).parents[1]
-
 
 def user_cache() -> Path | None:
     """Return the folder of minibert in the user's cache; None if the user does not have a home folder."""
@@ -42,13 +39,6 @@ def why_untrusted(folder: Path) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
-
-
-def _holds_sources(folder: Path) -> bool:
-    """Return whether a folder is one of the package, such as ``kernels/__pycache__``, or one above the package."""
-    if folder.is_relative_to(_PACKAGE):
-        return len(folder.relative_to(_PACKAGE).parts) <= 2
-    return _PACKAGE.is_relative_to(folder)
 
 
 def _check_folder(folder: Path, *, make: bool = False) -> Path:
@@ -72,8 +62,7 @@ def _check_folder(folder: Path, *, make: bool = False) -> Path:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o755)
             state = os.lstat(path)
-        if not _holds_sources(path):
-            _check_state(state, stat.S_IFDIR, "" if path == resolved else str(path))
+        _check_state(state, stat.S_IFDIR, "" if path == resolved else str(path))
     return resolved
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from itertools import islice
 
-# minibert, and libraries that may call it for the user. numba calls minibert when it looks for compiled kernels.
+# minibert, and libraries that may call it for the user.
 # scikit-learn wraps a transformer's methods and runs them through joblib.
-_SKIPPED = ("minibert", "numba", "sklearn", "joblib")
+_SKIPPED = ("minibert", "sklearn", "joblib")
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:

@@ -1,17 +1,13 @@
-"""``minibert doctor`` and ``minibert warmup``: describe this machine, and check every op on it."""
+"""``minibert doctor``: describe this machine, and check every op on it."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import os
 import platform
-import re
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,9 +26,6 @@ from minibert.models.shared_weights import shared_folder
 # hundred terms by a few times that. A wrong formula or instruction has an error that is larger by orders of magnitude.
 _RMS_LIMIT, _MAX_LIMIT = 1e-6, 2e-5
 
-# Files of a folder of compiled kernels.
-_KERNELS = re.compile(r".*\.(bin|partial)")
-
 
 @dataclasses.dataclass(frozen=True)
 class Check:
@@ -44,23 +37,23 @@ class Check:
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the two verbs to the command line."""
+    """Add the verb to the command line."""
     text = """doctor: describe this machine, and check every op
-        Print versions, processor, threads, cache and BLAS, and compare every op with float64.
+        Print versions, processor, kernels, threads and BLAS, and compare every op with float64.
         --json: print one JSON object
+        --clear: delete the shared weights of all models instead, and print what was deleted; they are made again when
+            they are needed
         """
     doctor = add_verb(verbs, _doctor, text)
     doctor.epilog = "Exit code 1 if a check fails."
-    text = """warmup: compile the kernels in advance
-        Compile every kernel now, so that later starts are fast. Use it for example in a container image.
-        --clear: delete the compiled kernels and the shared weights of all models instead, and print what was deleted;
-            both are made again when they are needed
-        """
-    for parser in (doctor, add_verb(verbs, _warmup, text)):
-        add_compute_type(parser)
+    add_compute_type(doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> None:
+    if arguments.clear:
+        found = clear()
+        print(f"{found['folder']}: {counted(found['files'], 'file')}, {found['bytes'] / 1e6:.0f} MB deleted")
+        return
     compute_type = choose_compute_type(arguments.compute_type)
     report: dict[str, Any] = {"versions": versions(), "blas": blas(), "shared_weights": shared_weights()}
     if os.environ.get("MINIBERT_BACKEND") == "numpy":
@@ -70,12 +63,12 @@ def _doctor(arguments: argparse.Namespace) -> None:
             from minibert.kernels import make_ops
 
             report["processor"] = {**processor(), "compute_type": compute_type}
-            report["cache"] = cache_state()
-            checks = [*check_ops(make_ops(available_cores())), check_threads(max(2, available_cores())), check_cache()]
+            report["kernels"] = kernels(compute_type)
+            checks = [*check_ops(make_ops(available_cores())), check_threads(max(2, available_cores()))]
             if compute_type != "float32":
                 checks.append(check_low_precision(compute_type))
         except ImportError as error:
-            checks = [Check("numba", False, f"cannot be imported ({error}), so minibert computes with NumPy alone")]
+            checks = [Check("kernels", False, f"{error}, so minibert computes with NumPy alone")]
     report["checks"] = [vars(check) for check in checks]
     print(json.dumps(report, indent=2) if arguments.json else _as_text(report))
     failed = [check.name for check in checks if not check.passed]
@@ -84,27 +77,21 @@ def _doctor(arguments: argparse.Namespace) -> None:
 
 
 def _as_text(report: dict[str, Any]) -> str:
-    found = report["versions"]
-    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in found.items() if name != "system")
-    lines = [f"versions   {packages}", f"system     {found['system']}"]
+    named = report["versions"]
+    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in named.items() if name != "system")
+    lines = [f"versions   {packages}", f"system     {named['system']}"]
     if "processor" in report:
         cpu = report["processor"]
         vectors = f"vectors of {cpu['vector_width']} floats"
         lines.append(f"processor  {cpu['name']} ({cpu['machine']}), {vectors}")
-        if not cpu["fma"]:
-            lines.append(
-                "WARNING    the processor does not have FMA instructions. The results are the same, but each fma is a "
-                "call of a library function, so a text takes about 20 times as long."
-            )
         cores = f"{cpu['available_cores']} of {cpu['cores']} cores may be used"
         lines.append(f"threads    {cpu['num_threads']}: {cpu['rule']} ({cores})")
         named = ", ".join(f"{name} by {instruction}" for name, instruction in cpu["instructions"].items())
         lines.append(f"computes   in {cpu['compute_type']}, unless a program chooses; {named}")
-        for state in report["cache"]:
-            warmth = "warm" if state["kernels"] else "cold"
-            access = "writable" if state["writable"] else "not writable"
-            ignored = f", ignored: {state['untrusted']}" if state["untrusted"] else ""
-            lines.append(f"cache      {state['folder']}: {warmth}, {access}{ignored}")
+        found = report["kernels"]
+        lines.append(
+            f"kernels    {found['level']}, because {found['reason']}; {found['folder']}: {', '.join(found['built'])}"
+        )
     if "shared_weights" in report:
         shared = report["shared_weights"]
         size = sum(file["bytes"] for file in shared["files"]) / 1e6
@@ -121,32 +108,13 @@ def _as_text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _warmup(arguments: argparse.Namespace) -> None:
-    if arguments.clear:
-        for found in clear():
-            print(f"{found['folder']}: {counted(found['files'], 'file')}, {found['bytes'] / 1e6:.0f} MB deleted")
-        return
-    start = time.perf_counter()
-    try:
-        from minibert.kernels.cache import load_run_task
-
-        load_run_task(choose_compute_type(arguments.compute_type))
-    except ImportError as error:
-        raise ValueError(f"there is nothing to compile: numba cannot be imported ({error}).") from error
-    seconds = time.perf_counter() - start
-    check = check_cache()
-    if not check.passed:
-        raise OSError(check.detail)
-    print(f"{check.detail}, after {seconds:.1f} s")
-
-
 # --- the machine -----------------------------------------------------------------------------------------------------
 
 
 def versions() -> dict[str, str | None]:
     """Return the versions of minibert, Python and the runtime packages; None for a package that is not installed."""
     found: dict[str, str | None] = {"minibert": minibert.__version__}  # of this code, not of what pip has installed
-    for name in ("numpy", "numba", "llvmlite", "safetensors", "tokenizers", "huggingface-hub"):
+    for name in ("numpy", "safetensors", "tokenizers", "huggingface-hub"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -155,56 +123,43 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> dict[str, Any]:
-    """Return the compiler's view of the processor, its vectors and instructions, the threads and their rule.
+    """Return the level of the kernels, their vectors and instructions, the threads and their rule.
 
     Raises
     ------
     ImportError
-        Numba cannot be imported.
+        The kernels cannot be loaded.
     """
     from minibert.kernels import processor
     from minibert.kernels.processor import words_of
 
-    target = processor.target()
+    low = low_precision.FORMATS if len(processor.LEVEL.compute_types) > 1 else ()
     return {
-        "name": target.name,
+        "name": processor.LEVEL.name,
         "machine": platform.machine(),
-        "features": sorted(feature[1:] for feature in target.features.split(",") if feature.startswith("+")),
+        "features": sorted(processor.LEVEL.features),
         "vector_width": processor.REGISTER_LANES,
-        "fma": target.has("fma") or processor.ARM64,
         "cores": os.cpu_count(),
         "available_cores": available_cores(),
         "compute_type": choose_compute_type(),
-        "instructions": {name: words_of(name).dot.name or "plain multiplications" for name in low_precision.FORMATS},
+        "instructions": {name: words_of(name).dot.name or "plain multiplications" for name in low},
         **choose_num_threads()._asdict(),
     }
 
 
-def cache_state() -> list[dict[str, Any]]:
-    """Return the folders that are searched for compiled kernels, in order, and their contents.
+def kernels(compute_type: str) -> dict[str, Any]:
+    """Return the level of the kernels that a compute type uses, the reason, and the levels that were built.
 
     Raises
     ------
     ImportError
-        Numba cannot be imported.
+        The kernels cannot be loaded.
     """
-    from minibert._utils.private_files import why_untrusted
-    from minibert.kernels import cache as kernel_cache
+    from minibert.kernels.libraries import FOLDER, level_of, libraries
 
-    states = []
-    for folder in kernel_cache.cache_folders():
-        files = [file for file in folder.glob("*.bin") if os.path.isfile(file)] if os.path.isdir(folder) else []
-        nearest = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
-        states.append(
-            {
-                "folder": str(folder),
-                "kernels": len(files),
-                "bytes": sum(file.stat().st_size for file in files),
-                "writable": os.path.isdir(nearest) and os.access(nearest, os.W_OK),
-                "untrusted": why_untrusted(folder),
-            }
-        )
-    return states
+    chosen = os.environ.get("MINIBERT_LEVEL")
+    reason = f"MINIBERT_LEVEL={chosen}" if chosen else "it is the best one that was built and fits this processor"
+    return {"level": level_of(compute_type).name, "reason": reason, "folder": str(FOLDER), "built": [*libraries()]}
 
 
 def shared_weights() -> dict[str, Any]:
@@ -214,36 +169,29 @@ def shared_weights() -> dict[str, Any]:
 
     folder = shared_folder()
     return {
-        "chosen": choose_sharing(None, "numba") is not None,
+        "chosen": choose_sharing(None, "kernels") is not None,
         "folder": None if folder is None else str(folder),
         "untrusted": "the user does not have a home folder" if folder is None else why_untrusted(folder),
         "files": [] if folder is None else [file._asdict() for file in list_files(folder)],
     }
 
 
-def clear() -> list[dict[str, Any]]:
-    """Delete the compiled kernels of all versions and the shared weights; return each folder with its deleted files.
+def clear() -> dict[str, Any]:
+    """Delete the shared weights of all models; return their folder, and the number and size of the deleted files.
 
     Processes that use them keep them. Nothing else is deleted.
 
     Raises
     ------
     OSError
-        A folder or a file cannot be changed.
+        The folder or a file cannot be changed.
     """
     from minibert._utils.private_files import delete_files
     from minibert.models.shared_weights import FILE_NAMES
 
-    folders: list[tuple[Path, re.Pattern[str]]] = []
-    with contextlib.suppress(ImportError):  # without Numba there are no kernels
-        from minibert.kernels import cache as kernel_cache
-
-        for folder in kernel_cache.cache_folders():
-            found = folder.parent.glob("kernels-*") if folder.parent.is_dir() else ()
-            folders += [(one, _KERNELS) for one in sorted(found) if re.fullmatch("kernels-[0-9a-f]{16}", one.name)]
-    if (weights := shared_folder()) is not None:
-        folders.append((weights, FILE_NAMES))
-    return [{"folder": str(folder), **delete_files(folder, names)._asdict()} for folder, names in folders]
+    if (folder := shared_folder()) is None:
+        return {"folder": None, "files": 0, "bytes": 0}
+    return {"folder": str(folder), **delete_files(folder, FILE_NAMES)._asdict()}
 
 
 def blas() -> dict[str, Any]:
@@ -320,20 +268,3 @@ def check_threads(num_threads: int) -> Check:
     one, several = (ops.linear(x, ops.prepare(dense)) for ops in (make_ops(1), make_ops(num_threads)))
     same = np.array_equal(one, several)
     return Check("threads", same, f"1 and {num_threads} threads give {'the same bits' if same else 'other numbers'}")
-
-
-def check_cache() -> Check:
-    """Check that compiled kernels are saved, or can be saved."""
-    reasons = []
-    for state in cache_state():
-        if state["untrusted"] is None and (state["kernels"] or state["writable"]):
-            state_of_it = "the compiled kernels are in" if state["kernels"] else "the kernels will be kept in"
-            return Check("cache", True, f"{state_of_it} {state['folder']}")
-        reasons.append(f"{state['folder']}: {state['untrusted'] or 'it cannot be written to'}")
-    why = "; ".join(reasons) or "there is no folder for them"
-    return Check(
-        "cache",
-        False,
-        f"compiled kernels cannot be kept ({why}), so every start is slow; set NUMBA_CACHE_DIR to a folder to which "
-        "you can write and others cannot",
-    )

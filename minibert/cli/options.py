@@ -120,8 +120,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
     add_options(parser, text, model={"required": needs_head})
     if backend:
         text = f"""
-            --backend {"|".join(BACKENDS)}: the code that computes (default: MINIBERT_BACKEND, else numba if it can be
-                imported, else numpy)
+            --backend {"|".join(BACKENDS)}: the code that computes (default: MINIBERT_BACKEND, else kernels if they were
+                built, else numpy); numba is the old name of kernels
             --threads N: default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS
             """
         add_options(parser, text)

@@ -27,7 +27,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.corpus.embed import Results, probe_vector
 from minibert.corpus.sources import ON_ERROR
 from minibert.integrations.common import load_model
-from minibert.models.backend import choose_compute_type
+from minibert.models.backend import choose_backend, choose_compute_type
 from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import as_texts, check_texts
@@ -280,10 +280,10 @@ def _resolved(model_options: Mapping[str, Any]) -> dict[str, Any]:
     The weights are shared if nothing says otherwise, because a machine has several workers; NumPy's backends cannot
     share them.
     """
-    backend = model_options.get("backend") or os.environ.get("MINIBERT_BACKEND") or "numba"
+    backend = choose_backend(model_options.get("backend")) or "kernels"
     shared = model_options.get("shared_weights")
     if shared is None:
-        text = os.environ.get("MINIBERT_SHARED_WEIGHTS") or str(int(backend == "numba"))
+        text = os.environ.get("MINIBERT_SHARED_WEIGHTS") or str(int(backend == "kernels"))
         check_choice("MINIBERT_SHARED_WEIGHTS", text, ("0", "1"))
         shared = text == "1"
     compute_type = choose_compute_type(model_options.get("compute_type"))

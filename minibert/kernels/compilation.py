@@ -1,30 +1,32 @@
-"""The compiler: Python functions -> Numba -> LLVM -> an object file. Only this module uses Numba's compiler.
+"""The compiler: Python functions -> Numba -> LLVM -> a shared library. Only this module uses Numba's compiler.
 
-What        `function` and `inline` mark functions that are compiled. `compile_to_object` makes the machine code of one
-            of them, with all that it calls
+What        `function` and `inline` mark functions that are compiled. `compile_library` makes a shared library of some
+            of them, with all that they call
 Options     No fastmath, because a result must not depend on how a loop was compiled. No bounds checks, because callers
             have checked every shape. Without Numba's runtime, because kernels do not allocate memory
-Time        Numba optimises each function, and again each function that calls it. So Numba makes plain code here, and
-            LLVM optimises the whole once
-Contract    Only the files of compiled functions import this file, because it imports numba
+Time        Numba would optimise each function, and again each function that calls it, and make machine code of each. So
+            Numba makes plain code of LLVM here, and LLVM optimises the whole once
+Contract    Only the files of compiled functions import this file, because it imports Numba
 Source      https://llvm.org/docs/NewPassManager.html for the passes of level 3
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from numba import types
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
 
-from minibert.kernels.cache import ObjectCode
-from minibert.kernels.processor import target
-
-if numba.config.DISABLE_JIT:  # an ImportError, so that callers handle it like a missing Numba
-    raise ImportError("NUMBA_DISABLE_JIT is set, but minibert's kernels exist only as compiled code; unset it")
+from minibert.kernels.libraries import MACHINE
+from minibert.kernels.linker import link
+from minibert.kernels.processor import LEVEL
 
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
@@ -36,9 +38,51 @@ _OPTIONS: dict[str, Any] = {
     "_nrt": False,
 }
 
+# LLVM's names of processors that have the features of a level, and of the features that they do not have.
+_PROCESSORS = {
+    "x86-64": ("x86-64", ""),
+    "x86-64-avx2": ("x86-64-v3", ""),
+    "x86-64-avxvnni": ("x86-64-v3", "+avxvnni"),
+    "x86-64-avx512": ("x86-64-v4", ""),
+    "x86-64-vnni": ("x86-64-v4", "+avx512vnni"),
+    "x86-64-amx": ("x86-64-v4", "+avx512vnni,+amx-tile,+amx-int8"),
+    "arm64": ("generic", ""),
+    "arm64-dotprod": ("generic", "+dotprod"),
+}
+
+# libraries.py calls these two functions before it knows what the processor has. `xgetbv` is written as bytes, because
+# the first processors do not have it.
+_CPUID = """
+define void @cpuid(i64 %leaf, i64 %subleaf, i64 %answer) #0 {
+  %a = trunc i64 %leaf to i32
+  %c = trunc i64 %subleaf to i32
+  %found = call {i32, i32, i32, i32} asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx}"(i32 %a, i32 %c)
+  %memory = inttoptr i64 %answer to ptr
+  store {i32, i32, i32, i32} %found, ptr %memory, align 4
+  ret void
+}
+define void @xgetbv(i64 %answer) #0 {
+  %found = call {i32, i32} asm sideeffect ".byte 0x0f, 0x01, 0xd0", "={ax},={dx},{cx}"(i32 0)
+  %memory = inttoptr i64 %answer to ptr
+  store {i32, i32} %found, ptr %memory, align 4
+  ret void
+}
+attributes #0 = { nounwind "target-cpu"="x86-64" }
+"""
+
+# Numba's convention for calls: a place for the result and one for an exception, then the arguments.
+_EXPORT = """
+declare i32 @"{symbol}"(ptr, ptr, {types})
+define void @{name}({parameters}) {{
+  %unused = alloca [2 x i64]
+  %status = call i32 @"{symbol}"(ptr %unused, ptr %unused, {parameters})
+  ret void
+}}
+"""
+
 
 def function(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function to be compiled when compiled code calls it, or by `compile_to_object`."""
+    """Mark a function to be compiled when compiled code calls it, or by `compile_library`."""
     return numba.njit(**_OPTIONS)(body)
 
 
@@ -47,22 +91,70 @@ def inline(body: Callable[..., Any]) -> Callable[..., Any]:
     return numba.njit(forceinline=True, **_OPTIONS)(body)
 
 
-def compile_to_object(compiled_function: Any, num_arguments: int) -> ObjectCode:
-    """Compile a function of int64 arguments, and all that it calls, for the processor `target()`."""
-    signature = (types.int64,) * num_arguments
-    with global_compiler_lock:  # no other thread compiles with the changed option
-        level = numba.config.OPT
-        numba.config.OPT = type(level)(0)
-        try:
-            compiled_function.compile(signature)
-        finally:
-            numba.config.OPT = level
-    result = compiled_function.overloads[signature]
-    module = llvm.parse_assembly(result.library.get_llvm_str())
-    processor = target()
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=processor.name, features=processor.features, opt=3, jit=True, codemodel="jitdefault"
+def compile_library(functions: Mapping[str, tuple[Any, int]]) -> bytes:
+    """Compile functions, and all that they call, for the level of this process; return a shared library.
+
+    Parameters
+    ----------
+    functions : dict
+        Name in the library -> a function that `function` marked, and the number of its arguments, which are int64. It
+        does not return anything.
+    """
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()  # for _CPUID
+    processor, features = _PROCESSORS[LEVEL.name]
+    same = LEVEL.machine == MACHINE
+    triple = llvm.get_process_triple() if same else f"{LEVEL.machine}-unknown-linux-gnu"
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        # The levels v4 are compiled with registers of 256 bits, if it is not forbidden.
+        cpu=processor,
+        features=f"{features},-prefer-256-bit".strip(",") if LEVEL.machine == "x86_64" else features,
+        opt=3,
+        reloc="pic",
+        codemodel="small",
     )
+    texts = [_CPUID] if LEVEL.machine == "x86_64" else []
+    names = {"cpuid", "xgetbv"} | set(functions)
+    for name, (compiled, count) in functions.items():
+        symbol, text = _plain_code(compiled, count)
+        parameters = ", ".join(f"i64 %a{i}" for i in range(count))
+        export = _EXPORT.format(symbol=symbol, name=name, types=", ".join(["i64"] * count), parameters=parameters)
+        texts += [text, export]
+    module, *others = map(llvm.parse_assembly, texts)
+    for other in others:
+        module.link_in(other)
+    module.triple, module.data_layout = triple, str(machine.target_data)
+    for one in module.functions:
+        if not one.is_declaration and one.name not in names:
+            one.linkage = "internal"
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     passes.getModulePassManager().run(module, passes)
-    return ObjectCode(result.fndesc.llvm_func_name, machine.emit_object(module))
+    return link(machine.emit_object(module), sorted(one.name for one in module.functions if one.name in names), triple)
+
+
+def load_function(compiled: Any, count: int) -> Callable[..., None]:
+    """Compile a function of `count` integers, and load it into this process: for tests and measurements."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "library")
+        path.write_bytes(compile_library({"run": (compiled, count)}))
+        loaded = ctypes.CDLL(str(path)).run
+    loaded.restype, loaded.argtypes = None, (ctypes.c_int64,) * count
+    return loaded
+
+
+def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
+    """Return the name of a function in LLVM, and the text of it and of all that it calls, which nothing optimised."""
+    signature = (types.int64,) * count
+    with global_compiler_lock:  # no other thread compiles with the changed options
+        level, finish, set_env = numba.config.OPT, JITCodeLibrary._finalize_specific, JITCPUCodegen.set_env
+        numba.config.OPT = type(level)(0)
+        # These two would make machine code of each function at once. Without it, compiling takes half the time.
+        JITCodeLibrary._finalize_specific = lambda library: None
+        JITCPUCodegen.set_env = lambda codegen, name, env: None
+        try:
+            compiled.compile(signature)
+        finally:
+            numba.config.OPT, JITCodeLibrary._finalize_specific, JITCPUCodegen.set_env = level, finish, set_env
+    result = compiled.overloads[signature]
+    return result.fndesc.llvm_func_name, result.library.get_llvm_str()

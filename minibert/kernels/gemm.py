@@ -44,7 +44,7 @@ from minibert.bert.low_precision import BLOCK
 from minibert.kernels.compilation import function, inline
 from minibert.kernels.low_precision import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.ops import LINEAR
-from minibert.kernels.processor import MR, NR, PACKED, WIDTH, Words
+from minibert.kernels.processor import MR, NR, WIDTH, Words
 from minibert.kernels.simd import (
     activate,
     floats_at,
@@ -111,9 +111,6 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
     """Make the micro-kernel for this number of rows; `multiply_tile_and_add` explains its arguments."""
     zeros, first, add, half = zero_tile(rows), zero_tile(rows, words), add_products(words), np.int64((rows + 1) // 2)
     length_of, _, x_header, header, line = _layout(words)
-    unroll, lines, at_once = UNROLL, UNROLL, 1  # steps of one turn; lines that it reads; steps that `add` computes
-    if words is not None and words.dot.unpacks:
-        unroll, lines, at_once = PACKED, PACKED - 1, PACKED
 
     @function
     def micro_kernel(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
@@ -123,12 +120,11 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
             sums = first(b)
             x_scales, scales = a, b
             a, b = a + x_header, b + header
-            for _ in range(length // unroll):
-                for k in range(unroll):
+            for _ in range(length // UNROLL):
+                for k in range(UNROLL):
                     prefetch_second(ahead + k * pace * FLOAT)
-                    if k % at_once == 0:
-                        sums = add(sums, a + k * FLOAT, lda, b + k * line)
-                a, b, ahead = a + unroll * FLOAT, b + lines * line, ahead + unroll * pace * FLOAT
+                    sums = add(sums, a + k * FLOAT, lda, b + k * line)
+                a, b, ahead = a + UNROLL * FLOAT, b + UNROLL * line, ahead + UNROLL * pace * FLOAT
             totals = add_block(totals, sums, x_scales, lda, scales)
             if added == 2 and block < 2:
                 prefetch_tile(half, residual + block * half * ldc * FLOAT, ldc)

@@ -256,7 +256,7 @@ def _group_multiplier(words: Words) -> Any:
     TILE_ROWS rows and NR columns; planes of the same power of 256 are one.
     """
     planes, depth = words.dot.x_bytes, words.form.group
-    lines = words.lines // planes  # of the panel, with one byte of each number
+    lines = words.steps // planes  # of the panel, with one byte of each number
     powers, columns = range(2 * planes - 1), range(0, _LINE, TILE_BYTES)
     at_once = max(1, _NUM_SUMS // len(powers))  # sums of this number of columns have tiles at the same time
 

@@ -4,7 +4,7 @@ What        `make_ops` returns them as the `Ops` that encoder.forward takes. Wha
 Chunks      A chunk is a part of the work of one op. It writes its own part of the result and nothing else, so any
             thread may compute it, in any order. How the work is cut does not change a result
 Layout      The kernels see only addresses. So inputs that are not C-contiguous float32 (ids: int32) are copied first
-Contract    Callers have checked every shape and every id (bert/ops.py). This file imports numba only to compile
+Contract    Callers have checked every shape and every id (bert/ops.py). This file does not import Numba
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minibert.bert.low_precision import FORMATS, format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
-from minibert.kernels.cache import load_run_task
+from minibert.kernels.libraries import load_run_task
 from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
 from minibert.kernels.processor import MR, NR, processor_name, words_of
 from minibert.kernels.threads import FLOAT, TaskKind, Team, address
@@ -128,7 +128,7 @@ def make_ops(num_threads: int, *, compute_type: str = "float32") -> Ops:
     Raises
     ------
     ImportError
-        The machine code is not on disk, and Numba, which would compile it, cannot be imported.
+        There is no library of kernels for this processor and compute type, or it is damaged (libraries.py).
     """
     resources = make_resources(num_threads, compute_type)
     return Ops(

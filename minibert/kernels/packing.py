@@ -26,8 +26,8 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.low_precision import Format, QuantisedLinear, format_of
 from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty
-from minibert.kernels.cache import cache_key
-from minibert.kernels.processor import NR, PACKED, Words, words_of
+from minibert.kernels.libraries import level_of, sources
+from minibert.kernels.processor import NR, Words, words_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> Pac
 def _lines(panels: FloatArray, words: Words) -> IntArray:
     """Return the lines of panels, a view of shape (..., groups, lines of a group, NR, numbers or bytes of a word)."""
     lines = panels[..., words.header * NR :].view("u1" if words.dot.in_tiles else f"i{words.dot.w_bytes}")
-    return lines.reshape(*panels.shape[:-1], words.lines, NR, -1)
+    return lines.reshape(*panels.shape[:-1], words.steps, NR, -1)
 
 
 def _lines_of(whole: IntArray, words: Words) -> IntArray:
@@ -133,9 +133,9 @@ def _lines_of(whole: IntArray, words: Words) -> IntArray:
     columns, groups, group = whole.shape
     if words.dot.in_tiles:
         bytes_of = np.ascontiguousarray(whole).view(np.uint8).reshape(columns, groups, group // _WORD, _WORD, -1)
-        return bytes_of.transpose(1, 4, 2, 0, 3).reshape(groups, words.lines, columns, _WORD)
+        return bytes_of.transpose(1, 4, 2, 0, 3).reshape(groups, words.steps, columns, _WORD)
     numbers = whole.reshape(columns, groups, words.steps, -1).transpose(1, 2, 0, 3)
-    return _pack_lines(numbers) if words.dot.unpacks else numbers
+    return numbers
 
 
 def _whole_numbers(lines: IntArray, words: Words) -> IntArray:
@@ -143,30 +143,10 @@ def _whole_numbers(lines: IntArray, words: Words) -> IntArray:
     if words.dot.in_tiles:
         planes = lines.reshape(*lines.shape[:2], words.dot.w_bytes, -1, NR, _WORD)
         return np.ascontiguousarray(planes.transpose(0, 4, 1, 3, 5, 2)).view(f"i{words.dot.w_bytes}")
-    return (_unpack_lines(lines) if words.dot.unpacks else lines).transpose(0, 3, 1, 2, 4)
+    return lines.transpose(0, 3, 1, 2, 4)
 
 
 _WORD = 4  # bytes
-
-# Where the two bits that each of seven lines has of the eighth are in it.
-_PLACES = 2 * np.arange(PACKED - 2, -1, -1, dtype=np.int16)[:, None, None]
-
-
-def _pack_lines(numbers: IntArray) -> IntArray:
-    """Store eight lines of 14 bits as seven of 16 bits; numbers has the shape (groups, steps, columns, ...)."""
-    groups, steps, *rest = numbers.shape
-    eights = numbers.reshape(groups, steps // PACKED, PACKED, *rest)
-    lines = eights[:, :, :-1] << 2 | eights[:, :, -1:] >> _PLACES & 3
-    return lines.reshape(groups, -1, *rest)
-
-
-def _unpack_lines(lines: IntArray) -> IntArray:
-    """Return the numbers of `_pack_lines`; lines has the shape (..., groups, lines, columns, numbers of a word)."""
-    *others, count, columns, each = lines.shape
-    sevens = lines.reshape(*others, count // (PACKED - 1), PACKED - 1, columns, each)
-    last = np.bitwise_or.reduce((sevens & 3) << _PLACES, axis=-3, keepdims=True)
-    numbers = np.concatenate([sevens >> 2, (last << 2) >> 2], axis=-3)  # `last` does not have a sign yet
-    return numbers.reshape(*others, -1, columns, each)
 
 
 class PackedLayout:
@@ -179,7 +159,7 @@ class PackedLayout:
     """
 
     def __init__(self, compute_type: str) -> None:
-        self.key = cache_key(compute_type)
+        self.key = repr((sources(), level_of(compute_type).name, compute_type))
         self._compute_type = compute_type
 
     def restore(

@@ -1,15 +1,20 @@
 """The compiled part of a team of threads: the loop that takes the chunks of a task and computes them.
 
 What        `make_run_task` makes the one function of kernels/ that Python calls. threads.py explains what the threads
-            share. There is one for each compute type, so that only what is needed is compiled
+            share. As a program, this file writes the library of one level; build.py starts it::
+
+                MINIBERT_COMPILED_LEVEL=x86-64-avx2 python -m minibert.kernels.run_task FILE
+
+System      The code does not call functions of the system by name, so that its library needs no other library. Their
+            addresses are in the state; where the system does not have one, its address is 0
 Dispatch    `compute_chunk` chooses the function by the kind of the task. A new op is added here
 Contract    The counters are sequentially consistent atomics. All arguments are integers, and nothing raises
 """
 
 from __future__ import annotations
 
-import os
-import time
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,20 +23,22 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from minibert.bert.low_precision import FORMATS_OF
 from minibert.kernels.attention import attention_chunk
-from minibert.kernels.compilation import function
+from minibert.kernels.compilation import compile_library, function
 from minibert.kernels.embed_layer_norm import embed_chunk, layer_norm_chunk
 from minibert.kernels.gemm import linear_chunk, linear_words_chunk
 from minibert.kernels.low_precision import quantisers
 from minibert.kernels.ops import ATTENTION, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
-from minibert.kernels.processor import ARM64, X86, Words, words_of
-from minibert.kernels.simd import call_llvm, longs_at
+from minibert.kernels.processor import ARM64, LEVEL, Words, words_of
+from minibert.kernels.simd import call_llvm, longs_at, stack_floats
 from minibert.kernels.threads import (
     ACTIVE,
     CALLERS,
+    CLOCK,
+    CLOCK_ID,
     CLOSED,
     LINE_WORDS,
+    NAP,
     NUM_CHUNKS,
     NUM_SHARES,
     PATIENCE,
@@ -42,6 +49,7 @@ from minibert.kernels.threads import (
     SHARES,
     TASK,
     THREAD,
+    YIELD,
 )
 
 # --- atomics, and the system ------------------------------------------------------------------------------------------
@@ -87,14 +95,12 @@ DEFAULT_FLOAT_MODE = 0 if ARM64 else 0x1F80
 
 @intrinsic
 def float_mode(typingctx: Any) -> Any:
-    """Return the thread's mode of floating-point arithmetic, on x86-64 and arm64; else 0."""
+    """Return the thread's mode of floating-point arithmetic."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
         if ARM64:
             return call_llvm(builder, "llvm.aarch64.get.fpcr", word)
-        if not X86:
-            return ir.Constant(word, 0)
         mode = cgutils.alloca_once(builder, ir.IntType(32))
         call_llvm(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), mode)
         return builder.zext(builder.load(mode), word)
@@ -109,7 +115,7 @@ def set_float_mode(typingctx: Any, mode: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if ARM64:
             call_llvm(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), arguments[0])
-        elif X86:
+        else:
             mode = cgutils.alloca_once(builder, ir.IntType(32))
             builder.store(builder.trunc(arguments[0], ir.IntType(32)), mode)
             call_llvm(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), mode)
@@ -123,55 +129,54 @@ def relax(typingctx: Any) -> Any:
     """Tell the processor that the thread waits in a loop."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if X86:
-            call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
-        elif ARM64:
+        if ARM64:
             call_llvm(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), 1))
+        else:
+            call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
         return context.get_dummy_value()
 
     return types.void(), codegen
 
 
 @intrinsic
-def microseconds(typingctx: Any) -> Any:
-    """Return the time of a steady clock, on systems that have a call for it; else 0."""
+def call_at(typingctx: Any, address: Any, first: Any, second: Any) -> Any:
+    """Call a function of the system, which takes up to two integers, by its address."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
-        if os.name != "posix":
-            return ir.Constant(word, 0)
-        clock = getattr(time, "CLOCK_MONOTONIC", 0)
-        result = cgutils.alloca_once(builder, ir.ArrayType(word, 2))
-        call_llvm(builder, "clock_gettime", ir.IntType(32), ir.Constant(ir.IntType(32), clock), result)
-        seconds, nanoseconds = (builder.load(cgutils.gep_inbounds(builder, result, 0, i)) for i in (0, 1))
-        of_seconds = builder.mul(seconds, ir.Constant(word, 1_000_000))
-        return builder.add(of_seconds, builder.sdiv(nanoseconds, ir.Constant(word, 1000)))
-
-    return types.int64(), codegen
-
-
-@intrinsic
-def yield_core(typingctx: Any) -> Any:
-    """Let another thread that waits for this core run first, on systems that have a call for it."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if os.name == "posix":
-            call_llvm(builder, "sched_yield", ir.IntType(32))
+        function = ir.FunctionType(ir.IntType(32), (word, word)).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(), codegen
+    return types.void(types.int64, types.int64, types.int64), codegen
 
 
-@intrinsic
-def nap(typingctx: Any) -> Any:
-    """Leave the core to other threads for about 50 microseconds, on systems that have a call for it."""
+_two_words = stack_floats(4)
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if os.name == "posix":
-            call_llvm(builder, "usleep", ir.IntType(32), ir.Constant(ir.IntType(32), 50))
-        return context.get_dummy_value()
 
-    return types.void(), codegen
+@function
+def microseconds(shared):
+    """Return the time of a steady clock; 0 on systems without a call for it."""
+    if shared[CLOCK] == 0:
+        return 0
+    result = _two_words()
+    call_at(shared[CLOCK], shared[CLOCK_ID], result)
+    time = longs_at(result)  # seconds, nanoseconds
+    return time[0] * 1_000_000 + time[1] // 1000
+
+
+@function
+def yield_core(shared):
+    """Let another thread that waits for this core run first."""
+    if shared[YIELD] != 0:
+        call_at(shared[YIELD], 0, 0)
+
+
+@function
+def nap(shared):
+    """Leave the core to other threads for about 50 microseconds."""
+    if shared[NAP] != 0:
+        call_at(shared[NAP], 50, 0)
 
 
 # --- the team --------------------------------------------------------------------------------------------------------
@@ -243,20 +248,20 @@ def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
     return compute_words_chunk, begin_words
 
 
-def make_run_task(compute_type: str) -> Any:
-    """Make the function that computes tasks of a compute type and tasks in float32."""
+def make_run_task() -> Any:
+    """Make the function that computes tasks of every compute type that the level has."""
     compute, begin = compute_chunk, begin_nothing
-    for name in FORMATS_OF[compute_type]:
+    for name in LINEAR_WORDS if len(LEVEL.compute_types) > 1 else ():
         compute, begin = _with_words(words_of(name), compute, begin)
 
     @function
-    def take_chunks(address, thread, end):
+    def take_chunks(address, thread, end, shared):
         """Compute chunks of the task in the state at an address until none are left; a helper stops at time `end`."""
         state = longs_at(address)
         while atomic_add(state, REMAINING, -1) > 0:
             chunk = next_chunk(state, thread)
             compute(address + TASK * _WORD, chunk, state[SCRATCH] + thread * state[SCRATCH_SIZE])
-            if thread != 0 and microseconds() > end:
+            if thread != 0 and microseconds(shared) > end:
                 return
 
     @function
@@ -277,19 +282,19 @@ def make_run_task(compute_type: str) -> Any:
         shared_address = own[SHARED]
         shared = longs_at(shared_address)
         if own[THREAD] != 0:
-            idle, end = 0, microseconds() + _TURN
+            idle, end = 0, microseconds(shared) + _TURN
             while idle < own[PATIENCE] and atomic_load(shared, CLOSED) == 0:
                 if atomic_load(shared, REMAINING) > 0:
                     atomic_add(shared, ACTIVE, 1)
-                    take_chunks(shared_address, own[THREAD], end)
+                    take_chunks(shared_address, own[THREAD], end, shared)
                     atomic_add(shared, ACTIVE, -1)
                     idle = 0
                 else:
                     relax()
                     idle += 1
-                if idle & 63 == 0 and microseconds() > end:
-                    yield_core()
-                    end = microseconds() + _TURN
+                if idle & 63 == 0 and microseconds(shared) > end:
+                    yield_core(shared)
+                    end = microseconds(shared) + _TURN
             return
 
         leads = atomic_add(shared, CALLERS, 1) == 0
@@ -303,7 +308,7 @@ def make_run_task(compute_type: str) -> Any:
         for share in range(num_shares):
             state[SHARES + share * LINE_WORDS] = 0
         atomic_store(state, REMAINING, own[NUM_CHUNKS])  # from now on, helpers take chunks
-        take_chunks(address, own[THREAD], _ZERO)
+        take_chunks(address, own[THREAD], _ZERO, shared)
         if leads:
             looks = 0
             while atomic_load(shared, ACTIVE) != 0:
@@ -311,7 +316,11 @@ def make_run_task(compute_type: str) -> Any:
                     relax()
                     looks += 1
                 else:
-                    nap()
+                    nap(shared)
         atomic_add(shared, CALLERS, -1)
 
     return run_task
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(compile_library({"run_task": (make_run_task(), 1)}))

@@ -22,8 +22,7 @@ Numerics    A sum over lanes has the same order, and the same bits, on every pro
             exactly the operations that the code contains, in the order of the code. Where a * b + c should be rounded
             once, the code calls `fma`
 Contract    Memory does not know its length, and nothing checks bounds. The caller of a kernel keeps the arrays alive.
-            To see the code for another processor, name it before Python starts:
-            ``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma``, or ``NUMBA_CPU_NAME=generic``
+            The code depends on the level for which it is compiled (libraries.py)
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from numba.extending import intrinsic, lower_builtin, models, register_model, ty
 
 from minibert.kernels.compilation import inline
 from minibert.kernels.ops import ACTIVATION_CODES
-from minibert.kernels.processor import WIDTH
+from minibert.kernels.processor import ARM64, LEVEL, WIDTH
 from minibert.kernels.threads import TaskKind
 
 # --- 1. the type -----------------------------------------------------------------------------------------------------
@@ -118,8 +117,57 @@ def zero_lanes() -> Any:
 
 def fma_lanes(builder: Any, x: Any, y: Any, z: Any) -> Any:
     """Compute x * y + z, rounded once."""
-    suffix = "f64" if x.type == _DOUBLES else "f32"
-    return call_llvm(builder, f"llvm.fma.v{WIDTH}{suffix}", x.type, x, y, z)
+    if ARM64 or "fma" in LEVEL.features:
+        suffix = "f64" if x.type == _DOUBLES else "f32"
+        return call_llvm(builder, f"llvm.fma.v{WIDTH}{suffix}", x.type, x, y, z)
+    if x.type == FLOATS:  # a product of floats is exact in float64
+        x, y, z = (builder.fpext(value, _DOUBLES) for value in (x, y, z))
+        return builder.fptrunc(_add_to_odd(builder, builder.fmul(x, y), z), FLOATS)
+    product, rest = _exact_product(builder, x, y)
+    upper, lower = _exact_sum(builder, z, rest)
+    total, last = _exact_sum(builder, product, upper)
+    return builder.fadd(total, _add_to_odd(builder, lower, last))
+
+
+# The next three functions make `fma_lanes` of float64 arithmetic for processors without the instruction. The results
+# are those of the instruction, if no square of a number or of its last bit leaves the range of float64, which is so for
+# numbers that were made of float32. Source: Boldo and Melquiond 2008 (IEEE Transactions on Computers 57(4)), section 5.
+
+
+def _exact_sum(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return x + y, rounded, and what rounding has lost: Knuth's TwoSum."""
+    total = builder.fadd(x, y)
+    part = builder.fsub(total, x)
+    lost = builder.fadd(builder.fsub(x, builder.fsub(total, part)), builder.fsub(y, part))
+    return total, lost
+
+
+def _exact_product(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return x * y, rounded, and what rounding has lost: Dekker's product of halves with 26 bits."""
+    halves = []
+    for value in (x, y):
+        large = builder.fmul(value, ir.Constant(_DOUBLES, [2.0**27 + 1] * WIDTH))
+        upper = builder.fsub(large, builder.fsub(large, value))
+        halves.append((upper, builder.fsub(value, upper)))
+    product = builder.fmul(x, y)
+    lost = builder.fneg(product)
+    for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        lost = builder.fadd(lost, builder.fmul(halves[0][i], halves[1][j]))
+    return product, lost
+
+
+def _add_to_odd(builder: Any, x: Any, y: Any) -> Any:
+    """Compute x + y; if it is not exact, return the neighbour whose last bit is 1. It may be rounded a second time."""
+    total, lost = _exact_sum(builder, x, y)
+    longs = ir.VectorType(ir.IntType(64), WIDTH)
+    zero, one = ir.Constant(_DOUBLES, [0.0] * WIDTH), ir.Constant(longs, [1] * WIDTH)
+    bits = builder.bitcast(total, longs)
+    is_even = builder.icmp_signed("!=", builder.and_(bits, one), one)
+    changes = builder.and_(is_even, builder.fcmp_ordered("!=", lost, zero))
+    grows = builder.icmp_signed("==", builder.fcmp_ordered(">", lost, zero), builder.fcmp_ordered(">", total, zero))
+    step = builder.select(grows, one, ir.Constant(longs, [-1] * WIDTH))
+    step = builder.select(changes, step, ir.Constant(longs, [0] * WIDTH))
+    return builder.bitcast(builder.add(bits, step), _DOUBLES)
 
 
 def _first_lanes(builder: Any, count: Any) -> Any:
@@ -264,7 +312,6 @@ def _lane_by_lane(name: str, doc: str) -> Any:
     return function
 
 
-round_even = _lane_by_lane("rint", "Round each lane to the nearest whole number, halves to the even one.")
 absolute = _lane_by_lane("fabs", "Compute the absolute value of each lane.")
 
 
@@ -486,6 +533,9 @@ def number(x):
     return broadcast(np.float32(x))
 
 
+_ROUNDS = 1.5 * 2.0**23  # a number of this size has the whole numbers as its neighbours
+
+
 @inline
 def exp2(x):
     """Compute 2^x for -127.4 <= x <= 127; 0 for x < -126.5, where 2^x is below the smallest normal number.
@@ -493,7 +543,7 @@ def exp2(x):
     x = k + r, where k is a whole number and |r| <= 1/2. So 2^x = 2^k 2^r, and a polynomial of degree 6 computes 2^r. It
     was fitted for minibert (benchmarks/polynomials.py): relative error 1.6e-8, with these float32 coefficients.
     """
-    k = round_even(x)
+    k = (x + number(_ROUNDS)) - number(_ROUNDS)
     r = x - k
     p = fma(number(1.534580733e-4), r, number(1.339993118e-3))
     p = fma(p, r, number(9.618488974e-3))

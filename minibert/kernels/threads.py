@@ -17,6 +17,8 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 32           ACTIVE      helpers that may be inside a chunk  (raised and lowered by helpers)
                 40           CALLERS     threads that compute an op          (raised and lowered by callers)
                 48           CLOSED      1 when the helpers must return      (set when the team is deleted)
+                49, 50       CLOCK       the address of the system's function for the time, and its number of a clock
+                51, 52       YIELD, NAP  those of its functions to offer a core and to sleep; 0, if it does not have one
                 56, 64, ...  SHARES      for each share, the number of its chunks that are taken
 
             Each counter that several threads write has a cache line (8 numbers) of its own
@@ -64,6 +66,7 @@ import os
 import struct
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from typing import Any
@@ -71,7 +74,7 @@ from typing import Any
 import numpy as np
 
 from minibert.kernels.buffers import aligned_empty
-from minibert.kernels.cache import Kernel
+from minibert.kernels.libraries import Kernel
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
@@ -123,6 +126,7 @@ if sys.implementation.name != "cpython" or any(
 # The indices of the state, as the picture above shows.
 SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, TASK, NUM_SHARES = *range(7), HEADER + MOST_FIELDS
 REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 24, 32, 40, 48, 56, 8
+CLOCK, CLOCK_ID, YIELD, NAP = range(CLOSED + 1, CLOSED + 5)
 
 _OwnState = ctypes.c_int64 * (SHARES + LINE_WORDS)
 
@@ -148,6 +152,16 @@ def _count_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
+
+
+def _system_calls() -> tuple[int, ...]:
+    """Return the numbers CLOCK to NAP of a state."""
+    if os.name != "posix":
+        return 0, 0, 0, 0
+    system = ctypes.CDLL(None)
+    calls = system.clock_gettime, system.sched_yield, system.usleep
+    clock, yield_core, nap = (ctypes.cast(call, ctypes.c_void_p).value or 0 for call in calls)
+    return clock, time.CLOCK_MONOTONIC, yield_core, nap
 
 
 class _Scratch:
@@ -226,6 +240,7 @@ class _ProcessHelpers:
         self.state = (ctypes.c_int64 * (SHARES + (num_helpers + 1) * LINE_WORDS)).from_buffer(self._memory, start)
         self.address = ctypes.addressof(self.state)
         self.state[NUM_SHARES] = num_helpers + 1
+        self.state[CLOCK : NAP + 1] = [*_system_calls()]
         self._helpers = [_Helper(number, self.state, team._run_task) for number in range(1, num_helpers + 1)]
         weakref.finalize(team, self.close)
         try:

@@ -11,7 +11,6 @@ Contract    Rows and columns lie at addresses, because integers are cheaper to p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -19,7 +18,7 @@ from numba import types
 from numba.extending import intrinsic, models, register_model
 
 from minibert.kernels.compilation import inline
-from minibert.kernels.processor import NR, PACKED, TILE_ROWS, WIDTH, Dot, Words
+from minibert.kernels.processor import NR, TILE_ROWS, WIDTH, Dot, Words
 from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes
 
 _COLUMNS = NR // WIDTH  # vectors of one row
@@ -91,46 +90,30 @@ def zero_tile(rows: int, words: Words | None = None) -> Any:
 def add_products(words: Words | None = None) -> Any:
     """Make the function for one step of a product: tile[i, j] + a[i] b[j], rounded once, or exact for words.
 
-    It is eight steps, if their lines are packed. Rows of a have a distance of `lda` words of 4 bytes, b is contiguous.
+    Rows of a have a distance of `lda` words of 4 bytes, b is contiguous.
     """
     line = FLOATS if words is None else ir.VectorType(ir.IntType(8 * words.dot.w_bytes), WIDTH * 4 // words.dot.x_bytes)
-    is_packed = words is not None and words.dot.unpacks
-    lines = PACKED - 1 if is_packed else 1
 
     @intrinsic
     def add(typingctx: Any, tile: Any, a: Any, lda: Any, b: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             tile_, a_, lda_, b_ = arguments
             rows, sums = _row_pointers(builder, a_, lda_, tile.rows), _vectors(builder, tile_)
-            loaded = [builder.load(pointer_at(builder, b_, line, j)) for j in range(lines * _COLUMNS)]
+            loaded = [builder.load(pointer_at(builder, b_, line, j)) for j in range(_COLUMNS)]
             for lanes in loaded:
                 lanes.align = line.element.width // 8 if words else 4
-            steps = [loaded[first : first + _COLUMNS] for first in range(0, len(loaded), _COLUMNS)]
-            for k, b_lanes in enumerate(_unpacked(builder, steps) if is_packed else steps):
-                places = [builder.gep(p, [ir.Constant(_WORD, k)]) for p in rows]
-                numbers = [builder.load(builder.bitcast(p, tile.lanes.element.as_pointer())) for p in places]
-                a_lanes = [splat(builder, number) for number in numbers]
-                products = zip(((x, y) for x in a_lanes for y in b_lanes), sums, strict=True)
-                if words is None:
-                    sums = [fma_lanes(builder, *pair, z) for pair, z in products]
-                else:
-                    sums = [_add_dot(builder, words.dot, *pair, z) for pair, z in products]
+            numbers = [builder.load(builder.bitcast(p, tile.lanes.element.as_pointer())) for p in rows]
+            a_lanes = [splat(builder, number) for number in numbers]
+            products = zip(((x, y) for x in a_lanes for y in loaded), sums, strict=True)
+            if words is None:
+                sums = [fma_lanes(builder, *pair, z) for pair, z in products]
+            else:
+                sums = [_add_dot(builder, words.dot, *pair, z) for pair, z in products]
             return _tile_of(builder, sums)
 
         return tile(tile, types.int64, types.int64, types.int64), codegen
 
     return add
-
-
-def _unpacked(builder: Any, lines: list[list[Any]]) -> Iterator[list[Any]]:
-    """Yield the eight lines of numbers that seven lines are (processor.py), each as its vectors."""
-    two, three = (ir.Constant(lines[0][0].type, [number] * lines[0][0].type.count) for number in (2, 3))
-    # Shift and mask, because one instruction for both (vpshldw) takes the time of a product on a Zen 5: 10 % in all.
-    eighth = [lanes.type(None) for lanes in lines[0]]
-    for line in lines:
-        yield [builder.ashr(lanes, two) for lanes in line]
-        eighth = [builder.or_(builder.shl(x, two), builder.and_(y, three)) for x, y in zip(eighth, line, strict=True)]
-    yield [builder.ashr(builder.shl(lanes, two), two) for lanes in eighth]
 
 
 def _add_dot(builder: Any, dot: Dot, x: Any, y: Any, z: Any) -> Any:

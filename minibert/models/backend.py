@@ -24,13 +24,11 @@ def choose_ops(backend: str | None, num_threads: int | None, compute_type: str |
     Raises
     ------
     TypeError, ValueError
-        An argument or a variable has a value that is not described there, or Numba is asked for and cannot be imported.
+        An argument or a variable has a value that is not described there, or the kernels are asked for and cannot be
+        loaded.
     """
     threads = choose_num_threads(num_threads).num_threads
-    source = "backend" if backend is not None else "MINIBERT_BACKEND"
-    chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
-    if chosen is not None:
-        check_choice(source, chosen, BACKENDS)
+    chosen = choose_backend(backend)
     compute_type = choose_compute_type(compute_type)
     if chosen == "numpy":
         return _numpy_ops(compute_type)
@@ -43,18 +41,23 @@ def choose_ops(backend: str | None, num_threads: int | None, compute_type: str |
         return make_ops(threads, compute_type=compute_type)
     except ImportError as error:
         if chosen is not None:
-            raise ValueError(
-                f"{source}={chosen!r}, but numba cannot be imported ({error}). Run pip install numba."
-            ) from error
-        _warn_no_numba(str(error))
+            raise ValueError(f"the backend is 'kernels', but they cannot be loaded: {error}.") from error
+        _warn_no_kernels(str(error))
         return _numpy_ops(compute_type)
-    except MemoryError:
-        raise
-    except Exception as error:  # after an interrupted import, Python keeps only some of its modules
-        raise ValueError(
-            f"numba cannot be imported, or cannot compile the kernels ({type(error).__name__}: {error}). An earlier "
-            "import of it may have been interrupted: restart Python."
-        ) from error
+
+
+def choose_backend(backend: str | None = None) -> str | None:
+    """Return "kernels", "numpy" or None: the argument, else MINIBERT_BACKEND, else None.
+
+    Raises
+    ------
+    ValueError
+        The argument or the variable is not a name in `BACKENDS`.
+    """
+    chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
+    if chosen is not None:
+        check_choice("backend" if backend is not None else "MINIBERT_BACKEND", chosen, BACKENDS)
+    return "kernels" if chosen == "numba" else chosen
 
 
 def choose_compute_type(compute_type: str | None = None) -> str:
@@ -80,7 +83,7 @@ def choose_sharing(
     ------
     TypeError, ValueError
         The argument is not a bool, or the variable is neither 1 nor 0; or the weights are to be shared with a backend
-        other than "numba".
+        other than "kernels".
     """
     if shared_weights is not None and not isinstance(shared_weights, bool):
         raise TypeError(f"shared_weights is {brief(shared_weights)}; expected True, False or None.")
@@ -89,19 +92,20 @@ def choose_sharing(
         raise ValueError(f"MINIBERT_SHARED_WEIGHTS={brief(text)}; expected 1 or 0.")
     if not (text == "1" if shared_weights is None else shared_weights):
         return None
-    chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
-    if chosen not in (None, "numba"):
+    chosen = choose_backend(backend)
+    if chosen == "numpy":
         asked = "MINIBERT_SHARED_WEIGHTS=1" if shared_weights is None else "shared_weights=True"
         raise ValueError(
             f"{asked}, and the backend is {chosen!r}: only the weights that are packed for minibert's kernels can be "
-            "shared. Use the backend 'numba', or give shared_weights=False."
+            "shared. Use the backend 'kernels', or give shared_weights=False."
         )
+    name = choose_compute_type(compute_type)
     try:
         from minibert.kernels.packing import PackedLayout
-    except ImportError:  # `choose_ops` has warned of it
+
+        return Sharing(PackedLayout(name), name)
+    except ImportError:  # `choose_ops` warns of it
         return None
-    name = choose_compute_type(compute_type)
-    return Sharing(PackedLayout(name), name)
 
 
 def _numpy_ops(compute_type: str) -> Ops:
@@ -119,12 +123,11 @@ def _warn_slow(compute_type: str, reason: str) -> None:
     )
 
 
-def _warn_no_numba(reason: str) -> None:
+def _warn_no_kernels(reason: str) -> None:
     # Python shows a warning once per line of code and text, so a loop that makes models warns once.
     warn_caller(
-        f"numba cannot be imported ({reason}), so minibert computes with NumPy alone. This takes about 8 times "
-        "as long, and the last bits of the results differ. Run pip install numba, or give backend='numpy' to silence "
-        "this warning.",
+        f"{reason}, so minibert computes with NumPy alone. This takes about 8 times as long, and the last bits of the "
+        "results differ. Give backend='numpy' to silence this warning.",
         RuntimeWarning,
     )
 

@@ -230,10 +230,10 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
             states, a model with a head keeps none, and no model keeps attentions.
         add_pooling_layer : bool
             Load the pooler if the checkpoint has one. A model with a head has it if and only if the head needs it.
-        backend : {"numba", "numpy"}, optional
-            minibert's kernels, or NumPy alone. Default: MINIBERT_BACKEND, else "numba" if it can be imported. With
-            "numba", the result of a text is the same bit for bit in any batch, with any number of threads and on every
-            processor. With "numpy" it is not.
+        backend : {"kernels", "numpy"}, optional
+            minibert's kernels, or NumPy alone. Default: MINIBERT_BACKEND, else "kernels" if they were built. With
+            "kernels", the result of a text is the same bit for bit in any batch, with any number of threads and on
+            every processor. With "numpy" it is not. "numba" is the old name of "kernels".
         num_threads : int, optional
             Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores that this process
             may use, but at most OMP_NUM_THREADS. A BLAS reads its number of threads from its own variables

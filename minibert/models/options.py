@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles
 
 
-Backend: TypeAlias = Literal["numba", "numpy"]
-"""minibert's kernels; NumPy alone."""
+Backend: TypeAlias = Literal["kernels", "numpy", "numba"]
+"""minibert's compiled kernels; NumPy alone; "numba" is the old name of "kernels"."""
 
 ComputeType: TypeAlias = Literal["float32", "int16", "int8_int16", "int8"]
 """The numbers that the encoder multiplies."""

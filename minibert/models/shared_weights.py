@@ -3,7 +3,7 @@
 What        `Sharing.arrays` maps the file of a part of a model. If there is none that can be used, it makes the arrays
             and writes it. `noted_arrays` are what a model is made of, and `Restored` makes it from the mapped ones
 Key         The SHA-256 of the checkpoint's files, so a checkpoint that was changed never gets the old weights; the
-            sources of the kernels, the processor and the compute type. A digest is noted beside the weights, with the
+            sources and the level of the kernels, and the compute type. A digest is noted beside the weights, with the
             state of its file, because it would take longer than the rest. The state has the time of the last change,
             which the system sets, and no program can set back
 Parts       "encoder" has the tables and the layers. All models with the same encoder map that file. A masked-LM head
@@ -192,8 +192,8 @@ def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:
 
 
 def shared_folder() -> Path | None:
-    """Return the folder of the files: in NUMBA_CACHE_DIR, like the compiled kernels, else in the user's cache."""
-    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+    """Return the folder of the files: in MINIBERT_CACHE_DIR, else in the user's cache."""
+    if chosen := os.environ.get("MINIBERT_CACHE_DIR"):
         return Path(chosen) / "weights"
     users = user_cache()
     return None if users is None else users / "weights"
@@ -203,7 +203,7 @@ def shared_folder() -> Path | None:
 def _warn_not_shared(reason: str) -> None:
     warn_caller(
         f"minibert's weights cannot be shared ({reason}), so this process has a copy of its own. The results are the "
-        "same. Set NUMBA_CACHE_DIR to a folder to which only you can write.",
+        "same. Set MINIBERT_CACHE_DIR to a folder to which only you can write.",
         RuntimeWarning,
     )
 

@@ -68,7 +68,7 @@ class Probe:
         """
         import safetensors.numpy
 
-        home = Path(make_folder(folder, "folder"))
+        home = Path(make_folder(folder))
         rows = {name: array.tolist() for name, array in self.inputs.items()}
         content: dict[str, Any] = {"format": FORMAT, **rows, "texts": [list(pair) for pair in self.texts]}
         content["shows"] = self.shows

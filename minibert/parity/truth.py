@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -329,7 +329,8 @@ class Values(Mapping[str, FloatArray]):
         return len(self._group_of)
 
 
-class Unit(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Unit:
     """The error of a forward pass in some precision: RMS and largest, over the positions that are not masked."""
 
     rms: float

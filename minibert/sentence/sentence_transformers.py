@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar, warn_caller
-from minibert._utils.validation import FloatArray, check_bool, check_choice, check_int
+from minibert._utils.validation import FloatArray, check_bool, check_choice, check_int, is_masked
 from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
 from minibert.models.bert import BertModel
 from minibert.sentence.encoding import (
@@ -534,7 +534,7 @@ def check_out(out: object) -> None:
     """Raise an error unless `out` is a writeable array of floats whose elements do not overlap in memory."""
     if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
         raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
-    if isinstance(out, np.ma.MaskedArray):
+    if is_masked(out):
         raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
     if not _no_overlap(out):
         raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, brief, check_choice, check_indices
+from minibert._utils.validation import FloatArray, brief, check_choice, check_indices, is_masked
 
 LayerSelection: TypeAlias = int | Iterable[int]
 """One hidden state or several, by index: 0 the embeddings' output, i + 1 that of layer i, -1 the last one."""
@@ -182,4 +182,4 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
 
 def _is_floats(value: Any) -> bool:
     """Return whether a value is an array of floats; False for a masked array, whose hidden numbers would count."""
-    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not isinstance(value, np.ma.MaskedArray)
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not is_masked(value)

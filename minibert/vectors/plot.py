@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minibert._utils.system import missing_library
-from minibert._utils.validation import FloatArray, check_int
+from minibert._utils.validation import FloatArray, check_int, is_masked
 from minibert.vectors.token_vectors import WordOccurrences
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ def plot_layers_pca(
     if labels is not None and len(labels) != len(values):
         raise ValueError(f"{len(labels)} labels for {len(values)} sentences; expected one for each.")
     groups: dict[str, list[int]] = {}  # in the order in which the labels first appear
-    for index, label in enumerate([""] * len(values) if labels is None else labels):
-        groups.setdefault(str(label), []).append(index)
+    for index in range(len(values)):
+        groups.setdefault("" if labels is None else str(labels[index]), []).append(index)
     figure, axes = _grid(values.shape[1], 2.8, 2.6)
     for axis, panel, title in zip(axes, np.moveaxis(values, 1, 0), _titles(layers, values.shape[1]), strict=True):
         points = principal_components(panel, 2)
@@ -176,7 +176,7 @@ def principal_components(x: FloatArray, n_components: int = 2) -> FloatArray:
 
 
 def _checked(name: str, vectors: object, ndims: tuple[int, ...]) -> FloatArray:
-    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f" or isinstance(vectors, np.ma.MaskedArray):
+    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f" or is_masked(vectors):
         raise TypeError(f"{name} is a {type(vectors).__name__}; expected a float array.")
     if vectors.ndim not in ndims or not vectors.size:
         expected = " or ".join(map(str, ndims))

@@ -351,7 +351,7 @@ def embed_tokens(
 ) -> Any:
     """Turn texts into the vectors of their tokens, from any layers. Use `.words()` and `.span()` of the result.
 
-    Many texts are packed, 1,024 tokens at a time. With the backend "numba" the vectors of each text are, bit for bit,
+    Many texts are packed, 1,024 tokens at a time. With the backend "kernels" the vectors of each text are, bit for bit,
     those that it has alone. Layers above the highest requested one are not computed.
 
     Parameters

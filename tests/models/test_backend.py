@@ -21,8 +21,8 @@ from tests.support.model_calls import IDS, ROOT, TOLERANCE
 @pytest.mark.parametrize(
     ("argument", "variable", "numpy"),
     [
-        *((None, variable, False) for variable in (None, "", "numba")),
-        *((None, "numpy", True), ("numba", None, False), ("numba", "numpy", False)),
+        *((None, variable, False) for variable in (None, "", "kernels", "numba")),
+        *((None, "numpy", True), ("kernels", None, False), ("numba", "numpy", False)),
         *(("numpy", variable, True) for variable in (None, "numba", "nonsense")),
     ],
 )
@@ -100,15 +100,15 @@ def test_omp_num_threads_is_a_cap(monkeypatch: pytest.MonkeyPatch, omp: str | No
     assert backend.choose_num_threads() == (5, "MINIBERT_NUM_THREADS=5"), "our own variable must be used second"
 
 
-WITHOUT_NUMBA = """
+WITHOUT_KERNELS = """
 import sys, warnings
 
-class NoNumba:
+class Nothing:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("numba", "llvmlite"):
-            raise ImportError(f"{name} is blocked")
+        if name == "minibert.kernels.libraries":
+            raise ImportError("there are no kernels")
 
-sys.meta_path.insert(0, NoNumba())
+sys.meta_path.insert(0, Nothing())
 from minibert import BertModel
 from minibert.bert import reference
 folder, backend = sys.argv[1:]
@@ -119,25 +119,25 @@ print(float(model([[1, 2, 3]]).last_hidden_state[0, 2, 5]))
 """
 
 
-def without_numba(folder: Path, backend: str) -> tuple[str, str]:
-    command = [sys.executable, "-c", WITHOUT_NUMBA, str(folder), backend]
+def without_kernels(folder: Path, backend: str) -> tuple[str, str]:
+    command = [sys.executable, "-c", WITHOUT_KERNELS, str(folder), backend]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return result.stdout, result.stderr
 
 
-def test_without_numba_there_is_one_warning_and_numpy(folder: Path, model: BertModel) -> None:
-    printed, errors = without_numba(folder, "")
-    assert errors.count("RuntimeWarning") == errors.count("numba cannot be imported (llvmlite is blocked)") == 1
-    assert "pip install numba" in errors
-    number = [number for number, line in enumerate(WITHOUT_NUMBA.splitlines(), 1) if "from_pretrained" in line]
+def test_without_kernels_there_is_one_warning_and_numpy(folder: Path, model: BertModel) -> None:
+    printed, errors = without_kernels(folder, "")
+    assert errors.count("RuntimeWarning") == errors.count("there are no kernels, so minibert computes with NumPy") == 1
+    number = [number for number, line in enumerate(WITHOUT_KERNELS.splitlines(), 1) if "from_pretrained" in line]
     assert errors.startswith(f"<string>:{number[0]}: ")
     assert float(printed) == pytest.approx(float(model([[1, 2, 3]]).last_hidden_state[0, 2, 5]), abs=TOLERANCE)
 
 
-def test_without_numba_numpy_is_silent_and_numba_an_error(folder: Path) -> None:
-    printed, errors = without_numba(folder, "numpy")
+def test_without_kernels_numpy_is_silent_and_kernels_are_an_error(folder: Path) -> None:
+    printed, errors = without_kernels(folder, "numpy")
     assert float(printed)
     assert errors == ""
-    printed, errors = without_numba(folder, "numba")
-    assert not printed
-    assert "ValueError: backend='numba', but numba cannot be imported (llvmlite is blocked)" in errors
+    for name in ("kernels", "numba"):
+        printed, errors = without_kernels(folder, name)
+        assert not printed
+        assert "ValueError: the backend is 'kernels', but they cannot be loaded: there are no kernels." in errors

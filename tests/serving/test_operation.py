@@ -216,7 +216,7 @@ def test_how_the_models_compute_is_said_in_every_place(
 ) -> None:
     """float32 and int8 beside each other: the first does not need a header, the second one has it everywhere."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.delenv("MINIBERT_CACHE_DIR", raising=False)
     options: dict[str, dict[str, Any]] = {
         "shared": {"shared_weights": True, "num_threads": 1},
         "int8": {"compute_type": "int8", "num_threads": 2},

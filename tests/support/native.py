@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from minibert.kernels.cache import link
-from minibert.kernels.compilation import compile_to_object, function
+from minibert.kernels.compilation import function, load_function
 
 __all__ = ["native"]
 
 
 def native(body: Callable[..., Any]) -> Callable[..., None]:
     """Compile a function of integers; call it with integers, and with arrays for addresses."""
-    count = len(inspect.signature(body).parameters)
-    compiled = link(compile_to_object(function(body), count), count)
+    run = load_function(function(body), len(inspect.signature(body).parameters))
 
     def call(*arguments: Any) -> None:
-        compiled(*(value.ctypes.data if isinstance(value, np.ndarray) else int(value) for value in arguments))
+        run(*(value.ctypes.data if isinstance(value, np.ndarray) else int(value) for value in arguments))
 
     return call

@@ -1,8 +1,7 @@
 """A program: hash all that minibert computes here, to compare the processor's results with those of another one.
 
-python -m tests.support.processor_hashes FOLDER...    # prints one JSON object: the lanes of a register, the
-                                                      # instruction of each compute type, and for the ops and
-                                                      # each model: name of an array -> SHA-256
+python -m tests.support.processor_hashes FOLDER...    # prints one JSON object: the level of the kernels, and for
+                                                      # the ops and each model: name of an array -> SHA-256
 python -m tests.support.processor_hashes --write      # writes those of MiniLM into expected_hashes.json
 """
 
@@ -27,11 +26,11 @@ from minibert import (
 )
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
-from minibert.bert.low_precision import COMPUTE_TYPES, FORMATS
+from minibert.bert.low_precision import FORMATS
 from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
-from minibert.kernels.processor import REGISTER_LANES, words_of
+from minibert.kernels.processor import LEVEL
 from minibert.sentence.modules import Activation
 from minibert.sentence.pooling import POOLING_MODES, SpladePooling, pool_words
 from tests.support import oracle
@@ -98,7 +97,7 @@ def of_model(folder: str) -> dict[str, str]:
         found["pooler_output"] = digest(output.pooler_output)
         found |= of_heads(BertModel.from_pretrained(folder), tokenizer, inputs)
     found |= {f"vectors, {mode}": digest(model.encode(TEXTS, pooling=mode)) for mode in (*POOLING_MODES, "first_last")}
-    for name in COMPUTE_TYPES[1:]:
+    for name in LEVEL.compute_types[1:]:
         low = BertModel.from_pretrained(folder, compute_type=name)(**inputs)
         found |= {f"hidden_states.{i}, {name}": digest(state) for i, state in enumerate(low.hidden_states)}
         found[f"vectors, {name}"] = digest(SentenceTransformer(folder, compute_type=name).encode(TEXTS))
@@ -113,7 +112,7 @@ def of_ops() -> dict[str, str]:
     """Hash the results of every second case of the ops, and of the products in low precision."""
     ops = make_ops(2)
     found = {str(case): digest(*oracle.arrays(case.run(ops, case.arguments()))) for case in OP_CASES[::2]}
-    for name in FORMATS:
+    for name in FORMATS if len(LEVEL.compute_types) > 1 else ():
         low = make_ops(2, compute_type=name)
         for case in OP_CASES[::2]:
             if case.op == "linear":
@@ -125,8 +124,7 @@ def of_ops() -> dict[str, str]:
 
 def main(arguments: list[str]) -> None:
     if arguments != ["--write"]:
-        processor = {"lanes": REGISTER_LANES, "instructions": {name: words_of(name).dot.name for name in FORMATS}}
-        print(json.dumps({**processor, "ops": of_ops(), **{name: of_model(name) for name in arguments}}))
+        print(json.dumps({"level": LEVEL.name, "ops": of_ops(), **{name: of_model(name) for name in arguments}}))
         return
     content = {"format": 1, "texts": TEXTS, "MiniLM": of_model(str(locate_minilm()))}
     EXPECTED.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -54,9 +54,17 @@ def test_sides_are_those_of_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "positions", "limit"),
     [
-        *((stated, None, limit) for stated, limit in ((None, None), (512, 512), (1e30, None), (True, None))),
-        *((stated, 512, 512) for stated in (None, 10**30, 0, -1, "512")),
-        *((512, 128, 128), (64, 512, 64)),
+        (None, None, None),
+        (512, None, 512),
+        (None, 512, 512),
+        (512, 128, 128),
+        (64, 512, 64),
+        (10**30, 512, 512),
+        (1e30, None, None),
+        (0, 512, 512),
+        (-1, 512, 512),
+        (True, None, None),
+        ("512", 256, 256),
     ],
 )
 def test_model_max_length(tmp_path: Path, stated: Any, positions: int | None, limit: int | None) -> None:

@@ -11,10 +11,11 @@ The unit of a name is the error of the same computation in float32, on the same 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,8 @@ def _in_blocks(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> Fl
 _ORDERS = tuple(part_mistake(DENSE, product=product) for product in (_backwards, _in_blocks))
 
 
-class Measured(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Measured:
     """The error of one name of a port: its value compared with the replay from the port's own earlier values.
 
     Parameters

@@ -328,7 +328,8 @@ class Search:
         return self.within_budget(one) and not one.error > (1 - _REMOVED) * before
 
 
-class _Cause(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Cause:
     """A mistake that was accepted, the mistakes that would do as well, and the names that contradict it."""
 
     mistake: Mistake
@@ -466,7 +467,7 @@ class _Diagnosis:
                 names = tuple(name for name in search.replay.port if name in {*before, *names})
                 ids = {other.id for other in one.alternatives}
                 alike = tuple(other for other in first.alternatives if other.id in ids)
-                one, sites = first._replace(alternatives=alike), earlier.together(sites)
+                one, sites = dataclasses.replace(first, alternatives=alike), earlier.together(sites)
             merged[key] = (one, names, sites)
         for key, (one, names, sites) in merged.items():
             others = {layer for other in merged if other != key for _, layer in merged[other][2].found}

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, Int64Array
 from minibert.parity.diagnosis.catalogue import find_mistakes
 from minibert.parity.diagnosis.forward import Forward, Mistake, Model, Recipe, names_of, state_name
 from minibert.parity.truth import VECTOR, InapplicableError, Padded
@@ -102,7 +102,11 @@ def forward_values(
 Values: TypeAlias = Mapping[str, FloatArray]
 
 
-_MODES: dict[str, Callable[..., FloatArray]] = {**POOLING_MODES, "sum": lambda x, positions: x.sum(axis=0)}
+def _sum(x: FloatArray, positions: Int64Array) -> FloatArray:
+    return x.sum(axis=0)
+
+
+_MODES = {**POOLING_MODES, "sum": _sum}
 
 
 def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray:

@@ -1,0 +1,273 @@
+"""The libraries of compiled kernels: which there are, which fit the processor, and how one is loaded.
+
+What        `load_run_task` returns the one function of kernels/ that Python calls. It is in a shared library, which was
+            compiled when minibert was installed (build.py). ctypes loads it; Numba and LLVM are not needed
+Levels      There is a library for each *level*: a set of instructions, such as AVX2. `LEVELS` lists them, the best one
+            first. The best library that is there and whose instructions the processor has is loaded. All levels compute
+            the same bits. MINIBERT_LEVEL names a lesser one, for tests and measurements
+Files       The folder `built` beside this file has the libraries and an index of them, `index.json`: the version of its
+            format, the SHA-256 of the sources that were compiled, and the SHA-256 of each library. A library of other
+            sources, or a file that is damaged, is refused before it is loaded, because it could end the process
+Features    A function of each library asks the processor (the instruction CPUID) which instructions it has, and the
+            system which registers it saves (XGETBV). ARM does not have such an instruction, so the system is asked
+AMX         Linux gives the matrices of AMX only to processes that ask for them. From then on it refuses stacks for
+            signals (`sigaltstack`) that are too small for their contents. So float32 does not use this level
+Contract    This file imports neither Numba nor LLVM, because neither is there when minibert runs. A library is never
+            unloaded, because a helper thread may still run it
+Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, 13.2; x86-64
+            psABI, 3.1.1 (levels v3 and v4); Linux, Documentation/arch/x86/xstate.rst
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from minibert.bert import low_precision, reference
+from minibert.bert.low_precision import COMPUTE_TYPES
+
+Kernel = Callable[[int], None]
+"""A compiled function of one address. It does not raise, and other Python threads run meanwhile."""
+
+FOLDER = Path(__file__).parent / "built"
+"""The folder of the libraries."""
+
+INDEX = "index.json"
+FORMAT = 1
+"""Is raised when the index, the names of the functions or their arguments change."""
+
+MACHINE = {"AMD64": "x86_64", "aarch64": "arm64", "ARM64": "arm64"}.get(platform.machine(), platform.machine())
+"""The kind of processor; each system writes these names in its own way."""
+
+# --- levels ----------------------------------------------------------------------------------------------------------
+
+_AVX2 = frozenset(["avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"])
+_AVX512 = _AVX2 | frozenset(["avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"])
+
+
+class Level(NamedTuple):
+    """A set of instructions.
+
+    Parameters
+    ----------
+    name : str
+    machine : str                   "x86_64" or "arm64"
+    features : frozenset of str     beyond the first processors of this kind, by LLVM's names
+    compute_types : tuple of str    which the library has
+    """
+
+    name: str
+    machine: str
+    features: frozenset[str]
+    compute_types: tuple[str, ...] = COMPUTE_TYPES
+
+
+LEVELS = {
+    level.name: level
+    for level in (
+        Level("x86-64-amx", "x86_64", _AVX512 | {"avx512vnni", "amx-tile", "amx-int8"}),
+        Level("x86-64-vnni", "x86_64", _AVX512 | {"avx512vnni"}),
+        Level("x86-64-avx512", "x86_64", _AVX512),
+        Level("x86-64-avxvnni", "x86_64", _AVX2 | {"avxvnni"}),
+        Level("x86-64-avx2", "x86_64", _AVX2),
+        Level("x86-64", "x86_64", frozenset(), ("float32",)),
+        Level("arm64-dotprod", "arm64", frozenset({"dotprod"})),
+        Level("arm64", "arm64", frozenset()),
+    )
+}
+"""The levels by name. On each kind of processor, a later one has fewer instructions."""
+
+_WITHOUT_TILES = {"x86-64-amx": "x86-64-vnni"}
+
+# Feature -> leaf and subleaf of CPUID, register of the answer (EAX, EBX, ECX, EDX), bit.
+_CPUID = {
+    **{name: (1, 0, 2, bit) for name, bit in {"fma": 12, "movbe": 22, "avx": 28, "f16c": 29}.items()},
+    "lzcnt": (0x8000_0001, 0, 2, 5),
+    **{name: (7, 0, 1, bit) for name, bit in {"bmi": 3, "avx2": 5, "bmi2": 8}.items()},
+    **{f"avx512{name}": (7, 0, 1, bit) for name, bit in {"f": 16, "dq": 17, "cd": 28, "bw": 30, "vl": 31}.items()},
+    "avx512vnni": (7, 0, 2, 11),
+    "amx-tile": (7, 0, 3, 24),
+    "amx-int8": (7, 0, 3, 25),
+    "avxvnni": (7, 1, 0, 4),
+}
+# Beginning of a feature -> the bits of XCR0 that say that the system saves its registers.
+_SAVED = {"avx512": 0xE6, "avx": 0x6, "fma": 0x6, "f16c": 0x6, "amx": 0x6_0000}
+_XGETBV = 1 << 27  # of leaf 1, ECX: the instruction exists
+
+
+def processor_features(library: ctypes.CDLL) -> frozenset[str]:
+    """Return those features of `LEVELS` that this processor and its system have."""
+    if MACHINE == "arm64":
+        return frozenset({"dotprod"} if _has_dotprod() else ())
+
+    def cpuid(leaf: int, subleaf: int = 0) -> list[int]:
+        answer = (ctypes.c_uint32 * 4)()
+        library.cpuid(ctypes.c_int64(leaf), ctypes.c_int64(subleaf), ctypes.c_int64(ctypes.addressof(answer)))
+        return list(answer)
+
+    saved = (ctypes.c_int64 * 1)()
+    if cpuid(1)[2] & _XGETBV:
+        library.xgetbv(ctypes.c_int64(ctypes.addressof(saved)))
+    found = set()
+    for name, (leaf, subleaf, register, bit) in _CPUID.items():
+        exists = leaf <= cpuid(leaf & 0x8000_0000)[0] and subleaf <= (cpuid(leaf)[0] if leaf == 7 else 0)
+        needed = next((bits for start, bits in _SAVED.items() if name.startswith(start)), 0)
+        if exists and cpuid(leaf, subleaf)[register] >> bit & 1 and saved[0] & needed == needed:
+            found.add(name)
+    return frozenset(found)
+
+
+def _has_dotprod() -> bool:
+    if platform.system() == "Linux":
+        at_hwcap, asimddp = 16, 1 << 20
+        return bool(ctypes.CDLL(None).getauxval(ctypes.c_ulong(at_hwcap)) & asimddp)
+    return sys.platform == "darwin"  # every Mac with such a processor
+
+
+@functools.cache
+def may_use_tiles() -> bool:
+    """Ask Linux for the matrices of AMX; return whether it gives them to this process."""
+    if sys.platform != "linux" or MACHINE != "x86_64":
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    call = ctypes.CDLL(None).syscall
+    call.restype, call.argtypes = ctypes.c_long, (ctypes.c_long,) * 3
+    return bool(call(arch_prctl, request_permission, tile_data) == 0)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+class Library(NamedTuple):
+    """A library of the index: its level, its file, and the SHA-256 of the file."""
+
+    level: Level
+    path: Path
+    digest: str
+
+
+@functools.cache
+def sources() -> str:
+    """Return the SHA-256 of all files from which the kernels are compiled, at the first call in this process."""
+    digest = hashlib.sha256()
+    others = [Path(str(module.__file__)) for module in (low_precision, reference)]
+    for file in (*sorted(Path(__file__).parent.glob("*.py")), *others):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def libraries() -> dict[str, Library]:
+    """Return the libraries that were built for this kind of processor, by the name of their level, the best one first.
+
+    Raises
+    ------
+    ImportError
+        There are none, their index is damaged, or they were compiled from other sources.
+    """
+    path = FOLDER / INDEX
+    try:
+        index = json.loads(path.read_bytes())
+        known = index["format"] == FORMAT
+        files = {name: (str(one["file"]), str(one["sha256"])) for name, one in index["libraries"].items()}
+        same = index["sources"] == sources()
+    except (FileNotFoundError, NotADirectoryError):  # the latter: minibert is in an archive
+        raise ImportError("minibert was installed without compiled kernels") from None
+    except OSError as error:
+        raise ImportError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ImportError(f"{path} is damaged; install minibert again") from error
+    if not known or not same:
+        raise ImportError(f"the kernels in {FOLDER} were compiled from other sources; install minibert again")
+    return {
+        name: Library(level, FOLDER / files[name][0], files[name][1])
+        for name, level in LEVELS.items()
+        if level.machine == MACHINE and name in files
+    }
+
+
+@functools.cache
+def _open(library: Library) -> ctypes.CDLL:
+    """Load a library after its file was checked."""
+    try:
+        if hashlib.sha256(library.path.read_bytes()).hexdigest() != library.digest:
+            raise ImportError(f"{library.path} is damaged, or is another build; install minibert again")
+        return ctypes.CDLL(str(library.path))
+    except OSError as error:
+        raise ImportError(f"{library.path} cannot be loaded: {error}") from error
+
+
+@functools.cache
+def usable_levels() -> dict[str, Level]:
+    """Return the levels that have a library and fit this processor, the best one first.
+
+    Raises
+    ------
+    ImportError
+        No library fits, or MINIBERT_LEVEL names a level that does not fit or has no library.
+    """
+    found = libraries()
+    lowest = next(reversed(found.values()), None)  # its functions run on every processor on which another one does
+    features = processor_features(_open(lowest)) if lowest else frozenset()
+    fitting = {name: library.level for name, library in found.items() if library.level.features <= features}
+    names = list(fitting)
+    if chosen := os.environ.get("MINIBERT_LEVEL"):
+        if chosen not in names:
+            raise ImportError(f"MINIBERT_LEVEL={chosen!r}; expected one of {', '.join(names) or 'no level'}")
+        names = names[names.index(chosen) :]
+    if not names:
+        raise ImportError(f"none of the compiled kernels ({', '.join(found) or 'none'}) fits this processor")
+    return {name: fitting[name] for name in names}
+
+
+def level() -> Level:
+    """Return the level that this process uses; while kernels are compiled, the one for which they are compiled.
+
+    Raises
+    ------
+    ImportError
+        As `usable_levels`.
+    """
+    if compiled := os.environ.get("MINIBERT_COMPILED_LEVEL"):  # set by build.py
+        return LEVELS[compiled]
+    return next(iter(usable_levels().values()))
+
+
+@functools.cache
+def level_of(compute_type: str) -> Level:
+    """Return the level that is used for a compute type; float32 never uses AMX.
+
+    Raises
+    ------
+    ImportError
+        The library of this processor does not have the compute type.
+    """
+    chosen = level()
+    lesser = _WITHOUT_TILES.get(chosen.name)
+    if lesser in usable_levels() and (compute_type == "float32" or not may_use_tiles()):
+        chosen = usable_levels()[lesser]
+    if compute_type not in chosen.compute_types:
+        raise ImportError(f"the level {chosen.name} does not have kernels for compute_type={compute_type!r}")
+    return chosen
+
+
+@functools.cache
+def load_run_task(compute_type: str = "float32") -> Kernel:
+    """Return the function of run_task.py as machine code, which computes the tasks of a compute type.
+
+    Raises
+    ------
+    ImportError
+        As `libraries`, `usable_levels` and `level_of`; or the file of the library is damaged.
+    """
+    function = _open(libraries()[level_of(compute_type).name]).run_task
+    function.restype, function.argtypes = None, (ctypes.c_int64,)
+    return function

@@ -1,0 +1,381 @@
+"""The libraries of kernels: damaged, foreign and missing ones, the choice of a level, and how they are built."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minibert
+from minibert.kernels import build, libraries, linker
+from minibert.kernels.libraries import LEVELS, Level
+from tests.support import outcomes
+from tests.support.outcomes import PATIENCE, ROOT
+
+PACKAGE = Path(minibert.__file__).parent
+BUILT = "minibert/kernels/built"
+
+# Prints the reason why the kernels cannot be loaded. Without a choice of the user NumPy computes, with one warning.
+PROGRAM = """
+try:
+    load(backend="kernels")
+    print("loaded")
+except ValueError as error:
+    print(error)
+output = load()(**batch(0)).last_hidden_state
+print("numpy", np.array_equal(output, load(backend="numpy")(**batch(0)).last_hidden_state))
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Return a folder with a copy of the package, which a test may damage."""
+    shutil.copytree(PACKAGE, tmp_path / "package" / "minibert", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "package"
+
+
+def run(package: Path | str, model: Path, program: str = PROGRAM, **variables: str) -> str:
+    """Run a program with a copy of the package; return what it prints."""
+    outcome, printed = outcomes.run(program, model, PYTHONPATH=str(package), **variables)
+    assert outcome == "ok", printed
+    return printed
+
+
+# --- files that cannot be used ---------------------------------------------------------------------------------------
+
+
+def change_index(**values: object) -> Callable[[Path, Path], object]:
+    def change(index: Path, library: Path) -> object:
+        return index.write_text(json.dumps({**json.loads(index.read_text()), **values}))
+
+    return change
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+# name: (what happens to the index and to a library, what the message says)
+DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "no index": (lambda index, library: index.unlink(), "without compiled kernels"),
+    "no folder": (lambda index, library: shutil.rmtree(index.parent), "without compiled kernels"),
+    "an empty index": (lambda index, library: index.write_bytes(b""), "is damaged"),
+    "an index of other bytes": (lambda index, library: index.write_bytes(os.urandom(500)), "is damaged"),
+    "an index without libraries": (change_index(libraries=None), "is damaged"),
+    "a folder as the index": (lambda index, library: become_a_folder(index), "cannot be read"),
+    "an index of another format": (change_index(format=0), "other sources"),
+    "the libraries of other sources": (change_index(sources="0" * 64), "other sources"),
+    "no library": (change_index(libraries={}), "fits this processor"),
+    "a missing file": (lambda index, library: library.unlink(), "cannot be loaded"),
+    "a folder as the file": (lambda index, library: become_a_folder(library), "cannot be loaded"),
+    "an empty file": (lambda index, library: library.write_bytes(b""), "is damaged"),
+    "half a file": (lambda index, library: os.truncate(library, library.stat().st_size // 2), "is damaged"),
+    "a flipped bit": (lambda index, library: flip_a_bit(library), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_cannot_be_used_has_a_clear_message_and_never_a_signal(
+    damage: str, package: Path, outcome_model: Path
+) -> None:
+    change, message = DAMAGE[damage]
+    index = package / BUILT / libraries.INDEX
+    change(index, package / BUILT / libraries.libraries()[libraries.level().name].path.name)
+    printed = run(package, outcome_model)
+    assert printed.startswith("the backend is 'kernels', but they cannot be loaded: "), printed
+    assert message in printed.splitlines()[0]
+    assert "\nnumpy True" in printed
+    assert printed.count("RuntimeWarning") == 1
+    assert "so minibert computes with NumPy alone" in printed
+
+
+def test_a_file_that_is_not_a_library_of_this_system_is_refused_by_name(package: Path, outcome_model: Path) -> None:
+    index = package / BUILT / libraries.INDEX
+    path = package / BUILT / libraries.libraries()[libraries.level().name].path.name
+    path.write_bytes(b"not a library" * 1000)
+    content = json.loads(index.read_text())
+    content["libraries"][libraries.level().name]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    index.write_text(json.dumps(content))
+    assert f"{path} cannot be loaded" in run(package, outcome_model)
+
+
+@pytest.mark.parametrize("file", ["kernels/simd.py", "bert/low_precision.py", "bert/reference.py"])
+def test_a_change_of_the_sources_is_noticed(file: str, package: Path, outcome_model: Path) -> None:
+    source = package / "minibert" / file
+    source.write_text(source.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+    assert "were compiled from other sources; install minibert again" in run(package, outcome_model)
+
+
+def test_an_archive_has_no_libraries(package: Path, outcome_model: Path, tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", package)
+    assert "without compiled kernels" in run(archive, outcome_model)
+
+
+def test_a_read_only_package(package: Path, outcome_model: Path) -> None:
+    """Imitate a function service, where nothing can be written."""
+    everything = [package, *package.rglob("*")]
+    for path in everything:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    printed = run(package, outcome_model, "check(load(backend='kernels'))", HOME="/nowhere", XDG_CACHE_HOME="/nowhere")
+    for path in everything:
+        path.chmod(0o755)
+    assert printed == ""
+
+
+def test_a_first_vector_imports_nothing_that_it_does_not_need(outcome_model: Path, tmp_path: Path) -> None:
+    """It imports neither the hub's client nor Numba nor LLVM."""
+    program = """
+        from minibert.cli import main
+        assert main(["embed", "hello", "-o", os.devnull]) == 0
+        needless = ("huggingface_hub.file_download", "httpx", "httpx2", "urllib.request", "http.client", "tqdm",
+                    "numba", "llvmlite", "scipy", "multiprocessing", "minibert.search")
+        print("imported:", *(name for name in needless if name in sys.modules))
+        """
+    outcome, printed = outcomes.run(program, outcome_model, HF_HUB_CACHE=str(tmp_path / "no hub"))
+    assert (outcome, printed.splitlines()[-1].split()) == ("ok", ["imported:"]), printed
+
+
+# --- the choice of a level -------------------------------------------------------------------------------------------
+
+
+class Processor:
+    """Imitates the functions of a library on a processor with some features; the system saves some registers."""
+
+    def __init__(self, features: frozenset[str], saved: int = 0x6_00E6) -> None:
+        self._features, self._saved = features, saved
+
+    def cpuid(self, leaf: Any, subleaf: Any, answer: Any) -> None:
+        words = (ctypes.c_uint32 * 4).from_address(answer.value)
+        words[:] = [0, 0, 0, 0]
+        for feature, (its_leaf, its_subleaf, register, bit) in libraries._CPUID.items():
+            if feature in self._features and (leaf.value, subleaf.value) == (its_leaf, its_subleaf):
+                words[register] |= 1 << bit
+        if leaf.value & 0x7FFF_FFFF == 0:
+            words[0] = leaf.value + 7
+        elif (leaf.value, subleaf.value) == (7, 0):
+            words[0] = 1
+        elif leaf.value == 1 and self._saved:
+            words[2] |= libraries._XGETBV
+
+    def xgetbv(self, answer: Any) -> None:
+        ctypes.c_int64.from_address(answer.value).value = self._saved
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS.values() if level.machine == "x86_64"])
+def test_features_are_those_that_the_processor_has_and_the_system_saves(
+    level: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "MACHINE", "x86_64")
+    find = libraries.processor_features
+    assert find(Processor(level.features)) == level.features  # type: ignore[arg-type]
+    for saved, lost in ((0x6, ("avx512", "amx")), (0xE6, ("amx",)), (0, ("avx", "fma", "f16c", "amx"))):
+        expected = {feature for feature in level.features if not feature.startswith(lost)}
+        assert find(Processor(level.features, saved)) == expected  # type: ignore[arg-type]
+
+
+def test_the_features_of_this_processor_are_those_that_llvm_finds() -> None:
+    import llvmlite.binding as llvm
+
+    known = set().union(*(level.features for level in LEVELS.values() if level.machine == libraries.MACHINE))
+    theirs = {name for name, has in llvm.get_host_cpu_features().items() if has} & known
+    lowest = [*libraries.libraries().values()][-1]
+    assert libraries.processor_features(libraries._open(lowest)) == theirs
+
+
+def test_a_lesser_level_can_be_chosen(outcome_model: Path) -> None:
+    program = "from minibert.kernels.libraries import level\nprint(level().name); check(load(backend='kernels'))"
+    names = [*libraries.libraries()]
+    for name in names[names.index(libraries.level().name) :]:
+        assert run(ROOT, outcome_model, program, MINIBERT_LEVEL=name) == f"{name}\n"
+    printed = run(ROOT, outcome_model, MINIBERT_LEVEL="x86-64-avx1024")
+    assert "cannot be loaded: MINIBERT_LEVEL='x86-64-avx1024'; expected one of " in printed
+
+
+@pytest.mark.skipif(libraries.MACHINE != "x86_64", reason="the levels that are named here are x86-64")
+def test_amx_is_used_for_low_precision_if_the_system_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    usable = {name: LEVELS[name] for name in ("x86-64-amx", "x86-64-vnni", "x86-64-avx2")}
+    monkeypatch.setattr(libraries, "usable_levels", lambda: usable)
+    asked: list[bool] = []
+    for allowed, expected in ((True, "x86-64-amx"), (False, "x86-64-vnni")):
+        monkeypatch.setattr(libraries, "may_use_tiles", lambda allowed=allowed: not asked.append(allowed) and allowed)
+        for compute_type in ("int16", "int8", "int8_int16"):
+            assert libraries.level_of.__wrapped__(compute_type).name == expected
+        asked.clear()
+        assert libraries.level_of.__wrapped__("float32").name == "x86-64-vnni"
+        assert not asked, "from then on Linux refuses small stacks for signals, also to other libraries"
+
+
+@pytest.mark.skipif("x86-64" not in libraries.libraries(), reason="the lowest level of x86-64 was not built")
+def test_a_level_without_low_precision_says_so(outcome_model: Path) -> None:
+    program = "import warnings; warnings.simplefilter('error')\ntry: load(compute_type='int8', backend='kernels')\n"
+    printed = run(ROOT, outcome_model, program + "except ValueError as error: print(error)", MINIBERT_LEVEL="x86-64")
+    assert "the level x86-64 does not have kernels for compute_type='int8'" in printed
+
+
+# --- the build -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this linker is used on Linux only")
+def test_the_libraries_need_nothing_and_show_their_functions_only() -> None:
+    names = {"run_task", "cpuid", "xgetbv"} if libraries.MACHINE == "x86_64" else {"run_task"}
+    for library in libraries.libraries().values():
+        content = library.path.read_bytes()
+        _, _, _, _, _, _, table, *_, count, _ = linker._HEADER.unpack_from(content)
+        sections = [linker._SECTION.unpack_from(content, table + i * linker._SECTION.size) for i in range(count)]
+        symbols, dynamic = (next(row for row in sections if row[1] == kind) for kind in (11, 6))
+        strings = sections[symbols[6]]
+        found = {}
+        for name, _, _, section, *_ in linker._SYMBOL.iter_unpack(content[symbols[4] : symbols[4] + symbols[5]]):
+            found[linker._text_at(content, strings[4] + name)] = section
+        assert found.pop("") == 0
+        assert found.keys() == names
+        assert all(found.values()), "0 is the section of what is not defined"
+        needed, tags = 1, np.frombuffer(content[dynamic[4] : dynamic[4] + dynamic[5]], "<u8")[::2]
+        assert needed not in tags
+
+
+def test_a_library_that_would_need_another_one_is_not_made() -> None:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = "x86_64-unknown-linux-gnu"
+    machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic", codemodel="small")
+
+    def link(text: str) -> bytes:
+        module = llvm.parse_assembly(f'target triple = "{triple}"\n{text}')
+        return linker.link(machine.emit_object(module), ["f"], triple)
+
+    assert link("define void @f() { ret void }").startswith(b"\x7fELF")
+    with pytest.raises(ValueError, match="needs g, which is not in it"):
+        link("declare void @g()\ndefine void @f() { call void @g() ret void }")
+    with pytest.raises(ValueError, match="relocation"):
+        link("@x = constant i32 5\ndefine ptr @f() { ret ptr @x }")
+    with pytest.raises(ValueError, match="not in it"):
+        link("@x = global i32 5\ndefine void @f() { store i32 1, ptr @x ret void }")
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "libc", "variable", "expected"),
+    [
+        ("linux", "x86_64", "glibc", "", ["numba"]),
+        ("linux", "aarch64", "glibc", "", ["numba"]),
+        ("darwin", "arm64", "", "", ["numba", "ziglang"]),
+        ("win32", "AMD64", "", "", ["numba", "ziglang"]),
+        ("linux", "x86_64", "", "", []),  # musl
+        ("linux", "riscv64", "glibc", "", []),
+        ("darwin", "x86_64", "", "", []),
+        ("linux", "x86_64", "glibc", "none", []),
+    ],
+)
+def test_the_build_asks_for_numba_where_it_has_wheels(
+    system: str, machine: str, libc: str, variable: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "libc_ver", lambda: (libc, "2.36" if libc else ""))
+    monkeypatch.setenv("MINIBERT_KERNELS", variable)
+    found = build.KernelsHook.dependencies(None)  # type: ignore[arg-type]
+    assert [text.partition(">")[0] for text in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        ("x86-64-amx", ["amx", "vnni", "avx2", ""]),
+        ("x86-64-vnni", ["vnni", "avx2", ""]),
+        ("x86-64-avx2", ["avx2", ""]),
+        ("x86-64", ["avx2", ""]),
+    ],
+)
+def test_the_levels_of_this_machine_and_of_every_other_one_are_built(
+    best: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import llvmlite.binding as llvm
+
+    monkeypatch.delenv("MINIBERT_KERNELS", raising=False)
+    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: dict.fromkeys(LEVELS[best].features, True))
+    names = [f"x86-64-{name}".rstrip("-") for name in expected]
+    assert [level.name for level in build._wanted(LEVELS, "x86_64")] == names
+
+
+def test_the_user_can_name_the_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wanted(text: str) -> list[str]:
+        monkeypatch.setenv("MINIBERT_KERNELS", text)
+        return [level.name for level in build._wanted(LEVELS, "arm64")]
+
+    assert wanted("all") == ["arm64-dotprod", "arm64"]
+    assert wanted("arm64") == ["arm64"]
+    assert wanted("arm64,x86-64") == ["arm64", "x86-64"]
+    with pytest.raises(RuntimeError, match=r"MINIBERT_KERNELS='avx2'; expected all, none, or some of x86-64-amx"):
+        wanted("avx2")
+
+
+def test_a_build_that_fails_says_why(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = package / "minibert" / "kernels" / "embed_layer_norm.py"
+    source.write_text(source.read_text(encoding="utf-8").replace("fma(centered, centered, total)", "centered + 'a'"))
+    with pytest.raises(RuntimeError, match=r"(?s)kernels for x86-64 could not be compiled:.*TypingError"):
+        build._compile(package, LEVELS["x86-64"], tmp_path / "library")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["arm64", "arm64-dotprod"])
+def test_the_kernels_of_another_kind_of_processor_can_be_made(level: str, tmp_path: Path) -> None:
+    build._compile(ROOT, LEVELS[level], tmp_path / "library")
+    machine = int.from_bytes((tmp_path / "library").read_bytes()[18:20], "little")
+    assert machine == 183
+
+
+@pytest.mark.slow
+def test_sdist_wheel_and_hashes(tmp_path: Path, minilm_folder: Path) -> None:
+    """An sdist makes a wheel, whose kernels compute the same bits; what was built in the tree is in neither."""
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "built")
+    shutil.copytree(ROOT, source, ignore=ignored)
+    (source / BUILT).mkdir()
+    (source / BUILT / "x86-64-old.so").write_bytes(b"of other sources")
+
+    def command(*words: str) -> None:
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    make = "import os, sys; from hatchling.build import build_sdist; os.chdir(sys.argv[1]); build_sdist(sys.argv[2])"
+    command("-c", make, str(source), str(tmp_path))
+    (sdist,) = tmp_path.glob("minibert-*.tar.gz")
+    command("-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", str(tmp_path), str(sdist))
+    (wheel,) = tmp_path.glob("minibert-*.whl")
+    assert "-py3-none-" in wheel.name
+    assert "any" not in wheel.name
+    shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
+    names = {path.name for path in (tmp_path / "unpacked" / BUILT).iterdir()}
+    assert names == {libraries.INDEX, *(library.path.name for library in libraries.libraries().values())}
+    shutil.copytree(ROOT / "tests", tmp_path / "unpacked" / "tests", ignore=ignored)
+    shutil.copytree(ROOT / "benchmarks", tmp_path / "unpacked" / "benchmarks", ignore=ignored)
+    program = """
+        from tests.support.processor_hashes import EXPECTED, locate_minilm, of_model
+        import minibert.kernels.libraries
+        assert "unpacked" in minibert.kernels.libraries.__file__
+        found = of_model(str(locate_minilm()))
+        print([name for name, digest in json.loads(EXPECTED.read_text())["MiniLM"].items() if found[name] != digest])
+        """
+    model = tmp_path / "model"
+    model.mkdir()
+    assert run(tmp_path / "unpacked", model, program) == "[]\n"
