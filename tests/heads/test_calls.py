@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 
 import minibert
 from minibert.models import bert as bert_model
+from minibert.models.bert import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, SIZES, WITH_WORDS, inputs_of, logits_of
 
 FolderOf = Callable[[str], Path]
@@ -73,6 +75,15 @@ def test_positions_give_the_same_numbers_as_the_whole(model_of: ModelOf, name: s
     np.testing.assert_allclose(as_lists, whole[[0, 2], [1, 3]], rtol=0, atol=1e-5)
     for none in ([], np.zeros((0, 2), dtype=np.int64)):
         assert model(**inputs, positions=none)[0].shape == (0, SIZES["vocab_size"])
+
+
+def test_positions_in_many_steps(model_of: ModelOf) -> None:
+    model = model_of(MASKED)
+    inputs = inputs_of(MASKED, rows=200, length=40)
+    assert inputs["attention_mask"].sum() > 2 * TOKENS_PER_STEP
+    whole = model(**inputs).logits
+    positions = np.argwhere(np.random.default_rng(0).random(inputs["input_ids"].shape) < 0.1)
+    assert model(**inputs, positions=positions).logits.tobytes() == whole[tuple(positions.T)].tobytes()
 
 
 def test_the_decoder_runs_for_the_positions_only(model_of: ModelOf) -> None:
@@ -145,6 +156,17 @@ def test_scores_are_the_same_alone_and_in_any_batch_with_any_threads(model_of: M
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_model_shared_by_threads(model_of: ModelOf) -> None:
+    model = model_of("BertForPreTraining")
+    batches = [inputs_of("BertForPreTraining", rows=7 + i, seed=i) for i in range(24)]
+    expected = [logits_of(model(**inputs)) for inputs in batches]
+    with ThreadPoolExecutor(8) as threads:
+        for found, wanted in zip(
+            threads.map(lambda inputs: logits_of(model(**inputs)), batches), expected, strict=True
+        ):
+            assert all(found[field].tobytes() == array.tobytes() for field, array in wanted.items())
+
+
 @pytest.mark.parametrize("name", WITH_WORDS)
 def test_logits_that_do_not_fit_into_memory(model_of: ModelOf, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     model, ids = model_of(name), np.zeros((20_000, 40), dtype=np.int64)  # 0.3 GB of logits
@@ -173,6 +195,21 @@ def test_labels_are_refused(model_of: ModelOf, name: str) -> None:
             with pytest.raises(ValueError, match=f"{label}="):
                 model(**inputs, **{label: value})
         model(**inputs, **{label: None})
+
+
+@pytest.mark.parametrize("name", ["BertModel", *CLASSES])
+def test_keywords_of_transformers_that_change_nothing(model_of: ModelOf, name: str) -> None:
+    model = model_of(MASKED).bert if name == "BertModel" else model_of(name)
+    inputs = inputs_of(MASKED if name == "BertModel" else name)
+    nothing = ("head_mask", "past_key_values", "labels", "encoder_hidden_states", "encoder_attention_mask")
+    given = model(**inputs, use_cache=False, **dict.fromkeys(nothing))
+    for one, other in zip(given.to_tuple(), model(**inputs).to_tuple(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for keyword in ("head_mask", "past_key_values"):
+        with pytest.raises(ValueError, match=f"{keyword}="):
+            model(**inputs, **{keyword: np.ones((2, 4))})
+    with pytest.raises(TypeError, match=r"has no keyword head_masks=\. Did you mean head_mask=\?"):
+        model(**inputs, head_masks=None)
 
 
 @pytest.mark.parametrize("name", [name for name in CLASSES if name != "BertForMultipleChoice"])

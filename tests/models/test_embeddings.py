@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from minibert import BertModel
-from tests.support.model_calls import CALLS, EMBEDS, IDS, RANDOM, TOKEN_TYPES, TOLERANCE, H, S
+from tests.support.model_calls import CALLS, EMBEDS, IDS, POSITIONS, RANDOM, TOKEN_TYPES, TOLERANCE, H, S, V
 
 
 @pytest.mark.parametrize("name", ["word_embeddings", "position_embeddings", "token_type_embeddings"])
@@ -123,6 +123,18 @@ def test_the_steps_by_hand_give_the_first_hidden_state_bit_for_bit(folder: Path,
     first = model(IDS, token_type_ids=TOKEN_TYPES).hidden_states[0]
     np.testing.assert_array_equal(whole, first)
     np.testing.assert_array_equal(by_hand, first)
+
+
+def test_the_whole_embedding_equals_transformers(model: BertModel, eager: transformers.BertModel) -> None:
+    with torch.no_grad():
+        expected = eager.embeddings(torch.from_numpy(IDS), torch.from_numpy(TOKEN_TYPES), torch.from_numpy(POSITIONS))
+    ours = model.embeddings(IDS, TOKEN_TYPES, POSITIONS)
+    np.testing.assert_allclose(ours, expected.numpy(), rtol=0, atol=TOLERANCE)
+    ids = RANDOM.integers(V, size=(70, 50))
+    np.testing.assert_array_equal(model.embeddings(ids), model(ids, output_hidden_states=0).hidden_states[0])
+    for arguments in (([[1, 120]],), ()):
+        with pytest.raises(ValueError, match="input_ids"):
+            model.embeddings(*arguments)
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if "attention_mask" not in CALLS[call]])

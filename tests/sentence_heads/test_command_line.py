@@ -162,6 +162,15 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
+def test_lines_that_cannot_be_used(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "a cat"}\n{"text": 3}\n')
+    sources, problems = [Source(str(tmp_path / "bad.jsonl"), "jsonl")], list[str]()
+    model = SparseEncoder(home / "MaskedLM")
+    sparse_corpus(model, sources, tmp_path / "null.jsonl", on_error="null", report=problems.append)
+    assert json.loads((tmp_path / "null.jsonl").read_text().splitlines()[1])["indices"] is None
+    assert len(problems) == 1
+
+
 def test_info_names_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, kind in (("MaskedLM", SparseEncoder), ("SequenceClassification", CrossEncoder)):
         loader = kind.__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,15 @@ def test_the_nesting_of_transformers(ours: Ours, folder_for: FolderFor) -> None:
 
 
 # --- next-sentence ----------------------------------------------------------------------------------------------------
+
+
+def test_one_pipeline_serves_threads(ours: Ours) -> None:
+    for task in ("token-classification", "fill-mask", "question-answering"):
+        inputs, arguments = INPUTS[task]
+        pipe = ours(task)
+        expected = pipe(inputs, **arguments)
+        with ThreadPoolExecutor(4) as pool:
+            assert all(found == expected for found in pool.map(lambda _: pipe(inputs, **arguments), range(8)))  # noqa: B023
 
 
 def test_next_sentence_beside_the_head_of_transformers(folder_for: FolderFor, ours: Ours) -> None:
