@@ -103,12 +103,15 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
             file.seek(tensor.offset)
             for first in range(0, flat.size, step):
                 part = flat[first : first + step]
-                part[:] = to_float32(np.frombuffer(_read_exactly(file, part.size * stored.itemsize), dtype=stored))
-                usable = np.abs(part) <= _LARGEST_WEIGHT  # False for NaN
-                if not usable.all():
-                    index = np.unravel_index(first + int(np.argmin(usable)), target.shape)
+                if stored == part.dtype:
+                    _fill(file, part.view(np.uint8).data)
+                else:
+                    part[:] = to_float32(np.frombuffer(_read_exactly(file, part.size * stored.itemsize), dtype=stored))
+                if not -_LARGEST_WEIGHT <= part.min() <= part.max() <= _LARGEST_WEIGHT:  # nor if one is NaN
+                    wrong = int(np.argmin(np.abs(part) <= _LARGEST_WEIGHT))
+                    index = np.unravel_index(first + wrong, target.shape)
                     raise ModelFormatError(
-                        f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(usable)]} at "
+                        f"{tensor.path}: tensor {tensor.name} holds {part[wrong]} at "
                         f"{[int(i) for i in index]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
                         f"{_LARGEST_WEIGHT:g}. The file was saved from a broken model."
                     )
@@ -230,10 +233,14 @@ def file_state(file: IO[bytes]) -> tuple[int, ...]:
 
 def _read_exactly(file: BinaryIO, count: int) -> bytearray:
     data = bytearray(count)
-    view, filled = memoryview(data), 0
+    _fill(file, memoryview(data))
+    return data
+
+
+def _fill(file: BinaryIO, view: memoryview) -> None:
+    filled, count = 0, len(view)
     while filled < count:
         got = file.readinto(view[filled:])  # type: ignore[attr-defined]
         if not got:
             raise OSError(f"the file ends {count - filled} bytes early; it was cut while being read")
         filled += got
-    return data

@@ -124,15 +124,15 @@ def test_a_damaged_file_is_refused_or_loads_the_same_numbers(
 def test_a_file_that_is_cut_between_any_two_reads_is_refused(
     tensors: Tensors, write: Write, monkeypatch: pytest.MonkeyPatch, call: int, size: int
 ) -> None:
-    path, read, calls = write(tensors), tensors_module._read_exactly, []
+    path, read, calls = write(tensors), tensors_module._fill, []
 
-    def cut_before(*arguments: Any) -> bytearray:
+    def cut_before(*arguments: Any) -> None:
         calls.append(arguments)
         if len(calls) == call:
             os.truncate(path / "model.safetensors", size)
-        return read(*arguments)
+        read(*arguments)
 
-    monkeypatch.setattr(tensors_module, "_read_exactly", cut_before)
+    monkeypatch.setattr(tensors_module, "_fill", cut_before)
     assert_refused(path, str(path / "model.safetensors"))
 
 
