@@ -12,7 +12,7 @@ from minibert import __version__
 
 def environment() -> str:
     """Name the versions and the processor that the figures belong to."""
-    names = ("numpy", "numba", "torch", "transformers", "sentence-transformers", "onnxruntime", "openvino")
+    names = ("numpy", "torch", "transformers", "sentence-transformers", "onnxruntime", "openvino")
     found = [f"minibert {__version__}"]  # of the code that runs, not of a package that is installed beside it
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -35,7 +35,7 @@ from minibert.models.loading import load_weights
 MIN_TOKENS = 2000
 """Errors are measured over at least this many visible tokens."""
 
-MINIBERT, TRANSFORMERS = ("numba", "numpy"), ("eager", "sdpa")
+MINIBERT, TRANSFORMERS = ("kernels", "numpy"), ("eager", "sdpa")
 CONTENDERS = (*MINIBERT, *TRANSFORMERS)
 
 _OTHER_LANGUAGES = ("deu_1996", "fra", "spa", "pol", "tur", "rus", "vie")
@@ -256,8 +256,8 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         errors = " | ".join(_pair(row.errors[contender]) for contender in CONTENDERS)
         shown = f"{row.model}, {row.tokens:,} tokens" if row.model != previous else ""
-        mark = "" if row.held("numba") else " (over)"
-        lines.append(f"| {shown} | {row.index} | {errors} | {row.ratio('numba'):.2f}{mark} |")
+        mark = "" if row.held("kernels") else " (over)"
+        lines.append(f"| {shown} | {row.index} | {errors} | {row.ratio('kernels'):.2f}{mark} |")
         previous = row.model
     return "\n".join(lines)
 

@@ -148,7 +148,7 @@ def _keras_hub(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
 
 
 RUNTIMES: dict[str, Runtime] = {
-    "minibert, numba": _minibert("numba"),
+    "minibert, kernels": _minibert("kernels"),
     "minibert, numpy": _minibert("numpy"),
     "transformers, eager": _peer("transformers", "eager"),
     "transformers, sdpa": _peer("transformers", "sdpa"),

@@ -83,7 +83,7 @@ def test_damaged_settings_of_a_model(most: int, intact: Path, tmp_path: Path) ->
     report("settings", counts)
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_the_largest_weights_give_finite_numbers_and_larger_ones_are_refused(
     backend: str, intact: Path, tmp_path: Path
 ) -> None:
@@ -122,7 +122,7 @@ lines = st.lists(
 @both(40)
 def test_unusual_corpora(most: int, intact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every row is the vector of its text alone; a run that fails leaves no output."""
-    model, counts = SentenceTransformer(str(intact), backend="numba"), Counter[str]()
+    model, counts = SentenceTransformer(str(intact), backend="kernels"), Counter[str]()
 
     @sampled(most)
     @given(lines, st.sampled_from(["text", "jsonl", "csv"]), st.sampled_from(["stop", "skip", "null"]))
@@ -132,7 +132,7 @@ def test_unusual_corpora(most: int, intact: Path, tmp_path: Path, capsys: pytest
         source, target = folder / "lines", folder / "out.npy"
         source.write_bytes((b"text\n" if kind == "csv" else b"") + b"\n".join(chosen))
         before = source.read_bytes()
-        options = ["--backend", "numba", "--input-format", kind, "--on-error", on_error, "--truncation", "silent"]
+        options = ["--backend", "kernels", "--input-format", kind, "--on-error", on_error, "--truncation", "silent"]
         code = main(["embed", "-m", str(intact), "-i", str(source), "-o", str(target), *options])
         said = capsys.readouterr().err
         assert "Traceback" not in said

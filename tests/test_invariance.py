@@ -27,7 +27,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def models() -> dict[int, BertModel]:
-    return {n: BertModel.from_pretrained(DEFAULT_MODEL, num_threads=n, backend="numba") for n in (1, 2)}
+    return {n: BertModel.from_pretrained(DEFAULT_MODEL, num_threads=n, backend="kernels") for n in (1, 2)}
 
 
 def states(model: BertModel, tokenizer: BertTokenizer, batch: list[str]) -> list[FloatArray]:

@@ -52,7 +52,7 @@ HOMES = {
     "onnx": {"parity"},
     "pyarrow": {"corpus"},
     **{key: {"integrations"} for key in ("bertopic", "chromadb", "haystack", "keybert", "langchain_core")},
-    **{key: {"integrations"} for key in ("llama_index", "mteb", "ray")},
+    "ray": {"integrations"},
     "scipy": {"sentence", "vectors"},
     "faiss": {"index", "vectors"},
     "usearch": {"index", "vectors"},

@@ -53,7 +53,7 @@ def test_the_modules_of_labse(tmp_path: Path, new: bool) -> None:
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_activations(tmp_path: Path, activation: str, backend: str) -> None:
     folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13, f"torch.nn.{activation}")])
     ours = SentenceTransformer(folder, backend=backend).encode(TEXTS)

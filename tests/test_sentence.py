@@ -314,7 +314,7 @@ def test_split_into_windows(minilm_sentences: SentenceTransformer, stride: int, 
 
 
 def test_split_leaves_short_texts_alone() -> None:
-    model = SentenceTransformer(backend="numba")
+    model = SentenceTransformer(backend="kernels")
     plain = model.encode(TEXTS[:5])
     together = model.encode([*TEXTS[:5], LONG], truncation="split", stride=5)
     np.testing.assert_array_equal(together[:5], plain)

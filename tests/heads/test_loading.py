@@ -95,7 +95,7 @@ def test_every_tensor_of_the_file_is_read(folder_of: FolderOf, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_the_model_inside_is_the_model_alone(folder_of: FolderOf, name: str, backend: str) -> None:
     model, alone = (load(n, folder_of(name), backend=backend) for n in (name, "BertModel"))
     inputs = {key: value.reshape(-1, value.shape[-1]) for key, value in inputs_of(name).items()}

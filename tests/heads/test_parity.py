@@ -59,7 +59,7 @@ def errors_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
             attention: logits_of(run_theirs(their_model(folder, name, attention), inputs))
             for attention in ("eager", "sdpa")
         }
-        for backend in ("numba", "numpy"):
+        for backend in ("kernels", "numpy"):
             found[backend] = logits_of(getattr(minibert, name).from_pretrained(folder, backend=backend)(**inputs))
             for field, logits in found[backend].items():
                 shown = visible(name, field, inputs["attention_mask"])
@@ -87,8 +87,8 @@ def test_the_error_is_at_most_that_of_transformers(errors_of: Callable[[str, str
     errors = [(name, field, found) for name in CLASSES for field, found in errors_of(shape, name).items()]
     assert len(errors) == 9
     for name, field, found in errors:
-        assert 0 < ratio(found, "numba") <= 1, f"{name}, {field}: {found}"
-    ratios = {backend: rms([ratio(found, backend) for *_, found in errors]) for backend in ("numba", "numpy")}
+        assert 0 < ratio(found, "kernels") <= 1, f"{name}, {field}: {found}"
+    ratios = {backend: rms([ratio(found, backend) for *_, found in errors]) for backend in ("kernels", "numpy")}
     REPORT.append(f"all heads, {shape}: RMS error divided by transformers': {ratios}")
     assert ratios["numpy"] <= 1
 

@@ -50,7 +50,7 @@ def test_the_logits_beside_transformers(inputs: dict[str, np.ndarray]) -> None:
             for attention in ("eager", "sdpa")
         ]
     budget = max(rms(other - exact) for other in theirs)
-    for backend in ("numba", "numpy"):
+    for backend in ("kernels", "numpy"):
         logits = BertForMaskedLM.from_pretrained(FOLDER, backend=backend)(**inputs).logits
         error = rms(logits[shown] - exact)
         REPORT.append(f"splade-tiny, {backend}: RMS error of the logits {error:.1e}, transformers {budget:.1e}")

@@ -42,7 +42,7 @@ def eager(folder: Path) -> transformers.BertModel:
     return transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
 
 
-@pytest.fixture(params=["numba", "numpy"])
+@pytest.fixture(params=["kernels", "numpy"])
 def prepared(folder: Path, request: pytest.FixtureRequest) -> BertModel:
     return BertModel.from_pretrained(folder, backend=request.param)
 

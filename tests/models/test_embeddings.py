@@ -111,7 +111,7 @@ def test_layer_norm_refuses(model: BertModel, x: Any, error: type[Exception], wo
         model.embeddings.LayerNorm(x)
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_the_steps_by_hand_give_the_first_hidden_state_bit_for_bit(folder: Path, backend: str) -> None:
     model = BertModel.from_pretrained(folder, backend=backend)
     e = model.embeddings

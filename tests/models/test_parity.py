@@ -36,7 +36,7 @@ from tests.support.model_calls import (
 # --- equal to transformers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 @pytest.mark.parametrize("call", CALLS)
 def test_every_hidden_state_and_the_pooler_equal_transformers(
     folder: Path, theirs: transformers.BertModel, backend: str, call: str
@@ -107,7 +107,7 @@ def test_left_padding_equals_right_padding_if_positions_are_given(model: BertMod
         np.testing.assert_array_equal(a[RIGHT == 1], b[LEFT == 1])
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_many_steps_with_rows_of_all_lengths_equal_single_runs(folder: Path, backend: str) -> None:
     model = BertModel.from_pretrained(folder, backend=backend)
     lengths = RANDOM.integers(0, P + 1, size=90)

@@ -27,7 +27,7 @@ def test_nothing_is_wrong_in_a_right_port(subject: Subject, record: Any) -> None
         assert wrong_names(subject, simulate(subject.model, subject.inputs, order, record=record)) == []
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_nothing_is_wrong_in_our_own_ops(subject: Subject, subject_folder: Path, backend: str) -> None:
     """Hidden places hold zeros in a trace, and the replay does not read them as values."""
     trace = BertModel.from_pretrained(subject_folder, backend=backend).trace(**subject.inputs)

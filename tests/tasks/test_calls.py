@@ -53,7 +53,7 @@ def test_a_name_a_folder_and_a_loaded_model(task: str, folder_for: FolderFor, ou
         minibert.pipeline(task, str(folder)),
         minibert.pipeline(task=task, model=kind.from_pretrained(folder), tokenizer=tokenizer),
         minibert.pipeline(task, kind.from_pretrained(folder, return_dict=True), tokenizer=str(folder), **arguments),
-        minibert.pipeline(task, folder, tokenizer=tokenizer, backend="numba", num_threads=1, batch_size=2),
+        minibert.pipeline(task, folder, tokenizer=tokenizer, backend="kernels", num_threads=1, batch_size=2),
     ):
         assert isinstance(pipe, TaskPipeline)
         assert (pipe.task, type(pipe.model), str(pipe.device)) == (task, kind, "cpu")

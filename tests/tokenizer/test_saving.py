@@ -17,7 +17,7 @@ from tests.support.tokenizer_files import AWKWARD_TEXTS, SPECIALS, WORDS, flags,
 IDS = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_a_saved_model_is_the_same_model(small_folder: Path, tmp_path: Path, backend: str) -> None:
     model = BertModel.from_pretrained(small_folder, backend=backend)
     model.save_pretrained(tmp_path / "new" / "copy", safe_serialization=True)

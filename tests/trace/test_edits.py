@@ -228,7 +228,7 @@ def clean(model: BertModel) -> Trace:
 OTHER = {**INPUTS, "input_ids": RANDOM.integers(90, size=(B, S))}
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_patching_everything_from_the_clean_run_gives_the_clean_bits(backend: str, folder: Path) -> None:
     model = BertModel.from_pretrained(folder, backend=backend)
     clean = model.trace(**INPUTS)
@@ -243,7 +243,7 @@ def test_patching_everything_from_the_clean_run_gives_the_clean_bits(backend: st
 # --- bits that stay ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["numba", "numpy"])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
 def test_an_edit_that_changes_nothing_changes_no_bit(backend: str, folder: Path) -> None:
     model = BertModel.from_pretrained(folder, backend=backend)
     clean = model.trace(**INPUTS)

@@ -20,7 +20,7 @@ from minibert.models.bert import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, inputs_of
 from tests.support.text_data import naughty_lines, needs_data, udhr_lines
 
-BACKENDS = ("numba", "numpy")
+BACKENDS = ("kernels", "numpy")
 
 
 @pytest.fixture(scope="module")
