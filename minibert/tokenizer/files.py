@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -335,7 +336,8 @@ def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> 
 
     Each id must be used once, and must be a row of the model's word embeddings.
     """
-    vocab = dict(sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    vocab = {token: ids[token] for token in sorted(ids, key=ids.__getitem__)}
     if not vocab:
         raise ModelFormatError(f"{path} does not hold any token.")
     token, largest = next(reversed(vocab.items()))
@@ -345,10 +347,9 @@ def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> 
             f"{path} gives token {token!r} the id {largest}, but config.json has vocab_size {vocab_size}. "
             "Use the tokenizer files of this model."
         )
-    tokens: dict[int, str] = {}
-    for token, token_id in vocab.items():
-        if tokens.setdefault(token_id, token) != token:
-            raise ModelFormatError(f"{path} gives the id {token_id} to two tokens, {tokens[token_id]!r} and {token!r}.")
+    if len(set(vocab.values())) < len(vocab):
+        first, second = next(pair for pair in pairwise(vocab) if vocab[pair[0]] == vocab[pair[1]])
+        raise ModelFormatError(f"{path} gives the id {vocab[first]} to two tokens, {first!r} and {second!r}.")
     return vocab
 
 
