@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from minibert._utils.reporting import warn_caller
 from minibert.bert.config import BertConfig
@@ -13,11 +13,13 @@ from minibert.models import heads
 from minibert.models.bert import BertModel, BertPreTrainedModel
 from minibert.models.heads import BertHead
 from minibert.models.loading import find_heads, find_model
-from minibert.models.options import lists_keywords
+from minibert.models.options import FromPretrainedKwargs, lists_keywords
 
 
 @lists_keywords()
-def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> BertModel | BertHead[Any]:
+def load(
+    name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
+) -> BertModel | BertHead[Any]:
     """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
 
     The class is the one that config.json names in ``architectures`` if the checkpoint has the tensors of its head.
@@ -81,7 +83,9 @@ class AutoModel:
 
     @classmethod
     @lists_keywords()
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> Any:
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
+    ) -> Any:
         """Load a BERT model, as the `from_pretrained` of its class does; other types of models are refused by name.
 
         Raises

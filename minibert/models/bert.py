@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.inputs import pack
 from minibert.models.loading import find_model, load_weights
 from minibert.models.modules import BertEmbeddings, Embedding, Encoder, Fixed, TorchLike
-from minibert.models.options import LoadOptions, ModelOptions, Selection, lists_keywords
+from minibert.models.options import FromPretrainedKwargs, LoadOptions, ModelOptions, Selection, lists_keywords
 from minibert.models.outputs import BertModelOutput, ModelOutput, with_tensors
 from minibert.models.saving import named_arrays, save_model
 from minibert.models.shared_weights import is_mapped
@@ -205,7 +205,9 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
 
     @classmethod
     @lists_keywords()
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> Self:
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
+    ) -> Self:
         """Load a model from a folder, the hub's cache, or the hub.
 
         Parameters

@@ -1,4 +1,4 @@
-"""The options of loading: their choices, and the object that holds them.
+"""The options of loading: their choices, the object that holds them, and the keywords of the constructors.
 
 A public constructor takes ``**keywords``, splits them once with `LoadOptions.split`, and gives the object to everything
 below. This module imports the standard library only, so that the command line can read the choices from it.
@@ -8,7 +8,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, get_args
 
 if TYPE_CHECKING:
     from minibert.bert.config import BertConfig
@@ -80,6 +80,39 @@ class ModelOptions(LoadOptions):
     def of(cls, options: LoadOptions | None, keywords: Mapping[str, Any]) -> Self:
         """Return `options` with the values in `keywords` replacing theirs."""
         return cls(**{**vars(options or cls()), **keywords})
+
+
+class LoadKwargs(TypedDict, total=False):
+    """The keywords that all constructors of models have."""
+
+    revision: str | None
+    token: str | bool | None
+    local_files_only: bool
+    backend: Backend | Literal["torch"] | None  # "torch" is of sentence-transformers; its classes take it as None
+    num_threads: int | None
+    compute_type: ComputeType | None
+    shared_weights: bool | None
+
+
+class FromPretrainedKwargs(LoadKwargs, total=False):
+    """The keywords of `BertModel.from_pretrained`, and the keywords of transformers for type checkers."""
+
+    cache_dir: str | os.PathLike[str] | None
+    subfolder: str
+    config: "BertConfig | None"
+    output_hidden_states: Selection | None
+    output_attentions: Selection
+    add_pooling_layer: bool
+    return_dict: bool
+    pretrained_model_name_or_path: str | os.PathLike[str]
+    trust_remote_code: bool | None
+    torch_dtype: object
+    dtype: object
+    attn_implementation: str | None
+    device_map: object
+    use_safetensors: bool | None
+    low_cpu_mem_usage: object
+    num_labels: int
 
 
 def lists_keywords(names: Iterable[str] = tuple(ModelOptions.__dataclass_fields__)) -> Callable[[_Function], _Function]:

@@ -35,7 +35,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
 from minibert.models.modules import TorchLike
-from minibert.models.options import LoadOptions
+from minibert.models.options import LoadKwargs, LoadOptions
 from minibert.models.saving import write_safetensors
 from minibert.sentence.modules import Module, check_modules, list_modules
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
@@ -44,6 +44,23 @@ from minibert.tokenizer.encodings import TokenizedBatch
 from minibert.tokenizer.texts import checked_texts
 from minibert.tokenizer.windows import TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
+
+
+class LoadKeywords(LoadKwargs, total=False):
+    """The keywords that all three constructors take; `SentenceTransformer` describes them."""
+
+    prompts: Mapping[str, str] | str | None
+    default_prompt_name: str | None
+    cache_folder: str | os.PathLike[str] | None
+    device: object
+    modules: None
+    trust_remote_code: bool
+    model_kwargs: Mapping[str, Any] | None
+    processor_kwargs: Mapping[str, Any] | None
+    tokenizer_kwargs: Mapping[str, Any] | None
+    config_kwargs: Mapping[str, Any] | None
+    model_card_data: Any
+    use_auth_token: str | bool | None
 
 
 class SavedModule(NamedTuple):

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,16 @@ from minibert.sentence.encoding import (
     make_recipe,
     sentence_width,
 )
-from minibert.sentence.model import HOME, SavedModule, VectorModel, check_iterable, in_kind, one_of, stored_settings
+from minibert.sentence.model import (
+    HOME,
+    LoadKeywords,
+    SavedModule,
+    VectorModel,
+    check_iterable,
+    in_kind,
+    one_of,
+    stored_settings,
+)
 from minibert.sentence.modules import Module, read_pipeline
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
@@ -147,7 +156,7 @@ class SentenceTransformer(VectorModel):
         *,
         similarity_fn_name: str | SimilarityFunction | None = None,
         truncate_dim: int | None = None,
-        **load: Any,
+        **load: Unpack[LoadKeywords],
     ) -> None:
         self.truncate_dim = truncate_dim  # checked before anything is downloaded, as the next one
         self.similarity_fn_name = similarity_fn_name

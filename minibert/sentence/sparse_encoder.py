@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts
-from minibert.sentence.model import SavedModule, VectorModel, check_iterable, one_of, stored_settings
+from minibert.sentence.model import LoadKeywords, SavedModule, VectorModel, check_iterable, one_of, stored_settings
 from minibert.sentence.modules import Module, read_config
 from minibert.sentence.pooling import SpladePooling, pool_words
 from minibert.sentence.sparse_vectors import (
@@ -91,7 +91,7 @@ class SparseEncoder(VectorModel):
         *,
         similarity_fn_name: str | SimilarityFunction | None = None,
         max_active_dims: int | None = None,
-        **load: Any,
+        **load: Unpack[LoadKeywords],
     ) -> None:
         self.similarity_fn_name = similarity_fn_name  # checked before anything is downloaded, as the next one
         self.max_active_dims = max_active_dims
