@@ -196,7 +196,7 @@ def calls(folder: Path) -> list[Call]:
         "record": "pooler", "index": 1, "name": "pooler", "key": "pooler", "layer": 0,
         "embeddings": matrix, "embeddings1": matrix, "embeddings2": matrix, "a": matrix, "b": matrix[::-1],
         "query_embeddings": many, "corpus_embeddings": many, "query_chunk_size": 7, "corpus_chunk_size": 9,
-        "start": 0, "end": 5, "how": "mean", "i": 1, "width": 5, "truncate_dim": 3, "progress": None,
+        "start": 0, "end": 5, "how": "mean", "i": 1, "char": 1, "width": 5, "truncate_dim": 3, "progress": None,
         "tokens": ["a", "cat"], "ids": [2, 8], "token_ids": [2, 8, 3], "sequences": [[2, 8, 3]], "max_length": 8,
         "input": texts,
     })  # fmt: skip
@@ -251,8 +251,8 @@ def calls(folder: Path) -> list[Call]:
     for name in ("padding_side", "truncation_side"):
         change = setting(tokenizer, name, lambda one: one(texts, padding=True, truncation=True, max_length=8))
         add(f"tokenizer.{name} =", change, value="left")
-    for name in ("tokens", "word_ids", "sequence_ids"):
-        add(f"batch.{name}", getattr(batch, name))
+    for name in ("tokens", "word_ids", "sequence_ids", "char_to_token", "token_to_chars"):
+        add(f"batch.{name}", getattr(batch, name), **{"token": 1} if name == "token_to_chars" else {})
 
     def used(one: SentenceTransformer) -> Any:
         return one.encode_query(texts), one.encode(texts), one.get_embedding_dimension(), repr(one)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, KeysView, MutableMapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -260,6 +260,13 @@ def _windows(positions: Int64Array, length: int, side: str, stride: int, overflo
 # --- a batch of encodings ---------------------------------------------------------------------------------------------
 
 
+class CharSpan(NamedTuple):
+    """The index of the first character of a span, and of the character after its last one."""
+
+    start: int
+    end: int
+
+
 class TokenizedBatch(MutableMapping[str, Any]):
     """The result of a tokenizer: names -> lists, int64 arrays or tensors, ready for ``model(**inputs)``.
 
@@ -373,6 +380,34 @@ class TokenizedBatch(MutableMapping[str, Any]):
     def sequence_ids(self, i: int = 0) -> list[int | None]:
         """Return the text index of each token of row i; list of S int, None for special tokens and padding."""
         return self._padded(i, self._encoding(i).sequence_ids, None)
+
+    def char_to_token(self, i: int, char: int | None = None, sequence: int = 0) -> int | None:
+        """Return the index in row i of the token that holds a character; None if no token holds it.
+
+        With `sequence` 1 the character is one of the second text of a pair. No token holds a space, or a character that
+        was truncated. ``char_to_token(char)`` is that of row 0, as in transformers.
+        """
+        i, char = (0, i) if char is None else (i, char)
+        char, sequence = check_int("char", char), check_int("sequence", sequence, 0, 1)
+        encoding = self._encoding(i)
+        rows = zip(encoding.offsets.tolist(), encoding.sequence_ids, strict=True)
+        for token, ((start, end), text) in enumerate(rows, self._spans[i].start):
+            if text == sequence and start <= char < end:
+                return token
+        return None
+
+    def token_to_chars(self, i: int, token: int | None = None) -> CharSpan | None:
+        """Return the index of a token's first character and the one after its last; None for padding, [CLS], [SEP].
+
+        ``token_to_chars(token)`` is that of row 0, as in transformers.
+        """
+        i, token = (0, i) if token is None else (i, token)
+        sequences = self.sequence_ids(i)
+        if not -len(sequences) <= check_int("token", token) < len(sequences):
+            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}.")
+        if sequences[token] is None:
+            return None
+        return CharSpan(*self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token])
 
     def _encoding(self, i: int) -> Encoding:
         if not -len(self.encodings) <= check_int("i", i) < len(self.encodings):

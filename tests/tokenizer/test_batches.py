@@ -27,9 +27,11 @@ def test_a_batch_is_a_mapping_of_int64_arrays(tokenizer: BertTokenizer) -> None:
     with pytest.raises(AttributeError, match=r"token_types.*holds input_ids"):
         _ = inputs.token_types
     assert inputs.tokens(-1)[2] == inputs.tokens(1)[2] == ","
-    for call in (lambda: inputs.tokens(2), lambda: inputs.word_ids(-3)):
+    for call in (lambda: inputs.tokens(2), lambda: inputs.word_ids(-3), lambda: inputs.char_to_token(2, 0)):
         with pytest.raises(ValueError, match="the batch has 2 rows"):
             call()
+    with pytest.raises(ValueError, match="row 0 has 6 tokens"):
+        inputs.token_to_chars(0, 6)
     assert list(tokenizer("a", return_token_type_ids=False, return_attention_mask=False)) == ["input_ids"]
 
 

@@ -179,6 +179,23 @@ def test_words_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any
         assert mine["input_ids"] == reference["input_ids"]
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_character_positions_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any, side: str) -> None:
+    options = {"padding": True, "truncation": True, "max_length": 40, "padding_side": side}
+    texts = (AWKWARD_TEXTS, AWKWARD_TEXTS[::-1])
+    for batch in (texts, texts[:1]):
+        ours, theirs = tokenizer(*batch, **options), their_tokenizer(*batch, **options)
+        for row, of_row in enumerate(zip(*batch, strict=True)):
+            for sequence, text in enumerate(of_row):
+                for char in range(min(len(text), 60)):
+                    assert ours.char_to_token(row, char, sequence) == theirs.char_to_token(row, char, sequence)
+            for token in range(len(ours["input_ids"][0])):
+                assert repr(ours.token_to_chars(row, token)) == repr(theirs.token_to_chars(row, token))
+    ours, theirs = tokenizer("a cat"), their_tokenizer("a cat")  # the row may be left out
+    assert [ours.char_to_token(i) for i in range(9)] == [theirs.char_to_token(i) for i in range(9)]
+    assert ours.token_to_chars(2) == theirs.token_to_chars(2) == (2, 5)
+
+
 def test_decoding_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     sequences = [their_tokenizer.encode(text, truncation=True) for text in AWKWARD_TEXTS]
     sequences += np.random.default_rng(3).integers(0, 30522, size=(50, 40)).tolist()
