@@ -301,7 +301,7 @@ def calls(folder: Path) -> list[Call]:
     add("transform", MinibertTransformer(folder, backend="numpy", truncation="silent").transform, X=texts)
     chroma = ChromaEmbeddingFunction(folder, backend="numpy")
     old = chroma.get_config()
-    found.methods(chroma, "validate_config_update", config=old)
+    found.methods(chroma, "", config=old, old_config=old, new_config=old)
     add("LangChainEmbeddings", LangChainEmbeddings, model=sentences)
     found.methods(LangChainEmbeddings(sentences), "aembed_documents aembed_query")
     return found

@@ -71,7 +71,16 @@ class ChromaEmbeddingFunction:
         return ChromaEmbeddingFunction(**config)
 
     def validate_config_update(self, old_config: Mapping[str, Any], new_config: Mapping[str, Any]) -> None:
-        """Raise a ValueError if the new configuration differs from the one with which a collection was made."""
+        """Raise a ValueError if the new configuration differs from the one with which a collection was made.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is not a configuration; or the two differ.
+        """
+        for argument, config in (("old_config", old_config), ("new_config", new_config)):
+            if not isinstance(config, Mapping) or not all(isinstance(name, str) for name in config):
+                raise TypeError(f"{argument}={brief(config)}; expected a dict of names to values.")
         other = sorted(name for name in {*old_config, *new_config} if old_config.get(name) != new_config.get(name))
         if other:
             raise ValueError(

@@ -300,6 +300,8 @@ class Edits:
         self._targets: dict[str, Target] = {}
         self._columns = [np.flatnonzero(row) for row in batch.mask]
         for pattern, value in (edit or {}).items():
+            if not isinstance(pattern, str):
+                raise TypeError(f"edit holds the name {brief(pattern)}; expected a str: {{'pooler': Edit.zero()}}.")
             if not any(mark in pattern for mark in "*?[") and names.resolve(pattern)[1]:
                 raise ValueError(f"{pattern} has another shape than {names.resolve(pattern)[0]}; edit the latter.")
             one = as_edit(pattern, value)
