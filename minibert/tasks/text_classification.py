@@ -89,6 +89,9 @@ class TextClassificationPipeline(TaskPipeline):
     def _check_input(self, value: Any, name: str, options: TextClassificationOptions) -> tuple[str, str | None]:
         if isinstance(value, str):
             return check_text(value, name), None
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list) and len(value[0]) == 2:
+            first, second = value[0]  # an old form of pairs, which transformers takes too
+            return check_text(first, f"{name}[0][0]"), check_text(second, f"{name}[0][1]")
         if not isinstance(value, Mapping):
             raise TypeError(
                 f"{name} is {shown(value)}; expected a str, or a dict with 'text' and 'text_pair' for two texts."

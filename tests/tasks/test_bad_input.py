@@ -67,7 +67,7 @@ CASES: list[tuple[str, dict[str, Any], Refused]] = [
         {"inputs": TEXT},
         {
             ("inputs", ValueError): ({"text_pair": TEXT}, {}, {"text": TEXT, "label": 1}),
-            ("inputs", TypeError): ({"text": TEXT, "text_pair": None}, [[TEXT, TEXT]], [[TEXT]]),
+            ("inputs", TypeError): ({"text": TEXT, "text_pair": None}, [[TEXT, TEXT]], [[TEXT]], [[[TEXT, 3]]]),
             ("top_k", ValueError): (0,),
             ("top_k", TypeError): ("",),
             ("function_to_apply", ValueError): ("relu", 3),

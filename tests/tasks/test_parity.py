@@ -112,6 +112,9 @@ def test_text_classification(vocabulary: str, arguments: dict[str, Any], pipes: 
     check("text-classification", both, texts, arguments, counted)
     pairs = [{"text": a, "text_pair": b} for a, b in zip(texts[::3], texts[1::3], strict=False)]
     check("text-classification", both, pairs, arguments, counted)
+    old_pairs = [[[a, b]] for a, b in zip(texts[:2], texts[2:4], strict=True)]
+    found, expected = both[0](old_pairs, **arguments), run_theirs(both[1], old_pairs, **arguments)
+    assert difference(found, expected) is None
 
 
 @pytest.mark.parametrize(

@@ -413,6 +413,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     ({"layer*.probs": Edit.zero()}, ValueError, r"layer\*.probs"),
     ({"blocks.0.attn.hook_q": Edit.zero()}, ValueError, "hook_q has another shape"),
     ([("pooler", Edit.zero())], TypeError, "edit="),
+    ({3: Edit.zero()}, TypeError, "edit holds the name 3"),
     ({"pooler": Edit.zero}, TypeError, "Edit.zero"),
     ({"pooler": Edit.add([1, 2], features=[3, 3])}, ValueError, "array"),
     ({"pooler": "zero"}, TypeError, "pooler"),
