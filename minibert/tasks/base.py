@@ -192,6 +192,12 @@ class TaskPipeline:
 
     torch_dtype = dtype
 
+    @property
+    def compute_type(self) -> str:
+        """The type of numbers that the encoder multiplies; see `BertModel.compute_type`."""
+        found: str = self.model.compute_type
+        return found
+
     def __call__(self, *inputs: Any, **arguments: Any) -> Any:
         """Compute the answers; each task has its own arguments."""
         raise NotImplementedError
