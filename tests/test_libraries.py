@@ -221,6 +221,10 @@ def test_amx_is_used_for_low_precision_if_the_system_allows_it(monkeypatch: pyte
         asked.clear()
         assert libraries.level_of.__wrapped__("float32").name == "x86-64-vnni"
         assert not asked, "from then on Linux refuses small stacks for signals, also to other libraries"
+    del usable["x86-64-vnni"]
+    assert libraries.level_of.__wrapped__("float32").name == "x86-64-amx"
+    with pytest.raises(ImportError, match="refuses AMX to this process, and x86-64-vnni was not built"):
+        libraries.level_of.__wrapped__("int8")
 
 
 @pytest.mark.skipif("x86-64" not in libraries.libraries(), reason="the lowest level of x86-64 was not built")

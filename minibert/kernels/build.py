@@ -95,6 +95,7 @@ def build(root: Path, folder: Path) -> list[Path]:
     """
     sys.path.insert(0, str(root))
     try:
+        # An import of minibert.kernels needs a level, and there is no library yet that could say which one fits.
         os.environ["MINIBERT_COMPILED_LEVEL"] = "x86-64" if platform.machine() in ("x86_64", "AMD64") else "arm64"
         from minibert.kernels import libraries
 

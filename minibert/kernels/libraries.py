@@ -248,12 +248,15 @@ def level_of(compute_type: str) -> Level:
     Raises
     ------
     ImportError
-        The library of this processor does not have the compute type.
+        The library of this processor does not have the compute type, or needs AMX, which the system refuses.
     """
     chosen = level()
     lesser = _WITHOUT_TILES.get(chosen.name)
-    if lesser in usable_levels() and (compute_type == "float32" or not may_use_tiles()):
-        chosen = usable_levels()[lesser]
+    if lesser and (compute_type == "float32" or not may_use_tiles()):
+        if lesser in usable_levels():
+            chosen = usable_levels()[lesser]
+        elif compute_type != "float32":  # which does not use the matrices in any library
+            raise ImportError(f"the system refuses AMX to this process, and {lesser} was not built")
     if compute_type not in chosen.compute_types:
         raise ImportError(f"the level {chosen.name} does not have kernels for compute_type={compute_type!r}")
     return chosen

@@ -30,7 +30,7 @@ from minibert.bert.low_precision import FORMATS, FORMATS_OF, Format
 from minibert.kernels.libraries import Level, level, level_of
 
 LEVEL = level()
-"""The level of this process, for float32 also if it has AMX."""
+"""The level of this process. Its registers are those of all compute types, also of float32, which does not use AMX."""
 
 WIDTH = 16
 """The number of lanes of a vector; a lane is one number of it. It is the same on every processor (see simd.py)."""
