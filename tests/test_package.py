@@ -56,7 +56,7 @@ HOMES = {
     "scipy": {"sentence", "vectors"},
     "faiss": {"index", "vectors"},
     "usearch": {"index", "vectors"},
-    **{key: {"serving"} for key in ("msgspec", "orjson", "prometheus_client", "starlette", "uvicorn")},
+    **{key: {"serving"} for key in ("msgspec", "orjson", "prometheus_client", "uvicorn")},
 }
 REQUIRED = {"numpy", "safetensors", "tokenizers", "huggingface_hub"}
 

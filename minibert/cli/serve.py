@@ -15,31 +15,17 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli.options import add_compute_type, add_shared_weights, add_verb, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
-from minibert.serving.settings import Settings, Truncation
+from minibert.serving.settings import ApiKeys, Settings, Truncation
 
 _ENVIRONMENT = "MINIBERT_SERVE_"
 # Kubernetes sets these in each container if one of its services has the name minibert-serve.
 _OF_KUBERNETES = re.compile(_ENVIRONMENT + r"(SERVICE_(HOST|PORT.*)|PORT_\d+_.*)")
 _YES, _NO = ("1", "true", "yes"), ("", "0", "false", "no")
-_LIBRARIES = ("uvicorn", "httptools", "starlette", "msgspec", "orjson", "prometheus-client")
+_LIBRARIES = ("uvicorn", "httptools", "msgspec", "orjson", "prometheus-client")
 
 
 def _several(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
-
-
-def _delay(text: str) -> float:
-    return 0.0 if text in ("0", "0.0") else _seconds(text)
 
 
 _HELP = f"""serve: answer requests for vectors and scores over HTTP
@@ -65,10 +51,10 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
     --max-inflight-bytes N = {Settings.max_inflight_bytes}: bytes of all requests and answers in flight
     --request-timeout SECONDS = {Settings.request_timeout}: from a request to its answer
     --body-timeout SECONDS = {Settings.body_timeout}: in which the head of a request must arrive, and then its body
-    --send-timeout SECONDS = 60.0: in which a client must read some of its answer
-    --shutdown-timeout SECONDS = 30.0: for the requests that have begun when the service ends
+    --send-timeout SECONDS = {Settings.send_timeout}: in which a client must read some of its answer
+    --shutdown-timeout SECONDS = {Settings.shutdown_timeout}: for the requests that have begun when the service ends
     --drain-delay SECONDS = 0: of usual answers after SIGTERM, while /readyz says 503
-    --metrics-namespace NAME = minibert: beginning of the names in /metrics
+    --metrics-namespace NAME = {Settings.metrics_namespace}: beginning of the names in /metrics
     --api-key KEY: keys, separated by commas; a request must have one of them in its header Authorization. Other users
         of the machine can see the arguments of a program: better use MINIBERT_SERVE_API_KEY or a file
     --api-key-file FILE: a file with a key per line, which is read again at SIGHUP
@@ -78,9 +64,8 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    types: dict[str, Any] = {"port": natural, "api_key": _several, "drain_delay": _delay}
-    names = re.findall(r"--([\w-]+) SECONDS", _HELP)
-    types = {**{name.replace("-", "_"): _seconds for name in names}, **types}
+    types: dict[str, Any] = {"port": natural, "api_key": _several}
+    types |= {name.replace("-", "_"): float for name in re.findall(r"--([\w-]+) SECONDS", _HELP)}
     serve = add_verb(verbs, _serve, _HELP, **{name: {"type": kind} for name, kind in types.items()})
     add_compute_type(serve)
     add_shared_weights(serve)
@@ -124,7 +109,6 @@ def _variables(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from minibert.serving.asgi import ApiKeys
         from minibert.serving.engine import Engine, load_served
         from minibert.serving.observability import log_requests
         from minibert.serving.server import listen, serve
@@ -162,14 +146,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         engine.warm_up()
         return engine
 
-    shown = ", ".join(served)
-    options = {name: given[name] for name in ("shutdown_timeout", "drain_delay", "send_timeout", "metrics_namespace")}
-    return serve(
-        load,
-        bound,
-        listening=lambda address: report_problem(f"loading {shown}, listening on {address}"),
-        started=lambda address: report_problem(f"serving {shown} on {address}"),
-        head_timeout=arguments.body_timeout,
-        keys=keys,
-        **options,
-    )
+    def announce(ready: bool, address: str) -> None:
+        shown = ", ".join(served)
+        report_problem(f"serving {shown} on {address}" if ready else f"loading {shown}, listening on {address}")
+
+    return serve(load, bound, settings, keys, announce)

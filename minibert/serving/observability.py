@@ -92,13 +92,12 @@ class Metrics:
     Parameters
     ----------
     engine : Engine
-    namespace : str
-        The beginning of every name; "te" gives several of the names of text-embeddings-inference.
     """
 
-    def __init__(self, engine: Engine, namespace: str = "minibert") -> None:
-        self._engine, self._namespace = engine, namespace
-        self._registry = registry = CollectorRegistry()
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._namespace = engine, engine.settings.metrics_namespace
+        namespace, self._registry = self._namespace, CollectorRegistry()
+        registry = self._registry
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, namespace=namespace, registry=registry)
@@ -131,7 +130,7 @@ class Metrics:
         for name, served in engine.models.items():
             how = served.computation()
             models.labels(name, how["compute_type"], how["num_threads"], int(how["shared_weights"])).set(1)
-        registry.register(_EngineCollector(engine, namespace))
+        registry.register(self)
         engine.observers.append(self._observe_step)
 
     def _observe_step(self, size: int, tokens: int, seconds: float) -> None:
@@ -156,14 +155,8 @@ class Metrics:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
-
-class _EngineCollector:
-    """Reads the engine's numbers when they are asked for."""
-
-    def __init__(self, engine: Engine, namespace: str) -> None:
-        self._engine, self._namespace = engine, namespace
-
     def collect(self) -> Iterable[Metric]:
+        """Read the engine's numbers when they are asked for."""
         load, name = self._engine.load(), self._namespace
         wait = GaugeMetricFamily(f"{name}_estimated_wait_seconds", "Estimated wait of a new request", labels=["class"])
         wait.add_metric(["interactive"], load.wait_interactive)

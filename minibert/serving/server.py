@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import functools
 import gc
 import logging
 import os
@@ -24,15 +23,12 @@ from types import FrameType
 from typing import Any, cast
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from minibert._utils.files import os_reason, printable
-from minibert.serving.asgi import ApiKeys, app, path_of, refusal, request_id_of
+from minibert.serving.asgi import Receive, Reply, Scope, Send, Service, path_of, refusal, request_id_of
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG
-from minibert.serving.settings import ServiceError
+from minibert.serving.settings import ApiKeys, ServiceError, Settings
 
 if sys.platform != "win32":
     import fcntl
@@ -255,52 +251,18 @@ _current: ContextVar[Connection | None] = ContextVar("connection", default=None)
 # --- the process ---
 
 
-class _Gate:
-    """The first to see a request. While the models are loaded: 200 to /livez, and 503 to others. Then `app` answers."""
-
-    def __init__(self) -> None:
-        self.app: ASGIApp | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = _current.get()
-        if connection is None:
-            await self._answer(scope, receive, send)
-            return
-        with connection.request():
-            if connection.only_probes and scope["method"] not in ("GET", "HEAD"):
-                message = "the service has too many connections; send it again later."
-                error = ServiceError("unavailable", message, retry_after=1.0)
-                await refusal(error, scope, connection="close")(scope, receive, send)
-            else:
-                await self._answer(scope, receive, send)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.app is not None:
-            await self.app(scope, receive, send)
-        elif path_of(scope) == "/livez" and scope["method"] in ("GET", "HEAD"):
-            await Response(b"", 200, {"x-request-id": request_id_of(scope)})(scope, receive, send)
-        else:
-            error = ServiceError("unavailable", "the model is being loaded; send the request again.", retry_after=1.0)
-            await refusal(error, scope)(scope, receive, send)
-
-
 def serve(
     load: Callable[[], Engine],
     bound: socket.socket,
-    *,
-    listening: Callable[[str], object] = lambda address: None,
-    started: Callable[[str], object] = lambda address: None,
-    shutdown_timeout: float = 30.0,
-    drain_delay: float = 0.0,
-    head_timeout: float = 30.0,
-    send_timeout: float = 60.0,
-    metrics_namespace: str = "minibert",
+    settings: Settings | None = None,
     keys: ApiKeys | None = None,
+    announce: Callable[[bool, str], object] = lambda ready, address: None,
 ) -> int:
     """Answer requests until SIGTERM or SIGINT; then finish requests that have begun, and close the engine.
 
     The socket listens before the models are loaded. Until then /livez is answered with 200, and all else with 503. A
-    signal in that time ends the process at once, because a thread that loads cannot be stopped.
+    signal in that time ends the process at once, because a thread that loads cannot be stopped. A second signal does it
+    later; SIGINT does not wait for the drain delay.
 
     Parameters
     ----------
@@ -308,17 +270,13 @@ def serve(
         Returns the engine. It runs in a thread; its error ends the service and is raised here.
     bound : socket
         As `listen` returns it. It is closed at the end.
-    listening, started : callable
-        Called with the address as soon as connections are accepted, and as soon as requests are answered.
-    shutdown_timeout : float
-        Seconds for the requests that have begun. A second signal ends the process at once.
-    drain_delay : float
-        Seconds after SIGTERM in which /readyz is answered with 503, and new requests as before, so that a balancer has
-        the time to send them elsewhere. SIGINT ends the process without it.
-    head_timeout, send_timeout : float
-        As for `Connections`.
-    metrics_namespace, keys
-        As for `app`. SIGHUP reads the file of the keys again.
+    settings : Settings
+        Those of the engine.
+    keys : ApiKeys, optional
+        As for `app`. SIGHUP reads their file again.
+    announce : callable
+        Called with False and the address as soon as connections are accepted, and with True as soon as requests are
+        answered.
 
     Returns
     -------
@@ -331,38 +289,7 @@ def serve(
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     host, port = bound.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    gate = _Gate()
-    config = uvicorn.Config(
-        gate,
-        log_config=None,
-        backlog=_BACKLOG,
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        proxy_headers=False,  # the address of a client is not used
-        ws="none",
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=max(1, round(shutdown_timeout)),
-    )
-    config.load()
-    inner, connections = config.http_protocol_class, Connections(head_timeout=head_timeout, send_timeout=send_timeout)
-    config.http_protocol_class = lambda **options: Connection(connections, inner(**options))  # type: ignore[assignment]
-
-    def load_app() -> Engine:
-        engine = load()
-        gate.app = app(engine, metrics_namespace=metrics_namespace, keys=keys)
-        gc.collect()
-        gc.freeze()  # the search for garbage then leaves out what was loaded
-        return engine
-
-    def leave() -> None:
-        if isinstance(gate.app, Starlette):
-            gate.app.state.service.leaving = True
-
-    server = _Server(config)
-    server.load, server.leave, server.keys, server.drain_delay = load_app, leave, keys, drain_delay
-    server.when_listening = functools.partial(listening, address)
-    server.when_started = functools.partial(started, address)
+    server = _Server(load, settings or Settings(), keys, lambda ready: announce(ready, address))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0002)  # the engine's thread gives the lock of Python away between two ops
@@ -372,45 +299,69 @@ def serve(
         sys.setswitchinterval(before)
         gc.unfreeze()
         bound.close()
-    if server.engine is None and server.error is None:  # it is still being loaded
-        logging.shutdown()
-        os._exit(1 if server.force_exit else 0)
-    if server.error is not None:
-        raise server.error
-    assert server.engine is not None
-    began = server.asked if server.asked is not None else time.monotonic()
-    left = max(0.0, shutdown_timeout - (time.monotonic() - began))
-    finished = server.engine.close(0.0 if server.force_exit else max(left, 1.0))
-    if server.died:
-        return DIED
-    return 0 if finished and not server.force_exit and left > 0 else 1
+    return server.exit_code()
 
 
 class _Server(uvicorn.Server):
     """uvicorn's server, which loads the engine, and ends with an exit code instead of the signal that it got."""
 
-    when_listening: Callable[[], object]
-    when_started: Callable[[], object]
-    load: Callable[[], Engine]
-    leave: Callable[[], object]
-    keys: ApiKeys | None
-    drain_delay: float
-    engine: Engine | None = None
-    error: BaseException | None = None
-    died = False
-    asked: float | None = None
-    """When the requests that have begun began to be the last ones; None before a signal."""
+    def __init__(
+        self, load: Callable[[], Engine], settings: Settings, keys: ApiKeys | None, announce: Callable[[bool], object]
+    ) -> None:
+        config = uvicorn.Config(
+            self._answer,
+            interface="asgi3",
+            log_config=None,
+            backlog=_BACKLOG,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            proxy_headers=False,  # the address of a client is not used
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
+        )
+        config.load()
+        inner = config.http_protocol_class
+        connections = Connections(head_timeout=settings.body_timeout, send_timeout=settings.send_timeout)
+        config.http_protocol_class = lambda **options: Connection(connections, inner(**options))  # type: ignore[assignment]
+        super().__init__(config)
+        self._load, self._settings, self._keys, self._announce = load, settings, keys, announce
+        self._service: Service | None = None
+        self._error: BaseException | None = None
+        self._died = False
+        self._asked: float | None = None
+        """When the requests that have begun began to be the last ones; None before a signal."""
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. While the models are loaded, /livez gets 200, and others 503."""
+        connection = _current.get()
+        with contextlib.nullcontext() if connection is None else connection.request():
+            probe = scope["method"] in ("GET", "HEAD")
+            if connection is not None and connection.only_probes and not probe:
+                message = "the service has too many connections; send it again later."
+                error = ServiceError("unavailable", message, retry_after=1.0)
+                await refusal(error, scope, connection="close").send(send)
+            elif self._service is not None:
+                await self._service(scope, receive, send)
+            elif probe and path_of(scope) == "/livez":
+                await Reply(200, b"", {"x-request-id": request_id_of(scope)}).send(send)
+            else:
+                message = "the model is being loaded; send the request again."
+                await refusal(ServiceError("unavailable", message, retry_after=1.0), scope).send(send)
 
     def _run_load(self) -> None:
         try:
-            self.engine = self.load()
+            self._service = Service(self._load(), self._keys)
+            gc.collect()
+            gc.freeze()  # the search for garbage then leaves out what was loaded
         except BaseException as error:  # it is raised where the service was started
-            self.error = error
+            self._error = error
 
     async def main_loop(self) -> None:
         loader = threading.Thread(target=self._run_load, name="minibert-load", daemon=True)
         loader.start()
-        self.when_listening()
+        self._announce(False)
         watch = asyncio.ensure_future(self._watch(loader))
         try:
             await super().main_loop()
@@ -421,19 +372,19 @@ class _Server(uvicorn.Server):
         """Say when the engine is there; end the process if it has stopped, because nothing would be answered."""
         while loader.is_alive():
             await asyncio.sleep(0.02)
-        if self.engine is not None:
-            self.when_started()
-            while not self.engine.has_died:
+        if self._service is not None:
+            self._announce(True)
+            while not self._service.engine.has_died:
                 await asyncio.sleep(0.2)
-                if self.asked is not None and time.monotonic() >= self.asked:
+                if self._asked is not None and time.monotonic() >= self._asked:
                     self.should_exit = True
-            self.died = True
+            self._died = True
         self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         signals: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.handle_exit)
-        if self.keys is not None and hasattr(signal, "SIGHUP"):
+        if self._keys is not None and hasattr(signal, "SIGHUP"):
             signals[signal.SIGHUP] = self._read_keys
         before = [signal.signal(number, handler) for number, handler in signals.items()]
         try:
@@ -443,18 +394,34 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.asked is not None
-        self.leave()
-        at_once = self.force_exit or sig != signal.SIGTERM or self.engine is None
-        delay = 0.0 if at_once else self.drain_delay
-        self.asked = time.monotonic() + delay
+        self.force_exit = self._asked is not None
+        delay = 0.0
+        if self._service is not None:
+            self._service.leaving = True
+            if sig == signal.SIGTERM and not self.force_exit:
+                delay = self._settings.drain_delay
+        self._asked = time.monotonic() + delay
         self.should_exit = not delay
 
     def _read_keys(self, sig: int, frame: FrameType | None) -> None:
-        assert self.keys is not None
+        assert self._keys is not None
         try:
-            self.keys.reload()
+            self._keys.reload()
         except (OSError, ValueError) as error:
             LOG.error("the keys stay as they were: %s", error)
         else:
-            LOG.info("the keys were read again; there are %d", len(self.keys))
+            LOG.info("the keys were read again; there are %d", len(self._keys))
+
+    def exit_code(self) -> int:
+        """Close the engine and return the exit code of the process; raise the error of loading."""
+        if self._error is not None:
+            raise self._error
+        if self._service is None:  # it is still being loaded
+            logging.shutdown()
+            os._exit(1 if self.force_exit else 0)
+        began = self._asked if self._asked is not None else time.monotonic()
+        left = max(0.0, self._settings.shutdown_timeout - (time.monotonic() - began))
+        finished = self._service.engine.close(0.0 if self.force_exit else max(left, 1.0))
+        if self._died:
+            return DIED
+        return 0 if finished and not self.force_exit and left > 0 else 1

@@ -1,10 +1,15 @@
-"""The limits of the service, and its error: a message, and a kind that each protocol turns into a status."""
+"""The limits and keys of the service, and its error: a message, and a kind that a protocol turns into a status."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
 from typing import Literal, get_args
 
+from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_choice, check_int
 
 # The first ones are the client's errors; "failed" is ours.
@@ -49,6 +54,7 @@ GRACE = 0.2
 been stopped or busy meanwhile."""
 
 _FOREVER = 1e9  # seconds
+_MOST_KEY_BYTES = 2**20  # of the file of keys
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,14 +79,23 @@ class Settings:
         The prompt of requests that name none; default: the model's.
     request_timeout, body_timeout : float
         Seconds from the body's end to the answer, and from the first byte of the body to the last.
+    send_timeout : float
+        Seconds in which a client must read some of its answer.
+    shutdown_timeout : float
+        Seconds for the requests that have begun when the service ends.
+    drain_delay : float
+        Seconds after SIGTERM in which /readyz is answered with 503, and new requests as before, so that a balancer has
+        the time to send them elsewhere; it may be 0.
     any_model_name : bool
         Answer requests for unknown models with the first model, instead of 404.
+    metrics_namespace : str
+        The beginning of the names in /metrics; "te" gives several of the names of text-embeddings-inference.
 
     Raises
     ------
     TypeError, ValueError
-        A time is not a number of seconds above 0, a limit is not an int of at least 1, or `truncation` is not among
-        those above.
+        A time is not a number of seconds above 0, a limit is not an int of at least 1, `truncation` is not among those
+        above, or the namespace has another character than letters, digits and "_".
     """
 
     step_seconds: float = 0.05
@@ -93,13 +108,93 @@ class Settings:
     default_prompt_name: str | None = None
     request_timeout: float = 600.0
     body_timeout: float = 30.0
+    send_timeout: float = 60.0
+    shutdown_timeout: float = 30.0
+    drain_delay: float = 0.0
     any_model_name: bool = False
+    metrics_namespace: str = "minibert"
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type == "int":
                 check_int(field.name, value, 1)
-            elif field.type == "float" and not 0 < value < _FOREVER:  # NaN is refused, too
+            elif field.type == "float" and value != field.default and not 0 < value < _FOREVER:  # NaN is refused, too
                 raise ValueError(f"{field.name}={brief(value)}; expected a number of seconds above 0, less than 10**9.")
         check_choice("truncation", self.truncation, get_args(Truncation))
+        name = self.metrics_namespace
+        if not re.fullmatch(r"[a-zA-Z_]\w*", name, re.ASCII):
+            raise ValueError(
+                f"metrics_namespace={brief(name)}; expected letters, digits and _, and no digit at the start."
+            )
+
+
+class ApiKeys:
+    """Keys from the command line and from a file; a request must have one of them.
+
+    Parameters
+    ----------
+    keys : sequence of str
+    path : str, optional
+        A file with a key per line. Blank lines, and lines that begin with "#", are not keys.
+
+    Raises
+    ------
+    TypeError
+        `keys` is a str, or bytes.
+    ValueError
+        A key is empty, or has a space or a control character; there is no key; or the file is not text.
+    OSError
+        The file cannot be read.
+    """
+
+    def __init__(self, keys: Sequence[str] = (), path: str | None = None) -> None:
+        if isinstance(keys, str | bytes):  # each of its letters would open the service
+            raise TypeError(f"keys is a {type(keys).__name__}; expected a sequence of str, such as [key].")
+        self._given, self._path = [_digest(key, "a key") for key in keys], path
+        self.reload()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def reload(self) -> None:
+        """Read the file again. If that fails, the keys stay as they were, and the error is raised."""
+        digests = self._given + ([] if self._path is None else _keys_in(self._path))
+        if not digests:
+            raise ValueError(f"{printable(self._path)} has no key; write a key per line." if self._path else "no keys.")
+        self._digests = digests
+
+    def accept(self, authorization: bytes) -> bool:
+        """Return whether the header Authorization has a valid key, as ``Bearer KEY`` or as the key alone.
+
+        All keys are compared, by their digests and in constant time, so that the time tells nothing about them.
+        """
+        scheme, _, rest = authorization.strip().partition(b" ")
+        given = hashlib.sha256(rest.strip() if scheme.lower() == b"bearer" else authorization.strip()).digest()
+        return sum(hmac.compare_digest(given, digest) for digest in self._digests) > 0
+
+
+def _digest(key: str, where: str) -> bytes:
+    """Return the digest of a key that a header can hold. The message of the error does not show the key."""
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise ValueError(f"{where} is empty, or has a space or another character that a key cannot have.")
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _keys_in(path: str) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MOST_KEY_BYTES + 1)
+    except OSError as error:
+        raise OSError(f"the file of keys, {printable(path)}, cannot be read: {os_reason(error)}.") from error
+    if len(content) > _MOST_KEY_BYTES:
+        raise ValueError(f"{printable(path)} has more than {_MOST_KEY_BYTES} bytes; expected a key per line.")
+    try:
+        lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise ValueError(f"{printable(path)} is not UTF-8; expected a key per line.") from None
+    return [
+        _digest(line, f"line {number} of {printable(path)}")
+        for number, line in enumerate(lines, 1)
+        if line and not line.startswith("#")
+    ]

@@ -13,9 +13,9 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from minibert import SentenceTransformer
-from minibert.serving.asgi import POSTS, ApiKeys, app
+from minibert.serving.asgi import POSTS, app
 from minibert.serving.engine import Engine
-from minibert.serving.settings import ServiceError, Settings
+from minibert.serving.settings import ApiKeys, ServiceError, Settings
 from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
 
 OPEN = ("/health", "/ping", "/readyz", "/livez", "/metrics", "/")
@@ -88,11 +88,10 @@ def test_keys_in_a_file_are_read_again(tmp_path: Path) -> None:
 
 
 def test_the_names_of_the_metrics_can_be_chosen(model: SentenceTransformer) -> None:
-    made = Engine(model)
     for namespace in ("a b", "", "1a"):
         with pytest.raises(ValueError, match="metrics_namespace"):
-            app(made, metrics_namespace=namespace)
-    with TestClient(app(made, metrics_namespace="te")) as client:
+            Settings(metrics_namespace=namespace)
+    with TestClient(app(Engine(model, settings=Settings(metrics_namespace="te")))) as client:
         assert b"te_queue_size 0.0" in client.get("/metrics").content
 
 
@@ -137,7 +136,7 @@ def test_a_request_that_takes_too_long_is_503_and_leaves_the_queue(model: Senten
             status = client.post("/embed", content=body).status_code
             assert status == {b"{": 400, b'{"inputs": "a"}': 503}.get(body, 422)
         assert engine.load().queued_jobs == 0
-        assert client.app.state.service.inflight_bytes == 0  # type: ignore[attr-defined]
+        assert client.app.inflight_bytes == 0  # type: ignore[attr-defined]
 
 
 def test_a_request_that_would_wait_too_long_is_refused_before_it_is_read(folder: Path) -> None:
@@ -177,7 +176,7 @@ def test_bodies_and_answers_in_flight_are_limited_together(model: SentenceTransf
         Engine(model, settings=Settings(max_inflight_bytes=20_000)) as engine,
         TestClient(app(engine)) as client,
     ):
-        service = client.app.state.service  # type: ignore[attr-defined]
+        service: Any = client.app
         large = {"/embed_all": {"inputs": ["word " * 60] * 5}, "/tokenize": {"inputs": "!" * 2000}}
         for path, body in large.items():
             assert client.post(path, json=body).status_code == 200  # alone, it may have more

@@ -559,7 +559,7 @@ def test_compressed_and_large_bodies_are_refused(model: SentenceTransformer) -> 
             assert response.status_code == 413
             assert "1000 bytes" in response.text
             assert client.post(path, content=iter([b"a" * 400] * 3)).status_code == 413
-        assert client.app.state.service.inflight_bytes == 0  # type: ignore[attr-defined]
+        assert client.app.inflight_bytes == 0  # type: ignore[attr-defined]
 
 
 def test_an_error_of_the_service_is_500_without_details(

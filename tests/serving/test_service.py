@@ -114,7 +114,7 @@ def test_a_prompt_that_the_model_does_not_have(capsys: pytest.CaptureFixture[str
     assert "default_prompt_name='x'; the model plain has" in err
 
 
-@pytest.mark.parametrize("library", ["starlette", "msgspec"])
+@pytest.mark.parametrize("library", ["uvicorn", "msgspec"])
 def test_a_missing_library_is_named(library: str) -> None:
     code = f"import sys; sys.modules[{library!r}] = None\nfrom minibert.cli import main\nsys.exit(main(['serve']))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)

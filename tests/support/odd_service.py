@@ -53,7 +53,6 @@ if __name__ == "__main__":
     code = serve(
         load,
         listen("127.0.0.1", 0),
-        listening=lambda address: say(f"listening on {address}"),
-        started=lambda address: say(f"serving on {address}"),
+        announce=lambda ready, address: say(f"{'serving' if ready else 'listening'} on {address}"),
     )
     sys.exit(code)
