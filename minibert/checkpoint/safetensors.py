@@ -33,15 +33,12 @@ _BITS = {
 }
 
 
-def _widen_bfloat16(stored: np.ndarray[tuple[int], np.dtype[np.uint16]]) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    return stored.astype(np.uint32) << np.uint32(16)  # a bfloat16 is the upper half of a float32
-
-
 # The dtypes that minibert reads: the NumPy dtype of a stored value, and the conversion to float32.
 _READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
     "F32": (np.dtype("<f4"), lambda stored: stored),
     "F16": (np.dtype("<f2"), lambda stored: stored.astype(np.float32)),
-    "BF16": (np.dtype("<u2"), lambda stored: _widen_bfloat16(stored).view(np.float32)),
+    # A bfloat16 is the upper half of a float32.
+    "BF16": (np.dtype("<u2"), lambda stored: (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)),
 }
 
 DTYPES = tuple(_READERS)
@@ -75,11 +72,8 @@ def open_checkpoint(files: ModelFiles) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for path in files.checkpoint():
         for tensor in read_header(path):
-            if tensor.name in tensors:
-                raise ModelFormatError(
-                    f"{tensor.name} is in two files, {tensors[tensor.name].path.name} and {path.name}."
-                )
-            tensors[tensor.name] = tensor
+            if (other := tensors.setdefault(tensor.name, tensor)) is not tensor:
+                raise ModelFormatError(f"{tensor.name} is in two files, {other.path.name} and {path.name}.")
     for name, shard in (files.index() or {}).items():
         if name not in tensors or tensors[name].path.name != shard:
             raise ModelFormatError(f"model.safetensors.index.json says {name} is in {shard}, but it is not there.")
@@ -165,31 +159,31 @@ def read_header(path: Path) -> list[StoredTensor]:
     try:
         with open(path, "rb", buffering=0) as file:
             state = file_state(file)
-            header, first = _header_bytes(file, size=state[2])
-        return _tensors_of(path, state, parse_json(header, "its header"), first)
+            if (size := state[2]) < 8:
+                raise ValueError(f"it has {size} bytes, expected at least 8")
+            if (begin := _read_exactly(file, 8)) == b"version ":
+                raise ValueError("it is a Git LFS pointer instead of the file: run `git lfs pull` in its folder")
+            length = int.from_bytes(begin, "little")
+            if length > min(size - 8, JSON_LIMIT):
+                raise ValueError(
+                    f"its header should be {length} bytes long; the file has {size}, at most {JSON_LIMIT} are allowed"
+                )
+            header = bytes(_read_exactly(file, length))
+        return _tensors_of(path, state, parse_json(header, "its header"), 8 + length)
     except (OSError, ValueError) as error:
         reason = str(error).removesuffix(".")
         raise ModelFormatError(f"{path} is not a whole safetensors file: {reason}. Fetch or copy it again.") from error
-
-
-def _header_bytes(file: BinaryIO, size: int) -> tuple[bytes, int]:
-    """Read the header of a file of `size` bytes; return it and the offset of the first tensor."""
-    if size < 8:
-        raise ValueError(f"it has {size} bytes, expected at least 8")
-    begin = _read_exactly(file, 8)
-    if begin == b"version ":
-        raise ValueError("it is a Git LFS pointer instead of the file: run `git lfs pull` in its folder")
-    length = int.from_bytes(begin, "little")
-    if length > min(size - 8, JSON_LIMIT):
-        raise ValueError(f"its header should be {length} bytes long; the file has {size}, and {JSON_LIMIT} are allowed")
-    return bytes(_read_exactly(file, length)), 8 + length
 
 
 def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> list[StoredTensor]:
     """Check that a header has known dtypes, and tensors that fill the rest of the file without gaps; list them."""
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
-    _check_metadata(header.pop("__metadata__", None))
+    metadata = header.pop("__metadata__", None)  # minibert does not use it
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values())
+    ):
+        raise ValueError(f"its __metadata__ is {brief(metadata)}; expected an object of strings")
     entries = [(name, *_entry(name, entry)) for name, entry in header.items()]
     tensors, end = [], 0
     for name, dtype, shape, begin, stop in sorted(entries, key=lambda entry: entry[3:]):
@@ -203,13 +197,6 @@ def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> 
     if first + end != state[2]:
         raise ValueError(f"it is {state[2]} bytes long, its tensors need {first + end}")
     return tensors
-
-
-def _check_metadata(metadata: object) -> None:
-    """Raise if the format does not allow this __metadata__; minibert does not use it."""
-    if metadata is None or (isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())):
-        return
-    raise ValueError(f"its __metadata__ is {brief(metadata)}; expected an object of strings")
 
 
 def _entry(name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:

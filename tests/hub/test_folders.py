@@ -27,13 +27,13 @@ BAD_FILENAMES = [
 ]
 
 
-@pytest.mark.parametrize("filename", [*BAD_FILENAMES, None, b"config.json", 3, Path("config.json")])
-def test_a_file_name_outside_the_folder_is_refused(tmp_path: Path, filename: Any) -> None:
+def test_a_file_name_outside_the_folder_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"config.json": b"{}", "model/config.json": b"{}"})
     files = locate(tmp_path / "model")
-    for method in (files.find, files.require, locate("org/name").find):
-        with pytest.raises(ModelFormatError if isinstance(filename, str) else TypeError, match="file"):
-            method(filename)
+    for filename in BAD_FILENAMES:
+        for method in (files.find, files.require, locate("org/name").find):
+            with pytest.raises(ModelFormatError, match="file"):
+                method(filename)
 
 
 def test_a_folder_finds_what_it_has(tmp_path: Path) -> None:
