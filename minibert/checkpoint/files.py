@@ -74,7 +74,7 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
     TypeError, ValueError
         The name is neither a folder nor a possible hub id, or another argument is invalid.
     """
-    name = os.fspath(name_or_path) if isinstance(name_or_path, (str, os.PathLike)) else name_or_path
+    name: Any = os.fspath(name_or_path) if isinstance(name_or_path, (str, os.PathLike)) else name_or_path
     if not isinstance(name, str) or not isinstance(subfolder, str):
         given = f"{type(name_or_path).__name__} and subfolder={type(subfolder).__name__}"
         raise TypeError(f"A model is named by a str (hub id or folder) or a Path, its subfolder by a str; got {given}.")
