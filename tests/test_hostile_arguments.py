@@ -224,7 +224,7 @@ def calls(folder: Path) -> list[Call]:
     for name, right in ("word_embeddings", [[1, 2]]), ("position_embeddings", [[1, 2]]), ("LayerNorm", np.ones((2, H))):
         vary(name, lambda table=name, *, value: getattr(model.embeddings, table)(value), value=right)
     add("to", lambda device: (model.to(device), batch.to(device), sentences.to(device)), device="cpu")
-    add("exact.forward", exact.forward, tokens=None)
+    add("exact.forward", exact.forward, **inputs, record="pooler", num_layers=None, tokens=None)
 
     def edited(name: str, edit: Any) -> Any:
         return model.trace(**inputs, edit={name: edit}, allow_noop=True)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import minibert
-from minibert.kernels import build, libraries, linker
+from minibert.kernels import build, compilation, libraries
 from minibert.kernels.libraries import LEVELS, Level
 from tests.support import outcomes
 from tests.support.outcomes import PATIENCE, ROOT
@@ -242,13 +242,15 @@ def test_the_libraries_need_nothing_and_show_their_functions_only() -> None:
     names = {"run_task", "cpuid", "xgetbv"} if libraries.MACHINE == "x86_64" else {"run_task"}
     for library in libraries.libraries().values():
         content = library.path.read_bytes()
-        _, _, _, _, _, _, table, *_, count, _ = linker._HEADER.unpack_from(content)
-        sections = [linker._SECTION.unpack_from(content, table + i * linker._SECTION.size) for i in range(count)]
+        _, _, _, _, _, _, table, *_, count, _ = compilation._HEADER.unpack_from(content)
+        sections = [
+            compilation._SECTION.unpack_from(content, table + i * compilation._SECTION.size) for i in range(count)
+        ]
         symbols, dynamic = (next(row for row in sections if row[1] == kind) for kind in (11, 6))
         strings = sections[symbols[6]]
         found = {}
-        for name, _, _, section, *_ in linker._SYMBOL.iter_unpack(content[symbols[4] : symbols[4] + symbols[5]]):
-            found[linker._text_at(content, strings[4] + name)] = section
+        for name, _, _, section, *_ in compilation._SYMBOL.iter_unpack(content[symbols[4] : symbols[4] + symbols[5]]):
+            found[compilation._text_at(content, strings[4] + name)] = section
         assert found.pop("") == 0
         assert found.keys() == names
         assert all(found.values()), "0 is the section of what is not defined"
@@ -266,7 +268,7 @@ def test_a_library_that_would_need_another_one_is_not_made() -> None:
 
     def link(text: str) -> bytes:
         module = llvm.parse_assembly(f'target triple = "{triple}"\n{text}')
-        return linker.link(machine.emit_object(module), ["f"], triple)
+        return compilation.link(machine.emit_object(module), ["f"], triple)
 
     assert link("define void @f() { ret void }").startswith(b"\x7fELF")
     with pytest.raises(ValueError, match="needs g, which is not in it"):

@@ -234,7 +234,7 @@ class BertConfig:
         if missing:
             raise ModelFormatError(
                 f"the fields {', '.join(missing)} are absent; a BERT config must state its sizes. "
-                f"Found: {', '.join(sorted(map(_field_name, fields))[:20]) or 'nothing'}."
+                f"Found: {', '.join(sorted(map(brief, fields))[:20]) or 'nothing'}."
             )
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(
@@ -363,10 +363,6 @@ def _check_labels(id2label: object) -> dict[int, str]:
             raise ModelFormatError(f"id2label names label {index} {brief(label)}; expected a text.")
         labels[index] = label if isinstance(label, str) else brief(label)
     return dict(sorted(labels.items()))
-
-
-def _field_name(name: object) -> str:
-    return name if isinstance(name, str) else brief(name)
 
 
 def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:

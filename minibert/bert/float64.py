@@ -27,7 +27,6 @@ from minibert.bert.ops import Ops
 if TYPE_CHECKING:
     from typing import Protocol, Self
 
-    from minibert.trace.names import Record
     from minibert.trace.trace import Trace
 
     class Model(Protocol):
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
         def with_ops(self, ops: Ops, dtype: type[np.float64]) -> Self:
             """Return a model with other ops."""
 
-        def trace(self, *, record: Record, **inputs: Any) -> Trace:
-            """Run the model and record the values that `record` names."""
+        def trace(self, *inputs: Any, **options: Any) -> Trace:
+            """Run the model and record values by name."""
 
 
 __all__ = ["OPS", "forward"]
@@ -46,25 +45,14 @@ __all__ = ["OPS", "forward"]
 _AT_ONCE = 1 << 16
 
 
-def forward(
-    model: Model,
-    input_ids: Any = None,
-    attention_mask: Any = None,
-    token_type_ids: Any = None,
-    position_ids: Any = None,
-    inputs_embeds: Any = None,
-    *,
-    record: Record = "*",
-    num_layers: int | None = None,
-    tokens: Any = None,
-) -> Trace:
+def forward(model: Model, *inputs: Any, **options: Any) -> Trace:
     """Run a model in float64 and keep its intermediate values by name.
 
     Parameters
     ----------
     model : BertModel, or a model with a head
         From any checkpoint and with any backend.
-    input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, record, num_layers, tokens
+    *inputs, **options
         As for `BertModel.trace`.
 
     Returns
@@ -82,16 +70,7 @@ def forward(
             f"exact.forward was given a {type(model).__name__}; expected a model of minibert: "
             "BertModel.from_pretrained(...), minibert.load(...), or the .bert of a model with a head."
         )
-    return model.with_ops(OPS, np.float64).trace(
-        input_ids=input_ids,
-        attention_mask=attention_mask,
-        token_type_ids=token_type_ids,
-        position_ids=position_ids,
-        inputs_embeds=inputs_embeds,
-        record=record,
-        num_layers=num_layers,
-        tokens=tokens,
-    )
+    return model.with_ops(OPS, np.float64).trace(*inputs, **options)
 
 
 def _gelu(x: FloatArray) -> FloatArray:

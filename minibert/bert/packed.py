@@ -57,7 +57,10 @@ class PackedBatch:
         mask.flags.writeable = False
         object.__setattr__(self, "mask", mask)
         if self.inputs_embeds is not None:
-            embeds = _as_float32_rows(self.inputs_embeds).view()
+            embeds = np.ascontiguousarray(self.inputs_embeds).view()
+            if embeds.dtype != np.float32 or embeds.ndim != 2:
+                found = f"{embeds.dtype} of shape {embeds.shape}"
+                raise ValueError(f"inputs_embeds is {found}; expected float32 of shape (T, H).")
             embeds.flags.writeable = False
             object.__setattr__(self, "inputs_embeds", embeds)
         self._check_layout()
@@ -265,13 +268,6 @@ def _private_int32(name: str, values: IntArray) -> IntArray:
         raise ValueError(f"{name} has shape {copy.shape}; expected one dimension.")
     copy.flags.writeable = False
     return copy
-
-
-def _as_float32_rows(values: FloatArray) -> FloatArray:
-    embeds = np.ascontiguousarray(values)
-    if embeds.dtype != np.float32 or embeds.ndim != 2:
-        raise ValueError(f"inputs_embeds is {embeds.dtype} of shape {embeds.shape}; expected float32 of shape (T, H).")
-    return embeds
 
 
 def _concatenate(arrays: Sequence[IntArray]) -> IntArray:

@@ -50,7 +50,6 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from minibert.bert.low_precision import BLOCK, SMALLEST, Format
 from minibert.kernels.compilation import function
@@ -63,6 +62,7 @@ from minibert.kernels.simd import (
     combine_lanes,
     floats_at,
     fma_lanes,
+    instruction,
     load_first,
     load_lanes,
     prefetch,
@@ -114,56 +114,51 @@ def _block_quantiser(words: Words) -> Any:
     planes = dot.x_bytes if dot.in_tiles else 1
     narrow = ir.VectorType(ir.IntType(8 * dot.x_bytes // planes), WIDTH)
 
-    @intrinsic
-    def quantise_block(typingctx: Any, x: Any, q: Any, s: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def halve(vectors: list[Any], combine: Any) -> Any:
-                while len(vectors) > 1:
-                    half = len(vectors) // 2
-                    vectors = [combine(*pair) for pair in zip(vectors[:half], vectors[half:], strict=True)]
-                return vectors[0]
+    @instruction(types.void(types.int64, types.int64, types.int64))
+    def quantise_block(builder: Any, x: Any, q: Any, s: Any) -> None:
+        def halve(vectors: list[Any], combine: Any) -> Any:
+            while len(vectors) > 1:
+                half = len(vectors) // 2
+                vectors = [combine(*pair) for pair in zip(vectors[:half], vectors[half:], strict=True)]
+            return vectors[0]
 
-            def size_of(group: list[Any]) -> Any:
-                """Return the bits of a group's size; compared as integers, they have the same order as the sizes."""
-                sizes = [builder.and_(builder.bitcast(x, INTS), ir.Constant(INTS, [_SIZE] * WIDTH)) for x in group]
-                most = halve(sizes, functools.partial(call_llvm, builder, f"llvm.smax.v{WIDTH}i32", INTS))
-                most = call_llvm(builder, f"llvm.vector.reduce.smax.v{WIDTH}i32", _INT, most)
-                if form.total >= form.group:
-                    return most
-                part = ir.Constant(FLOATS, [1.0 / form.total] * WIDTH)
-                lanes = halve([builder.fmul(builder.bitcast(x, FLOATS), part) for x in sizes], builder.fadd)
-                total = combine_lanes(builder, lanes, lambda builder, x, y: builder.fadd(x, y))
-                return call_llvm(builder, "llvm.smax.i32", _INT, most, builder.bitcast(total, _INT))
+        def size_of(group: list[Any]) -> Any:
+            """Return the bits of a group's size; compared as integers, they have the same order as the sizes."""
+            sizes = [builder.and_(builder.bitcast(x, INTS), ir.Constant(INTS, [_SIZE] * WIDTH)) for x in group]
+            most = halve(sizes, functools.partial(call_llvm, builder, f"llvm.smax.v{WIDTH}i32", INTS))
+            most = call_llvm(builder, f"llvm.vector.reduce.smax.v{WIDTH}i32", _INT, most)
+            if form.total >= form.group:
+                return most
+            part = ir.Constant(FLOATS, [1.0 / form.total] * WIDTH)
+            lanes = halve([builder.fmul(builder.bitcast(x, FLOATS), part) for x in sizes], builder.fadd)
+            total = combine_lanes(builder, lanes, lambda builder, x, y: builder.fadd(x, y))
+            return call_llvm(builder, "llvm.smax.i32", _INT, most, builder.bitcast(total, _INT))
 
-            x_, q_, s_ = arguments
-            vectors = [load_lanes(builder, pointer_at(builder, x_, _FLOAT, i)) for i in range(0, BLOCK, WIDTH)]
-            vectors = _turn(builder, vectors, form)
-            each = form.group // WIDTH
-            for g in range(BLOCK // form.group):
-                group = vectors[g * each : (g + 1) * each]
-                bits = size_of(group)
-                size = builder.bitcast(bits, _FLOAT)
-                nothing = builder.fcmp_ordered("<", size, _number(SMALLEST))
-                factor = builder.select(nothing, _number(0.0), builder.fdiv(_number(form.x_most), size))
-                scale = builder.fmul(size, _number(1.0 / form.x_most))
-                scale = builder.select(nothing, _number(0.0), scale)
-                is_finite = builder.icmp_signed("<", bits, ir.Constant(_INT, _INFINITY))
-                scale = builder.select(is_finite, builder.bitcast(scale, _INT), ir.Constant(_INT, _NAN))
-                builder.store(scale, pointer_at(builder, s_, _INT, g * words.scale_distance)).align = 4
-                factors, rounds = splat(builder, factor), ir.Constant(FLOATS, [_ROUNDS + dot.offset] * WIDTH)
-                for i, vector in enumerate(group):
-                    rounded = builder.bitcast(fma_lanes(builder, vector, factors, rounds), INTS)
-                    for plane in range(planes):
-                        start = g * words.group_distance * FLOAT + (plane * form.group + i * WIDTH) * (
-                            dot.x_bytes // planes
-                        )
-                        place = pointer_at(builder, q_, ir.IntType(8), start)
-                        shifted = builder.lshr(rounded, ir.Constant(INTS, [8 * plane] * WIDTH))
-                        place = builder.bitcast(place, narrow.as_pointer())
-                        builder.store(builder.trunc(shifted, narrow), place).align = 4
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64), codegen
+        vectors = [load_lanes(builder, pointer_at(builder, x, _FLOAT, i)) for i in range(0, BLOCK, WIDTH)]
+        vectors = _turn(builder, vectors, form)
+        each = form.group // WIDTH
+        for g in range(BLOCK // form.group):
+            group = vectors[g * each : (g + 1) * each]
+            bits = size_of(group)
+            size = builder.bitcast(bits, _FLOAT)
+            nothing = builder.fcmp_ordered("<", size, _number(SMALLEST))
+            factor = builder.select(nothing, _number(0.0), builder.fdiv(_number(form.x_most), size))
+            scale = builder.fmul(size, _number(1.0 / form.x_most))
+            scale = builder.select(nothing, _number(0.0), scale)
+            is_finite = builder.icmp_signed("<", bits, ir.Constant(_INT, _INFINITY))
+            scale = builder.select(is_finite, builder.bitcast(scale, _INT), ir.Constant(_INT, _NAN))
+            builder.store(scale, pointer_at(builder, s, _INT, g * words.scale_distance)).align = 4
+            factors, rounds = splat(builder, factor), ir.Constant(FLOATS, [_ROUNDS + dot.offset] * WIDTH)
+            for i, vector in enumerate(group):
+                rounded = builder.bitcast(fma_lanes(builder, vector, factors, rounds), INTS)
+                for plane in range(planes):
+                    start = g * words.group_distance * FLOAT + (plane * form.group + i * WIDTH) * (
+                        dot.x_bytes // planes
+                    )
+                    place = pointer_at(builder, q, ir.IntType(8), start)
+                    shifted = builder.lshr(rounded, ir.Constant(INTS, [8 * plane] * WIDTH))
+                    place = builder.bitcast(place, narrow.as_pointer())
+                    builder.store(builder.trunc(shifted, narrow), place).align = 4
 
     return quantise_block
 
@@ -217,35 +212,25 @@ _NUM_SUMS, _NUM_TILES = 3, 8  # the tiles of sums are the first ones
 _X, _WEIGHT = _NUM_SUMS, 5  # the first tiles of x and of the weight
 
 
-@intrinsic
-def begin_tiles(typingctx: Any, rows: Any) -> Any:
+@instruction(types.void(types.int64))
+def begin_tiles(builder: Any, rows: Any) -> None:
     """Set the number of rows of the tiles of sums and of x; tiles of the weight have 16. All rows have 64 bytes."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        memory = cgutils.alloca_once(builder, ir.ArrayType(_LONG, 8))
-        memory.align = TILE_BYTES
-        palette, unused = _LONG(1), _LONG(0)
-        widths = _LONG(sum(TILE_BYTES << 16 * tile for tile in range(4)))  # of four tiles, 16 bits each
-        of_rows = _LONG(sum(1 << 8 * tile for tile in range(_WEIGHT)))  # 8 bits each
-        of_weight = _LONG(sum(TILE_ROWS << 8 * tile for tile in range(_WEIGHT, _NUM_TILES)))
-        heights = builder.add(builder.mul(arguments[0], of_rows), of_weight)
-        for i, field in enumerate((palette, unused, widths, widths, unused, unused, heights, unused)):
-            builder.store(field, cgutils.gep_inbounds(builder, memory, 0, i))
-        call_llvm(builder, "llvm.x86.ldtilecfg", ir.VoidType(), builder.bitcast(memory, _POINTER))
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    memory = cgutils.alloca_once(builder, ir.ArrayType(_LONG, 8))
+    memory.align = TILE_BYTES
+    palette, unused = _LONG(1), _LONG(0)
+    widths = _LONG(sum(TILE_BYTES << 16 * tile for tile in range(4)))  # of four tiles, 16 bits each
+    of_rows = _LONG(sum(1 << 8 * tile for tile in range(_WEIGHT)))  # 8 bits each
+    of_weight = _LONG(sum(TILE_ROWS << 8 * tile for tile in range(_WEIGHT, _NUM_TILES)))
+    heights = builder.add(builder.mul(rows, of_rows), of_weight)
+    for i, field in enumerate((palette, unused, widths, widths, unused, unused, heights, unused)):
+        builder.store(field, cgutils.gep_inbounds(builder, memory, 0, i))
+    call_llvm(builder, "llvm.x86.ldtilecfg", ir.VoidType(), builder.bitcast(memory, _POINTER))
 
 
-@intrinsic
-def end_tiles(typingctx: Any) -> Any:
+@instruction(types.void())
+def end_tiles(builder: Any) -> None:
     """Empty all tiles."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        call_llvm(builder, "llvm.x86.tilerelease", ir.VoidType())
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    call_llvm(builder, "llvm.x86.tilerelease", ir.VoidType())
 
 
 def _group_multiplier(words: Words) -> Any:
@@ -260,42 +245,36 @@ def _group_multiplier(words: Words) -> Any:
     powers, columns = range(2 * planes - 1), range(0, _LINE, TILE_BYTES)
     at_once = max(1, _NUM_SUMS // len(powers))  # sums of this number of columns have tiles at the same time
 
-    @intrinsic
-    def multiply_group(typingctx: Any, a: Any, lda: Any, b: Any, sums: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            a_, lda_, b_, sums_ = arguments
+    @instruction(types.void(types.int64, types.int64, types.int64, types.int64))
+    def multiply_group(builder: Any, a: Any, lda: Any, b: Any, sums: Any) -> None:
+        def call(name: str, tile: int, *others: Any) -> None:
+            call_llvm(builder, f"llvm.x86.{name}", ir.VoidType(), _BYTE(tile), *others)
 
-            def call(name: str, tile: int, *others: Any) -> None:
-                call_llvm(builder, f"llvm.x86.{name}", ir.VoidType(), _BYTE(tile), *others)
+        def move(name: str, tile: int, address: Any, offset: int, stride: Any) -> None:
+            pointer = builder.inttoptr(builder.add(address, _LONG(offset)), _POINTER)
+            call(name, tile, pointer, stride)
 
-            def move(name: str, tile: int, address: Any, offset: int, stride: Any) -> None:
-                pointer = builder.inttoptr(builder.add(address, _LONG(offset)), _POINTER)
-                call(name, tile, pointer, stride)
-
-            # A tile is loaded while the one before is multiplied, so the next tile in turn is another one.
-            x_tiles, w_tiles = itertools.cycle(range(_X, _WEIGHT)), itertools.cycle(range(_WEIGHT, _NUM_TILES))
-            for first in range(0, len(columns), at_once):
-                places = list(enumerate(columns[first : first + at_once]))
-                for tile in range(len(places) * len(powers)):
-                    call("tilezero", tile)
-                for k in range(0, depth, TILE_BYTES):
-                    x = [next(x_tiles) for _ in range(planes)]
-                    for plane in range(planes):
-                        move("tileloadd64", x[plane], a_, plane * depth + k, lda_)
-                    for place, column in places:
-                        for j in range(planes):
-                            w, line = next(w_tiles), j * lines + k // FLOAT
-                            move("tileloadd64", w, b_, line * _LINE + column, _LONG(_LINE))
-                            for i in range(planes):
-                                signs = "".join("s" if plane == planes - 1 else "u" for plane in (i, j))
-                                call(f"tdpb{signs}d", place * len(powers) + i + j, _BYTE(x[i]), _BYTE(w))
+        # A tile is loaded while the one before is multiplied, so the next tile in turn is another one.
+        x_tiles, w_tiles = itertools.cycle(range(_X, _WEIGHT)), itertools.cycle(range(_WEIGHT, _NUM_TILES))
+        for first in range(0, len(columns), at_once):
+            places = list(enumerate(columns[first : first + at_once]))
+            for tile in range(len(places) * len(powers)):
+                call("tilezero", tile)
+            for k in range(0, depth, TILE_BYTES):
+                x = [next(x_tiles) for _ in range(planes)]
+                for plane in range(planes):
+                    move("tileloadd64", x[plane], a, plane * depth + k, lda)
                 for place, column in places:
-                    for power in powers:
-                        offset = power * TILE_ROWS * _LINE + column
-                        move("tilestored64", place * len(powers) + power, sums_, offset, _LONG(_LINE))
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64, types.int64), codegen
+                    for j in range(planes):
+                        w, line = next(w_tiles), j * lines + k // FLOAT
+                        move("tileloadd64", w, b, line * _LINE + column, _LONG(_LINE))
+                        for i in range(planes):
+                            signs = "".join("s" if plane == planes - 1 else "u" for plane in (i, j))
+                            call(f"tdpb{signs}d", place * len(powers) + i + j, _BYTE(x[i]), _BYTE(w))
+            for place, column in places:
+                for power in powers:
+                    offset = power * TILE_ROWS * _LINE + column
+                    move("tilestored64", place * len(powers) + power, sums, offset, _LONG(_LINE))
 
     return multiply_group
 

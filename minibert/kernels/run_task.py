@@ -21,8 +21,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
+from minibert.kernels import threads
 from minibert.kernels.attention import attention_chunk
 from minibert.kernels.compilation import compile_library, function
 from minibert.kernels.embed_layer_norm import embed_chunk, layer_norm_chunk
@@ -30,62 +30,29 @@ from minibert.kernels.gemm import linear_chunk, linear_words_chunk
 from minibert.kernels.low_precision import quantisers
 from minibert.kernels.ops import ATTENTION, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
 from minibert.kernels.processor import ARM64, LEVEL, Words, words_of
-from minibert.kernels.simd import call_llvm, longs_at, stack_floats
-from minibert.kernels.threads import (
-    ACTIVE,
-    CALLERS,
-    CLOCK,
-    CLOCK_ID,
-    CLOSED,
-    LINE_WORDS,
-    NAP,
-    NUM_CHUNKS,
-    NUM_SHARES,
-    PATIENCE,
-    REMAINING,
-    SCRATCH,
-    SCRATCH_SIZE,
-    SHARED,
-    SHARES,
-    TASK,
-    THREAD,
-    YIELD,
-)
+from minibert.kernels.simd import call_llvm, instruction, long_memory, longs_at, stack_floats
 
 # --- atomics, and the system ------------------------------------------------------------------------------------------
 
-
-@intrinsic
-def atomic_add(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
-    """Compute memory[index] += value of int64 memory as one atomic step; return the old value."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.gep(arguments[0], [arguments[1]])
-        return builder.atomic_rmw("add", pointer, arguments[2], "seq_cst")
-
-    return types.int64(memory, types.intp, types.int64), codegen
+_INT, _LONG = ir.IntType(32), ir.IntType(64)
 
 
-@intrinsic
-def atomic_load(typingctx: Any, memory: Any, index: Any) -> Any:
-    """Read memory[index] of int64 memory atomically: the last value that any thread stored."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load_atomic(builder.gep(arguments[0], [arguments[1]]), "seq_cst", 8)
-
-    return types.int64(memory, types.intp), codegen
+@instruction(types.int64(long_memory, types.intp, types.int64))
+def atomic_add(builder: Any, memory: Any, index: Any, value: Any) -> Any:
+    """Compute memory[index] += value as one atomic step; return the old value."""
+    return builder.atomic_rmw("add", builder.gep(memory, [index]), value, "seq_cst")
 
 
-@intrinsic
-def atomic_store(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
+@instruction(types.int64(long_memory, types.intp))
+def atomic_load(builder: Any, memory: Any, index: Any) -> Any:
+    """Read memory[index] atomically: the last value that any thread stored."""
+    return builder.load_atomic(builder.gep(memory, [index]), "seq_cst", 8)
+
+
+@instruction(types.void(long_memory, types.intp, types.int64))
+def atomic_store(builder: Any, memory: Any, index: Any, value: Any) -> None:
     """Store memory[index] = value atomically, after everything that this thread wrote before."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.gep(arguments[0], [arguments[1]])
-        builder.store_atomic(arguments[2], pointer, "seq_cst", 8)
-        return context.get_dummy_value()
-
-    return types.void(memory, types.intp, types.int64), codegen
+    builder.store_atomic(value, builder.gep(memory, [index]), "seq_cst", 8)
 
 
 # Denormal numbers count, and sums are rounded to nearest. Other libraries change this mode of a thread (-ffast-math,
@@ -93,62 +60,41 @@ def atomic_store(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
 DEFAULT_FLOAT_MODE = 0 if ARM64 else 0x1F80
 
 
-@intrinsic
-def float_mode(typingctx: Any) -> Any:
+@instruction(types.int64())
+def float_mode(builder: Any) -> Any:
     """Return the thread's mode of floating-point arithmetic."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(64)
-        if ARM64:
-            return call_llvm(builder, "llvm.aarch64.get.fpcr", word)
-        mode = cgutils.alloca_once(builder, ir.IntType(32))
-        call_llvm(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), mode)
-        return builder.zext(builder.load(mode), word)
-
-    return types.int64(), codegen
+    if ARM64:
+        return call_llvm(builder, "llvm.aarch64.get.fpcr", _LONG)
+    mode = cgutils.alloca_once(builder, _INT)
+    call_llvm(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), mode)
+    return builder.zext(builder.load(mode), _LONG)
 
 
-@intrinsic
-def set_float_mode(typingctx: Any, mode: Any) -> Any:
+@instruction(types.void(types.int64))
+def set_float_mode(builder: Any, mode: Any) -> None:
     """Set the thread's mode of floating-point arithmetic to what `float_mode` returned."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if ARM64:
-            call_llvm(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), arguments[0])
-        else:
-            mode = cgutils.alloca_once(builder, ir.IntType(32))
-            builder.store(builder.trunc(arguments[0], ir.IntType(32)), mode)
-            call_llvm(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), mode)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    if ARM64:
+        call_llvm(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), mode)
+        return
+    memory = cgutils.alloca_once(builder, _INT)
+    builder.store(builder.trunc(mode, _INT), memory)
+    call_llvm(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), memory)
 
 
-@intrinsic
-def relax(typingctx: Any) -> Any:
+@instruction(types.void())
+def relax(builder: Any) -> None:
     """Tell the processor that the thread waits in a loop."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if ARM64:
-            call_llvm(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), 1))
-        else:
-            call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    if ARM64:
+        call_llvm(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(_INT, 1))
+    else:
+        call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
 
 
-@intrinsic
-def call_at(typingctx: Any, address: Any, first: Any, second: Any) -> Any:
+@instruction(types.void(types.int64, types.int64, types.int64))
+def call_at(builder: Any, address: Any, first: Any, second: Any) -> None:
     """Call a function of the system, which takes up to two integers, by its address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(64)
-        function = ir.FunctionType(ir.IntType(32), (word, word)).as_pointer()
-        builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
+    function = ir.FunctionType(_INT, (_LONG, _LONG)).as_pointer()
+    builder.call(builder.inttoptr(address, function), (first, second))
 
 
 _two_words = stack_floats(4)
@@ -157,10 +103,10 @@ _two_words = stack_floats(4)
 @function
 def microseconds(shared):
     """Return the time of a steady clock; 0 on systems without a call for it."""
-    if shared[CLOCK] == 0:
+    if shared[threads.CLOCK] == 0:
         return 0
     result = _two_words()
-    call_at(shared[CLOCK], shared[CLOCK_ID], result)
+    call_at(shared[threads.CLOCK], shared[threads.CLOCK_ID], result)
     time = longs_at(result)  # seconds, nanoseconds
     return time[0] * 1_000_000 + time[1] // 1000
 
@@ -168,15 +114,15 @@ def microseconds(shared):
 @function
 def yield_core(shared):
     """Let another thread that waits for this core run first."""
-    if shared[YIELD] != 0:
-        call_at(shared[YIELD], 0, 0)
+    if shared[threads.YIELD] != 0:
+        call_at(shared[threads.YIELD], 0, 0)
 
 
 @function
 def nap(shared):
     """Leave the core to other threads for about 50 microseconds."""
-    if shared[NAP] != 0:
-        call_at(shared[NAP], 50, 0)
+    if shared[threads.NAP] != 0:
+        call_at(shared[threads.NAP], 50, 0)
 
 
 # --- the team --------------------------------------------------------------------------------------------------------
@@ -209,10 +155,10 @@ def compute_chunk(task, chunk, scratch):
 @function
 def next_chunk(state, thread):
     """Return the next chunk of this thread's share, else of the first later share that has one. One must exist."""
-    num_chunks, num_shares = state[NUM_CHUNKS], state[NUM_SHARES]
+    num_chunks, num_shares = state[threads.NUM_CHUNKS], state[threads.NUM_SHARES]
     share = thread
     while True:
-        chunk = share * num_chunks // num_shares + atomic_add(state, SHARES + share * LINE_WORDS, 1)
+        chunk = share * num_chunks // num_shares + atomic_add(state, threads.SHARES + share * threads.LINE_WORDS, 1)
         if chunk < (share + 1) * num_chunks // num_shares:
             return chunk
         share = (share + 1) % num_shares
@@ -258,9 +204,11 @@ def make_run_task() -> Any:
     def take_chunks(address, thread, end, shared):
         """Compute chunks of the task in the state at an address until none are left; a helper stops at time `end`."""
         state = longs_at(address)
-        while atomic_add(state, REMAINING, -1) > 0:
+        while atomic_add(state, threads.REMAINING, -1) > 0:
             chunk = next_chunk(state, thread)
-            compute(address + TASK * _WORD, chunk, state[SCRATCH] + thread * state[SCRATCH_SIZE])
+            compute(
+                address + threads.TASK * _WORD, chunk, state[threads.SCRATCH] + thread * state[threads.SCRATCH_SIZE]
+            )
             if thread != 0 and microseconds(shared) > end:
                 return
 
@@ -279,15 +227,15 @@ def make_run_task() -> Any:
     def lead_or_help(own_address):
         """Do the work of `run_task`."""
         own = longs_at(own_address)
-        shared_address = own[SHARED]
+        shared_address = own[threads.SHARED]
         shared = longs_at(shared_address)
-        if own[THREAD] != 0:
+        if own[threads.THREAD] != 0:
             idle, end = 0, microseconds(shared) + _TURN
-            while idle < own[PATIENCE] and atomic_load(shared, CLOSED) == 0:
-                if atomic_load(shared, REMAINING) > 0:
-                    atomic_add(shared, ACTIVE, 1)
-                    take_chunks(shared_address, own[THREAD], end, shared)
-                    atomic_add(shared, ACTIVE, -1)
+            while idle < own[threads.PATIENCE] and atomic_load(shared, threads.CLOSED) == 0:
+                if atomic_load(shared, threads.REMAINING) > 0:
+                    atomic_add(shared, threads.ACTIVE, 1)
+                    take_chunks(shared_address, own[threads.THREAD], end, shared)
+                    atomic_add(shared, threads.ACTIVE, -1)
                     idle = 0
                 else:
                     relax()
@@ -297,27 +245,27 @@ def make_run_task() -> Any:
                     end = microseconds(shared) + _TURN
             return
 
-        leads = atomic_add(shared, CALLERS, 1) == 0
+        leads = atomic_add(shared, threads.CALLERS, 1) == 0
         address, state, num_shares = own_address, own, 1
         if leads:
-            address, state, num_shares = shared_address, shared, shared[NUM_SHARES]
-            for i in range(NUM_CHUNKS, NUM_SHARES):
+            address, state, num_shares = shared_address, shared, shared[threads.NUM_SHARES]
+            for i in range(threads.NUM_CHUNKS, threads.NUM_SHARES):
                 shared[i] = own[i]
-        begin(own_address + TASK * _WORD)
-        state[NUM_SHARES] = num_shares
+        begin(own_address + threads.TASK * _WORD)
+        state[threads.NUM_SHARES] = num_shares
         for share in range(num_shares):
-            state[SHARES + share * LINE_WORDS] = 0
-        atomic_store(state, REMAINING, own[NUM_CHUNKS])  # from now on, helpers take chunks
-        take_chunks(address, own[THREAD], _ZERO, shared)
+            state[threads.SHARES + share * threads.LINE_WORDS] = 0
+        atomic_store(state, threads.REMAINING, own[threads.NUM_CHUNKS])  # from now on, helpers take chunks
+        take_chunks(address, own[threads.THREAD], _ZERO, shared)
         if leads:
             looks = 0
-            while atomic_load(shared, ACTIVE) != 0:
+            while atomic_load(shared, threads.ACTIVE) != 0:
                 if looks < _SHORT_PATIENCE:
                     relax()
                     looks += 1
                 else:
                     nap(shared)
-        atomic_add(shared, CALLERS, -1)
+        atomic_add(shared, threads.CALLERS, -1)
 
     return run_task
 

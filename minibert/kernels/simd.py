@@ -27,6 +27,7 @@ Contract    Memory does not know its length, and nothing checks bounds. The call
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +56,7 @@ class Vector(types.Type):
         self.lanes = lanes
 
 
-_FLOAT, _DOUBLE, _INT = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
+_FLOAT, _DOUBLE, _INT, _LONG = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
 FLOATS, _DOUBLES, INTS = (ir.VectorType(element, WIDTH) for element in (_FLOAT, _DOUBLE, _INT))
 
 vector = Vector(types.float32, FLOATS)
@@ -70,6 +71,9 @@ class Memory(types.Type):
         self.element = element
 
 
+float_memory, long_memory = Memory(types.float32), Memory(types.int64)
+
+
 @register_model(Memory)
 class _MemoryModel(models.PrimitiveModel):
     def __init__(self, manager: Any, memory: Memory) -> None:
@@ -82,7 +86,27 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector_type, vector_type.lanes)
 
 
-# --- 2. intrinsics ---------------------------------------------------------------------------------------------------
+# --- 2. instructions -------------------------------------------------------------------------------------------------
+
+
+def instruction(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Mark a function that writes instructions of LLVM: it takes LLVM's builder and values, and returns the result.
+
+    `signature` is Numba's signature, or a function that returns it for the types of the arguments.
+    """
+
+    def mark(write: Callable[..., Any]) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            result = write(builder, *arguments)
+            return context.get_dummy_value() if result is None else result
+
+        @functools.wraps(write)  # Numba reads the names of the arguments
+        def define(typingctx: Any, *given: Any) -> Any:
+            return signature(*given) if callable(signature) else signature, codegen
+
+        return intrinsic(define)
+
+    return mark
 
 
 def call_llvm(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
@@ -159,7 +183,7 @@ def _exact_product(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
 def _add_to_odd(builder: Any, x: Any, y: Any) -> Any:
     """Compute x + y; if it is not exact, return the neighbour whose last bit is 1. It may be rounded a second time."""
     total, lost = _exact_sum(builder, x, y)
-    longs = ir.VectorType(ir.IntType(64), WIDTH)
+    longs = ir.VectorType(_LONG, WIDTH)
     zero, one = ir.Constant(_DOUBLES, [0.0] * WIDTH), ir.Constant(longs, [1] * WIDTH)
     bits = builder.bitcast(total, longs)
     is_even = builder.icmp_signed("!=", builder.and_(bits, one), one)
@@ -178,153 +202,88 @@ def _first_lanes(builder: Any, count: Any) -> Any:
     return builder.icmp_signed("<", numbers, builder.shuffle_vector(first, undefined, ir.Constant(INTS, [0] * WIDTH)))
 
 
-@intrinsic
-def load(typingctx: Any, memory: Any, index: Any) -> Any:
-    """Load memory[index : index + WIDTH] of float32 memory as a vector."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load_lanes(builder, builder.gep(arguments[0], [arguments[1]]))
-
-    return vector(memory, types.intp), codegen
+@instruction(vector(float_memory, types.intp))
+def load(builder: Any, memory: Any, index: Any) -> Any:
+    """Load memory[index : index + WIDTH] as a vector."""
+    return load_lanes(builder, builder.gep(memory, [index]))
 
 
-@intrinsic
-def store(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
+@instruction(types.void(float_memory, types.intp, vector))
+def store(builder: Any, memory: Any, index: Any, value: Any) -> None:
     """Store memory[index : index + WIDTH] = value."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        store_lanes(builder, arguments[2], builder.gep(arguments[0], [arguments[1]]))
-        return context.get_dummy_value()
-
-    return types.void(memory, types.intp, vector), codegen
+    store_lanes(builder, value, builder.gep(memory, [index]))
 
 
-@intrinsic
-def load_first(typingctx: Any, memory: Any, index: Any, count: Any) -> Any:
+@instruction(vector(float_memory, types.intp, types.intp))
+def load_first(builder: Any, memory: Any, index: Any, count: Any) -> Any:
     """Load the first `count` lanes like ``load(memory, index)``; the others are 0, and their memory is not read."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.gep(arguments[0], [arguments[1]])
-        pointer = builder.bitcast(pointer, FLOATS.as_pointer())
-        mask = _first_lanes(builder, arguments[2])
-        name = f"llvm.masked.load.v{WIDTH}f32.p0"
-        return call_llvm(builder, name, FLOATS, pointer, ir.Constant(_INT, 4), mask, zero_lanes())
-
-    return vector(memory, types.intp, types.intp), codegen
+    pointer = builder.bitcast(builder.gep(memory, [index]), FLOATS.as_pointer())
+    mask = _first_lanes(builder, count)
+    name = f"llvm.masked.load.v{WIDTH}f32.p0"
+    return call_llvm(builder, name, FLOATS, pointer, ir.Constant(_INT, 4), mask, zero_lanes())
 
 
-@intrinsic
-def store_first(typingctx: Any, memory: Any, index: Any, value: Any, count: Any) -> Any:
+@instruction(types.void(float_memory, types.intp, vector, types.intp))
+def store_first(builder: Any, memory: Any, index: Any, value: Any, count: Any) -> None:
     """Store memory[index : index + count] = the first `count` lanes of value; other memory is not changed."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.gep(arguments[0], [arguments[1]])
-        pointer = builder.bitcast(pointer, FLOATS.as_pointer())
-        mask = _first_lanes(builder, arguments[3])
-        name = f"llvm.masked.store.v{WIDTH}f32.p0"
-        call_llvm(builder, name, ir.VoidType(), arguments[2], pointer, ir.Constant(_INT, 4), mask)
-        return context.get_dummy_value()
-
-    return types.void(memory, types.intp, vector, types.intp), codegen
+    pointer = builder.bitcast(builder.gep(memory, [index]), FLOATS.as_pointer())
+    mask = _first_lanes(builder, count)
+    name = f"llvm.masked.store.v{WIDTH}f32.p0"
+    call_llvm(builder, name, ir.VoidType(), value, pointer, ir.Constant(_INT, 4), mask)
 
 
-@intrinsic
-def first_lanes(typingctx: Any, x: Any, count: Any, others: Any) -> Any:
+@instruction(lambda x, count, others: x(x, types.intp, x))
+def first_lanes(builder: Any, x: Any, count: Any, others: Any) -> Any:
     """Combine the first `count` lanes of x with the remaining lanes of `others`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.select(_first_lanes(builder, arguments[1]), arguments[0], arguments[2])
-
-    return x(x, types.intp, x), codegen
+    return builder.select(_first_lanes(builder, count), x, others)
 
 
-@intrinsic
-def prefetch(typingctx: Any, address: Any) -> Any:
+@instruction(types.void(types.int64))
+def prefetch(builder: Any, address: Any) -> None:
     """Prefetch the cache line of an address into the first cache; this hint does not change any result."""
-    return types.void(types.int64), _prefetch(1)
+    _prefetch(builder, address, 1)
 
 
-@intrinsic
-def prefetch_second(typingctx: Any, address: Any) -> Any:
+@instruction(types.void(types.int64))
+def prefetch_second(builder: Any, address: Any) -> None:
     """Prefetch the cache line of an address into the second cache; this hint does not change any result."""
-    return types.void(types.int64), _prefetch(2)
+    _prefetch(builder, address, 2)
 
 
-def _prefetch(cache: int) -> Callable[..., Any]:
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to_read, locality, data = (ir.Constant(_INT, option) for option in (0, 4 - cache, 1))
-        line = builder.inttoptr(arguments[0], cgutils.voidptr_t)
-        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), line, to_read, locality, data)
-        return context.get_dummy_value()
-
-    return codegen
+def _prefetch(builder: Any, address: Any, cache: int) -> None:
+    to_read, locality, data = (ir.Constant(_INT, option) for option in (0, 4 - cache, 1))
+    line = builder.inttoptr(address, cgutils.voidptr_t)
+    call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), line, to_read, locality, data)
 
 
-@intrinsic
-def broadcast(typingctx: Any, scalar: Any) -> Any:
+@instruction(lambda scalar: double_vector(scalar) if scalar == types.float64 else vector(types.float32))
+def broadcast(builder: Any, scalar: Any) -> Any:
     """Return a vector with one number in every lane."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return splat(builder, arguments[0])
-
-    return (double_vector(scalar) if scalar == types.float64 else vector(types.float32)), codegen
+    return splat(builder, scalar)
 
 
-@intrinsic
-def widen(typingctx: Any, x: Any) -> Any:
+@instruction(double_vector(vector))
+def widen(builder: Any, x: Any) -> Any:
     """Convert the lanes to float64."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fpext(arguments[0], _DOUBLES)
-
-    return double_vector(vector), codegen
+    return builder.fpext(x, _DOUBLES)
 
 
-@intrinsic
-def narrow(typingctx: Any, x: Any) -> Any:
+@instruction(vector(double_vector))
+def narrow(builder: Any, x: Any) -> Any:
     """Round the lanes to float32."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fptrunc(arguments[0], FLOATS)
-
-    return vector(double_vector), codegen
+    return builder.fptrunc(x, FLOATS)
 
 
-@intrinsic
-def fma(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
+@instruction(lambda x, y, z: x(x, x, x))
+def fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
     """Compute x * y + z, rounded once."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return fma_lanes(builder, *arguments)
-
-    return x(x, x, x), codegen
+    return fma_lanes(builder, x, y, z)
 
 
-def _lane_by_lane(name: str, doc: str) -> Any:
-    @intrinsic
-    def function(typingctx: Any, x: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return call_llvm(builder, f"llvm.{name}.v{WIDTH}f32", FLOATS, *arguments)
-
-        return vector(vector), codegen
-
-    function.__doc__ = doc
-    return function
-
-
-absolute = _lane_by_lane("fabs", "Compute the absolute value of each lane.")
-
-
-def _choice(order: str, doc: str) -> Any:
-    @intrinsic
-    def function(typingctx: Any, x: Any, y: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return _choose(builder, order, *arguments)
-
-        return vector(vector, vector), codegen
-
-    function.__doc__ = doc
-    return function
+@instruction(vector(vector))
+def absolute(builder: Any, x: Any) -> Any:
+    """Compute the absolute value of each lane."""
+    return call_llvm(builder, f"llvm.fabs.v{WIDTH}f32", FLOATS, x)
 
 
 def _choose(builder: Any, order: str, x: Any, y: Any) -> Any:
@@ -332,8 +291,16 @@ def _choose(builder: Any, order: str, x: Any, y: Any) -> Any:
     return builder.select(builder.fcmp_ordered(order, y, x), y, x)
 
 
-maximum = _choice(">", "Compute the larger of each pair of lanes; x where x or y is NaN.")
-minimum = _choice("<", "Compute the smaller of each pair of lanes; x where x or y is NaN.")
+@instruction(vector(vector, vector))
+def maximum(builder: Any, x: Any, y: Any) -> Any:
+    """Compute the larger of each pair of lanes; x where x or y is NaN."""
+    return _choose(builder, ">", x, y)
+
+
+@instruction(vector(vector, vector))
+def minimum(builder: Any, x: Any, y: Any) -> Any:
+    """Compute the smaller of each pair of lanes; x where x or y is NaN."""
+    return _choose(builder, "<", x, y)
 
 
 def combine_lanes(builder: Any, lanes: Any, combine: Callable[[Any, Any, Any], Any]) -> Any:
@@ -349,88 +316,65 @@ def combine_lanes(builder: Any, lanes: Any, combine: Callable[[Any, Any, Any], A
     return builder.extract_element(lanes, ir.Constant(_INT, 0))
 
 
-def _across(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
-    """Define a reduction over the lanes."""
-
-    @intrinsic
-    def function(typingctx: Any, x: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return combine_lanes(builder, arguments[0], combine)
-
-        return x.element(x), codegen
-
-    function.__doc__ = doc
-    return function
+@instruction(lambda x: x.element(x))
+def sum_lanes(builder: Any, x: Any) -> Any:
+    """Compute the sum of all lanes."""
+    return combine_lanes(builder, x, lambda builder, x, y: builder.fadd(x, y))
 
 
-sum_lanes = _across(lambda builder, x, y: builder.fadd(x, y), "Compute the sum of all lanes.")
-largest = _across(lambda builder, x, y: _choose(builder, ">", x, y), "Find the largest lane.")
+@instruction(lambda x: x.element(x))
+def largest(builder: Any, x: Any) -> Any:
+    """Find the largest lane."""
+    return combine_lanes(builder, x, lambda builder, x, y: _choose(builder, ">", x, y))
 
 
-@intrinsic
-def _power_of_two(typingctx: Any, k: Any) -> Any:
+@instruction(vector(vector))
+def _power_of_two(builder: Any, k: Any) -> Any:
     """Compute 2^k by writing k into the bits of the exponent. k is a whole number, -126 to 127; -127 gives 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        biased = builder.add(builder.fptosi(arguments[0], INTS), ir.Constant(INTS, [127] * WIDTH))
-        return builder.bitcast(builder.shl(biased, ir.Constant(INTS, [23] * WIDTH)), FLOATS)
-
-    return vector(vector), codegen
+    biased = builder.add(builder.fptosi(k, INTS), ir.Constant(INTS, [127] * WIDTH))
+    return builder.bitcast(builder.shl(biased, ir.Constant(INTS, [23] * WIDTH)), FLOATS)
 
 
-@intrinsic
-def transpose_block(typingctx: Any, source: Any, start: Any, stride: Any, target: Any, first: Any, step: Any) -> Any:
+@instruction(types.void(*(float_memory, types.intp, types.intp) * 2))
+def transpose_block(builder: Any, source: Any, start: Any, stride: Any, target: Any, first: Any, step: Any) -> None:
     """Transpose WIDTH x WIDTH floats: target[first + j step + i] = source[start + i stride + j].
 
     This happens in registers. Two rows with a distance of WIDTH / 2 exchange halves; then rows with a distance of
     WIDTH / 4 exchange quarters, and so on, down to single lanes.
     """
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source_, start_, stride_, target_, first_, step_ = arguments
+    def line(memory: Any, origin: Any, distance: Any, number: int) -> Any:
+        return builder.gep(memory, [builder.add(origin, builder.mul(distance, ir.Constant(distance.type, number)))])
 
-        def line(memory: Any, origin: Any, distance: Any, number: int) -> Any:
-            return builder.gep(memory, [builder.add(origin, builder.mul(distance, ir.Constant(distance.type, number)))])
-
-        rows = [load_lanes(builder, line(source_, start_, stride_, i)) for i in range(WIDTH)]
-        apart = WIDTH // 2
-        while apart:
-            lower = [lane if not lane & apart else WIDTH + lane - apart for lane in range(WIDTH)]
-            upper = [lane + apart if not lane & apart else WIDTH + lane for lane in range(WIDTH)]
-            for i in range(WIDTH):
-                if not i & apart:
-                    pair = rows[i], rows[i + apart]
-                    rows[i] = builder.shuffle_vector(*pair, ir.Constant(INTS, lower))
-                    rows[i + apart] = builder.shuffle_vector(*pair, ir.Constant(INTS, upper))
-            apart //= 2
-        for j, row in enumerate(rows):
-            store_lanes(builder, row, line(target_, first_, step_, j))
-        return context.get_dummy_value()
-
-    arrays = (source, types.intp, types.intp, target, types.intp, types.intp)
-    return types.void(*arrays), codegen
+    rows = [load_lanes(builder, line(source, start, stride, i)) for i in range(WIDTH)]
+    apart = WIDTH // 2
+    while apart:
+        lower = [lane if not lane & apart else WIDTH + lane - apart for lane in range(WIDTH)]
+        upper = [lane + apart if not lane & apart else WIDTH + lane for lane in range(WIDTH)]
+        for i in range(WIDTH):
+            if not i & apart:
+                pair = rows[i], rows[i + apart]
+                rows[i] = builder.shuffle_vector(*pair, ir.Constant(INTS, lower))
+                rows[i + apart] = builder.shuffle_vector(*pair, ir.Constant(INTS, upper))
+        apart //= 2
+    for j, row in enumerate(rows):
+        store_lanes(builder, row, line(target, first, step, j))
 
 
 # --- 3. memory -----------------------------------------------------------------------------------------------------
 
 
-def _memory_at(element: Any, doc: str) -> Any:
-    memory = Memory(element)
-
-    @intrinsic
-    def at(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(memory))
-
-        return memory(types.int64), codegen
+def _memory_at(memory: Memory, element: Any, doc: str) -> Any:
+    def at(builder: Any, address: Any) -> Any:
+        return builder.inttoptr(address, element.as_pointer())
 
     at.__doc__ = doc
-    return at
+    return instruction(memory(types.int64))(at)
 
 
-floats_at = _memory_at(types.float32, "Return the float32 memory that begins at an address.")
-ints_at = _memory_at(types.int32, "Return the int32 memory that begins at an address.")
-longs_at = _memory_at(types.int64, "Return the int64 memory that begins at an address.")
+floats_at = _memory_at(float_memory, _FLOAT, "Return the float32 memory that begins at an address.")
+ints_at = _memory_at(Memory(types.int32), _INT, "Return the int32 memory that begins at an address.")
+longs_at = _memory_at(long_memory, _LONG, "Return the int64 memory that begins at an address.")
 
 
 @type_callable(operator.getitem)
@@ -473,14 +417,11 @@ def task_at(kind: TaskKind) -> Any:
 def stack_floats(count: int) -> Any:
     """Make the function that returns the address of memory for `count` floats; its caller's return frees the memory."""
 
-    @intrinsic
-    def allocate(typingctx: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            memory = cgutils.alloca_once(builder, ir.ArrayType(ir.FloatType(), count))
-            memory.align = 64  # a cache line
-            return builder.ptrtoint(memory, ir.IntType(64))
-
-        return types.int64(), codegen
+    @instruction(types.int64())
+    def allocate(builder: Any) -> Any:
+        memory = cgutils.alloca_once(builder, ir.ArrayType(_FLOAT, count))
+        memory.align = 64  # a cache line
+        return builder.ptrtoint(memory, _LONG)
 
     return allocate
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 
 from minibert.kernels.compilation import inline
 from minibert.kernels.processor import NR, TILE_ROWS, WIDTH, Dot, Words
-from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes
+from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, instruction, load_lanes, splat, store_lanes
 
 _COLUMNS = NR // WIDTH  # vectors of one row
 _WORD = ir.IntType(64)
@@ -74,15 +74,12 @@ def zero_tile(rows: int, words: Words | None = None) -> Any:
     """
     lanes = FLOATS if words is None else INTS
 
-    @intrinsic
-    def zeros(typingctx: Any, header: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            if words is None or not words.dot.offset:
-                return _tile_of(builder, [lanes(None)] * (rows * _COLUMNS))
-            line = _vector_pointers(builder, [pointer_at(builder, arguments[0], index=NR)])
-            return _tile_of(builder, [builder.bitcast(load_lanes(builder, p), lanes) for p in line] * rows)
-
-        return Tile(rows, lanes)(types.int64), codegen
+    @instruction(Tile(rows, lanes)(types.int64))
+    def zeros(builder: Any, header: Any) -> Any:
+        if words is None or not words.dot.offset:
+            return _tile_of(builder, [lanes(None)] * (rows * _COLUMNS))
+        line = _vector_pointers(builder, [pointer_at(builder, header, index=NR)])
+        return _tile_of(builder, [builder.bitcast(load_lanes(builder, p), lanes) for p in line] * rows)
 
     return zeros
 
@@ -94,24 +91,19 @@ def add_products(words: Words | None = None) -> Any:
     """
     line = FLOATS if words is None else ir.VectorType(ir.IntType(8 * words.dot.w_bytes), WIDTH * 4 // words.dot.x_bytes)
 
-    @intrinsic
-    def add(typingctx: Any, tile: Any, a: Any, lda: Any, b: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            tile_, a_, lda_, b_ = arguments
-            rows, sums = _row_pointers(builder, a_, lda_, tile.rows), _vectors(builder, tile_)
-            loaded = [builder.load(pointer_at(builder, b_, line, j)) for j in range(_COLUMNS)]
-            for lanes in loaded:
-                lanes.align = line.element.width // 8 if words else 4
-            numbers = [builder.load(builder.bitcast(p, tile.lanes.element.as_pointer())) for p in rows]
-            a_lanes = [splat(builder, number) for number in numbers]
-            products = zip(((x, y) for x in a_lanes for y in loaded), sums, strict=True)
-            if words is None:
-                sums = [fma_lanes(builder, *pair, z) for pair, z in products]
-            else:
-                sums = [_add_dot(builder, words.dot, *pair, z) for pair, z in products]
-            return _tile_of(builder, sums)
-
-        return tile(tile, types.int64, types.int64, types.int64), codegen
+    @instruction(lambda tile, a, lda, b: tile(tile, types.int64, types.int64, types.int64))
+    def add(builder: Any, tile: Any, a: Any, lda: Any, b: Any) -> Any:
+        sums = _vectors(builder, tile)
+        rows = _row_pointers(builder, a, lda, len(sums) // _COLUMNS)
+        loaded = [builder.load(pointer_at(builder, b, line, j)) for j in range(_COLUMNS)]
+        for lanes in loaded:
+            lanes.align = line.element.width // 8 if words else 4
+        numbers = [builder.load(builder.bitcast(p, sums[0].type.element.as_pointer())) for p in rows]
+        a_lanes = [splat(builder, number) for number in numbers]
+        products = zip(((x, y) for x in a_lanes for y in loaded), sums, strict=True)
+        if words is None:
+            return _tile_of(builder, [fma_lanes(builder, *pair, z) for pair, z in products])
+        return _tile_of(builder, [_add_dot(builder, words.dot, *pair, z) for pair, z in products])
 
     return add
 
@@ -152,90 +144,62 @@ def _indices(numbers: range) -> Any:
 def load_sums(rows: int, words: Words) -> Any:
     """Make the function that loads the first rows of a group's sums, which AMX wrote (low_precision.py)."""
 
-    @intrinsic
-    def load(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            sums: list[Any] = []
-            for plane in range(2 * words.dot.x_bytes - 1):  # the sums of plane i count 2^(8 i) times
-                first = pointer_at(builder, arguments[0], index=plane * TILE_ROWS * NR)
-                places = _vector_pointers(builder, [builder.gep(first, [_WORD(i * NR)]) for i in range(rows)])
-                loaded = [builder.bitcast(load_lanes(builder, place), INTS) for place in places]
-                shift = ir.Constant(INTS, [8 * plane] * WIDTH)
-                shifted = [builder.shl(x, shift) for x in loaded] if plane else loaded
-                sums = [builder.add(x, y) for x, y in zip(sums, shifted, strict=True)] if plane else loaded
-            return _tile_of(builder, sums)
-
-        return Tile(rows, INTS)(types.int64), codegen
+    @instruction(Tile(rows, INTS)(types.int64))
+    def load(builder: Any, address: Any) -> Any:
+        sums: list[Any] = []
+        for plane in range(2 * words.dot.x_bytes - 1):  # the sums of plane i count 2^(8 i) times
+            first = pointer_at(builder, address, index=plane * TILE_ROWS * NR)
+            places = _vector_pointers(builder, [builder.gep(first, [_WORD(i * NR)]) for i in range(rows)])
+            loaded = [builder.bitcast(load_lanes(builder, place), INTS) for place in places]
+            shift = ir.Constant(INTS, [8 * plane] * WIDTH)
+            shifted = [builder.shl(x, shift) for x in loaded] if plane else loaded
+            sums = [builder.add(x, y) for x, y in zip(sums, shifted, strict=True)] if plane else loaded
+        return _tile_of(builder, sums)
 
     return load
 
 
-@intrinsic
-def load_tile(typingctx: Any, like: Any, address: Any, stride: Any) -> Any:
+@instruction(lambda like, address, stride: like(like, types.int64, types.int64))
+def load_tile(builder: Any, like: Any, address: Any, stride: Any) -> Any:
     """Load a tile with as many rows as `like`; rows have a distance of `stride` floats."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, address_, stride_ = arguments
-        rows = _row_pointers(builder, address_, stride_, like.rows)
-        return _tile_of(builder, [load_lanes(builder, p) for p in _vector_pointers(builder, rows)])
-
-    return like(like, types.int64, types.int64), codegen
+    rows = _row_pointers(builder, address, stride, like.type.count // _COLUMNS)
+    return _tile_of(builder, [load_lanes(builder, p) for p in _vector_pointers(builder, rows)])
 
 
-@intrinsic
-def add_row(typingctx: Any, tile: Any, address: Any) -> Any:
+@instruction(lambda tile, address: tile(tile, types.int64))
+def add_row(builder: Any, tile: Any, address: Any) -> Any:
     """Add the NR numbers at an address to each row of a tile."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile_, row = arguments
-        row_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [pointer_at(builder, row)])]
-        vectors = _vectors(builder, tile_)
-        return _tile_of(builder, [builder.fadd(x, row_lanes[i % _COLUMNS]) for i, x in enumerate(vectors)])
-
-    return tile(tile, types.int64), codegen
+    row = [load_lanes(builder, p) for p in _vector_pointers(builder, [pointer_at(builder, address)])]
+    return _tile_of(builder, [builder.fadd(x, row[i % _COLUMNS]) for i, x in enumerate(_vectors(builder, tile))])
 
 
-@intrinsic
-def store_tile(typingctx: Any, tile: Any, address: Any, stride: Any) -> Any:
+@instruction(lambda tile, address, stride: types.void(tile, types.int64, types.int64))
+def store_tile(builder: Any, tile: Any, address: Any, stride: Any) -> None:
     """Store a tile; rows have a distance of `stride` floats."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile_, address_, stride_ = arguments
-        pointers = _vector_pointers(builder, _row_pointers(builder, address_, stride_, tile.rows))
-        for lanes, pointer in zip(_vectors(builder, tile_), pointers, strict=True):
-            store_lanes(builder, lanes, pointer)
-        return context.get_dummy_value()
-
-    return types.void(tile, types.int64, types.int64), codegen
+    pointers = _vector_pointers(builder, _row_pointers(builder, address, stride, tile.type.count // _COLUMNS))
+    for lanes, pointer in zip(_vectors(builder, tile), pointers, strict=True):
+        store_lanes(builder, lanes, pointer)
 
 
-@intrinsic
-def add_tiles(typingctx: Any, x: Any, y: Any) -> Any:
+@instruction(lambda x, y: x(x, x))
+def add_tiles(builder: Any, x: Any, y: Any) -> Any:
     """Add two tiles with the same number of rows."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pairs = zip(*(_vectors(builder, tile) for tile in arguments), strict=True)
-        return _tile_of(builder, [builder.fadd(*pair) for pair in pairs])
-
-    return x(x, x), codegen
+    pairs = zip(_vectors(builder, x), _vectors(builder, y), strict=True)
+    return _tile_of(builder, [builder.fadd(*pair) for pair in pairs])
 
 
-@intrinsic
-def add_block(typingctx: Any, totals: Any, sums: Any, a: Any, lda: Any, b: Any) -> Any:
+@instruction(lambda totals, sums, a, lda, b: totals(totals, sums, types.int64, types.int64, types.int64))
+def add_block(builder: Any, totals: Any, sums: Any, a: Any, lda: Any, b: Any) -> Any:
     """Add the sums of a block to the totals: totals[i, j] + sums[i, j]; for words, sums times the scales a[i] b[j]."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        totals_, sums_, a_, lda_, b_ = arguments
-        pairs = zip(_vectors(builder, sums_), _vectors(builder, totals_), strict=True)
-        if sums.lanes == FLOATS:
-            return _tile_of(builder, [builder.fadd(y, x) for x, y in pairs])
-        b_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [pointer_at(builder, b_)])]
-        a_lanes = [splat(builder, builder.load(p)) for p in _row_pointers(builder, a_, lda_, totals.rows)]
-        scales = [builder.fmul(x, y) for x in a_lanes for y in b_lanes]
-        grown = ((builder.sitofp(x, FLOATS), scale, y) for scale, (x, y) in zip(scales, pairs, strict=True))
-        return _tile_of(builder, [fma_lanes(builder, *each) for each in grown])
-
-    return totals(totals, sums, types.int64, types.int64, types.int64), codegen
+    pairs = list(zip(_vectors(builder, sums), _vectors(builder, totals), strict=True))
+    if sums.type.element == FLOATS:
+        return _tile_of(builder, [builder.fadd(y, x) for x, y in pairs])
+    b_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [pointer_at(builder, b)])]
+    rows = _row_pointers(builder, a, lda, len(pairs) // _COLUMNS)
+    a_lanes = [splat(builder, builder.load(p)) for p in rows]
+    scales = [builder.fmul(x, y) for x in a_lanes for y in b_lanes]
+    grown = ((builder.sitofp(x, FLOATS), scale, y) for scale, (x, y) in zip(scales, pairs, strict=True))
+    return _tile_of(builder, [fma_lanes(builder, *each) for each in grown])
 
 
 @inline
