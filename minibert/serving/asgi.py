@@ -268,7 +268,7 @@ class _Request:
         if work.write_bytes is not None and b"application/octet-stream" in self._given.get(b"accept", b""):
             write, self._headers["content-type"] = work.write_bytes, "application/octet-stream"
         if work.prepared is not None:
-            job, report = work.prepared
+            job, report, _ = work.prepared
             value = await self._result(engine.submit(job), deadline)
             service.metrics.add(job, report)
             short = len(report.n_tokens) <= _SHORT_ANSWER and job.tokens <= 512
@@ -349,7 +349,7 @@ class _Request:
             names = [re.sub(r"[^\w.-]", "?", name, flags=re.ASCII)[:40] for name in work.ignored[:10]]
             said["ignored"] = ",".join(names)
         if work is not None and work.prepared is not None:
-            job, report = work.prepared
+            job, report, _ = work.prepared
             line = {"texts": len(report.n_tokens), "tokens": sum(report.n_tokens)}
             said |= {"truncated": len(report.truncated), "prompt": report.prompt_name}
             said["compute_type"] = report.compute_type if report.compute_type != "float32" else None

@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -28,15 +28,14 @@ from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.model import full_name
 from minibert.sentence.modules import list_modules, loader_of
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.serving.classifier import Classifier, ScoreOptions
-from minibert.serving.embedder import Embedder, TextOptions
-from minibert.serving.models import ModelsByName, Report, ServedModel
+from minibert.serving.models import Classifier, Embedder, Report, ScoreOptions, ServedModel, TextOptions
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
 from minibert.serving.settings import ServiceError, Settings
 from minibert.tokenizer.texts import shown
 
 _LOG = logging.getLogger("minibert.serving")
+_Served = TypeVar("_Served", bound=ServedModel[Any])
 
 
 class Answer(NamedTuple):
@@ -59,6 +58,78 @@ class Load:
     busy_seconds: float
     cancelled_units: int
     refused_jobs: int
+
+
+class ModelsByName(dict[str, ServedModel[Any]]):
+    """The models that are served; the first one of each class is the default for vectors, and for scores.
+
+    Parameters
+    ----------
+    models : iterable of ServedModel
+    any_name : bool
+        A name that no model has means the first model.
+    """
+
+    def __init__(self, models: Iterable[ServedModel[Any]], *, any_name: bool) -> None:
+        super().__init__({served.name: served for served in models})
+        self._any_name = any_name
+
+    def knows(self, name: str) -> bool:
+        """Return whether `name` is a model's name as for `served`; `any_name` does not matter."""
+        return name == "default" or self._find(name) is not None
+
+    def served(self, name: str | None = None) -> ServedModel[Any]:
+        """Return the model with this name, its last part ("org/name" has "name"), "default" or None.
+
+        Raises
+        ------
+        ServiceError
+            There is no such model.
+        """
+        if name is None or name == "default" or (self._any_name and not self.knows(name)):
+            return next(iter(self.values()))
+        found = self._find(name)
+        if found is None:
+            known = ", ".join(map(repr, self))
+            raise ServiceError(
+                "model", f"the model {name[:200]!r} is not served here; expected {known}.", param="model"
+            )
+        return found
+
+    def of(
+        self, kind: type[_Served], name: str | None = None, best: Callable[[_Served], bool] = lambda served: True
+    ) -> _Served:
+        """Return a model of a class; the name is as for `served`.
+
+        If the name does not choose a model, it is the first one of the class, or the first one that is the best.
+
+        Raises
+        ------
+        ServiceError
+            There is no such model, or it is not of the class.
+        """
+        found = self.served(name)
+        if name is not None and self._find(name) is not None and isinstance(found, kind):
+            return found
+        some = [served for served in self.values() if isinstance(served, kind)]
+        if not some or (name is not None and self._find(name) is not None):
+            raise ServiceError(
+                "unsupported",
+                f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives "
+                f"{kind.gives}{f', such as {some[0].name}' if some else ''}.",
+            )
+        return next(filter(best, some), some[0])
+
+    def _find(self, name: str) -> ServedModel[Any] | None:
+        """Return the model with a name; "name" and "org/name" are the same, "other/name" is another one."""
+        if name in self:
+            return self[name]
+        organisation, _, last = name.rpartition("/")
+        for key, served in self.items():
+            own, _, own_last = key.rpartition("/")
+            if last == own_last and not (organisation and own):
+                return served
+        return None
 
 
 class Engine:
@@ -115,7 +186,7 @@ class Engine:
 
     def _served(self, name: str, model: SentenceTransformer | CrossEncoder) -> ServedModel[Any]:
         if isinstance(model, CrossEncoder):
-            return Classifier(name, model)
+            return Classifier(name, model, self.settings)
         if not isinstance(model, SentenceTransformer):
             raise TypeError(
                 f"models: {name!r} is {shown(model)}; expected a SentenceTransformer or a CrossEncoder, or a dict of "
@@ -124,7 +195,7 @@ class Engine:
         prompt = self.settings.default_prompt_name
         if prompt is not None and prompt not in model.prompts:
             raise ValueError(f"default_prompt_name={prompt!r}; the model {name} has {[*model.prompts]}.")
-        return Embedder(name, model)
+        return Embedder(name, model, self.settings)
 
     # -- requests
 
@@ -198,7 +269,7 @@ class Engine:
             There is no such option, or the texts are not in a list.
         """
         served = self.models.of(Embedder, model)
-        prepared = served.prepare(_listed(inputs), TextOptions(**options), self.settings)
+        prepared = served.prepare(_listed(inputs), TextOptions(**options))
         return Answer(self._computed(prepared.job), prepared.report)
 
     def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:
@@ -214,7 +285,7 @@ class Engine:
         if wrong is not None:
             raise TypeError(f"inputs has {shown(wrong)}; expected pairs, such as (query, text), or (text, None).")
         pairs = [(first, second) for first, second in pairs]
-        prepared = self.models.of(Classifier, model).prepare(pairs, ScoreOptions(**options), self.settings)
+        prepared = self.models.of(Classifier, model).prepare(pairs, ScoreOptions(**options))
         return Answer(self._computed(prepared.job), prepared.report)
 
     def _computed(self, job: Job) -> Any:
@@ -244,9 +315,12 @@ class Engine:
 
     def warm_up(self) -> None:
         """Compute a text with each model twice: the first time compiles the kernels, the second measures the speed."""
-        for served in self.models.values():
-            for _ in range(2):
-                self._computed(served.first_job(self.settings))
+        for served in [*self.models.values()] * 2:
+            text = "minibert " * 60
+            if isinstance(served, Embedder):
+                self.embed([text], served.name, truncation="mark", normalize=True)
+            else:
+                self.score([(text, None)], served.name, truncation="mark")
 
     def drain(self) -> None:
         """Refuse new requests, but compute the queued ones."""

@@ -1,29 +1,45 @@
-"""The served models by name, and the base class of models for vectors and for scores."""
+"""A served model: the texts of a request -> a job for the engine, whose answer is vectors or scores.
+
+They are those of `SentenceTransformer.encode`, of `CrossEncoder` and of the pipeline "text-classification", bit for
+bit: the same functions compute them.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
-from minibert._utils.validation import Int64Array
+import numpy as np
+
+from minibert._utils.reproducible_math import softmax
+from minibert._utils.validation import FloatArray
+from minibert.bert.packed import PackedBatch
 from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.encoding import EncodeOptions, EncodeTask, Recipe, pool_encodings, sentence_width, token_vectors
+from minibert.sentence.modules import Pipeline, as_activation
 from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.serving import reading
 from minibert.serving.scheduler import Job
-from minibert.serving.settings import ErrorKind, ServiceError, Settings
-from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import Encoding, RawEncoding
+from minibert.serving.settings import ServiceError, Settings, Truncation, wrong
+from minibert.tasks.text_classification import function_of
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import check_texts
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs, in_chunks
+from minibert.vectors.layers import LayerSelection
+from minibert.vectors.similarity import normalize_embeddings
 
-_MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
-_CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
-
-COUNTED = 2**16
-"""Characters. The tokens of a longer text are not counted to its end only to refuse it."""
+_MOST_MODES = 8  # of pooling, in one request
+_MOST_SPLIT = 2**20  # characters of a text that is split into windows
+_MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
+_MOST_TASKS = 64  # that are kept
 
 _Model = TypeVar("_Model", SentenceTransformer, CrossEncoder)
-_Text = TypeVar("_Text")
-_Tokens = TypeVar("_Tokens")
+_Pair = tuple[str, str | None]
+_Function = Callable[[FloatArray], FloatArray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +71,11 @@ class Report:
 
 
 class Prepared(NamedTuple):
-    """The job of a request, and the report that goes with its answer."""
+    """The job of a request, the report that goes with its answer, and the first window of each text."""
 
     job: Job
     report: Report
+    encodings: list[Encoding]
 
 
 class ServedModel(Generic[_Model]):
@@ -77,8 +94,8 @@ class ServedModel(Generic[_Model]):
     gives: ClassVar[str]
     """What its answers are, for messages."""
 
-    def __init__(self, name: str, model: _Model) -> None:
-        self.name, self.created = name, int(time.time())
+    def __init__(self, name: str, model: _Model, settings: Settings) -> None:
+        self.name, self.created, self.settings = name, int(time.time()), settings
         self.model: _Model = model
         self.compute_type = model.compute_type  # the model looks at all its weights to tell
 
@@ -91,14 +108,6 @@ class ServedModel(Generic[_Model]):
         """Return the fields about this model, besides its name, for OpenAI's list of models."""
         return {"max_input_length": self.model.max_seq_length, **self.computation()}
 
-    def model_type(self) -> dict[str, Any]:
-        """Return text-embeddings-inference's description of the model."""
-        raise NotImplementedError
-
-    def first_job(self, settings: Settings) -> Job:
-        """Return a job of 60 words, after which the kernels are compiled and the speed is known."""
-        raise NotImplementedError
-
     def check_prompt(self, name: str) -> str:
         """Return the name of a prompt; ServiceError if the model does not have it."""
         if name not in self.model.prompts:
@@ -106,23 +115,36 @@ class ServedModel(Generic[_Model]):
             raise wrong("prompt_name", f"{name[:200]!r} is not a prompt of this model. Available prompts: [{known}]")
         return name
 
+    def check_texts(self, texts: Sequence[Any], field: str, side: str | None) -> None:
+        """Raise an error for an input that is not a text, or a side that is neither "left" nor "right"."""
+        if side not in (None, "left", "right"):
+            raise wrong("truncation_direction", f"{side[:50]!r}; expected 'left' or 'right'.")
+        try:
+            check_texts(texts, name=field)
+        except (TypeError, ValueError) as error:
+            raise ServiceError("invalid", str(error), param=field) from error
+
     def prepared(
         self,
         job: Job,
         rows: Sequence[int],
         groups: Sequence[Sequence[Encoding]],
-        *,
-        prompt_name: str | None,
-        n_characters: int,
-        n_bytes: int,
+        limit: int | None,
+        field: str,
+        **report: Any,
     ) -> Prepared:
-        """Return a job and its report; `rows` has the index of the windows in `groups` of each input."""
+        """Return a job and its report; `rows` has the index of the windows in `groups` of each input.
+
+        `limit` is that of the tokens if no text may be cut.
+        """
         per_group = [sum(map(len, group)) for group in groups]
-        cut = [len(group) == 1 and group[0].n_truncated > 0 for group in groups]
-        n_tokens, truncated = tuple(per_group[row] for row in rows), tuple(i for i, row in enumerate(rows) if cut[row])
-        if prompt_name is not None and not self.model.prompts[prompt_name]:
-            prompt_name = None  # an empty text
-        return Prepared(job, Report(n_tokens, truncated, prompt_name, n_characters, n_bytes, self.compute_type))
+        encodings = [groups[row][0] for row in rows]
+        cut = tuple(i for i, row in enumerate(rows) if len(groups[row]) == 1 and encodings[i].n_truncated)
+        if cut and limit is not None:
+            raise reading.too_long(cut[0], limit, encodings[cut[0]], field)
+        made = Report(tuple(per_group[row] for row in rows), cut, compute_type=self.compute_type, **report)
+        self.settings.check_number(len(rows), made.n_bytes)
+        return Prepared(job, made, encodings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,173 +159,429 @@ class Forward:
         return id(self.model)
 
 
-_Served = TypeVar("_Served", bound=ServedModel[Any])
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+# What `input_type` means: the prompts to look for, as `encode_query` and `encode_document` do.
+_PROMPTS_OF = {
+    **dict.fromkeys(("query", "search_query"), ("query",)),
+    **dict.fromkeys(("document", "search_document", "passage"), ("document", "passage", "corpus")),
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
 
 
-class ModelsByName(dict[str, ServedModel[Any]]):
-    """The models that are served; the first one of each class is the default for vectors, and for scores.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """The options that say how the texts of a request become vectors.
 
     Parameters
     ----------
-    models : iterable of ServedModel
-    any_name : bool
-        A name that no model has means the first model.
+    normalize : bool, optional
+        True: scale the vectors to length 1; False: leave out the model's own scaling. Default: as the model does.
+    dimensions : int, optional
+        Keep the first features, and scale them to length 1 where the whole vectors are.
+    truncation : {"mark", "error", "split"}, optional
+        See `Settings`.
+    max_tokens : int, optional
+        A limit below the model's; -1 means the model's.
+    side : {"right", "left"}, optional
+        The end where a text is cut; default: the tokenizer's.
+    prompt_name : str, optional
+    input_type : str, optional
+        "query", "document" or Cohere's spellings: the prompt that the model has for it.
+    layers, pooling : as in `SentenceTransformer.encode`
+    modules : bool
+        False: the pooled vectors, without the modules after the pooling.
+    tokens : bool
+        A vector per token.
+    add_special_tokens : bool
+        Put [CLS] and [SEP] around token ids that do not have them.
     """
 
-    def __init__(self, models: Iterable[ServedModel[Any]], *, any_name: bool) -> None:
-        super().__init__({served.name: served for served in models})
-        self._any_name = any_name
+    normalize: bool | None = None
+    dimensions: int | None = None
+    truncation: str | None = None
+    max_tokens: int | None = None
+    side: str | None = None
+    prompt_name: str | None = None
+    input_type: str | None = None
+    layers: LayerSelection | None = None
+    pooling: str | Sequence[str] | None = None
+    modules: bool = True
+    tokens: bool = False
+    add_special_tokens: bool = False
 
-    def knows(self, name: str) -> bool:
-        """Return whether `name` is a model's name as for `served`; `any_name` does not matter."""
-        return name == "default" or self._find(name) is not None
+    def __post_init__(self) -> None:
+        for name in ("layers", "pooling"):  # options with a list could not be kept
+            if isinstance(value := getattr(self, name), list | np.ndarray):
+                object.__setattr__(self, name, tuple(np.asarray(value).tolist()))
 
-    def served(self, name: str | None = None) -> ServedModel[Any]:
-        """Return the model with this name, its last part ("org/name" has "name"), "default" or None.
+
+class _Unit(NamedTuple):
+    """A window; `alone` if its text does not have another one."""
+
+    encoding: Encoding
+    alone: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Embed(Forward):
+    """Sentence vectors of windows, for a text of one window also the modules after the pooling; or vectors of tokens.
+
+    Without a pipeline these are the vectors of all tokens of each window.
+    """
+
+    recipe: Recipe
+    num_prompt_tokens: int
+    pipeline: Pipeline | None
+
+    def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
+        encodings = [unit.encoding for unit in units]
+        if self.pipeline is None:
+            return token_vectors(self.model.model, self.recipe, encodings)
+        pooled = pool_encodings(self.model.model, self.recipe, encodings, self.num_prompt_tokens)
+        rows: list[FloatArray] = [*pooled]
+        if whole := [i for i, unit in enumerate(units) if unit.alone]:
+            for i, row in zip(whole, self.pipeline.finish(pooled[whole]), strict=True):
+                rows[i] = row
+        return rows
+
+
+class _Task(NamedTuple):
+    """What is done with the texts of requests with the same options."""
+
+    task: EncodeTask
+    pipeline: Pipeline
+    width: int
+    scale: bool
+    prompt_name: str | None
+    model: SentenceTransformer
+    truncation: str
+
+
+class Embedder(ServedModel[SentenceTransformer]):
+    """A `SentenceTransformer` under the name that clients use."""
+
+    gives = "vectors"
+
+    def __init__(self, name: str, model: SentenceTransformer, settings: Settings) -> None:
+        super().__init__(name, model, settings)
+        self._task = functools.lru_cache(_MOST_TASKS)(self._make_task)  # most requests have the same options
+
+    def details(self) -> dict[str, Any]:
+        """See `ServedModel`."""
+        return {"embedding_dimension": self.model.get_embedding_dimension(), **super().details()}
+
+    def prepare(self, inputs: Sequence[Any], options: TextOptions) -> Prepared:
+        """Tokenize the texts (or check the token ids) of a request, and return its job and report.
 
         Raises
         ------
         ServiceError
-            There is no such model.
+            An input or an option is wrong; the message names it.
         """
-        if name is None or name == "default" or (self._any_name and not self.knows(name)):
-            return next(iter(self.values()))
-        found = self._find(name)
-        if found is None:
-            known = ", ".join(map(repr, self))
-            raise ServiceError(
-                "model", f"the model {name[:200]!r} is not served here; expected {known}.", param="model"
-            )
-        return found
+        self.settings.check_number(len(inputs))
+        model = self.model
+        chosen = self._task(options, (model.max_seq_length, model.truncate_dim, tuple(model.prompts.items())))
+        task, prompt_name, limit = chosen.task, chosen.prompt_name, chosen.model.max_seq_length
+        given_ids = len(inputs) > 0 and not isinstance(inputs[0], str)
+        self.check_texts(() if given_ids else inputs, "input", options.side)
+        if given_ids:
+            more = (options.add_special_tokens, chosen.truncation)
+            groups = [[reading.encoding_of_ids(chosen.model, i, one, *more)] for i, one in enumerate(inputs)]
+            rows, prompt_name = list(range(len(inputs))), None
+        else:
+            distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
+            rows = [distinct[text] for text in inputs]
+            groups = self._windows(chosen, [*distinct])
+        units = [_Unit(window, len(group) == 1) for group in groups for window in group]
+        counted = 0 if task.recipe.include_prompt or given_ids else task.windows.num_prompt_tokens
+        kind = _Embed(model, task.recipe, counted, None if options.tokens else chosen.pipeline)
+        assemble: Callable[[list[Any]], Any] = functools.partial(_assemble, chosen, groups, rows)
+        if options.tokens:
+            assemble = functools.partial(_assemble_tokens, bool(options.normalize), rows)
+        vectors = sum(len(groups[row][0]) for row in rows) if options.tokens else len(rows)
+        return self.prepared(
+            Job(kind, units, [max(1, len(unit.encoding)) for unit in units], assemble),
+            rows,
+            groups,
+            limit if chosen.truncation == "error" else None,
+            "input",
+            prompt_name=prompt_name if prompt_name and model.prompts[prompt_name] else None,  # it may be an empty text
+            n_characters=0 if given_ids else sum(map(len, inputs)),
+            n_bytes=4 * chosen.width * vectors,
+        )
 
-    def of(
-        self, kind: type[_Served], name: str | None = None, best: Callable[[_Served], bool] = lambda served: True
-    ) -> _Served:
-        """Return a model of a class; the name is as for `served`.
+    # -- options
 
-        If the name does not choose a model, it is the first one of the class, or the first one that is the best.
+    def _make_task(self, options: TextOptions, state: object) -> _Task:
+        """Check the options of a request; `state` is what else a task depends on."""
+        truncation = options.truncation or self.settings.truncation
+        if truncation not in get_args(Truncation):
+            raise wrong("truncate", f"{truncation[:50]!r}; expected true, false, 'error' or 'split'.")
+        if options.tokens and truncation == "split":
+            if options.truncation is not None:
+                raise wrong("truncate", "'split' averages vectors of texts, not of tokens.")
+            truncation = "mark"
+        config, prompt_name = self.model.model.config, self._prompt_of(options)
+        for name, most in (("layers", config.num_hidden_layers + 1), ("pooling", _MOST_MODES)):
+            value = getattr(options, name)
+            if isinstance(value, tuple) and len(value) > most:  # their vectors are concatenated
+                raise wrong(name, f"has {len(value)} items; the limit is {most}.")
+        model = self._model_of(options)
+        encode_options = EncodeOptions(
+            prompt=self.model.prompts[prompt_name] if prompt_name else "",
+            truncation="split" if truncation == "split" else "silent",
+            layers=options.layers,
+            pooling="none" if options.tokens else options.pooling,
+            truncate_dim=options.dimensions,
+        )
+        try:
+            task = model.encode_task(encode_options, return_info=False, exact=True)
+            if options.tokens or not options.modules:
+                width = task.recipe.width(config.hidden_size)
+                if task.recipe.modes == ("none",) and not options.tokens:
+                    raise ValueError("pooling 'none' gives a vector per token; ask /embed_all for these.")
+            else:
+                width = sentence_width(task, None)
+        except (TypeError, ValueError) as error:
+            param = next((name for name in ("layers", "pooling") if str(error).startswith(name)), None)
+            raise ServiceError("invalid", str(error), param=param) from error
+        if self.model.truncate_dim is not None and not options.tokens:
+            width = min(width, self.model.truncate_dim)
+        if options.dimensions is not None:
+            if not 1 <= options.dimensions <= width:
+                expected = f"expected a number from 1 to {width}, the length of this model's vectors."
+                raise wrong("dimensions", f"is {options.dimensions}; {expected}")
+            width = options.dimensions
+        pipeline = self.model.pipeline
+        scaled = options.modules and pipeline.names[-1:] == ("Normalize",)  # the model's vectors have length 1
+        if not options.modules:
+            pipeline = dataclasses.replace(pipeline, steps=())
+        elif scaled and options.normalize is False:
+            pipeline = dataclasses.replace(pipeline, steps=pipeline.steps[:-1])
+        scale = bool(options.normalize) if not scaled else options.dimensions is not None
+        return _Task(task, pipeline, width, scale and options.normalize is not False, prompt_name, model, truncation)
+
+    def _model_of(self, options: TextOptions) -> SentenceTransformer:
+        """Return the model, with the limit and the side of a request."""
+        model, limit = copy.copy(self.model), options.max_tokens
+        model.tokenizer = copy.copy(model.tokenizer)
+        least = model.tokenizer.num_special_tokens_to_add() + 1
+        if limit not in (None, -1):
+            if not least <= limit <= model.max_seq_length:
+                expected = f"expected -1 or a number from {least} to {model.max_seq_length}."
+                raise wrong("truncate_prompt_tokens", f"is {limit}; {expected}")
+            model.max_seq_length = limit
+        model.tokenizer.truncation_side = options.side or model.tokenizer.truncation_side
+        return model
+
+    def _prompt_of(self, options: TextOptions) -> str | None:
+        """Return the name of the prompt that goes before the texts of a request, or None."""
+        if options.prompt_name is not None:
+            return self.check_prompt(options.prompt_name)
+        if options.input_type is None:
+            default = self.settings.default_prompt_name
+            return self.model.default_prompt_name if default is None else default
+        if options.input_type not in _PROMPTS_OF:
+            known = ", ".join(map(repr, _PROMPTS_OF))
+            raise wrong("input_type", f"{options.input_type[:200]!r}; expected one of {known}.")
+        return next((name for name in _PROMPTS_OF[options.input_type] if self.model.prompts.get(name)), None)
+
+    # -- tokens
+
+    def _windows(self, chosen: _Task, texts: list[str]) -> list[list[Encoding]]:
+        """Tokenize distinct texts."""
+        windows, tokenizer, truncation = chosen.task.windows, chosen.model.tokenizer, chosen.truncation
+        side, limit = tokenizer.truncation_side, chosen.model.max_seq_length
+        if truncation == "split" and max(map(len, texts), default=0) > _MOST_SPLIT:
+            raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
+        exact = truncation == "error" and all(len(text) <= reading.COUNTED for text in texts)
+
+        def tokenize(some: list[str], indices: list[int]) -> list[list[Encoding]]:
+            parts = reading.in_turns(windows.of(some, indices, exact=exact))
+            return [[reading.without_rest(one[0])] if len(one) == 1 else one for _, groups in parts for one in groups]
+
+        try:
+            if truncation == "mark" and (side == "right" or not windows.num_prompt_tokens):
+                shorten = functools.partial(reading.enough_of, tokenizer=tokenizer, side=side, limit=limit)
+                return reading.tokenize_enough(texts, shorten, tokenize, lambda _, group: group[0].n_truncated > 0)
+            return tokenize(texts, [*range(len(texts))])
+        except ValueError as error:
+            raise ServiceError("invalid", str(error)) from error
+
+
+def _assemble(chosen: _Task, groups: list[list[Encoding]], rows: list[int], results: list[FloatArray]) -> FloatArray:
+    """Return the vectors of a request, float32 (B, width), from those of all its windows."""
+    vectors = np.empty((len(groups), chosen.width), dtype=np.float32)
+    first = 0
+    for i, group in enumerate(groups):
+        row = results[first]
+        if len(group) > 1:
+            of_windows = np.stack(results[first : first + len(group)])
+            row = chosen.pipeline.finish(chosen.task.windows.average(of_windows, [group]))[0]
+        vectors[i] = row[: chosen.width]
+        first += len(group)
+    return (normalize_embeddings(vectors) if chosen.scale else vectors)[rows]
+
+
+def _assemble_tokens(scale: bool, rows: list[int], results: list[FloatArray]) -> list[FloatArray]:
+    """Return an array per text of a request, with a row per token."""
+    return [normalize_embeddings(results[row]) if scale else results[row] for row in rows]
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """The options that say how the texts of a request become scores.
+
+    Parameters
+    ----------
+    scores : {"rank", "labels", "raw"}
+        "rank": the sigmoid of the logit of a model with one label. "labels": what config.json means by the logits, as
+        in the pipeline "text-classification". "raw": the logits.
+    truncation : {"mark", "error"}, optional
+        A text or pair that is too long is cut at the end of its longer text, or refused; default: see `Settings`.
+    side : {"right", "left"}, optional
+        The end where texts are cut; default: the tokenizer's.
+    prompt_name : str, optional
+        The prompt before the first text of each pair; default: the model's.
+    field : str
+        The field of the request with the texts, for messages.
+    """
+
+    scores: str = "labels"
+    truncation: str | None = None
+    side: str | None = None
+    prompt_name: str | None = None
+    field: str = "inputs"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Score(Forward):
+    """The logits of texts and pairs."""
+
+    def compute(self, units: Sequence[Encoding]) -> list[FloatArray]:
+        batch = PackedBatch.from_sequences([unit.ids for unit in units], [unit.token_types for unit in units])
+        return [*self.model.logits_of(batch)]
+
+
+class Classifier(ServedModel[CrossEncoder]):
+    """A `CrossEncoder` under the name that clients use. It also scores single texts."""
+
+    gives = "scores"
+
+    def __init__(self, name: str, model: CrossEncoder, settings: Settings) -> None:
+        super().__init__(name, model, settings)
+        identity, sigmoid = (as_activation("", name, model.model.ops) for name in ("Identity", "Sigmoid"))
+        of_labels: dict[str, _Function] = {
+            "none": identity,
+            "sigmoid": sigmoid,
+            "softmax": lambda logits: softmax(logits).astype(np.float32),
+        }
+        labels = of_labels[function_of(model.model.config.problem_type, model.num_labels)]
+        self._functions: dict[str, _Function] = {"rank": sigmoid, "labels": labels, "raw": identity}
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, in the order of the scores."""
+        names = self.model.model.config.id2label
+        return [names[i] for i in range(self.model.num_labels)]
+
+    def details(self) -> dict[str, Any]:
+        """See `ServedModel`."""
+        return {"num_labels": self.model.num_labels, **super().details()}
+
+    def prepare(self, inputs: Sequence[_Pair], options: ScoreOptions) -> Prepared:
+        """Tokenize texts (their second part is None) and pairs, and return their job and report.
+
+        The answer of the job is a float32 array of shape (B, N), with the scores of the N labels.
 
         Raises
         ------
         ServiceError
-            There is no such model, or it is not of the class.
+            An input or an option is wrong; the message names it.
         """
-        found = self.served(name)
-        if name is not None and self._find(name) is not None and isinstance(found, kind):
+        num_labels, model = self.model.num_labels, self.model
+        self.settings.check_number(len(inputs))
+        if options.scores not in self._functions:
+            raise wrong("scores", f"{options.scores[:50]!r}; expected 'rank', 'labels' or 'raw'.")
+        if options.scores == "rank" and num_labels != 1:
+            message = f"the model {self.name} has {num_labels} labels; only a model with one label sorts texts."
+            raise ServiceError("unsupported", f"{message} /predict gives the scores of all labels.")
+        if options.truncation not in (None, "mark", "error"):
+            raise wrong("truncate", f"{options.truncation[:50]!r}; expected true, false or 'error'.")
+        self.check_texts([first for first, _ in inputs], options.field, options.side)
+        self.check_texts(["" if second is None else second for _, second in inputs], options.field, None)
+        prompt_name = (
+            model.default_prompt_name if options.prompt_name is None else self.check_prompt(options.prompt_name)
+        )
+        prompt = model.prompts[prompt_name] if prompt_name is not None else ""
+        distinct = {pair: i for i, pair in enumerate(dict.fromkeys(inputs))}
+        rows, function = [distinct[pair] for pair in inputs], self._functions[options.scores]
+        truncation = options.truncation or ("error" if self.settings.truncation == "error" else "mark")
+        side = options.side or model.tokenizer.truncation_side
+        encodings = self._encodings([(prompt + first, second) for first, second in distinct], side, truncation)
+        return self.prepared(
+            Job(
+                _Score(model),
+                encodings,
+                [*map(len, encodings)],
+                lambda results: function(np.array(results, np.float32).reshape(-1, num_labels))[rows],
+            ),
+            rows,
+            [[encoding] for encoding in encodings],
+            model.max_seq_length if truncation == "error" else None,
+            options.field,
+            prompt_name=prompt_name if prompt else None,
+            n_characters=sum(map(_size, inputs)),
+            n_bytes=4 * len(inputs) * num_labels,
+        )
+
+    def _encodings(self, pairs: list[_Pair], side: str, truncation: str) -> list[Encoding]:
+        """Tokenize distinct texts and pairs, cut to the model's limit."""
+        tokenizer, limit = copy.copy(self.model.tokenizer), self.model.max_seq_length
+        tokenizer.truncation_side = side
+        enough = functools.partial(reading.enough_of, tokenizer=tokenizer, side=side, limit=limit)
+
+        def shorten(pair: _Pair) -> _Pair:
+            first, second = pair
+            if truncation != "mark":
+                return pair
+            if second is None:
+                return enough(first), None
+            return first, enough(second) if side == "right" else second
+
+        def tokenize(some: list[_Pair], _: list[int]) -> list[Encoding]:
+            for first, second in some:  # a pair takes much memory
+                if second is not None and max(len(first), len(second)) > _MOST_PAIRED:
+                    raise ServiceError(
+                        "too_large", f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
+                    )
+            exact = all(_size(pair) <= reading.COUNTED for pair in some)
+            found = list[Encoding]()
+            for part in reading.in_turns([*in_chunks(some, len(some) + 1, _size, CHARACTERS_AT_ONCE)]):
+                encodings = encode_pairs(tokenizer, part, range(len(part)), limit, exact=exact)
+                found += map(reading.without_rest, encodings)
             return found
-        some = [served for served in self.values() if isinstance(served, kind)]
-        if not some or (name is not None and self._find(name) is not None):
-            raise ServiceError(
-                "unsupported",
-                f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives "
-                f"{kind.gives}{f', such as {some[0].name}' if some else ''}.",
-            )
-        return next(filter(best, some), some[0])
 
-    def _find(self, name: str) -> ServedModel[Any] | None:
-        """Return the model with a name; "name" and "org/name" are the same, "other/name" is another one."""
-        if name in self:
-            return self[name]
-        organisation, _, last = name.rpartition("/")
-        for key, served in self.items():
-            own, _, own_last = key.rpartition("/")
-            if last == own_last and not (organisation and own):
-                return served
-        return None
+        return reading.tokenize_enough(pairs, shorten, tokenize, _is_sure)
 
 
-# --- texts and errors -------------------------------------------------------------------------------------------------
+def _size(pair: _Pair) -> int:
+    return len(pair[0]) + len(pair[1] or "")
 
 
-def wrong(field: str, text: str, *, kind: ErrorKind = "invalid") -> ServiceError:
-    """Return the error about a field of a request; its message is the field's name and `text`."""
-    return ServiceError(kind, f"{field} {text}", param=field)
+def _is_sure(pair: _Pair, encoding: Encoding) -> bool:
+    """Say if a text, or pair, whose end was not tokenized has the tokens of the whole.
 
-
-def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -> ServiceError:
-    """Return the error about an input that is longer than the limit; `encoding` is the input after the cut."""
-    given = len(encoding) + encoding.n_truncated
-    return ServiceError(
-        "too_long", f"{field}[{index}] has {given} tokens; the limit is {limit}.", limit=limit, given=given, param=field
-    )
-
-
-def check_number(number: int, settings: Settings, n_bytes: int = 0) -> None:
-    """Raise an error for a request with too many inputs, or with an answer that needs too much memory."""
-    if number > settings.max_inputs:
-        raise ServiceError(
-            "too_many",
-            f"the request has {number} inputs; the limit is {settings.max_inputs}. Send them in several requests.",
-        )
-    if n_bytes > settings.max_result_bytes:
-        raise ServiceError(
-            "too_large",
-            f"the numbers of the {number} inputs take {n_bytes} bytes; the limit is {settings.max_result_bytes}. Send "
-            "fewer at once.",
-        )
-
-
-def check_side(side: str | None) -> None:
-    """Raise an error for a side that is neither "left" nor "right"."""
-    if side not in (None, "left", "right"):
-        raise wrong("truncation_direction", f"{side[:50]!r}; expected 'left' or 'right'.")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Ids:
-    """What the service reads of the library's encodings."""
-
-    ids: Int64Array
-    special_tokens_mask: Int64Array
-    type_ids: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-def encoding_of(ids: Int64Array, special: Int64Array, types: Int64Array, n_truncated: int) -> Encoding:
-    """Return an encoding of tokens if only their ids are known."""
-    return Encoding(cast(RawEncoding, _Ids(ids, special, types)), None, n_truncated)
-
-
-def without_rest(encoding: Encoding) -> Encoding:
-    """Return a copy of an encoding that does not keep truncated tokens in memory."""
-    if not encoding.n_truncated:
-        return encoding
-    return encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
-
-
-def enough_of(text: str, tokenizer: BertTokenizer, side: str, limit: int) -> str:
-    """Return a part of a long text, from the side that is kept, that should have more than `limit` tokens.
-
-    It ends where the tokenizer can cut the text with any text beside it. So if this part is cut to `limit` tokens, they
-    are those of the whole text; if not, the whole text must be tokenized.
+    The longer text of a pair is cut first. If fewer tokens are kept of the first text than of the second, and not
+    because half of an odd number was taken, then the first one is whole, and the rest of the second changes nothing.
     """
-    most = _CHARACTERS_PER_TOKEN * limit
-    if len(text) <= most:
-        return text
-    place = tokenizer.last_cut(text[:-most] if side == "left" else text[:most])
-    if place is None:
-        if len(text) > _MOST_WHOLE:
-            raise ServiceError("too_large", f"a text of {len(text)} characters has hardly any spaces; send less of it.")
-        return text
-    return text[place:] if side == "left" else text[:place]
-
-
-def tokenize_enough(
-    whole: list[_Text],
-    shorten: Callable[[_Text], _Text],
-    tokenize: Callable[[list[_Text], list[int]], list[_Tokens]],
-    is_sure: Callable[[_Text, _Tokens], bool],
-) -> list[_Tokens]:
-    """Tokenize a part of each text, and then whole texts if their part does not decide their tokens.
-
-    `tokenize` gets texts and their indices.
-    """
-    given = [shorten(text) for text in whole]
-    found = tokenize(given, [*range(len(whole))])
-    unsure = [i for i, text in enumerate(given) if text != whole[i] and not is_sure(text, found[i])]
-    if unsure:
-        for i, tokens in zip(unsure, tokenize([whole[i] for i in unsure], unsure), strict=True):
-            found[i] = tokens
-    return found
+    if not encoding.n_truncated or pair[1] is None:
+        return bool(encoding.n_truncated)
+    second = encoding.token_types == 1
+    first_kept = len(encoding) - int(second.sum()) - 2  # [CLS] and [SEP]
+    return first_kept + 1 < int(second.sum()) - 1

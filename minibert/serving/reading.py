@@ -1,4 +1,4 @@
-"""Threads that read and tokenize requests: short requests in turn, long requests a part at a time.
+"""Reading requests: threads that read short ones in turn and long ones a part at a time; tokens of long texts, and ids.
 
 A long request is tokenized in parts. Before each part it waits for its turn, and the request of which the fewest bytes
 are read, with its next part, is first, so that a request does not wait for longer ones. The first part counts as the
@@ -7,14 +7,23 @@ whole body, because its JSON is read at once. A request whose client has left is
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from minibert._utils.validation import Int64Array, check_int
+from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.serving.settings import ServiceError
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding, RawEncoding
 
 LONG_BODY = 2**16
 """Bytes. A longer request is read beside the short ones, so that they do not wait for it."""
@@ -27,7 +36,16 @@ _PART_BYTES = 2**16
 READERS = 64
 """Threads for long requests; one of them works at a time."""
 
+COUNTED = 2**16
+"""Characters. The tokens of a longer text are not counted to its end only to refuse it."""
+
+_MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
+_CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
+_HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."
+
 _Part = TypeVar("_Part")
+_Text = TypeVar("_Text")
+_Tokens = TypeVar("_Tokens")
 _current = threading.local()
 
 
@@ -156,3 +174,121 @@ def in_turns(parts: Iterable[_Part]) -> Iterator[_Part]:
         yield part
         if reading is not None and number != last:
             reading.pause()
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -> ServiceError:
+    """Return the error about an input that is longer than the limit; `encoding` is the input after the cut."""
+    given = len(encoding) + encoding.n_truncated
+    return ServiceError(
+        "too_long", f"{field}[{index}] has {given} tokens; the limit is {limit}.", limit=limit, given=given, param=field
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Ids:
+    """What the service reads of the library's encodings."""
+
+    ids: Int64Array
+    special_tokens_mask: Int64Array
+    type_ids: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def encoding_of(ids: Int64Array, special: Int64Array, types: Int64Array, n_truncated: int) -> Encoding:
+    """Return an encoding of tokens if only their ids are known."""
+    return Encoding(cast(RawEncoding, _Ids(ids, special, types)), None, n_truncated)
+
+
+def without_rest(encoding: Encoding) -> Encoding:
+    """Return a copy of an encoding that does not keep truncated tokens in memory."""
+    if not encoding.n_truncated:
+        return encoding
+    return encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
+
+
+def enough_of(text: str, tokenizer: BertTokenizer, side: str, limit: int) -> str:
+    """Return a part of a long text, from the side that is kept, that should have more than `limit` tokens.
+
+    It ends where the tokenizer can cut the text with any text beside it. So if this part is cut to `limit` tokens, they
+    are those of the whole text; if not, the whole text must be tokenized.
+    """
+    most = _CHARACTERS_PER_TOKEN * limit
+    if len(text) <= most:
+        return text
+    place = tokenizer.last_cut(text[:-most] if side == "left" else text[:most])
+    if place is None:
+        if len(text) > _MOST_WHOLE:
+            raise ServiceError("too_large", f"a text of {len(text)} characters has hardly any spaces; send less of it.")
+        return text
+    return text[place:] if side == "left" else text[:place]
+
+
+def tokenize_enough(
+    whole: list[_Text],
+    shorten: Callable[[_Text], _Text],
+    tokenize: Callable[[list[_Text], list[int]], list[_Tokens]],
+    is_sure: Callable[[_Text, _Tokens], bool],
+) -> list[_Tokens]:
+    """Tokenize a part of each text, and then whole texts if their part does not decide their tokens.
+
+    `tokenize` gets texts and their indices.
+    """
+    given = [shorten(text) for text in whole]
+    found = tokenize(given, [*range(len(whole))])
+    unsure = [i for i, text in enumerate(given) if text != whole[i] and not is_sure(text, found[i])]
+    if unsure:
+        for i, tokens in zip(unsure, tokenize([whole[i] for i in unsure], unsure), strict=True):
+            found[i] = tokens
+    return found
+
+
+def encoding_of_ids(
+    model: SentenceTransformer, index: int, ids: Sequence[int], add_special_tokens: bool, truncation: str
+) -> Encoding:
+    """Return the encoding of the token ids of input `index`, cut to the model's limit.
+
+    Ids of another model's tokenizer give vectors without a meaning. LangChain's OpenAIEmbeddings sends such ids. Ids
+    are therefore accepted only if they begin with [CLS] and end with [SEP], or if the request says that they do not
+    have special tokens.
+
+    Raises
+    ------
+    ServiceError
+        An id is not in the vocabulary, the ids have no special tokens, or there are too many of them for windows.
+    """
+    tokenizer, size, limit, where = model.tokenizer, model.model.config.vocab_size, model.max_seq_length, f"[{index}]"
+    try:
+        row = [check_int("id", one) for one in ids]
+    except TypeError as error:
+        raise ServiceError("invalid", f"input{where}: {error}; expected a str, or token ids.", param="input") from None
+    if not row:
+        raise ServiceError("invalid", f"input{where} is empty; expected token ids.", param="input")
+    bad = next((i for i, one in enumerate(row) if not 0 <= one < size), None)
+    if bad is not None:
+        message = f"is not a token id of this model; expected numbers from 0 to {size - 1}. {_HINT}"
+        raise ServiceError("invalid", f"input{where}[{bad}] {message}", param="input")
+    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+    if row[0] != first or row[-1] != last or len(row) == 1:
+        if not add_special_tokens:
+            raise ServiceError(
+                "invalid",
+                f"input{where} is an array of token ids that does not begin with {first} ([CLS]) and end with {last} "
+                "([SEP]), so these may be ids of another tokenizer. Send texts. If the ids are of this model, send "
+                f'"add_special_tokens": true with them. {_HINT}',
+                param="input",
+            )
+        row = [first, *row, last]
+    n_truncated = max(0, len(row) - limit)
+    if n_truncated:
+        start = n_truncated + 1 if tokenizer.truncation_side == "left" else 1
+        row = [row[0], *row[start : start + limit - 2], row[-1]]
+    special = np.isin(row, tokenizer.all_special_ids).astype(np.int64)
+    encoding = encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)
+    if n_truncated and truncation == "split":  # windows are made of texts
+        raise too_long(index, limit, encoding)
+    return encoding

@@ -49,6 +49,11 @@ class ServiceError(Exception):
         return self.message
 
 
+def wrong(field: str, text: str) -> ServiceError:
+    """Return the error about a field of a request; its message is the field's name and `text`."""
+    return ServiceError("invalid", f"{field} {text}", param=field)
+
+
 GRACE = 0.2
 """Seconds after the time for a head or a body in which what has arrived is still read, because the process may have
 been stopped or busy meanwhile."""
@@ -127,6 +132,15 @@ class Settings:
             raise ValueError(
                 f"metrics_namespace={brief(name)}; expected letters, digits and _, and no digit at the start."
             )
+
+    def check_number(self, number: int, n_bytes: int = 0) -> None:
+        """Raise an error for a request with too many inputs, or with an answer that needs too much memory."""
+        if number > self.max_inputs:
+            message = f"the request has {number} inputs; the limit is {self.max_inputs}. Send them in several requests."
+            raise ServiceError("too_many", message)
+        if n_bytes > self.max_result_bytes:
+            numbers = f"the numbers of the {number} inputs take {n_bytes} bytes; the limit is {self.max_result_bytes}"
+            raise ServiceError("too_large", f"{numbers}. Send fewer at once.")
 
 
 class ApiKeys:

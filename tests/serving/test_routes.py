@@ -18,8 +18,8 @@ import minibert
 from minibert import CrossEncoder, SentenceTransformer
 from minibert.integrations.bert_serving import BertClient
 from minibert.serving.asgi import app
-from minibert.serving.embedder import Embedder
 from minibert.serving.engine import Engine
+from minibert.serving.models import Embedder
 from minibert.serving.observability import LOG, REQUESTS
 from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.settings import Settings
@@ -429,7 +429,7 @@ WRONG: list[tuple[bytes, int, int, str]] = [
     (b'{"F": [' + b"9" * 5000 + b"]}", 400, 422, ""),
     (b"[]", 400, 422, "object"),
     (b"{}", 400, 422, "F"),
-    (b'{"F": null}', 400, 422, "F is null"),
+    (b'{"F": null}', 400, 422, "F: Expected"),
     (b'{"F": ["a", "b", 3]}', 400, 422, "F[2]"),
     (b'{"F": [[1, 2], [3, null]]}', 400, 422, "F[1][1]"),
     (b'{"F": [[1, 2]]}', 400, 422, "F[0] is an array of token ids"),

@@ -15,12 +15,9 @@ import orjson
 from msgspec import Raw, Struct
 
 from minibert._utils.validation import FloatArray
-from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.models import Prepared, Report
+from minibert.serving.models import Prepared, Report, TextOptions
 from minibert.serving.settings import ErrorKind, ServiceError
-
-__all__ = ["Raw", "Struct"]
 
 STATUS: Mapping[ErrorKind, int] = {
     **dict.fromkeys(get_args(ErrorKind), 400),
@@ -104,9 +101,17 @@ class Post:
 # --- fields that several protocols have -------------------------------------------------------------------------------
 
 
-class TruncationFields(Struct, kw_only=True):
-    """The fields that say what happens to texts that are too long, and which prompt goes before each text."""
+Texts = str | list[str]
+Inputs = str | list[str | int | list[int]]
+"""A text, texts, token ids, or lists of token ids."""
+Pairs = str | list[str | list[str]]
+"""A text, a pair, or lists of one text or two."""
 
+
+class Fields(Struct, kw_only=True):
+    """The fields for the model, for texts that are too long, and for the prompt before each text."""
+
+    model: str | None = None
     truncate: bool | str | None = None
     truncation_direction: str | None = None
     prompt_name: str | None = None
@@ -119,7 +124,7 @@ class TruncationFields(Struct, kw_only=True):
         return {"truncation": truncate, "side": side and side.lower(), "prompt_name": self.prompt_name}
 
 
-class VectorFields(TruncationFields, kw_only=True):
+class VectorFields(Fields, kw_only=True):
     """The fields of requests for vectors in OpenAI's and text-embeddings-inference's protocols."""
 
     dimensions: int | None = None
@@ -167,10 +172,7 @@ def usage_of(report: Report) -> dict[str, int]:
 
 _Struct = TypeVar("_Struct", bound=Struct)
 
-_CHOICES = {
-    "encoding_format": "float or base64",
-    "truncate": "NONE, START or END",
-}
+_CHOICES = {"encoding_format": "float or base64", "truncate": "NONE, START or END"}
 _MOST_IGNORED = 100  # names that are reported
 _MOST_BYTES = 2**16  # of a body whose values are not counted
 _MOST_VALUES = {b"[": 2**16, b"{": 2**16, b":": 2**16, b",": 2**21}
@@ -178,7 +180,6 @@ _MOST_STRINGS = 2**20
 _SLICE = 2**18  # bytes that are looked at at a time
 _REST_OF_ESCAPES = re.compile(rb"\\*[\s\S]?")
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
-_NAMES = {b"{": "an object", b"n": "null", b"t": "true", b"f": "false"}
 
 
 def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
@@ -190,10 +191,26 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
         The body is not JSON, or a field has the wrong type.
     """
     _check_values(body)
-    content: dict[str, Any] = _decode(body, dict[str, Raw], "")
-    known = _names(kind)
-    ignored = tuple(name for name in content if name not in known)[:_MOST_IGNORED]
-    return _decode(body, kind, ""), ignored
+    try:
+        names: dict[str, Raw] = _decoder(dict[str, Raw]).decode(body)
+        found: _Struct = _decoder(kind).decode(body)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).replace("`", "").partition(" - at $")
+        place = place.removeprefix(".")
+        if message.startswith("Invalid enum value") and place in _CHOICES:
+            message += f", expected {_CHOICES[place]}"
+        param = re.sub(r"[\[.].*", "", place)
+        raise ServiceError("invalid", f"{place or 'the body'}: {message}.", param=param) from None
+    except RecursionError:
+        raise ServiceError("invalid_json", "the body has too many nested brackets.") from None
+    except UnicodeDecodeError:
+        raise ServiceError("invalid_json", "the body is not UTF-8.") from None
+    except msgspec.DecodeError as error:
+        reason = f"{error}." if body.strip() else "it is empty; expected an object."
+        if _HALF_CHARACTER.search(body):
+            reason += " A \\ud800 to \\udfff without its other half is not a character; leave it out."
+        raise ServiceError("invalid_json", f"the body is not JSON: {reason}") from None
+    return found, tuple(name for name in names if name not in _names(kind))[:_MOST_IGNORED]
 
 
 def _check_values(body: bytes) -> None:
@@ -226,93 +243,46 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def is_object(raw: Raw) -> bool:
-    """Return whether a value is a JSON object."""
-    return _first(raw) == b"{"
-
-
 def not_empty(values: Sequence[Any], field: str) -> None:
     """Raise an error for an empty list."""
     if not values:
         raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
 
 
-def read_inputs(raw: Raw, field: str, *, ids: bool = True) -> list[Any]:
-    """Read a text, texts, or token ids; return a list of texts, or of lists of ids.
+def listed(given: str | list[Any], field: str) -> list[Any]:
+    """Return a text, texts, ids, or lists as a list of texts or of lists.
 
     Raises
     ------
     ServiceError
-        The value is none of these, or an empty list.
+        The list is empty, or has items of several types.
     """
-    start = _first(raw)
-    if start == b'"':
-        return [_decode(raw, str, field)]
-    if start != b"[":
-        given = _NAMES.get(start, "a number")
-        raise ServiceError("invalid", f"{field} is {given}; expected a text or a list of texts.", param=field)
-    inner = _first(bytes(raw).lstrip()[1:])
-    numbers = ids and inner in b"-0123456789" and inner != b""
-    kind: Any = list[list[int]] if ids and inner == b"[" else list[int] if numbers else list[str]
-    found: list[Any] = _decode(raw, kind, field)
-    not_empty(found, field)
-    return [found] if numbers else found
+    if isinstance(given, str):
+        return [given]
+    not_empty(given, field)
+    other = next((i for i, one in enumerate(given) if type(one) is not type(given[0])), None)
+    if other is not None:
+        raise ServiceError("invalid", f"{field}[{other}] is not of the type of {field}[0].", param=field)
+    return [given] if isinstance(given[0], int) else given
 
 
-def read_lists(raw: Raw, field: str) -> list[list[str]]:
-    """Read lists of texts."""
-    lists: list[list[str]] = _decode(raw, list[list[str]], field)
-    return lists
-
-
-def read_pairs(raw: Raw, field: str) -> tuple[list[tuple[str, str | None]], bool]:
-    """Read a text, a pair, or a list of lists with one text or two; return a list, and whether it was one item.
+def read_pairs(given: Pairs, field: str) -> tuple[list[tuple[str, str | None]], bool]:
+    """Return texts and pairs as a list of pairs, and whether it was one item.
 
     Raises
     ------
     ServiceError
-        The value is something else, or an empty list.
+        A list has neither one text nor two, or it is empty.
     """
-    several = _first(raw) == b"[" and _first(bytes(raw).lstrip()[1:]) == b"["
-    rows = read_lists(raw, field) if several else [read_inputs(raw, field, ids=False)]
-    for index, row in enumerate(rows):
+    rows = listed(given, field)
+    single = isinstance(rows[0], str)
+    for index, row in enumerate([rows] if single else rows):
         if not 1 <= len(row) <= 2:
-            where = f"{field}[{index}]" if several else field
-            hint = "" if several else f" Send several texts as [[text], [text]]; {field} as a list is a pair."
-            raise ServiceError(
-                "invalid", f"{where} has {len(row)} texts; expected one, or a pair of two.{hint}", param=field
-            )
-    return [(row[0], row[1] if len(row) == 2 else None) for row in rows], not several
-
-
-def _decode(body: bytes | Raw, kind: Any, field: str) -> Any:
-    try:
-        return _decoder(kind).decode(body)
-    except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        place = (field + place.rstrip("`")).removeprefix(".")
-        if place.startswith("["):  # a key of the object itself
-            place = ""
-        if message.startswith("Invalid enum value") and place in _CHOICES:
-            message += f", expected {_CHOICES[place]}"
-        raise ServiceError(
-            "invalid",
-            f"{place or 'the body'}: {message.replace('`', '')}.",
-            param=re.sub(r"[\[.].*", "", place),
-        ) from None
-    except RecursionError:
-        raise ServiceError("invalid_json", "the body has too many nested brackets.") from None
-    except UnicodeDecodeError:
-        raise ServiceError("invalid_json", "the body is not UTF-8.") from None
-    except msgspec.DecodeError as error:
-        reason = f"{error}." if bytes(body).strip() else "it is empty; expected an object."
-        if _HALF_CHARACTER.search(bytes(body)):
-            reason += " A \\ud800 to \\udfff without its other half is not a character; leave it out."
-        raise ServiceError("invalid_json", f"the body is not JSON: {reason}") from None
-
-
-def _first(raw: Raw | bytes) -> bytes:
-    return bytes(raw).lstrip()[:1]
+            where = field if single else f"{field}[{index}]"
+            hint = f" Send several texts as [[text], [text]]; {field} as a list is a pair." if single else ""
+            message = f"{where} has {len(row)} texts; expected one, or a pair of two.{hint}"
+            raise ServiceError("invalid", message, param=field)
+    return [(row[0], row[1] if len(row) == 2 else None) for row in ([rows] if single else rows)], single
 
 
 # --- to bytes ---------------------------------------------------------------------------------------------------------

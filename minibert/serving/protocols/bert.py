@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from minibert._utils.validation import FloatArray, check_indices
 from minibert.serving import protocols as base
-from minibert.serving.embedder import Embedder, TextOptions, encoding_of_ids
 from minibert.serving.engine import Engine
+from minibert.serving.models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 
 
-class EncodeRequest(base.Struct, kw_only=True):
+class EncodeRequest(Struct, kw_only=True):
     """bert-as-service's request; texts are lists of tokens with `is_tokenized`."""
 
-    texts: base.Raw
+    texts: base.Pairs
     id: int | str | None = None
     is_tokenized: bool = False
     show_tokens: bool = False
@@ -41,26 +43,21 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
         modules=False,
         add_special_tokens=True,
     )
+    inputs = base.listed(request.texts, "texts")
+    if isinstance(inputs[0], list) != request.is_tokenized:
+        message = (
+            f"texts[0] is not what is_tokenized={request.is_tokenized} says; lists of tokens need it, texts do not."
+        )
+        raise ServiceError("invalid", message, param="texts")
     if request.is_tokenized:
-        inputs: list[Any] = [
-            [tokenizer.convert_tokens_to_ids(token) for token in row] for row in base.read_lists(request.texts, "texts")
-        ]
-        base.not_empty(inputs, "texts")
-    else:
-        inputs = base.read_inputs(request.texts, "texts", ids=False)
+        inputs = [[tokenizer.convert_tokens_to_ids(token) for token in row] for row in inputs]
     blank = next((i for i, one in enumerate(inputs) if not (one.strip() if isinstance(one, str) else one)), None)
     if blank is not None:
         raise ServiceError("invalid", f"texts[{blank}] is blank; expected some text.", param="texts")
-    prepared = served.prepare(inputs, options, engine.settings)
+    prepared = served.prepare(inputs, options)
     shown: dict[str, Any] = {"status": 200, "id": request.id}
     if request.show_tokens:
-        rows = [
-            encoding_of_ids(served.model, i, one, True, "mark").ids.tolist()
-            if isinstance(one, list)
-            else tokenizer.encode(one, truncation=True, max_length=served.model.max_seq_length)
-            for i, one in enumerate(inputs)
-        ]
-        shown["tokens"] = [tokenizer.convert_ids_to_tokens(row) for row in rows]
+        shown["tokens"] = [tokenizer.convert_ids_to_tokens(one.ids.tolist()) for one in prepared.encodings]
 
     def write(vectors: FloatArray) -> bytes:
         return b'{"result":' + base.list_of_vectors([*vectors]) + b"," + base.dump(shown)[1:]

@@ -8,16 +8,18 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
-from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
+from minibert.serving.models import Embedder, TextOptions
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.settings import ServiceError
 from minibert.vectors.similarity import quantize_embeddings
 
 
-class CohereEmbedRequest(base.Struct, kw_only=True):
+class CohereEmbedRequest(Struct, kw_only=True):
     """Cohere's request for embeddings."""
 
     texts: list[str]
@@ -65,7 +67,7 @@ def _embed(
         dimensions=request.output_dimension,
     )
     try:
-        prepared = served.prepare(request.texts, options, engine.settings)
+        prepared = served.prepare(request.texts, options)
     except ServiceError as error:
         if error.param != "dimensions":
             raise

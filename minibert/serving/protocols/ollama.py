@@ -6,31 +6,33 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
-from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
+from minibert.serving.models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 
 
-class OllamaEmbedRequest(base.Struct, kw_only=True):
+class OllamaEmbedRequest(Struct, kw_only=True):
     """Ollama's request for embeddings."""
 
-    input: base.Raw
+    input: base.Texts
     model: str | None = None
     truncate: bool | None = None
     dimensions: int | None = None
     prompt_name: str | None = None
 
 
-class OllamaOldRequest(base.Struct, kw_only=True):
+class OllamaOldRequest(Struct, kw_only=True):
     """Ollama's older request, for one text."""
 
     prompt: str
     model: str | None = None
 
 
-class OllamaShowRequest(base.Struct, kw_only=True):
+class OllamaShowRequest(Struct, kw_only=True):
     """Ollama's request for the description of a model; `name` is its older spelling."""
 
     model: str | None = None
@@ -55,12 +57,11 @@ _TAG = ":latest"
 def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]) -> base.Work:
     served = _model(engine, request.model)
     shown = {"model": request.model or served.name}
-    if bytes(request.input).split() in ([b"[]"], [b"[", b"]"], [b'""']):  # a program asks so whether a model is there
+    if not request.input:  # a program asks so whether a model is there
         return base.Work(lambda _: base.dump({**shown, "embeddings": []}), ignored=ignored)
-    inputs = base.read_inputs(request.input, "input", ids=False)
     truncation = None if request.truncate is None else "mark" if request.truncate else "error"
     options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
-    job, report = prepared = served.prepare(inputs, options, engine.settings)
+    job, report, _ = prepared = served.prepare(base.listed(request.input, "input"), options)
 
     def write(vectors: FloatArray) -> bytes:
         rest = {
@@ -76,7 +77,7 @@ def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]
 
 
 def _embed_one(engine: Engine, request: OllamaOldRequest, ignored: tuple[str, ...]) -> base.Work:
-    prepared = _model(engine, request.model).prepare([request.prompt], TextOptions(), engine.settings)
+    prepared = _model(engine, request.model).prepare([request.prompt], TextOptions())
     rest = base.notes_of(prepared.report, ignored)
     return base.Work(lambda vectors: base.dump({"embedding": vectors[0], **rest}), prepared, ignored)
 

@@ -10,17 +10,15 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
-from minibert.serving.embedder import Embedder
 from minibert.serving.engine import Engine
-from minibert.serving.models import ServedModel
+from minibert.serving.models import Embedder, ServedModel
 from minibert.serving.settings import ServiceError
 
 
 class OpenAIEmbeddingRequest(base.VectorFields, kw_only=True):
     """OpenAI's request for embeddings; the fields beyond OpenAI's are extensions."""
 
-    input: base.Raw
-    model: str | None = None
+    input: base.Inputs
     encoding_format: Literal["float", "base64"] | None = None
 
 
@@ -54,8 +52,8 @@ ERRORS = base.Errors("openai", _error)
 
 def _embed(engine: Engine, request: OpenAIEmbeddingRequest, ignored: tuple[str, ...]) -> base.Work:
     served = engine.models.of(Embedder, request.model)
-    inputs = base.read_inputs(request.input, "input")
-    prepared = served.prepare(inputs, request.text_options(), engine.settings)
+    inputs = base.listed(request.input, "input")
+    prepared = served.prepare(inputs, request.text_options())
     ignored += request.without_effect(inputs, engine.settings.truncation)
     report = prepared.report
     rest = {"model": served.name, "usage": base.usage_of(report), **base.notes_of(report, ignored)}

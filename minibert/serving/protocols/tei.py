@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Raw, Struct
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
-from minibert.serving.classifier import Classifier, ScoreOptions
-from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.models import check_number
+from minibert.serving.models import Classifier, Embedder, ScoreOptions, TextOptions
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
@@ -29,73 +28,69 @@ from minibert.vectors.similarity import pairwise_cos_sim
 class EmbedRequest(base.VectorFields, kw_only=True):
     """text-embeddings-inference's request for vectors of texts, or of tokens."""
 
-    inputs: base.Raw
-    model: str | None = None
+    inputs: base.Inputs
 
 
-class RootRequest(base.Struct):
+class RootRequest(Struct):
     """The fields that say what a request to "/" asks for."""
 
-    inputs: base.Raw = base.Raw()
-    query: base.Raw = base.Raw()
+    inputs: Raw = Raw()
+    query: Raw = Raw()
     model: str | None = None
 
 
-class SimilarityInputs(base.Struct):
+class SimilarityInputs(Struct):
     """A sentence, and the sentences that are compared with it."""
 
     source_sentence: str
     sentences: list[str]
 
 
-class SimilarityRequest(base.TruncationFields, kw_only=True):
+class SimilarityRequest(base.Fields, kw_only=True):
     """text-embeddings-inference's request for similarities. The parameters may be beside the inputs."""
 
     inputs: SimilarityInputs
-    parameters: base.TruncationFields | None = None
-    model: str | None = None
+    parameters: base.Fields | None = None
 
 
-class PredictRequest(base.TruncationFields, kw_only=True):
+class PredictRequest(base.Fields, kw_only=True):
     """text-embeddings-inference's request for the labels of texts, or of pairs of texts."""
 
-    inputs: base.Raw
-    model: str | None = None
+    inputs: base.Pairs
     raw_scores: bool = False
 
 
-class RerankDocument(base.Struct):
+class RerankDocument(Struct):
     """A text in Cohere's older form."""
 
     text: str
 
 
-class RerankRequest(base.TruncationFields, kw_only=True):
+class RerankRequest(base.Fields, kw_only=True):
     """A query and texts: `texts` as text-embeddings-inference has them, or `documents` as Cohere and Jina have them."""
 
     query: str
     texts: list[str] | None = None
     documents: list[str | RerankDocument] | None = None
-    model: str | None = None
     raw_scores: bool = False
     return_text: bool = False
     return_documents: bool = False
     top_n: int | None = None
 
 
-class TokenizeRequest(base.Struct, kw_only=True):
+class TokenizeRequest(Struct, kw_only=True):
     """text-embeddings-inference's request for the tokens of texts."""
 
-    inputs: base.Raw
+    inputs: base.Texts
     add_special_tokens: bool = True
     prompt_name: str | None = None
     model: str | None = None
 
 
-class DecodeRequest(base.Struct, kw_only=True):
+class DecodeRequest(Struct, kw_only=True):
     """text-embeddings-inference's request for the text of token ids."""
 
-    ids: base.Raw
+    ids: list[int | list[int]]
     skip_special_tokens: bool = True
     model: str | None = None
 
@@ -124,19 +119,19 @@ _PART = 2**12  # tokens that are written at a time
 
 
 def _embed(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> base.Work:
-    inputs = base.read_inputs(request.inputs, "inputs")
+    inputs = base.listed(request.inputs, "inputs")
     options = request.text_options(normalize=request.normalize is not False)
-    prepared = engine.models.of(Embedder, request.model).prepare(inputs, options, engine.settings)
+    prepared = engine.models.of(Embedder, request.model).prepare(inputs, options)
     ignored += request.without_effect(inputs, engine.settings.truncation)
     return base.Work(base.list_of_vectors, prepared, ignored, base.array_file)
 
 
 def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> base.Work:
-    inputs = base.read_inputs(request.inputs, "inputs")
+    inputs = base.listed(request.inputs, "inputs")
     ignored += tuple(name for name in ("dimensions", "pooling") if getattr(request, name) is not None)
     ignored += request.without_effect(inputs, "mark")
     options = request.text_options(tokens=True, dimensions=None, pooling=None)
-    prepared = engine.models.of(Embedder, request.model).prepare(inputs, options, engine.settings)
+    prepared = engine.models.of(Embedder, request.model).prepare(inputs, options)
     return base.Work(base.list_of_vectors, prepared, ignored)
 
 
@@ -146,7 +141,7 @@ def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, 
         name: value for name, value in (request.parameters or request).options().items() if value is not None
     }
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.models.of(Embedder, request.model).prepare(texts, TextOptions(**given), engine.settings)
+    prepared = engine.models.of(Embedder, request.model).prepare(texts, TextOptions(**given))
 
     def write(vectors: FloatArray) -> bytes:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
@@ -157,14 +152,14 @@ def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, 
 
 def _check_size(rows: list[Any], field: str, engine: Engine) -> None:
     """Refuse too many texts or rows of ids, and too much in them."""
-    check_number(len(rows), engine.settings)
+    engine.settings.check_number(len(rows))
     if (size := sum(map(len, rows))) > _MOST_CHARACTERS:
         things = "characters" if isinstance(rows[0], str) else "numbers"
         raise ServiceError("too_large", f"{field} has {size} {things}; the limit of this route is {_MOST_CHARACTERS}.")
 
 
 def _tokenize(engine: Engine, request: TokenizeRequest, ignored: tuple[str, ...]) -> base.Work:
-    texts = base.read_inputs(request.inputs, "inputs", ids=False)
+    texts = base.listed(request.inputs, "inputs")
     served = engine.models.served(request.model)
     _check_size(texts, "inputs", engine)
     prompt = "" if request.prompt_name is None else served.model.prompts[served.check_prompt(request.prompt_name)]
@@ -202,9 +197,7 @@ def _tokens(text: str, encoding: Encoding) -> bytes:
 
 
 def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) -> base.Work:
-    rows = base.read_inputs(request.ids, "ids")
-    if isinstance(rows[0], str):
-        raise ServiceError("invalid", "ids must be numbers, or lists of numbers.", param="ids")
+    rows = base.listed(request.ids, "ids")
     _check_size(rows, "ids", engine)
     try:
         texts = engine.models.served(request.model).model.tokenizer.batch_decode(
@@ -215,6 +208,17 @@ def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) ->
     return base.Work(lambda _: base.dump(texts), ignored=ignored)
 
 
+def _model_type(served: Any) -> dict[str, Any]:
+    if isinstance(served, Embedder):
+        return {"embedding": {"pooling": "+".join(served.model.pipeline.pooling)}}
+    names = served.labels
+    ids = {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+    return {"reranker" if len(names) == 1 else "classifier": ids}
+
+
 def info(engine: Engine, version: str) -> dict[str, Any]:
     """Return text-embeddings-inference's description of the service and its first model."""
     served, settings = engine.models.served(), engine.settings
@@ -223,7 +227,7 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
         "model_sha": None,
         "model_dtype": served.compute_type,
         "served_model_name": served.name,
-        "model_type": served.model_type(),
+        "model_type": _model_type(served),
         "max_concurrent_requests": None,
         "max_batch_tokens": MAX_STEP,
         "max_batch_requests": None,
@@ -248,7 +252,7 @@ def _predict(engine: Engine, request: PredictRequest, ignored: tuple[str, ...]) 
         return base.dump(rows[0] if single else rows)
 
     options = _score_options(request, "labels", "inputs")
-    return base.Work(write, served.prepare(inputs, options, engine.settings), ignored)
+    return base.Work(write, served.prepare(inputs, options), ignored)
 
 
 def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) -> base.Work:
@@ -262,7 +266,7 @@ def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) ->
     if request.top_n is not None and request.top_n < 1:
         raise ServiceError("invalid", f"top_n is {request.top_n}; expected a number from 1.", param="top_n")
     options = _score_options(request, "rank", field)
-    prepared = served.prepare([(request.query, text) for text in texts], options, engine.settings)
+    prepared = served.prepare([(request.query, text) for text in texts], options)
     score = "score" if theirs else "relevance_score"
 
     def result(index: int, scores: FloatArray) -> dict[str, Any]:
@@ -295,7 +299,7 @@ class _Root(base.Post):
         if isinstance(engine.models.served(content.model), Classifier):
             path = "/rerank" if bytes(content.query) else "/predict"
         else:
-            path = "/similarity" if base.is_object(content.inputs) else "/embed"
+            path = "/similarity" if bytes(content.inputs).lstrip().startswith(b"{") else "/embed"
         return POSTS[path].read(engine, body)
 
 
