@@ -154,41 +154,9 @@ def test_softmax_of_large_scores(size: float) -> None:
     np.testing.assert_allclose(probs, shifted / shifted.sum(axis=-1, keepdims=True), rtol=1e-6, atol=1e-37)
 
 
-@pytest.mark.parametrize("lengths", [(), (0,), (0, 0), (0, 3, 0)])
-def test_empty_sequences_have_empty_scores_and_probs(lengths: tuple[int, ...]) -> None:
-    x = np.ones((sum(lengths), 6), dtype=np.float32)
-    output = reference.attention(x, x, x, pack_lengths(lengths), 2, return_scores=True, return_probs=True)
-    assert output.context.shape == x.shape
-    for listed in (output.scores, output.probs):
-        assert listed is not None
-        assert [array.shape for array in listed] == [(2, length, length) for length in lengths]
-
-
 def test_attention_returns_the_requested_arrays() -> None:
     x = np.ones((3, 4), dtype=np.float32)
     for scores in (False, True):
         for probs in (False, True):
             output = reference.attention(x, x, x, pack_lengths((3,)), 2, return_scores=scores, return_probs=probs)
             assert (output.scores is not None, output.probs is not None) == (scores, probs)
-
-
-def test_sequences_do_not_see_each_other() -> None:
-    generator = np.random.default_rng(0)
-    query, key, value = generator.standard_normal((3, 9, 8)).astype(np.float32)
-    together = reference.attention(query, key, value, pack_lengths((4, 5)), 2).context
-    apart = [
-        reference.attention(query[part], key[part], value[part], pack_lengths((part.stop - part.start,)), 2).context
-        for part in (slice(0, 4), slice(4, 9))
-    ]
-    np.testing.assert_array_equal(together, np.concatenate(apart))
-
-
-@pytest.mark.parametrize("eps", [1e-12, 1e-5])
-@pytest.mark.parametrize("value", [0.0, 0.5, 0.1, -3.3])
-@pytest.mark.parametrize("H", [1, 7, 8, 384])
-def test_layer_norm_of_constant_rows_is_the_bias(value: float, H: int, eps: float) -> None:
-    """The result is exact for any eps: in float64 the mean of equal float32 numbers is that number."""
-    generator = np.random.default_rng(0)
-    weight, bias = generator.standard_normal((2, H)).astype(np.float32)
-    x = np.full((3, H), value, dtype=np.float32)
-    np.testing.assert_array_equal(reference.layer_norm(x, LayerNorm("norm", weight, bias, eps)), np.tile(bias, (3, 1)))
