@@ -13,8 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from minibert import ModelFormatError, SentenceTransformer
-from minibert.sentence.modules import ACTIVATIONS
-from minibert.sentence.pooling import POOLING_MODES
+from minibert.sentence.modules import ACTIVATIONS, POOLING_MODES
 from tests.support.checkpoints import random_checkpoint, their_vectors
 from tests.support.sentence_modules import (
     MEAN,

@@ -18,8 +18,7 @@ import pytest
 from minibert import ModelFormatError, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli import main
-from minibert.sentence.model import full_name
-from minibert.sentence.prompts import builtin_prompts
+from minibert.sentence.loading import builtin_prompts, full_name
 from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import locate_minilm, random_checkpoint, sentence_model, their_vectors
 from tests.support.refusals import Refused, check_refused

@@ -59,8 +59,8 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     from minibert.models.backend import choose_compute_type
     from minibert.models.bert import BertModel
     from minibert.models.loading import find_heads
+    from minibert.sentence.loading import builtin_prompts, check_prompts
     from minibert.sentence.modules import check_modules, list_modules, loader_of, read_pipeline
-    from minibert.sentence.prompts import builtin_prompts, check_prompts
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
     facts: dict[str, Any] = {}

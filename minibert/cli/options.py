@@ -195,7 +195,7 @@ def loading(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def locate_model(arguments: argparse.Namespace) -> ModelFiles:
     """Find the files of the model. Short ids such as paraphrase-MiniLM-L6-v2 belong to sentence-transformers."""
-    from minibert.sentence.model import full_name
+    from minibert.sentence.loading import full_name
 
     return LoadOptions(revision=arguments.revision).locate(full_name(arguments.model))
 

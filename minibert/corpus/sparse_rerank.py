@@ -116,7 +116,7 @@ def rerank_corpus(
     def compute(texts: list[str], progress: Progress) -> _Results:
         pairs = [(query, text) for text in texts]
         found = model.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation="silent", progress=progress)
-        scores = _decimals(model.activation_fn(found.logits).reshape(-1))
+        scores = _decimals(model.activation_fn(found.vectors).reshape(-1))
         return [{"score": score} for score in scores], int(found.n_tokens.sum()), int((found.n_truncated > 0).sum())
 
     settings = {

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, IntArray, brief, counted
 from minibert.sentence.encoding import CutTexts, EncodeOptions, pool_encodings, sentence_width
-from minibert.sentence.modules import LAYER_NORM_EPS, Step
-from minibert.sentence.pooling import POOLING_MODES, pool
+from minibert.sentence.modules import LAYER_NORM_EPS, POOLING_MODES, Step, pool
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import check_text
 from minibert.trace.page.steps import VectorStep, source_line
@@ -321,7 +320,7 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
             for state, count in zip(states, counts, strict=True)
         ]
         notes = [f"n = {counted(int(count.sum()), 'token')}" for count in counts]
-        line = source_line("minibert/sentence/pooling.py", f'"{mode}": ')
+        line = source_line("minibert/sentence/modules.py", f'"{mode}": ')
         steps.append(VectorStep(symbol, "Pooling", *_POOLING[mode], (line,), values, notes))
         pooled = values if not pooled else [np.concatenate(both) for both in zip(pooled, values, strict=True)]
     before = "pooling" if len(modes) == 1 else "joined"

@@ -15,7 +15,7 @@ from minibert._utils.foreign import missing_names
 from minibert._utils.reporting import write_line
 from minibert._utils.validation import brief
 from minibert.checkpoint.files import locate
-from minibert.sentence.model import check_device, full_name
+from minibert.sentence.loading import check_device, full_name
 from minibert.vectors import index, search, similarity
 from minibert.vectors.index import *  # noqa: F403
 from minibert.vectors.search import *  # noqa: F403

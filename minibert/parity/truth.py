@@ -19,8 +19,7 @@ from minibert.bert.weights import Weights
 from minibert.checkpoint.files import ModelFiles
 from minibert.models.inputs import pack
 from minibert.models.saving import named_arrays
-from minibert.sentence.modules import Pipeline
-from minibert.sentence.pooling import pool
+from minibert.sentence.modules import Pipeline, pool
 from minibert.trace.names import Names, Spec
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of

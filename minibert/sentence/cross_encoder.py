@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from minibert._utils import torch_interop
 from minibert._utils.keywords import arguments_of
-from minibert._utils.reporting import progress_bar
-from minibert._utils.reproducible_math import softmax
-from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int
+from minibert._utils.reporting import progress_bar, warn_caller
+from minibert._utils.reproducible_math import sigmoid, softmax
+from minibert._utils.validation import FloatArray, brief, check_choice, check_int
+from minibert.bert.ops import Linear, Ops
 from minibert.bert.packed import PackedBatch
+from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForSequenceClassification
-from minibert.sentence.encoding import CutTexts
-from minibert.sentence.model import SavedModule, SentenceModel, in_kind, one_of, texts_at_once
-from minibert.sentence.modules import Activation, as_activation, stored_activation
+from minibert.sentence.encoding import CutTexts, EncodedTexts
+from minibert.sentence.loading import one_of
+from minibert.sentence.model import SentenceModel, in_kind, texts_at_once
+from minibert.sentence.modules import ACTIVATIONS, activation_name, activation_path
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
 from minibert.tokenizer.windows import (
     CHARACTERS_AT_ONCE,
@@ -35,27 +39,8 @@ _RENAMED = {
     "automodel_args": "model_kwargs",
     "tokenizer_args": "processor_kwargs",
     "config_args": "config_kwargs",
-    "cache_dir": "cache_folder",
     "default_activation_function": "activation_fn",
 }
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ScoredPairs:
-    """The results of B pairs.
-
-    Parameters
-    ----------
-    logits : ndarray of shape (B, N), float32
-    n_tokens : int ndarray of shape (B,)
-        Tokens of each pair after cutting, special tokens included.
-    n_truncated : int ndarray of shape (B,)
-        Tokens that were cut off; at least 1 for a pair that was cut.
-    """
-
-    logits: FloatArray
-    n_tokens: IntArray
-    n_truncated: IntArray
 
 
 class CrossEncoder(SentenceModel):
@@ -136,24 +121,24 @@ class CrossEncoder(SentenceModel):
             if old in given:
                 given[new] = one_of(new, given.get(new), old, given.pop(old))
         name, activation_fn = given.pop("model_name_or_path"), given.pop("activation_fn")
-        if max_length is not None:
+        if max_length is not None:  # checked before anything is downloaded
             check_int("max_length", max_length, 1)
         asked = [num_labels]
         if isinstance(given.get("config_kwargs"), Mapping):
             given["config_kwargs"] = rest = dict(given["config_kwargs"])
             asked.append(rest.pop("num_labels", None))
             rest.pop("classifier_dropout", None)
-        found = self._load(name, given)
+        files, bert_files, _, stored = self._load(name, given)
         for labels in asked:
             if labels is not None and labels != self.num_labels:
                 raise ValueError(
-                    f"num_labels={brief(labels)}, but the head of {found.files.source} has {self.num_labels}. Leave it "
+                    f"num_labels={brief(labels)}, but the head of {files.source} has {self.num_labels}. Leave it "
                     "out: minibert never makes random weights."
                 )
         if max_length is not None:
             self.max_seq_length = max_length
         default = "Sigmoid" if self.num_labels == 1 else "Identity"
-        self.activation_fn = activation_fn or stored_activation(found.stored, found.bert_files) or default
+        self.activation_fn = activation_fn or stored_activation(stored, bert_files) or default
 
     # -- settings
 
@@ -267,7 +252,7 @@ class CrossEncoder(SentenceModel):
             cut = CutTexts()
             cut.add(found.n_truncated)
             cut.warn(self.max_seq_length, things="pairs", splits=False)
-        scores = activate(found.logits)
+        scores = activate(found.vectors)
         if scores.ndim == 2 and scores.shape[1] == 1:
             scores = scores[:, 0]
         if apply_softmax and scores.ndim > 1 and scores.size:
@@ -336,7 +321,7 @@ class CrossEncoder(SentenceModel):
         batch_size: int = 32,
         truncation: str = "warn",
         progress: Callable[[int], object] = lambda _: None,
-    ) -> ScoredPairs:
+    ) -> EncodedTexts:
         """Compute the logits of B pairs, each distinct pair once. The caller must warn about pairs that were cut.
 
         Parameters
@@ -379,7 +364,7 @@ class CrossEncoder(SentenceModel):
                 )
             progress(int(copies[some].sum()))
             done += len(part)
-        return ScoredPairs(found[rows], n_kept[rows], n_cut[rows])
+        return EncodedTexts(found[rows], n_kept[rows], n_cut[rows])
 
     def logits_of(self, batch: PackedBatch) -> FloatArray:
         """Compute the logits of a packed batch, step by step: (B, N)."""
@@ -390,8 +375,8 @@ class CrossEncoder(SentenceModel):
 
     # -- to files
 
-    def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
-        return [], {"activation_fn": self.activation_fn.path()}
+    def _saved_settings(self) -> dict[str, Any]:
+        return {"activation_fn": self.activation_fn.path()}
 
 
 def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:
@@ -436,3 +421,138 @@ def _as_pair(value: Any, name: str) -> tuple[str, str]:
 def num_characters(pair: tuple[str, str]) -> int:
     """Count the characters of both texts."""
     return len(pair[0]) + len(pair[1])
+
+
+_EXPECTED = f"expected one of {', '.join(map(repr, ACTIVATIONS))}, or a function"
+
+
+# --- activations: logits -> scores ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Activation:
+    """A function of logits (B, N). The functions of torch.nn give the same bits in any batch.
+
+    Parameters
+    ----------
+    name : str
+        A key of `ACTIVATIONS`, or the name of the caller's function.
+    ops : Ops
+    function : callable, optional
+        The caller's function of a float32 array, or of a tensor.
+    """
+
+    name: str
+    ops: Ops
+    function: Callable[[Any], Any] | None = None
+
+    def __call__(self, logits: FloatArray) -> FloatArray:
+        """Return the scores, (B, ...), float32.
+
+        Raises
+        ------
+        ValueError
+            The caller's function failed, returned NaN, or did not return one row of numbers for each pair.
+        """
+        if self.function is not None:
+            return self._of_caller(self.function, logits)
+        if ACTIVATIONS[self.name] is None:
+            return logits
+        if self.name == "Sigmoid":  # the op's is a tanh, whose error is 2e-4 of a score near 0
+            return sigmoid(logits).astype(np.float32)
+        # Each logit times 1: the activation is an epilogue of the op.
+        unit = self.ops.prepare(Linear(("activation_fn",), np.ones((1, 1), np.float32), np.zeros(1, np.float32)))
+        flat = np.ascontiguousarray(logits.reshape(-1, 1))
+        return self.ops.linear(flat, unit, activation=ACTIVATIONS[self.name]).reshape(logits.shape)
+
+    def _of_caller(self, function: Callable[[Any], Any], logits: FloatArray) -> FloatArray:
+        """Call a function of arrays, or of tensors if it refuses an array."""
+        try:
+            try:
+                found = function(logits.copy())
+            except (TypeError, AttributeError):
+                if not torch_interop.torch_is_loaded():
+                    raise
+                found = function(torch_interop.to_tensor(logits.copy()))
+            scores = np.asarray(torch_interop.to_array(found), dtype=np.float32)
+        except Exception as error:  # any error of the caller's function
+            raise ValueError(
+                f"activation_fn {self.name} failed for logits of shape {logits.shape}: {type(error).__name__}: {error}."
+            ) from error
+        if np.isnan(scores).any() or scores.shape[:1] != logits.shape[:1]:
+            raise ValueError(
+                f"activation_fn {self.name} returned {brief(scores)} for logits of shape {logits.shape}; expected one "
+                "row of numbers for each pair, without NaN, because scores are sorted."
+            )
+        return scores
+
+    def path(self) -> str:
+        """Return the name of the class in torch.nn; raise a ValueError for a function of the caller."""
+        if self.function is not None:
+            raise ValueError(
+                f"activation_fn {self.name} does not have a name that files can hold. Set activation_fn to one of "
+                f"{', '.join(map(repr, ACTIVATIONS))} before you save the model."
+            )
+        return activation_path(self.name)
+
+    def __repr__(self) -> str:
+        return f"{self.name}()"
+
+
+def as_activation(argument: str, value: Any, ops: Ops) -> Activation:
+    """Return an activation from a name, an object or class of torch.nn, or a function.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is something else, or a name that is not known.
+    """
+    if isinstance(value, Activation):
+        return dataclasses.replace(value, ops=ops)
+    if isinstance(value, str):
+        name = next((known for known in ACTIVATIONS if known.lower() == value.lower()), activation_name(value))
+        if name is None:
+            raise ValueError(f"{argument}={brief(value)}; {_EXPECTED}.")
+        return Activation(name, ops)
+    if not callable(value):
+        raise TypeError(f"{argument}={brief(value)}; {_EXPECTED}.")
+    kind = value if isinstance(value, type) else type(value)
+    name = activation_name(f"{kind.__module__}.{kind.__qualname__}")
+    if name is not None and getattr(value, "approximate", "none") == "none":
+        return Activation(name, ops)
+    if isinstance(value, type):
+        raise TypeError(f"{argument}={brief(value)} is a class; expected an object or a function: give {argument}=X().")
+    return Activation(getattr(value, "__name__", kind.__name__), ops, value)
+
+
+def stored_activation(stored: Mapping[str, Any], files: ModelFiles) -> str | None:
+    """Return the key in `ACTIVATIONS` of the activation in a model's files; None if they do not name one.
+
+    Parameters
+    ----------
+    stored : the object in config_sentence_transformers.json, which is read first
+    files : ModelFiles
+        The model; config.json holds the name under sentence_transformers.activation_fn, and in files of versions
+        before 4 under sbert_ce_default_activation_function.
+
+    Warns
+    -----
+    UserWarning
+        The name is not one of torch.nn. As in sentence-transformers, the default is used then, and no code is imported.
+    """
+    config = files.settings("config.json")
+    newer = config.get("sentence_transformers")
+    places = (
+        ("config_sentence_transformers.json", stored.get("activation_fn")),
+        ("config.json", newer.get("activation_fn") if isinstance(newer, dict) else None),
+        ("config.json", config.get("sbert_ce_default_activation_function")),
+    )
+    for file, path in places:
+        if name := activation_name(path):
+            return name
+        if path is not None:
+            warn_caller(
+                f"{files.source}: {file} names the activation {brief(path)}, which minibert does not have; the default "
+                f"is used. Or give activation_fn=; {_EXPECTED}."
+            )
+    return None

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from minibert._utils.reporting import cut_texts, warn_caller
 from minibert._utils.torch_interop import Scores
@@ -17,8 +18,7 @@ from minibert._utils.validation import FloatArray, IntArray, check_bool, check_c
 from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
-from minibert.sentence.modules import Pipeline
-from minibert.sentence.pooling import pool, pooling_modes
+from minibert.sentence.modules import Pipeline, pool, pooling_modes
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
 from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens, distinct_longest_first, in_chunks
@@ -305,27 +305,55 @@ def encode_texts(
     TypeError, ValueError
         An input is not a text, or cannot be tokenized as the task says. The message names its index.
     """
+
+    def compute(groups: list[list[Encoding]], _: Sequence[int]) -> FloatArray:
+        found = _sentence_vectors(task, groups)[:, :width]
+        return normalize_embeddings(found) if normalize else found
+
+    def empty(count: int) -> FloatArray:
+        return np.empty((count, width), dtype=np.float32)
+
+    return encode_distinct(task.windows, texts, compute, empty, size, progress, exact=task.exact, info=task.with_info)
+
+
+def encode_distinct(
+    windows: TokenWindows,
+    texts: Iterable[str],
+    compute: Callable[[list[list[Encoding]], Sequence[int]], npt.NDArray[Any]],
+    empty: Callable[[int], npt.NDArray[Any]],
+    size: int,
+    progress: Callable[[int], object],
+    *,
+    exact: bool,
+    info: bool = False,
+) -> Iterator[EncodedTexts]:
+    """Compute an item of any kind for each text, as `encode_texts` does vectors.
+
+    Parameters
+    ----------
+    compute : (the windows of each of n texts, the indices of the texts in the caller's input) -> n items
+    empty : (n) -> an array for n items
+    exact, info : bool
+        As in `EncodeTask`.
+    """
     first = 0
     for chunk in in_chunks(texts, size):
         check_texts(chunk, first)
         chosen, rows = distinct_longest_first(chunk)
         order = np.argsort(rows, kind="stable")  # indices of texts in the chunk; equal texts follow one another
         starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
-        vectors = np.empty((len(chunk), width), dtype=np.float32)
-        counts, info = list[tuple[int, int]](), list[TextInfo]()
+        vectors = empty(len(chunk))
+        counts, described = list[tuple[int, int]](), list[TextInfo]()
         chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
-        for part, groups in task.windows.of(chosen_texts, indices, exact=task.exact):
-            found = _sentence_vectors(task, groups)[:, :width]
+        for part, groups in windows.of(chosen_texts, indices, exact=exact):
             members = order[starts[part.start] : starts[part.stop]]
-            vectors[members] = (normalize_embeddings(found) if normalize else found)[rows[members] - part.start]
+            vectors[members] = compute(groups, indices[part])[rows[members] - part.start]
             counts += map(count_tokens, groups)
-            if task.with_info:
-                info += map(task.windows.describe, groups)
+            described += map(windows.describe, groups) if info else ()
             del groups  # frees their memory before the next texts are tokenized
             progress(len(members))
         n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
-        info_of_texts = tuple(info[row] for row in rows) if task.with_info else ()
-        yield EncodedTexts(vectors, n_tokens, n_truncated, info_of_texts)
+        yield EncodedTexts(vectors, n_tokens, n_truncated, tuple(described[row] for row in rows if info))
         first += len(chunk)
 
 

@@ -1,78 +1,42 @@
-"""Base classes of `SentenceTransformer`, `CrossEncoder` and `SparseEncoder`: loading, prompts, token limit, saving.
-
-Keywords of sentence-transformers at values that change nothing are accepted, such as ``trust_remote_code=False`` or
-``model_kwargs={}``, because programs and libraries pass them. Other values are refused.
-"""
+"""The base classes of `SentenceTransformer`, `CrossEncoder` and `SparseEncoder`: parts, settings, prompts, saving."""
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from minibert._utils import torch_interop
 from minibert._utils.files import make_folder, write_json
-from minibert._utils.keywords import (
-    HUB_KEYWORDS,
-    MODEL_KEYWORDS,
-    SAVING_KEYWORDS,
-    TOKENIZER_KEYWORDS,
-    Keyword,
-    check_keywords,
-    check_remote_code,
-)
+from minibert._utils.keywords import HUB_KEYWORDS, SAVING_KEYWORDS, check_keywords, check_remote_code
 from minibert._utils.reporting import warn_caller
-from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int, is_cpu
-from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
+from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
 from minibert.models.modules import TorchLike
-from minibert.models.options import LoadKwargs, LoadOptions
+from minibert.models.options import LoadOptions
 from minibert.models.saving import write_safetensors
+from minibert.sentence import loading
 from minibert.sentence.modules import Module, check_modules, list_modules
-from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
-from minibert.tokenizer.bert_tokenizer import SETTINGS, BertTokenizer
+from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import TokenizedBatch
-from minibert.tokenizer.texts import checked_texts
+from minibert.tokenizer.texts import check_text, checked_texts
 from minibert.tokenizer.windows import TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 
-
-class LoadKeywords(LoadKwargs, total=False):
-    """The keywords that all three constructors take; `SentenceTransformer` describes them."""
-
-    prompts: Mapping[str, str] | str | None
-    default_prompt_name: str | None
-    cache_folder: str | os.PathLike[str] | None
-    device: object
-    modules: None
-    trust_remote_code: bool
-    model_kwargs: Mapping[str, Any] | None
-    processor_kwargs: Mapping[str, Any] | None
-    tokenizer_kwargs: Mapping[str, Any] | None
-    config_kwargs: Mapping[str, Any] | None
-    model_card_data: Any
-    use_auth_token: str | bool | None
-
-
-class SavedModule(NamedTuple):
-    """A module after the Transformer: its type, its config.json, and its weights by name."""
-
-    kind: str
-    config: Mapping[str, Any]
-    tensors: Mapping[str, FloatArray] = {}
-
-
 # sentence-transformers has had modules under these names since its beginning, and still reads them.
 HOME = "sentence_transformers.models"
+
+SavedModule = tuple[str, Mapping[str, Any], Mapping[str, FloatArray]]
+"""A module after the Transformer: its type, its config.json, and its weights by name."""
 
 
 class ModelCardData(SimpleNamespace):
@@ -85,15 +49,6 @@ class ModelCardData(SimpleNamespace):
     def set_evaluation_metrics(self, evaluator: Any, metrics: dict[str, Any], epoch: int = 0, step: int = 0) -> None:
         """Store the metrics that an evaluator of sentence-transformers computed, under the evaluator's name."""
         self.evaluations[getattr(evaluator, "name", "") or type(evaluator).__name__] = dict(metrics)
-
-
-class _Loaded(NamedTuple):
-    """The files of a model, those of its BERT model, modules.json, and config_sentence_transformers.json."""
-
-    files: ModelFiles
-    bert_files: ModelFiles
-    modules: list[Module] | None
-    stored: dict[str, Any]
 
 
 class SentenceModel(TorchLike):
@@ -115,79 +70,94 @@ class SentenceModel(TorchLike):
     _output: ClassVar[str] = "token_embeddings"  # its module_output_name
     _fewer_layers: ClassVar[str] = "Save fewer layers with transformers, and give the folder."
     _prompt_names: ClassVar[tuple[str, ...]] = ("query", "document")  # always there; empty if nobody sets them
+    _settings: ClassVar[tuple[str, ...]] = ()  # the attributes that config_sentence_transformers.json stores
     _takes_pairs: ClassVar[bool] = False
 
     model: Any
     tokenizer: BertTokenizer
     default_prompt_name: str | None
 
-    def _load(self, name: Any, load: Mapping[str, object]) -> _Loaded:
-        """Load prompts, tokenizer and model from the keywords of a constructor."""
+    def _load(
+        self, name: Any, load: Mapping[str, Any], *settings: Any
+    ) -> tuple[ModelFiles, ModelFiles, list[Module] | None, dict[str, Any]]:
+        """Load prompts, tokenizer and model from the keywords of a constructor, and its values of `_settings`.
+
+        Returns
+        -------
+        The files of the model, those of its BERT, modules.json, and the object in config_sentence_transformers.json.
+        """
         call = self._call
-        keywords: dict[str, Any] = {**load}
-        take = keywords.pop
+        for setting, value in zip(self._settings, settings, strict=True):  # checked before anything is downloaded
+            setattr(self, setting, value)
         if name is None:
             raise TypeError(f"{call}() needs a folder or a hub id; it does not have a default model.")
-        check_device(take("device", None))
-        if (modules := take("modules", None)) is not None:
+        options, rest = LoadOptions.split(load)
+        if unknown := rest.keys() - loading.LoadKeywords.__annotations__.keys():
+            raise TypeError(f"{call}() got an unexpected keyword argument {min(unknown)!r}.")
+        loading.check_device(load.get("device"))
+        if load.get("modules") is not None:
             raise ValueError(
-                f"{call}(modules={brief(modules)}); expected None: minibert does not run modules of torch. Save that "
-                "model with sentence-transformers, model.save_pretrained(folder), and give the folder."
+                f"{call}(modules={brief(load['modules'])}); expected None: minibert does not run modules of torch. "
+                "Save that model with sentence-transformers, model.save_pretrained(folder), and give the folder."
             )
-        trusted = take("trust_remote_code", False)
+        trusted = load.get("trust_remote_code", False)
         check_keywords(call, {"trust_remote_code": trusted}, HUB_KEYWORDS)
-        processor, older = (take(f"{name}_kwargs", None) or None for name in ("processor", "tokenizer"))
-        processor = one_of("processor_kwargs", processor, "tokenizer_kwargs", older)
-        given = {"model_kwargs": take("model_kwargs", None), "config_kwargs": take("config_kwargs", None)}
-        asked = {key: _check_inner(call, key, value) for key, value in {**given, "processor_kwargs": processor}.items()}
-        prompts, default = take("prompts", None), take("default_prompt_name", None)
-        card = take("model_card_data", None)
+        asked = loading.inner_settings(call, load)
+        card = load.get("model_card_data")
         self.model_card_data = ModelCardData() if card is None else card
-        keywords["backend"] = _check_backend(keywords.get("backend"))
-        keywords["token"] = one_of("token", keywords.get("token"), "use_auth_token", take("use_auth_token", None))
-        options = LoadOptions(cache_dir=take("cache_folder", None), **keywords)
-        files = options.locate(full_name(name, self._organisation))
+        options = dataclasses.replace(
+            options,
+            cache_dir=loading.one_of("cache_folder", load.get("cache_folder"), "cache_dir", options.cache_dir),
+            token=loading.one_of("token", options.token, "use_auth_token", load.get("use_auth_token")),
+            backend=loading.choose_backend(options.backend),
+        )
+        files = options.locate(loading.full_name(name, self._organisation))
         listed = list_modules(files)
         self._check_kind(files, listed)
         stored = files.settings("config_sentence_transformers.json")
         bert_files = files.subfolder(listed[0].path) if listed else files
         config_file = bert_files.settings("config.json")
         check_remote_code(call, trusted, config_file)
-        self._builtin_prompts = builtin_prompts(os.fspath(name), config_file.get("_name_or_path"))
-        self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source, self._prompt_names)
-        self.default_prompt_name = choose_default(self.prompts, stored, default, files.source)
+        self._builtin_prompts = loading.builtin_prompts(os.fspath(name), config_file.get("_name_or_path"))
+        prompts, default = load.get("prompts"), load.get("default_prompt_name")
+        self._prompts, self.default_prompt_name = loading.read_prompts(
+            stored, prompts, default, self._builtin_prompts, files.source, self._prompt_names
+        )
         self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
         self._warned: set[str] = set()
         files.begin()
         self.tokenizer = BertTokenizer.from_files(bert_files)
-        limit = self._set_keywords(asked["processor_kwargs"])
-        settings = bert_files.settings("sentence_bert_config.json")
-        self._check_settings(settings, listed)
-        if settings.get("max_seq_length") and limit is None:
-            # It replaces the limit that the tokenizer's files store, even if that is lower.
-            self.tokenizer.model_max_length = settings["max_seq_length"]
+        settings_file = bert_files.settings("sentence_bert_config.json")
+        self._check_settings(settings_file, listed)
+        self._set_limit(asked.pop("processor_kwargs"), settings_file)
         config = BertConfig.from_files(bert_files)
         change = "save the model with {} in its config, with transformers, and give the folder"
-        for keyword in given:
-            with prefixed(f"{keyword} of {call}:"):
-                check_settings(_TABLES[keyword][0], asked[keyword], config, change, self._fewer_layers)
+        for keyword, inner in asked.items():
+            with loading.prefixed(f"{keyword} of {call}:"):
+                check_settings(loading.TABLES[keyword][0], inner, config, change, self._fewer_layers)
         only_states = {"output_hidden_states": False} if self._model is BertModel else {}
         self.model = self._model.from_files(bert_files, options, config=config, **only_states)
-        return _Loaded(files, bert_files, listed, stored)
+        with loading.prefixed(f"{files.source}: config_sentence_transformers.json has", ModelFormatError):
+            for setting, value in zip(self._settings, settings, strict=True):
+                if value is None:
+                    setattr(self, setting, stored.get(setting))
+        return files, bert_files, listed, stored
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
         """Refuse a modules.json that the class does not implement."""
         if listed is not None:
             check_modules(files, listed, self._call)
 
-    def _set_keywords(self, asked: dict[str, Any]) -> int | None:
-        """Set the limit of the tokenizer and return it; compare the other settings that were asked for with its own."""
+    def _set_limit(self, asked: dict[str, Any], settings: dict[str, Any]) -> None:
+        """Set the limit of the tokenizer; compare the other settings that were asked for with its own."""
         limit = asked.pop("max_len", asked.pop("model_max_length", None))
-        with prefixed(f"processor_kwargs of {self._call}:"):
-            self.tokenizer.check_asked(_TABLES["processor_kwargs"][0], asked)
+        with loading.prefixed(f"processor_kwargs of {self._call}:"):
+            self.tokenizer.check_asked(loading.TABLES["processor_kwargs"][0], asked)
             if limit is not None:
-                self.tokenizer.model_max_length = limit = check_int("model_max_length", limit, 1)
-        return limit
+                self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
+        if settings.get("max_seq_length") and limit is None:
+            # It replaces the limit that the tokenizer's files store, even if that is lower.
+            self.tokenizer.model_max_length = settings["max_seq_length"]
 
     def _check_settings(self, settings: dict[str, Any], listed: list[Module] | None) -> None:
         """Refuse settings of sentence_bert_config.json that minibert does not implement."""
@@ -220,9 +190,8 @@ class SentenceModel(TorchLike):
 
     @prompts.setter
     def prompts(self, value: Mapping[str, str]) -> None:
-        given = check_prompts(value, "prompts", TypeError)
-        self._prompts = given
-        self._given_prompts = frozenset(given)
+        self._prompts = loading.check_prompts(value, "prompts", TypeError)
+        self._given_prompts = frozenset(self._prompts)
 
     @property
     def max_seq_length(self) -> int:
@@ -247,8 +216,34 @@ class SentenceModel(TorchLike):
         return self.max_seq_length
 
     def resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
-        """Return the text to put before each input."""
-        return resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name)
+        """Return the text to put before each input: `prompt`, else the prompt with the name, else an empty text.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The prompt is not a text, or the name is not one of the prompts.
+
+        Warns
+        -----
+        UserWarning
+            Both a prompt and a name are given. The name is ignored.
+        """
+        if prompt is not None:
+            check_text(prompt, "prompt")
+            if prompt_name is not None:
+                warn_caller(
+                    f"prompt={brief(prompt)} and prompt_name={brief(prompt_name)} are both given; the prompt is used, "
+                    "and prompt_name is ignored. Give one of them."
+                )
+            return prompt
+        name = prompt_name if prompt_name is not None else self.default_prompt_name
+        if name is None:
+            return ""
+        if not isinstance(name, str) or name not in self.prompts:
+            raise ValueError(
+                f"prompt_name={brief(name)}; this model has {', '.join(map(repr, self.prompts)) or 'none'}."
+            )
+        return check_text(self.prompts[name], f"prompts[{name!r}]")  # callers may change the dict
 
     @property
     def compute_type(self) -> str:
@@ -272,7 +267,7 @@ class SentenceModel(TorchLike):
 
     def start_multi_process_pool(self, target_devices: Sequence[object] | None = None) -> dict[str, Any]:
         """Return a pool without processes, for ``encode(pool=...)``: the threads of this process compute."""
-        check_device(None if target_devices is None else list(target_devices))
+        loading.check_device(None if target_devices is None else list(target_devices))
         return {"input": None, "output": None, "processes": []}
 
     @staticmethod
@@ -284,7 +279,7 @@ class SentenceModel(TorchLike):
         device: object, processing_kwargs: object, convert_to_tensor: bool = False, convert_to_numpy: bool = True
     ) -> None:
         """Refuse arguments of sentence-transformers that would change the result, and tensors if torch is missing."""
-        check_device(device)
+        loading.check_device(device)
         if convert_to_tensor or not convert_to_numpy:
             torch_interop.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
         if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
@@ -311,25 +306,24 @@ class SentenceModel(TorchLike):
         ValueError, OSError
             A keyword would change the files; a setting does not have a name in files; a file cannot be written.
         """
-        check_keywords(f"{self._call}.save_pretrained", harmless, {**SAVING_KEYWORDS, **_OF_SAVING})
-        modules, settings = self._saved()
+        check_keywords(f"{self._call}.save_pretrained", harmless, {**SAVING_KEYWORDS, **loading.OF_SAVING})
+        modules, settings = self._saved_modules(), self._saved_settings()
         folder = Path(make_folder(path, "path"))
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         listed = [("", f"{HOME}.Transformer")]
-        for number, module in enumerate(modules, start=1):
-            listed.append((f"{number}_{module.kind.rpartition('.')[2]}", module.kind))
+        for number, (kind, config, tensors) in enumerate(modules, start=1):
+            listed.append((f"{number}_{kind.rpartition('.')[2]}", kind))
             part = Path(make_folder(folder / listed[-1][0]))
-            write_json(part / "config.json", dict(module.config))
-            if module.tensors:
-                write_safetensors(part / "model.safetensors", module.tensors.items())
-        transformer: dict[str, Any] = {"max_seq_length": self.max_seq_length, "do_lower_case": False}
+            write_json(part / "config.json", dict(config))
+            if tensors:
+                write_safetensors(part / "model.safetensors", tensors.items())
+        transformer: dict[str, Any] = {"max_seq_length": self.max_seq_length}
         if self._model is not BertModel:
-            transformer = {
+            transformer |= {
                 "transformer_task": self._task,
                 "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
                 "module_output_name": self._output,
-                "max_seq_length": self.max_seq_length,
             }
         write_json(folder / "sentence_bert_config.json", transformer)
         prompts = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
@@ -343,9 +337,13 @@ class SentenceModel(TorchLike):
 
     save = save_pretrained  # its older name
 
-    def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
-        """Return the modules after the Transformer, and further settings of config_sentence_transformers.json."""
-        return [], {}
+    def _saved_modules(self) -> list[SavedModule]:
+        """Return the modules after the Transformer."""
+        return []
+
+    def _saved_settings(self) -> dict[str, Any]:
+        """Return further settings of config_sentence_transformers.json."""
+        return {name: value for name in self._settings if (value := getattr(self, name)) is not None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, max_seq_length={self.max_seq_length})"
@@ -378,6 +376,24 @@ class VectorModel(SentenceModel):
         """Return `get_embedding_dimension()`. This is the name before sentence-transformers 6."""
         length: int = self.get_embedding_dimension()
         return length
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Score every vector of one collection with every vector of another, by `similarity_fn_name`: (m, n).
+
+        Parameters
+        ----------
+        embeddings1, embeddings2 : arrays, tensors or SparseVectors of shape (m, H) and (n, H), or (H,)
+            For sparse vectors memory is bounded, apart from the result.
+
+        Returns
+        -------
+        Scores, an ndarray with the methods ``numpy``, ``cpu`` and ``detach``; a tensor if an argument is one
+        """
+        return similarity(self.similarity_fn_name, embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,), as `similarity`."""
+        return similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2)
 
     def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
         """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
@@ -441,101 +457,8 @@ class VectorModel(SentenceModel):
         return given[0] if given else (names[0] if names[0] in self.prompts else None)
 
 
-# --- names and keywords -----------------------------------------------------------------------------------------------
-
-# Hub ids without an organisation that do not belong to sentence-transformers: the BERT models of that library's list.
-_PLAIN_BERT = re.compile(
-    r"bert-(base|large)-((multilingual|german|german-dbmdz)-)?(cased|uncased|chinese)(-whole-word-masking)?"
-    r"(-finetuned-(mrpc|squad))?"
-)
-
-
-def full_name(
-    name_or_path: str | os.PathLike[str], organisation: str = "sentence-transformers"
-) -> str | os.PathLike[str]:
-    """Put an organisation before a short hub id, as sentence-transformers does."""
-    if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
-        return name_or_path
-    plain = _PLAIN_BERT.fullmatch(name_or_path.lower()) or os.path.exists(name_or_path)
-    return name_or_path if plain else f"{organisation}/{name_or_path}"
-
-
-_ANYTHING = Keyword(lambda value: True, "any value", "")
-
-# Of the page and the training data of a model, which minibert does not write.
-_OF_SAVING = dict.fromkeys(("model_name", "create_model_card", "train_datasets"), _ANYTHING)
-
-# Sentence vectors use neither the pooler nor other outputs than the hidden states; scores have outputs of their own.
-_OUTPUTS = dict.fromkeys(("add_pooling_layer", "output_hidden_states", "output_attentions", "return_dict"), _ANYTHING)
-
-
-def _on_the_right(remedy: str) -> Keyword:
-    return Keyword(lambda value: value in (None, "right"), "'right'", f"{remedy} Leave it out.")
-
-
-# For each keyword whose value is a dict: the call that takes its keywords, their values, and those that name settings.
-_TABLES: Mapping[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
-    "model_kwargs": ("BertModel.from_pretrained", {**MODEL_KEYWORDS, **_OUTPUTS}, CONFIG_SETTINGS),
-    "processor_kwargs": (
-        "BertTokenizer.from_pretrained",
-        {
-            **TOKENIZER_KEYWORDS,
-            "clean_up_tokenization_spaces": _ANYTHING,  # of decoding only
-            "padding_side": _on_the_right(
-                "Vectors are computed without padding; padding on the left would shift the positions."
-            ),
-            "truncation_side": _on_the_right("minibert cuts the end of a text."),
-        },
-        (*SETTINGS, "model_max_length"),
-    ),
-    "config_kwargs": ("BertConfig.from_pretrained", {**MODEL_KEYWORDS, **_OUTPUTS}, CONFIG_SETTINGS),
-}
-
-
-def _check_inner(call: str, name: str, given: object) -> dict[str, Any]:
-    """Check keywords for the model, the tokenizer or the config, given as a dict; return those that name settings."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
-        raise TypeError(f"{name}={brief(given)}; expected a dict of keywords, or None.")
-    method, table, settings = _TABLES[name]
-    with prefixed(f"{name} of {call}:"):
-        return check_keywords(method, given, table, settings=settings)
-
-
-@contextlib.contextmanager
-def prefixed(begin: str, kind: type[Exception] | None = None) -> Iterator[None]:
-    """Put a text before the message of an error, and raise it as another kind of error if one is given."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise (kind or type(error))(f"{begin} {error}") from error
-
-
-def stored_settings(files: ModelFiles) -> contextlib.AbstractContextManager[None]:
-    """Raise errors about settings as a ModelFormatError that names their file."""
-    return prefixed(f"{files.source}: config_sentence_transformers.json has", ModelFormatError)
-
-
-def _check_backend(backend: str | None) -> str | None:
-    """Return the backend for the model; "torch" means minibert's default, because libraries pass it for their users."""
-    if isinstance(backend, str) and backend in ("onnx", "openvino"):
-        raise ValueError(
-            f"backend={backend!r} runs other files of the model in another library; minibert computes by itself. Leave "
-            "backend= out."
-        )
-    return None if isinstance(backend, str) and backend == "torch" else backend
-
-
 # Texts tokenized together. This limits the memory that the encodings of a large corpus take.
 _TEXTS_AT_ONCE = 1024
-
-
-def check_device(device: object) -> None:
-    """Raise an error for any device but the CPU, which may be given several times, as for several processes."""
-    devices = device if isinstance(device, list | tuple) else [device]
-    if not all(one is None or is_cpu(one) for one in devices):
-        raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
 
 
 def texts_at_once(batch_size: int) -> int:
@@ -547,15 +470,6 @@ def check_iterable(inputs: object) -> None:
     """Raise an error unless the inputs are an iterable of several texts."""
     if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
         raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode.")
-
-
-def one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
-    """Return the value of an argument that may be given by its old name."""
-    if old is None:
-        return value
-    if value is not None:
-        raise TypeError(f"{old_name}= is the old name of {name}=; give one of them.")
-    return old
 
 
 def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from minibert._utils import torch_interop
 from minibert._utils.files import read_json, read_json_object
-from minibert._utils.reporting import warn_caller
-from minibert._utils.reproducible_math import sigmoid
-from minibert._utils.validation import FloatArray, brief, check_stored_int
+from minibert._utils.validation import FloatArray, IntArray, brief, check_stored_int
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import load_tensors
 from minibert.errors import ModelFormatError
-from minibert.sentence.pooling import POOLING_MODES
 from minibert.vectors.similarity import normalize_embeddings
 
 HEAD_MODULES = {
@@ -189,6 +187,105 @@ def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, op
 
 # --- Pooling ---------------------------------------------------------------------------------------------------------
 
+POOLING_MODES: dict[str, Callable[[FloatArray, IntArray], FloatArray]] = {
+    "cls": lambda x, positions: x[0],
+    "max": lambda x, positions: x.max(axis=0),
+    "mean": lambda x, positions: x.mean(axis=0, dtype=np.float64),
+    "mean_sqrt_len_tokens": lambda x, positions: x.sum(axis=0, dtype=np.float64) / np.sqrt(len(x)),
+    "weightedmean": lambda x, positions: ((positions[:, None] + 1.0) * x).sum(axis=0) / (positions + 1.0).sum(),
+    "lasttoken": lambda x, positions: x[-1],
+}
+"""Formulas by sentence-transformers' names: tokens that count, x (S, H), and their positions (S,) in the text -> (H,).
+
+Sums are computed in float64 and rounded once, when the result is stored.
+
+Sources: Reimers and Gurevych 2019 (arXiv 1908.10084), section 3, for cls, max and mean; Muennighoff 2022 (arXiv
+2202.08904), section 3, for weightedmean; sentence-transformers 6, sentence_transformer/modules/pooling.py.
+"""
+
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "mean_max": ("mean", "max"),
+    "sep": ("lasttoken",),
+    # bert-as-service's names. Source: server/bert_serving/server/graph.py of that project.
+    "NONE": ("none",),
+    "REDUCE_MEAN": ("mean",),
+    "REDUCE_MAX": ("max",),
+    "REDUCE_MEAN_MAX": ("mean", "max"),
+    "CLS_TOKEN": ("cls",),
+    "FIRST_TOKEN": ("cls",),
+    "SEP_TOKEN": ("lasttoken",),
+    "LAST_TOKEN": ("lasttoken",),
+}
+
+# These need more than the token vectors of one hidden state, or do not give one vector. encoding.py computes them.
+_ALONE = ("first_last", "pooler", "none")
+
+
+def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
+    """Turn the argument `pooling` into names of `POOLING_MODES`, or one of "first_last", "pooler", "none".
+
+    Parameters
+    ----------
+    pooling : str or sequence of str
+        One mode, or several whose vectors are concatenated; aliases are "mean_max", "sep" and bert-as-service's NONE,
+        REDUCE_MEAN, REDUCE_MAX, REDUCE_MEAN_MAX, CLS_TOKEN, FIRST_TOKEN, SEP_TOKEN, LAST_TOKEN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A name is not that of a mode, or "first_last", "pooler" or "none" is combined with another mode.
+    """
+    names = [pooling] if isinstance(pooling, str) else pooling
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"pooling={brief(pooling)}; expected the name of a pooling mode, or a list of names.")
+    modes: list[str] = []
+    for name in names:
+        if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
+            known = ", ".join([*POOLING_MODES, *_ALONE])
+            raise ValueError(
+                f"pooling={brief(name)} is not a pooling mode; expected {known}, or bert-as-service's names."
+            )
+        modes += _ALIASES.get(name, (name,))
+    if len(modes) > 1 and (alone := [mode for mode in modes if mode in _ALONE]):
+        raise ValueError(f"pooling {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")
+    return tuple(modes)
+
+
+def pool(
+    hidden_state: FloatArray,
+    cu_seqlens: IntArray,
+    modes: Sequence[str],
+    counts: npt.NDArray[np.bool_] | None = None,
+) -> FloatArray:
+    """Pool each sequence of a packed batch; the vectors of several modes are concatenated.
+
+    Parameters
+    ----------
+    hidden_state : ndarray of shape (T, H), float32
+    cu_seqlens : int ndarray of shape (B + 1,)
+    modes : names of `POOLING_MODES`
+    counts : bool ndarray of shape (T,), optional
+        Which tokens count; default: all. "weightedmean" still counts the positions of the others.
+
+    Returns
+    -------
+    ndarray of shape (B, len(modes) * H), float32
+        Zeros for a sequence without a token that counts.
+    """
+    H = hidden_state.shape[1]
+    pooled = np.zeros((len(cu_seqlens) - 1, len(modes) * H), dtype=np.float32)
+    for b, (start, end) in enumerate(pairwise(cu_seqlens)):
+        x = hidden_state[start:end]
+        positions = np.arange(end - start) if counts is None else np.flatnonzero(counts[start:end])
+        if len(positions) == 0:
+            continue
+        if counts is not None:
+            x = x[positions]
+        for i, mode in enumerate(modes):
+            pooled[b, i * H : (i + 1) * H] = POOLING_MODES[mode](x, positions)
+    return pooled
+
+
 # In the order in which the vectors of several modes are concatenated.
 _OLD_POOLING = {
     "pooling_mode_cls_token": "cls",
@@ -240,10 +337,9 @@ LAYER_NORM_EPS = 1e-5
 """The epsilon of torch.nn.LayerNorm."""
 
 _ACTIVATION_HOMES = ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear")
-_EXPECTED = f"expected one of {', '.join(map(repr, ACTIVATIONS))}, or a function"
 
 
-def _activation_path(name: str) -> str:
+def activation_path(name: str) -> str:
     """Return the name of a class of torch.nn as files hold it."""
     return f"torch.nn.modules.{'linear' if name == 'Identity' else 'activation'}.{name}"
 
@@ -289,7 +385,7 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
         "in_features": inward,
         "out_features": outward,
         "bias": bias,
-        "activation_function": _activation_path(activation),
+        "activation_function": activation_path(activation),
         **({"use_residual": True} if use_residual else {}),
     }
     return Step(f"Dense({inward}, {outward}, {activation})", outward, compute, saved, tensors)
@@ -358,132 +454,3 @@ def _check_width(size: int, width: int, name: str) -> None:
         raise ModelFormatError(
             f"{name}: this module expects vectors of length {size}, but the one before it gives {width}."
         )
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Activation:
-    """A function of logits (B, N). The functions of torch.nn give the same bits in any batch.
-
-    Parameters
-    ----------
-    name : str
-        A key of `ACTIVATIONS`, or the name of the caller's function.
-    ops : Ops
-    function : callable, optional
-        The caller's function of a float32 array, or of a tensor.
-    """
-
-    name: str
-    ops: Ops
-    function: Callable[[Any], Any] | None = None
-
-    def __call__(self, logits: FloatArray) -> FloatArray:
-        """Return the scores, (B, ...), float32.
-
-        Raises
-        ------
-        ValueError
-            The caller's function failed, returned NaN, or did not return one row of numbers for each pair.
-        """
-        if self.function is not None:
-            return self._of_caller(self.function, logits)
-        if ACTIVATIONS[self.name] is None:
-            return logits
-        if self.name == "Sigmoid":  # the op's is a tanh, whose error is 2e-4 of a score near 0
-            return sigmoid(logits).astype(np.float32)
-        # Each logit times 1: the activation is an epilogue of the op.
-        unit = self.ops.prepare(Linear(("activation_fn",), np.ones((1, 1), np.float32), np.zeros(1, np.float32)))
-        flat = np.ascontiguousarray(logits.reshape(-1, 1))
-        return self.ops.linear(flat, unit, activation=ACTIVATIONS[self.name]).reshape(logits.shape)
-
-    def _of_caller(self, function: Callable[[Any], Any], logits: FloatArray) -> FloatArray:
-        """Call a function of arrays, or of tensors if it refuses an array."""
-        try:
-            try:
-                found = function(logits.copy())
-            except (TypeError, AttributeError):
-                if not torch_interop.torch_is_loaded():
-                    raise
-                found = function(torch_interop.to_tensor(logits.copy()))
-            scores = np.asarray(torch_interop.to_array(found), dtype=np.float32)
-        except Exception as error:  # any error of the caller's function
-            raise ValueError(
-                f"activation_fn {self.name} failed for logits of shape {logits.shape}: {type(error).__name__}: {error}."
-            ) from error
-        if np.isnan(scores).any() or scores.shape[:1] != logits.shape[:1]:
-            raise ValueError(
-                f"activation_fn {self.name} returned {brief(scores)} for logits of shape {logits.shape}; expected one "
-                "row of numbers for each pair, without NaN, because scores are sorted."
-            )
-        return scores
-
-    def path(self) -> str:
-        """Return the name of the class in torch.nn; raise a ValueError for a function of the caller."""
-        if self.function is not None:
-            raise ValueError(
-                f"activation_fn {self.name} does not have a name that files can hold. Set activation_fn to one of "
-                f"{', '.join(map(repr, ACTIVATIONS))} before you save the model."
-            )
-        return _activation_path(self.name)
-
-    def __repr__(self) -> str:
-        return f"{self.name}()"
-
-
-def as_activation(argument: str, value: Any, ops: Ops) -> Activation:
-    """Return an activation from a name, an object or class of torch.nn, or a function.
-
-    Raises
-    ------
-    TypeError, ValueError
-        It is something else, or a name that is not known.
-    """
-    if isinstance(value, Activation):
-        return dataclasses.replace(value, ops=ops)
-    if isinstance(value, str):
-        name = next((known for known in ACTIVATIONS if known.lower() == value.lower()), activation_name(value))
-        if name is None:
-            raise ValueError(f"{argument}={brief(value)}; {_EXPECTED}.")
-        return Activation(name, ops)
-    if not callable(value):
-        raise TypeError(f"{argument}={brief(value)}; {_EXPECTED}.")
-    kind = value if isinstance(value, type) else type(value)
-    name = activation_name(f"{kind.__module__}.{kind.__qualname__}")
-    if name is not None and getattr(value, "approximate", "none") == "none":
-        return Activation(name, ops)
-    if isinstance(value, type):
-        raise TypeError(f"{argument}={brief(value)} is a class; expected an object or a function: give {argument}=X().")
-    return Activation(getattr(value, "__name__", kind.__name__), ops, value)
-
-
-def stored_activation(stored: Mapping[str, Any], files: ModelFiles) -> str | None:
-    """Return the key in `ACTIVATIONS` of the activation in a model's files; None if they do not name one.
-
-    Parameters
-    ----------
-    stored : the object in config_sentence_transformers.json, which is read first
-    files : ModelFiles
-        The model; config.json holds the name under sentence_transformers.activation_fn, and in files of versions
-        before 4 under sbert_ce_default_activation_function.
-
-    Warns
-    -----
-    UserWarning
-        The name is not one of torch.nn. As in sentence-transformers, the default is used then, and no code is imported.
-    """
-    config = files.settings("config.json")
-    newer = config.get("sentence_transformers")
-    places = (
-        ("config_sentence_transformers.json", stored.get("activation_fn")),
-        ("config.json", newer.get("activation_fn") if isinstance(newer, dict) else None),
-        ("config.json", config.get("sbert_ce_default_activation_function")),
-    )
-    for file, path in places:
-        if name := activation_name(path):
-            return name
-        if path is not None:
-            warn_caller(
-                f"{files.source}: {file} names the activation {brief(path)}, which minibert does not have; the default "
-                f"is used. Or give activation_fn=; {_EXPECTED}."
-            )
-    return None

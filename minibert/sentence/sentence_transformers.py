@@ -31,28 +31,14 @@ from minibert.sentence.encoding import (
     make_recipe,
     sentence_width,
 )
-from minibert.sentence.model import (
-    HOME,
-    LoadKeywords,
-    SavedModule,
-    VectorModel,
-    check_iterable,
-    in_kind,
-    one_of,
-    stored_settings,
-)
+from minibert.sentence.loading import LoadKeywords, one_of
+from minibert.sentence.model import HOME, SavedModule, VectorModel, check_iterable, in_kind
 from minibert.sentence.modules import Module, read_pipeline
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection
-from minibert.vectors.similarity import (
-    PRECISIONS,
-    SIMILARITY_FUNCTIONS,
-    SimilarityFunction,
-    check_truncate_dim,
-    quantize_embeddings,
-)
+from minibert.vectors.similarity import PRECISIONS, SimilarityFunction, check_truncate_dim, quantize_embeddings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +89,7 @@ class SentenceTransformer(VectorModel):
         lists the modules after the BERT model (see modules.py); without this file there is mean pooling and a warning.
     prompts : dict of str to str, or "builtin", optional
         Texts to put before inputs, by name; they replace those that the model stores. "builtin" means the prompts on
-        the cards of E5, BGE, Arctic Embed and mxbai models (see prompts.py), where the model stores none.
+        the cards of E5, BGE, Arctic Embed and mxbai models (see loading.py), where the model stores none.
     default_prompt_name : str, optional
         The prompt of `encode` if a call does not name one; default: the model's.
     similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"} or SimilarityFunction, optional
@@ -146,6 +132,7 @@ class SentenceTransformer(VectorModel):
     _call = "SentenceTransformer"
     _organisation = "sentence-transformers"
     _model = BertModel
+    _settings = ("similarity_fn_name", "truncate_dim")
     _fewer_layers = "Give encode() a layer: encode(texts, layers=2) pools state 2, the output of the second layer."
 
     model: BertModel
@@ -158,15 +145,8 @@ class SentenceTransformer(VectorModel):
         truncate_dim: int | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        self.truncate_dim = truncate_dim  # checked before anything is downloaded, as the next one
-        self.similarity_fn_name = similarity_fn_name
-        found = self._load(model_name_or_path, load)
-        with stored_settings(found.files):
-            if similarity_fn_name is None:
-                self.similarity_fn_name = found.stored.get("similarity_fn_name")
-            if truncate_dim is None:
-                self.truncate_dim = found.stored.get("truncate_dim")
-        self.pipeline = read_pipeline(found.files, found.modules or [], self.model.config.hidden_size, self.model.ops)
+        files, _, modules, _ = self._load(model_name_or_path, load, similarity_fn_name, truncate_dim)
+        self.pipeline = read_pipeline(files, modules or [], self.model.config.hidden_size, self.model.ops)
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
         """Refuse other modules than Transformer, Pooling and those after it; warn if there is no modules.json."""
@@ -449,30 +429,11 @@ class SentenceTransformer(VectorModel):
             progress=progress or (lambda _: None),
         )
 
-    # -- vectors to scores
-
-    def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> Any:
-        """Score every vector of one collection with every vector of another, by `similarity_fn_name`: (m, n).
-
-        Returns
-        -------
-        Scores, an ndarray with the methods ``numpy``, ``cpu`` and ``detach``; a tensor if an argument is one
-        """
-        return SIMILARITY_FUNCTIONS[self.similarity_fn_name][0](embeddings1, embeddings2)
-
-    def similarity_pairwise(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> Any:
-        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,), as `similarity`."""
-        return SIMILARITY_FUNCTIONS[self.similarity_fn_name][1](embeddings1, embeddings2)
-
     # -- to files
 
-    def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
-        modules = [SavedModule(f"{HOME}.Pooling", self[1].get_config_dict())]
-        modules += [SavedModule(f"{HOME}.{step.kind}", step.config, step.tensors) for step in self.pipeline.steps]
-        return modules, {
-            "similarity_fn_name": self.similarity_fn_name,
-            **({} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}),
-        }
+    def _saved_modules(self) -> list[SavedModule]:
+        steps = [(f"{HOME}.{step.kind}", step.config, step.tensors) for step in self.pipeline.steps]
+        return [(f"{HOME}.Pooling", self[1].get_config_dict(), {}), *steps]
 
     # -- what it is made of
 

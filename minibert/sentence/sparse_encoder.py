@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar
-from minibert._utils.validation import FloatArray, IntArray, check_int
+from minibert._utils.reproducible_math import log1p
+from minibert._utils.validation import FloatArray, IntArray, brief, check_int
+from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts
-from minibert.sentence.model import LoadKeywords, SavedModule, VectorModel, check_iterable, one_of, stored_settings
+from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts, encode_distinct
+from minibert.sentence.loading import LoadKeywords, one_of
+from minibert.sentence.model import SavedModule, VectorModel, check_iterable
 from minibert.sentence.modules import Module, read_config
-from minibert.sentence.pooling import SpladePooling, pool_words
-from minibert.sentence.sparse_vectors import (
-    SparseVectors,
-    as_sparse,
-    make_sparse,
-    sparse_similarity,
-    sparse_similarity_pairwise,
-)
-from minibert.tokenizer.texts import as_texts, check_texts
-from minibert.tokenizer.windows import count_tokens, distinct_longest_first, in_chunks
+from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_sparse
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import as_texts
 from minibert.vectors.similarity import SimilarityFunction
 
 # One text: its words, their weights.
@@ -82,6 +80,7 @@ class SparseEncoder(VectorModel):
     _task = "fill-mask"
     _output = "token_embeddings"
     _default_similarity = "dot"
+    _settings = ("similarity_fn_name", "max_active_dims")
 
     model: BertForMaskedLM
 
@@ -93,19 +92,10 @@ class SparseEncoder(VectorModel):
         max_active_dims: int | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        self.similarity_fn_name = similarity_fn_name  # checked before anything is downloaded, as the next one
-        self.max_active_dims = max_active_dims
-        found = self._load(model_name_or_path, load)
+        files, _, modules, _ = self._load(model_name_or_path, load, similarity_fn_name, max_active_dims)
         self.pooling = SpladePooling()
-        if found.modules is not None:
-            self.pooling = SpladePooling.read(
-                *read_config(found.files, found.modules[1]), self.get_embedding_dimension()
-            )
-        with stored_settings(found.files):
-            if similarity_fn_name is None:
-                self.similarity_fn_name = found.stored.get("similarity_fn_name")
-            if max_active_dims is None:
-                self.max_active_dims = found.stored.get("max_active_dims")
+        if modules is not None:
+            self.pooling = SpladePooling.read(*read_config(files, modules[1]), self.get_embedding_dimension())
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
         """Refuse a model that is not SPLADE."""
@@ -130,7 +120,7 @@ class SparseEncoder(VectorModel):
 
     @max_active_dims.setter
     def max_active_dims(self, value: int | None) -> None:
-        self._max_active_dims = _check_most(value)
+        self._max_active_dims = None if value is None else check_int("max_active_dims", value, 1, also=", or None")
 
     splade_pooling_chunk_size: int | None = None  # of sentence-transformers; here memory is always limited
 
@@ -259,30 +249,22 @@ class SparseEncoder(VectorModel):
             As in `encode`.
         """
         check_iterable(inputs)
-        most = self.max_active_dims if max_active_dims is None else _check_most(max_active_dims)
+        most = self.max_active_dims
+        if max_active_dims is not None:
+            most = check_int("max_active_dims", max_active_dims, 1, also=", or None")
         windows = self._windows(self.resolve_prompt(prompt, prompt_name), batch_size, truncation, stride)
-        size = check_int("chunk_size", chunk_size, 1)
 
-        def chunks() -> Iterator[EncodedTexts]:
-            first = 0
-            for chunk in in_chunks(inputs, size):
-                check_texts(chunk, first)
-                chosen, rows = distinct_longest_first(chunk)
-                copies = np.bincount(rows, minlength=len(chosen))
-                found, counts = list[_Row](), list[tuple[int, int]]()
-                texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
-                for part, groups in windows.of(texts, indices, exact=truncation == "error"):
-                    weights = pool_words(self.model, self.pooling, groups, indices[part])
-                    found += (_largest(row, most) for row in weights)
-                    counts += map(count_tokens, groups)
-                    del groups  # frees their memory before the next texts are tokenized
-                    progress(int(copies[part].sum()))
-                n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
-                vectors = make_sparse([found[row] for row in rows], self.get_embedding_dimension())
-                yield EncodedTexts(vectors, n_tokens, n_truncated)
-                first += len(chunk)
+        def compute(groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
+            found = pool_words(self.model, self.pooling, groups, indices)
+            return np.fromiter((_largest(row, most) for row in found), dtype=object)
 
-        return chunks()
+        def empty(count: int) -> npt.NDArray[np.object_]:
+            return np.empty(count, dtype=object)
+
+        size, exact = check_int("chunk_size", chunk_size, 1), truncation == "error"
+        chunks = encode_distinct(windows, inputs, compute, empty, size, progress, exact=exact)
+        length = self.get_embedding_dimension()
+        return (dataclasses.replace(chunk, vectors=make_sparse(chunk.vectors, length)) for chunk in chunks)
 
     # -- vectors to words and scores
 
@@ -314,24 +296,6 @@ class SparseEncoder(VectorModel):
             found.append(list(zip(words, vector.data[order].tolist(), strict=True)))
         return found[0] if vectors.ndim == 1 else found
 
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Score every vector of one collection with every vector of another, by `similarity_fn_name`: (m, n).
-
-        Parameters
-        ----------
-        embeddings1, embeddings2 : SparseVectors, arrays or tensors of shape (m, V) and (n, V), or (V,)
-            For sparse vectors memory is bounded, apart from the result.
-
-        Returns
-        -------
-        Scores, an ndarray with the methods ``numpy``, ``cpu`` and ``detach``; a tensor if an argument is one
-        """
-        return sparse_similarity(self.similarity_fn_name, *map(_unlisted, (embeddings1, embeddings2)))
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,), as `similarity`."""
-        return sparse_similarity_pairwise(self.similarity_fn_name, *map(_unlisted, (embeddings1, embeddings2)))
-
     @staticmethod
     def sparsity(embeddings: Any) -> dict[str, float]:
         """Measure how sparse vectors are.
@@ -360,13 +324,9 @@ class SparseEncoder(VectorModel):
             )
         return vectors
 
-    def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
+    def _saved_modules(self) -> list[SavedModule]:
         config = {**vars(self.pooling), "embedding_dimension": self.get_embedding_dimension()}
-        kind = "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"
-        return [SavedModule(kind, config)], {
-            "similarity_fn_name": self.similarity_fn_name,
-            **({} if self.max_active_dims is None else {"max_active_dims": self.max_active_dims}),
-        }
+        return [("sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling", config, {})]
 
 
 def _largest(row: _Row, most: int | None) -> _Row:
@@ -382,7 +342,133 @@ def _check_most(value: int | None) -> int | None:
     return None if value is None else check_int("max_active_dims", value, 1, also=", or None")
 
 
-def _unlisted(values: Any) -> Any:
-    """Return a list of sparse vectors as one object."""
-    listed = isinstance(values, list | tuple) and values and isinstance(values[0], SparseVectors)
-    return as_sparse("embeddings", values) if listed else values
+# --- pooling over the vocabulary --------------------------------------------------------------------------------------
+
+LOGITS_BYTES = 1 << 24
+"""Most bytes of logits that are held at a time, those that a pooled text has so far included."""
+
+STRATEGIES = ("max", "sum")
+ACTIVATIONS = ("relu", "log1p_relu")
+
+
+@dataclasses.dataclass(frozen=True)
+class SpladePooling:
+    """The settings of the module SpladePooling.
+
+    Parameters
+    ----------
+    pooling_strategy : {"max", "sum"}
+        Over the tokens of a text.
+    activation_function : {"relu", "log1p_relu"}
+        "log1p_relu" takes the logarithm twice, as OpenSearch's models do.
+    """
+
+    pooling_strategy: str = "max"
+    activation_function: str = "relu"
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], where: str, vocab_size: int) -> SpladePooling:
+        """Read the config.json of the module; a ModelFormatError names a setting that minibert does not implement."""
+        found = []
+        for key, choices in (("pooling_strategy", STRATEGIES), ("activation_function", ACTIVATIONS)):
+            value = config.get(key, choices[0])
+            if not isinstance(value, str) or value not in choices:
+                raise ModelFormatError(f"{where} has {key}={brief(value)}; expected one of {', '.join(choices)}.")
+            found.append(value)
+        for key in ("embedding_dimension", "word_embedding_dimension"):
+            if config.get(key) not in (None, vocab_size):
+                raise ModelFormatError(
+                    f"{where} has {key}={brief(config[key])}, but the vocabulary has {vocab_size} words (vocab_size)."
+                )
+        return cls(*found)
+
+    def weights(self, numbers: FloatArray) -> FloatArray:
+        """Compute log(1 + x), once or twice, in float64; the numbers are at least 0."""
+        once = log1p(numbers)
+        return log1p(once) if self.activation_function == "log1p_relu" else once
+
+
+def pool_words(
+    model: BertForMaskedLM, pooling: SpladePooling, groups: Sequence[Sequence[Encoding]], indices: Sequence[int]
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Compute the weight of each word of the vocabulary for each text, from all tokens of the text's windows.
+
+    Parameters
+    ----------
+    model : BertForMaskedLM
+    pooling : SpladePooling
+    groups : sequence of sequences of Encoding
+        The windows of each text.
+    indices : sequence of int
+        Where each text is in the caller's input, for errors.
+
+    Yields
+    ------
+    (int ndarray of shape (n,), float32 ndarray of shape (n,))
+        The words with weights above 0 in increasing order, and their weights.
+
+    Raises
+    ------
+    ModelFormatError
+        The model computes NaN or infinity for a text.
+    """
+    windows = [window for group in groups for window in group]
+    if not windows:
+        return
+    ends_of_texts = np.cumsum([len(group) for group in groups]).tolist()
+    index_at = dict(zip(ends_of_texts, indices, strict=True))  # windows done -> the text that has ended there
+    depth, vocab_size = model.config.num_hidden_layers, model.config.vocab_size
+    batch = PackedBatch.from_sequences([w.ids for w in windows], [w.token_types for w in windows])
+    # One row of logits is the pooled one, in float64 for sums, and one more is a temporary.
+    tokens_at_once = max(1, LOGITS_BYTES // (4 * vocab_size) - 3)
+    done, pooled = 0, _Pooled(pooling, vocab_size)
+    for step, found in model.bert.states(batch, [depth]):
+        x, ends = found[depth], step.cu_seqlens
+        b = 0
+        for start in range(0, max(1, len(x)), tokens_at_once):  # texts without tokens are texts too
+            stop = min(start + tokens_at_once, len(x))
+            logits = model.word_logits(x[start:stop]) if stop else np.zeros((0, vocab_size), np.float32)
+            while b < step.num_sequences:
+                end = int(ends[b + 1])
+                pooled.add(logits[max(int(ends[b]), start) - start : min(end, stop) - start])
+                if end > stop:
+                    break
+                b += 1
+                done += 1
+                if done in index_at:
+                    yield pooled.take(index_at[done])
+            del logits  # before the next ones are computed
+
+
+class _Pooled:
+    """What the tokens of a text have given so far: the maximum, or the sum, for each word."""
+
+    def __init__(self, pooling: SpladePooling, vocab_size: int) -> None:
+        self._pooling = pooling
+        self._sums = pooling.pooling_strategy == "sum"
+        self._row: FloatArray = np.zeros(vocab_size, dtype=np.float64 if self._sums else np.float32)
+
+    def add(self, logits: FloatArray) -> None:
+        """Add the logits of some tokens, (t, V)."""
+        if not self._sums:
+            if len(logits):
+                np.maximum(self._row, logits.max(axis=0), out=self._row)
+            return
+        for token in logits:  # one after another: the bits of a sum depend on its order
+            if not np.isfinite(token).all():
+                self._row[0] = np.nan  # which `take` finds
+                return
+            active = np.flatnonzero(token > 0)
+            self._row[active] += self._pooling.weights(token[active])
+
+    def take(self, index: int) -> tuple[IntArray, FloatArray]:
+        """Return the words and weights of the text with this index in the input, and begin the next text."""
+        row = self._row
+        if not np.isfinite(row).all():
+            raise ModelFormatError(
+                f"the model computes NaN or infinity for inputs[{index}]: its weights are too large, or damaged."
+            )
+        words = np.flatnonzero(row > 0)
+        numbers = row[words] if self._sums else self._pooling.weights(row[words])
+        row[:] = 0
+        return words.astype(np.int32), numbers.astype(np.float32)

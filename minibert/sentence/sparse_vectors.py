@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -187,9 +187,7 @@ def as_sparse(name: str, values: Any) -> SparseVectors:
         if any(one.ndim != 1 or one.shape != values[0].shape for one in values):
             raise ValueError(f"{name} holds vectors of different shapes; expected vectors of one length.")
         return make_sparse([(one.indices, one.data) for one in values], values[0].shape[0])
-    if hasattr(values, "tocsr"):  # SciPy
-        values = values.toarray()
-    dense = as_vectors(name, as_dense_array(values))
+    dense = as_vectors(name, as_dense_array(_of_scipy(values)))
     if dense.ndim > 2:
         raise ValueError(f"{name} has shape {dense.shape}; expected (B, V), or (V,) for one vector.")
     matrix = dense[None] if dense.ndim == 1 else dense
@@ -198,14 +196,14 @@ def as_sparse(name: str, values: Any) -> SparseVectors:
     return SparseVectors(dense.shape, matrix[rows, indices], indices.astype(np.int32), indptr)
 
 
-def sparse_similarity(function: str, a: Any, b: Any) -> Any:
-    """Score each vector of `a` with each of `b`, (m, n), by a name of `SIMILARITY_FUNCTIONS`.
+def similarity(function: str, a: Any, b: Any) -> Any:
+    """Score each vector of `a` with each of `b`, (m, n), by a name of `SIMILARITY_FUNCTIONS`; dense ones too.
 
     Dot products and cosines of sparse vectors are computed from the numbers that are kept; memory is bounded.
     """
-    compute = SIMILARITY_FUNCTIONS[function][0]
-    if not (isinstance(a, SparseVectors) and isinstance(b, SparseVectors)):
-        return compute(*map(_dense, (a, b)))
+    compute, (a, b) = SIMILARITY_FUNCTIONS[function][0], _both_sparse(a, b)
+    if not isinstance(a, SparseVectors):
+        return compute(a, b)
     x, y = a.matrix(), b.matrix()
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"a has shape {a.shape}, b has shape {b.shape}; expected vectors of the same length.")
@@ -222,28 +220,36 @@ def sparse_similarity(function: str, a: Any, b: Any) -> Any:
     return found.view(Scores)
 
 
-def sparse_similarity_pairwise(function: str, a: Any, b: Any) -> Any:
-    """Score vector i of `a` with vector i of `b`, (n,), by a name of `SIMILARITY_FUNCTIONS`."""
-    pairwise: Callable[[Any, Any], Any] = SIMILARITY_FUNCTIONS[function][1]
-    if not (isinstance(a, SparseVectors) and isinstance(b, SparseVectors)):
-        return pairwise(*map(_dense, (a, b)))
+def similarity_pairwise(function: str, a: Any, b: Any) -> Any:
+    """Score vector i of `a` with vector i of `b`, (n,), by a name of `SIMILARITY_FUNCTIONS`; dense ones too."""
+    compute, (a, b) = SIMILARITY_FUNCTIONS[function][1], _both_sparse(a, b)
+    if not isinstance(a, SparseVectors):
+        return compute(a, b)
     if a.shape != b.shape:
         raise ValueError(f"a has shape {a.shape}, b has shape {b.shape}; expected the same shape.")
     if a.ndim == 1:
-        return pairwise(a.todense(), b.todense())
+        return compute(a.todense(), b.todense())
     rows = _rows_at_once(a)
     blocks = [slice(i, i + rows) for i in range(0, max(1, len(a)), rows)]
-    return np.concatenate([np.asarray(pairwise(a[i].todense(), b[i].todense())) for i in blocks]).view(Scores)
+    return np.concatenate([np.asarray(compute(a[i].todense(), b[i].todense())) for i in blocks]).view(Scores)
+
+
+def _both_sparse(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return both arguments as `SparseVectors` if both are, or are lists of them; else both dense."""
+    listed = (isinstance(one, list | tuple) and one and isinstance(one[0], SparseVectors) for one in (a, b))
+    values = [as_sparse("embeddings", one) if many else one for one, many in zip((a, b), listed, strict=True)]
+    if not all(isinstance(one, SparseVectors) for one in values):
+        values = [one.todense() if isinstance(one, SparseVectors) else _of_scipy(one) for one in values]
+    return values[0], values[1]
 
 
 def _rows_at_once(x: SparseVectors) -> int:
     return max(1, _BLOCK_BYTES // (8 * max(1, x.shape[1])))
 
 
-def _dense(values: Any) -> Any:
-    if hasattr(values, "tocsr"):  # SciPy
-        return values.toarray()
-    return values.todense() if isinstance(values, SparseVectors) else values
+def _of_scipy(values: Any) -> Any:
+    """Return a sparse array of SciPy as a dense one, and other values as they are."""
+    return values.toarray() if hasattr(values, "tocsr") else values
 
 
 def _normalized(x: SparseVectors) -> SparseVectors:

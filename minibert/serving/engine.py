@@ -25,7 +25,7 @@ import numpy as np
 
 from minibert.checkpoint.files import locate
 from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.sentence.model import full_name
+from minibert.sentence.loading import full_name
 from minibert.sentence.modules import list_modules, loader_of
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.models import Classifier, Embedder, Report, ScoreOptions, ServedModel, TextOptions

@@ -18,9 +18,9 @@ import numpy as np
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
-from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.cross_encoder import CrossEncoder, as_activation
 from minibert.sentence.encoding import EncodeOptions, EncodeTask, Recipe, pool_encodings, sentence_width, token_vectors
-from minibert.sentence.modules import Pipeline, as_activation
+from minibert.sentence.modules import Pipeline
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving import reading
 from minibert.serving.scheduler import Job

@@ -17,7 +17,7 @@ import pytest
 from minibert.checkpoint import files as checkpoint_files
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.errors import DownloadError, ModelFormatError
-from minibert.sentence.model import full_name
+from minibert.sentence.loading import full_name
 from tests.support.fake_hub import CONFIG, FILES, index, running_hub, write
 from tests.support.marks import unix
 

@@ -13,7 +13,7 @@ import pytest
 
 from minibert import BertForSequenceClassification, CrossEncoder, ModelFormatError, SparseEncoder, SparseVectors
 from minibert.bert import heads
-from minibert.sentence import pooling as splade
+from minibert.sentence import sparse_encoder as splade
 from tests.support.head_models import add_json
 from tests.support.refusals import Refused, check_refused
 from tests.support.sentence_heads import (

@@ -16,7 +16,7 @@ import torch
 
 from minibert import BertForMaskedLM, SparseEncoder, SparseVectors
 from minibert.bert import heads
-from minibert.sentence import pooling as splade
+from minibert.sentence import sparse_encoder as splade
 from tests.support.report import REPORT
 from tests.support.sentence_heads import (
     FILL_MASK,

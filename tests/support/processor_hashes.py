@@ -31,8 +31,9 @@ from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
 from minibert.kernels.processor import LEVEL
-from minibert.sentence.modules import Activation
-from minibert.sentence.pooling import POOLING_MODES, SpladePooling, pool_words
+from minibert.sentence.cross_encoder import Activation
+from minibert.sentence.modules import POOLING_MODES
+from minibert.sentence.sparse_encoder import SpladePooling, pool_words
 from tests.support import oracle
 from tests.support.cases import OP_CASES
 from tests.support.checkpoints import locate_minilm

@@ -24,7 +24,7 @@ from minibert._utils.validation import FloatArray, Int64Array
 from minibert.parity.diagnosis.catalogue import find_mistakes
 from minibert.parity.diagnosis.forward import Forward, Mistake, Model, Recipe, names_of, state_name
 from minibert.parity.truth import VECTOR, InapplicableError, Padded
-from minibert.sentence.pooling import POOLING_MODES
+from minibert.sentence.modules import POOLING_MODES
 
 
 def simulate(
@@ -110,7 +110,7 @@ _MODES = {**POOLING_MODES, "sum": _sum}
 
 
 def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray:
-    """Pool the chosen tokens of each row by a formula of sentence/pooling.py; zeros for a row without any."""
+    """Pool the chosen tokens of each row by a formula of sentence/modules.py; zeros for a row without any."""
     vectors = np.zeros((len(x), x.shape[-1]), x.dtype)
     for row, (states, some) in enumerate(zip(x, chosen, strict=True)):
         if some.any():

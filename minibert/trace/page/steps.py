@@ -14,7 +14,7 @@ from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Entry
 class SourceLine(NamedTuple):
     """One line of code: its file, the line's number, and its text without indent.
 
-    The file is one of the folder ``minibert/bert``, or has its whole path: "minibert/sentence/pooling.py".
+    The file is one of the folder ``minibert/bert``, or has its whole path: "minibert/sentence/modules.py".
     """
 
     file: str

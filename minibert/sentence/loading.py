@@ -1,0 +1,240 @@
+"""What the three encoders are loaded from and with: the names of models, keywords, and prompts.
+
+Keywords of sentence-transformers at values that change nothing are accepted, such as ``trust_remote_code=False`` or
+``model_kwargs={}``, because programs and libraries pass them. Other values are refused.
+
+Prompts are the texts that retrieval models expect before each input. They come from the model's files, from the caller,
+or from the table in this module, which holds prompts that model cards document but repositories do not store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from minibert._utils.keywords import MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, check_keywords
+from minibert._utils.validation import brief, is_cpu
+from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
+from minibert.errors import ModelFormatError
+from minibert.models.options import LoadKwargs
+from minibert.tokenizer.bert_tokenizer import SETTINGS
+
+
+class LoadKeywords(LoadKwargs, total=False):
+    """The keywords that all three constructors take; `SentenceTransformer` describes them."""
+
+    prompts: Mapping[str, str] | str | None
+    default_prompt_name: str | None
+    cache_folder: str | os.PathLike[str] | None
+    device: object
+    modules: None
+    trust_remote_code: bool
+    model_kwargs: Mapping[str, Any] | None
+    processor_kwargs: Mapping[str, Any] | None
+    tokenizer_kwargs: Mapping[str, Any] | None
+    config_kwargs: Mapping[str, Any] | None
+    model_card_data: Any
+    use_auth_token: str | bool | None
+
+
+# --- names and keywords -----------------------------------------------------------------------------------------------
+
+# Hub ids without an organisation that do not belong to sentence-transformers: the BERT models of that library's list.
+_PLAIN_BERT = re.compile(
+    r"bert-(base|large)-((multilingual|german|german-dbmdz)-)?(cased|uncased|chinese)(-whole-word-masking)?"
+    r"(-finetuned-(mrpc|squad))?"
+)
+
+
+def full_name(
+    name_or_path: str | os.PathLike[str], organisation: str = "sentence-transformers"
+) -> str | os.PathLike[str]:
+    """Put an organisation before a short hub id, as sentence-transformers does."""
+    if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
+        return name_or_path
+    plain = _PLAIN_BERT.fullmatch(name_or_path.lower()) or os.path.exists(name_or_path)
+    return name_or_path if plain else f"{organisation}/{name_or_path}"
+
+
+_ANYTHING = Keyword(lambda value: True, "any value", "")
+
+# Of the page and the training data of a model, which minibert does not write.
+OF_SAVING = dict.fromkeys(("model_name", "create_model_card", "train_datasets"), _ANYTHING)
+
+# Sentence vectors use neither the pooler nor other outputs than the hidden states; scores have outputs of their own.
+_OUTPUTS = dict.fromkeys(("add_pooling_layer", "output_hidden_states", "output_attentions", "return_dict"), _ANYTHING)
+
+
+def _on_the_right(remedy: str) -> Keyword:
+    return Keyword(lambda value: value in (None, "right"), "'right'", f"{remedy} Leave it out.")
+
+
+_MODEL: Mapping[str, Keyword] = {**MODEL_KEYWORDS, **_OUTPUTS}
+
+# For each keyword whose value is a dict: the call that takes its keywords, their values, and those that name settings.
+TABLES: Mapping[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
+    "model_kwargs": ("BertModel.from_pretrained", _MODEL, CONFIG_SETTINGS),
+    "config_kwargs": ("BertConfig.from_pretrained", _MODEL, CONFIG_SETTINGS),
+    "processor_kwargs": (
+        "BertTokenizer.from_pretrained",
+        {
+            **TOKENIZER_KEYWORDS,
+            "clean_up_tokenization_spaces": _ANYTHING,  # of decoding only
+            "padding_side": _on_the_right(
+                "Vectors are computed without padding; padding on the left would shift the positions."
+            ),
+            "truncation_side": _on_the_right("minibert cuts the end of a text."),
+        },
+        (*SETTINGS, "model_max_length"),
+    ),
+}
+
+
+def inner_settings(call: str, load: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Check the keywords for the model, the config and the tokenizer, which are dicts; return those that name settings.
+
+    Parameters
+    ----------
+    call : str
+        The class, for messages.
+    load : mapping
+        The keywords of its constructor.
+    """
+    older = load.get("tokenizer_kwargs") or None
+    processor = one_of("processor_kwargs", load.get("processor_kwargs") or None, "tokenizer_kwargs", older)
+    asked = {}
+    for name, (method, table, settings) in TABLES.items():
+        keywords = processor if name == "processor_kwargs" else load.get(name)
+        keywords = {} if keywords is None else keywords
+        if not isinstance(keywords, Mapping) or not all(isinstance(key, str) for key in keywords):
+            raise TypeError(f"{name}={brief(keywords)}; expected a dict of keywords, or None.")
+        with prefixed(f"{name} of {call}:"):
+            asked[name] = check_keywords(method, keywords, table, settings=settings)
+    return asked
+
+
+@contextlib.contextmanager
+def prefixed(begin: str, kind: type[Exception] | None = None) -> Iterator[None]:
+    """Put a text before the message of an error, and raise it as another kind of error if one is given."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise (kind or type(error))(f"{begin} {error}") from error
+
+
+def choose_backend(backend: Any) -> Any:
+    """Return the backend for the model; "torch" means minibert's default, because libraries pass it for their users."""
+    if backend in ("onnx", "openvino"):
+        raise ValueError(
+            f"backend={backend!r} runs other files of the model in another library; minibert computes by itself. Leave "
+            "backend= out."
+        )
+    return None if backend == "torch" else backend
+
+
+def check_device(device: object) -> None:
+    """Raise an error for any device but the CPU, which may be given several times, as for several processes."""
+    devices = device if isinstance(device, list | tuple) else [device]
+    if not all(one is None or is_cpu(one) for one in devices):
+        raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
+
+
+def one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
+    """Return the value of an argument that may be given by its old name."""
+    if old is None:
+        return value
+    if value is not None:
+        raise TypeError(f"{old_name}= is the old name of {name}=; give one of them.")
+    return old
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
+
+_E5 = {"query": "query: ", "passage": "passage: "}
+_SEARCH = {"query": "Represent this sentence for searching relevant passages: "}
+_SEARCH_ZH = {"query": "为这个句子生成表示以用于检索相关文章："}
+
+_TABLE: tuple[tuple[str, dict[str, str]], ...] = (
+    # https://huggingface.co/intfloat/e5-base-v2: "Each input text should start with "query: " or "passage: "".
+    (r"intfloat/(e5-(small|base|large)(-v2)?|multilingual-e5-small)", _E5),
+    # https://huggingface.co/BAAI/bge-base-en-v1.5, the table of its "Model List".
+    (r"BAAI/bge-(small|base|large)-en(-v1\.5)?", _SEARCH),
+    (r"BAAI/bge-(small|base|large)-zh(-v1\.5)?", _SEARCH_ZH),
+    # https://huggingface.co/Snowflake/snowflake-arctic-embed-m, "Usage".
+    (r"Snowflake/snowflake-arctic-embed-(xs|s|m|l|m-v1\.5)", _SEARCH),
+    # https://huggingface.co/mixedbread-ai/mxbai-embed-large-v1, "Quickstart".
+    (r"mixedbread-ai/mxbai-embed-(large|xsmall)-v1", _SEARCH),
+)
+
+
+def builtin_prompts(*names: object) -> dict[str, str]:
+    """Return the prompts of the first of these model names that is in the table; an empty dict if none is.
+
+    Parameters
+    ----------
+    *names : hub ids or paths; other objects than str are ignored
+    """
+    for name in names:
+        for pattern, prompts in _TABLE:
+            if isinstance(name, str) and re.fullmatch(pattern, name, flags=re.IGNORECASE):
+                return dict(prompts)
+    return {}
+
+
+def read_prompts(
+    stored: Mapping[str, Any],
+    given: Mapping[str, str] | str | None,
+    default: str | None,
+    builtin: Mapping[str, str],
+    source: str,
+    always: Iterable[str],
+) -> tuple[dict[str, str], str | None]:
+    """Return the prompts of a model by name, and the name of the default prompt.
+
+    Stored prompts replace those of the card. The caller's replace stored ones.
+
+    Parameters
+    ----------
+    stored : config_sentence_transformers.json's object
+    given : dict of str to str, or "builtin", optional
+    default : str, optional
+        The caller's default prompt.
+    builtin : as `builtin_prompts` gives them
+    source : str
+        The model, for messages.
+    always : names
+        They are there, with an empty text if nobody gives one.
+
+    Raises
+    ------
+    ModelFormatError, TypeError, ValueError
+        The stored or given prompts do not map names to texts, the table does not have prompts of this model's card, or
+        the default is not one of the prompts.
+    """
+    file = f"{source}: config_sentence_transformers.json"
+    prompts = check_prompts(stored.get("prompts") or {}, file, ModelFormatError)
+    if given == "builtin":
+        if not builtin:
+            raise ValueError(
+                f"prompts='builtin': minibert knows those of E5, BGE, Arctic Embed and mxbai models, and {source} is "
+                "not one of them. Give them as prompts={'query': ..., 'document': ...}."
+            )
+        prompts = {**builtin, **{name: text for name, text in prompts.items() if text}}
+    elif given is not None:
+        prompts |= check_prompts(given, "prompts", TypeError)
+    prompts = {**dict.fromkeys(always, ""), **prompts}
+    name = stored.get("default_prompt_name") if default is None else default
+    if name is not None and (not isinstance(name, str) or name not in prompts):
+        where, error = ("", ValueError) if default is not None else (f"{file} has ", ModelFormatError)
+        raise error(f"{where}default_prompt_name={brief(name)}, which is not a prompt; expected one of {[*prompts]}.")
+    return prompts, name
+
+
+def check_prompts(prompts: object, where: str, error: type[Exception]) -> dict[str, str]:
+    """Return prompts as a new dict; raise `error` if they do not map names to texts."""
+    if not isinstance(prompts, Mapping) or not all(isinstance(x, str) for x in [*prompts, *prompts.values()]):
+        raise error(f"{where} must hold prompts as a mapping of names to texts, not {brief(prompts)}.")
+    return dict(prompts)
