@@ -1,4 +1,4 @@
-"""safetensors files -> float32 tensors. All headers are read before memory for the tensors is allocated.
+"""safetensors files <-> float32 tensors. All headers are read before memory for the tensors is allocated.
 
 The reader is ours and not that of the safetensors library for two reasons. NumPy does not have bfloat16, so the library
 cannot give it. And the library maps a file: if the file is cut meanwhile, the system kills the process (SIGBUS).
@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from minibert._utils.files import JSON_LIMIT, parse_json
+from minibert._utils.files import JSON_LIMIT, parse_json, write_whole
 from minibert._utils.validation import FloatArray, brief
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
@@ -231,3 +231,12 @@ def _fill(file: BinaryIO, view: memoryview) -> None:
         if not got:
             raise OSError(f"the file ends {count - filled} bytes early; it was cut while being read")
         filled += got
+
+
+def write_safetensors(path: str | os.PathLike[str], arrays: Iterable[tuple[str, FloatArray]]) -> None:
+    """Write named arrays as float32 into one safetensors file; the file gets its name when it is complete."""
+    import safetensors.numpy
+
+    tensors = {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays}
+    # transformers refuses a file without this metadata.
+    write_whole(path, lambda file: file.write(safetensors.numpy.save(tensors, {"format": "pt"})))

@@ -10,8 +10,8 @@ import numpy as np
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, brief, check_indices, counted
-from minibert.models.bert import BertPreTrainedModel
 from minibert.models.outputs import ModelOutput
+from minibert.models.pretrained import BertPreTrainedModel
 from minibert.trace.names import Record
 from minibert.trace.trace import Trace
 

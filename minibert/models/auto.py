@@ -10,10 +10,11 @@ from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import ModelFiles
 from minibert.models import heads
-from minibert.models.bert import BertModel, BertPreTrainedModel
+from minibert.models.bert import BertModel
 from minibert.models.heads import BertHead
 from minibert.models.loading import find_heads, find_model
 from minibert.models.options import FromPretrainedKwargs, lists_keywords
+from minibert.models.pretrained import BertPreTrainedModel
 
 
 @lists_keywords()

@@ -1,392 +1,36 @@
-"""`BertModel`: ids in, every hidden state out; and its base class, which the models with a head share."""
+"""`BertModel`: ids in, every hidden state out; and its embedding layer as separate steps.
+
+`BertEmbeddings` has three tables, their sum, and LayerNorm. Each step is callable and has a `.weight`. A tensor of
+torch gives a tensor; `.weight` is an array.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, Unpack
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.keywords import FORWARD_KEYWORDS, check_keywords
 from minibert._utils.system import require_memory
-from minibert._utils.torch_interop import holds_tensor, to_tensor, torch_is_loaded
+from minibert._utils.torch_interop import Scores, holds_tensor, to_tensor
 from minibert._utils.validation import FloatArray, check_indices, check_int
-from minibert.bert import encoder
-from minibert.bert.config import BertConfig
-from minibert.bert.low_precision import compute_type_of
+from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS, Weights
-from minibert.checkpoint.files import ModelFiles, check_files
-from minibert.models import tracing
-from minibert.models.backend import choose_ops, choose_sharing
-from minibert.models.inputs import pack
-from minibert.models.loading import find_model, load_weights
-from minibert.models.modules import BertEmbeddings, Embedding, Encoder, Fixed, TorchLike
-from minibert.models.options import FromPretrainedKwargs, LoadOptions, ModelOptions, Selection, lists_keywords
-from minibert.models.outputs import BertModelOutput, ModelOutput, with_tensors
-from minibert.models.saving import named_arrays, save_model
-from minibert.models.shared_weights import is_mapped
+from minibert.bert.weights import Weights
+from minibert.models.inputs import as_numbers, check_ids, pack, usable_rows
+from minibert.models.options import Selection
+from minibert.models.outputs import BertModelOutput
+from minibert.models.pretrained import BertPreTrainedModel, Fixed
 
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
 # between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that
 # pool each step before the next one is computed do not need memory for the full result either.
 TOKENS_PER_STEP = 1024
 
-
-_Output = TypeVar("_Output", bound=ModelOutput)
-
-
-class CallOptions(NamedTuple):
-    """The options of one call of a model; see `BertPreTrainedModel.__call__`."""
-
-    hidden_states: Selection | None
-    attentions: Selection | None
-    num_layers: int | None
-    positions: npt.ArrayLike | None
-
-
-class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
-    """The base class of `BertModel` and the models with heads: loading, weights and ops, and methods known from torch.
-
-    Attributes
-    ----------
-    config : BertConfig    read-only; to use another one, load the model with ``config=``
-    weights : Weights      read-only; ``BertModel(weights, ops)`` makes a model with other weights
-    ops : Ops              read-only; ``BertModel(model.weights, ops)`` makes a model with other ops
-    """
-
-    _head: ClassVar[str | None] = None  # a class in HEADS
-    _keeps_hidden_states: ClassVar[bool] = False
-
-    base_model_prefix = "bert"
-    main_input_name = "input_ids"
-
-    config: BertConfig
-    weights: Weights
-    ops: Ops
-    _result_dtype: npt.DTypeLike = np.float32
-
-    trace = tracing.trace
-    stream = tracing.stream
-    value_names = tracing.value_names
-
-    def __init__(
-        self,
-        weights: Weights | None = None,
-        ops: Ops | None = None,
-        *,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection = False,
-        return_dict: bool = True,
-    ) -> None:
-        name = type(self).__name__
-        # Both are required. They may be None so that BertModel(config), which transformers allows, gets this message.
-        if not isinstance(weights, Weights) or not isinstance(ops, Ops):
-            raise TypeError(
-                f"{name} was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights, "
-                "because it never makes random ones, and the Ops that prepared them. Use "
-                f"{name}.from_pretrained(name_or_path)."
-            )
-        vars(self).update(config=weights.config, weights=weights, ops=ops)
-        self._return_dict = bool(return_dict)
-        kept = self._keeps_hidden_states if output_hidden_states is None else output_hidden_states
-        self._make_parts(kept, output_attentions)
-
-    def _make_parts(self, hidden_states: Selection, attentions: Selection) -> None:
-        """Make the parts of a model from its weights and ops."""
-        raise NotImplementedError
-
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        num_layers: int | None = None,
-        positions: npt.ArrayLike | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> _Output:
-        """Run the model on B sequences of S token positions; masked tokens are not computed.
-
-        Arrays, lists and tensors of torch are accepted. If an input is a tensor, the output holds tensors.
-
-        Parameters
-        ----------
-        input_ids : int array of shape (B, S), in [0, vocab_size)
-            `BertForMultipleChoice` has one axis more in all inputs.
-        attention_mask : array of 0 and 1, or bool, of shape (B, S), optional
-            0 masks a token. Any tokens may be masked, also a whole row. Default: none is masked.
-        token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
-            Default: zeros.
-        position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
-            Default: the column; the mask does not change it.
-        inputs_embeds : float array of shape (B, S, H), optional
-            Word vectors instead of `input_ids`. Do not give hidden_states[0]; see `BertEmbeddings.__call__`.
-        output_hidden_states : bool, int or ints, optional
-            Which of the L + 1 hidden states to keep; the others are None. 0 is the embeddings' output, not False.
-        output_attentions : bool, int or ints, optional
-            Which of the L layers' attention probs to keep; 0 is the first layer.
-        num_layers : int, optional
-            Only for `BertModel`: stop after this number of layers, 0 to L. Below L, last_hidden_state and pooler_output
-            are None.
-        positions : int array of shape (n, 2), optional
-            Only for a masked-LM head: the row and the column of each token whose logits are wanted, as
-            ``np.argwhere(input_ids == tokenizer.mask_token_id)`` gives them. The decoder, H x V numbers, runs for these
-            tokens only. Each result has the same bits as without `positions`. Default: all tokens.
-        return_dict : bool, optional
-            False: return the tuple of the output's values.
-        **harmless
-            Keywords of transformers at values that change nothing, such as ``labels=None`` or ``use_cache=False``.
-
-        Returns
-        -------
-        BertModelOutput, or the output that belongs to the head
-            New float32 arrays with zeros for masked tokens. B = 0 and S = 0 give empty arrays. The class of a model
-            with a head says the shape of its logits.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An input has the wrong kind, shape or range; the message names row, column and value. Or labels are given.
-        MemoryError
-            The result does not fit into the memory that this process may use.
-        """
-        name = type(self).__name__
-        check_keywords(name, harmless, FORWARD_KEYWORDS, function=type(self).__call__)
-        if num_layers is not None and self._head is not None:
-            raise TypeError(f"{name} has a head, which needs all layers, so it does not take num_layers=.")
-        if positions is not None and not self._has_decoder:
-            raise TypeError(f"{name} has no masked-LM head, so it does not take positions=.")
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        options = CallOptions(output_hidden_states, output_attentions, num_layers, positions)
-        return self._finish(self._compute(inputs, options), return_dict, *inputs.values())
-
-    forward = __call__
-
-    def _compute(self, inputs: Mapping[str, Any], options: CallOptions) -> _Output:
-        """Run the model on the inputs of a call, which are not checked yet."""
-        raise NotImplementedError
-
-    @property
-    def base_model(self) -> BertModel:
-        """The model without its head; a `BertModel` itself."""
-        return getattr(self, self.base_model_prefix, self)  # type: ignore[arg-type]
-
-    @property
-    def compute_type(self) -> str:
-        """The type of numbers that the encoder multiplies: "float32", "int16", "int8_int16" or "int8"."""
-        return compute_type_of(self.weights)
-
-    @property
-    def num_threads(self) -> int:
-        """The largest number of threads that compute; threads of NumPy's BLAS are not counted."""
-        return self.ops.num_threads
-
-    @property
-    def shared_weights(self) -> bool:
-        """True if the weights are in the file that processes share, False if this process has its own copy."""
-        return is_mapped(self.weights.word_embeddings)
-
-    @classmethod
-    @lists_keywords()
-    def from_pretrained(
-        cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
-    ) -> Self:
-        """Load a model from a folder, the hub's cache, or the hub.
-
-        Parameters
-        ----------
-        name_or_path : str or path
-            A folder with config.json and model.safetensors, or a hub id such as "bert-base-uncased". Cached files are
-            used without asking the network.
-        config : BertConfig, optional
-            Used instead of the model's own config.json.
-        revision : str, optional
-            Branch, tag or commit of the hub repository; default "main".
-        cache_dir : path, optional
-            The hub cache to use; default: that of the hub client (HF_HOME, HF_HUB_CACHE).
-        token : str or bool, optional
-            For private repositories; default: HF_TOKEN, or the token that ``hf auth login`` saved.
-        local_files_only : bool
-            Never ask the network.
-        subfolder : str
-            Folder of the repository that holds the model.
-        output_hidden_states, output_attentions : bool, int or ints
-            The defaults of each call; see `BertModel.__call__`. If they are not given, `BertModel` keeps all hidden
-            states, a model with a head keeps none, and no model keeps attentions.
-        add_pooling_layer : bool
-            Load the pooler if the checkpoint has one. A model with a head has it if and only if the head needs it.
-        backend : {"kernels", "numpy"}, optional
-            minibert's kernels, or NumPy alone. Default: MINIBERT_BACKEND, else "kernels" if they were built. With
-            "kernels", the result of a text is the same bit for bit in any batch, with any number of threads and on
-            every processor. With "numpy" it is not. "numba" is the old name of "kernels".
-        num_threads : int, optional
-            Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores that this process
-            may use, but at most OMP_NUM_THREADS. A BLAS reads its number of threads from its own variables
-            (OPENBLAS_NUM_THREADS).
-        compute_type : {"float32", "int16", "int8_int16", "int8"}, optional
-            The numbers that the encoder multiplies. Weights are converted while they are loaded. All but float32 are
-            faster and need less memory, with a small error; models/README.md has the figures. Default:
-            MINIBERT_COMPUTE_TYPE, else "float32".
-        shared_weights : bool, optional
-            Map the packed weights from a file, which is written at the first load, so that all processes of this
-            machine hold one copy of them. The results are the same. Default: MINIBERT_SHARED_WEIGHTS (1 or 0), else
-            False.
-        return_dict : bool
-            The default of each call; see `__call__`.
-        **harmless
-            Keywords of transformers at values that change nothing, such as ``torch_dtype=torch.float32``,
-            ``attn_implementation="sdpa"``, ``device_map="cpu"``, or ``pretrained_model_name_or_path=`` for the name.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A keyword is not known, or its value would change the result.
-        ModelFormatError
-            A file is missing or damaged, or minibert does not implement the model.
-        DownloadError
-            The model is not on this machine and could not be downloaded.
-        """
-        call = f"{cls.__name__}.from_pretrained"
-        return cls.from_files(*find_model(call, name_or_path, harmless, cls.from_pretrained))
-
-    @classmethod
-    def from_files(cls, files: ModelFiles, options: LoadOptions | None = None, **more: Any) -> Self:
-        """Load a model from located files; `more` are further options, which override `options`."""
-        check_files(files)
-        asked = ModelOptions.of(options, more)
-        if cls._head is not None and HEADS[cls._head].pooled and not asked.add_pooling_layer:
-            raise ValueError(f"add_pooling_layer=False, but the head of {cls.__name__} reads the pooler. Leave it out.")
-        ops = choose_ops(asked.backend, asked.num_threads, asked.compute_type)
-        sharing = choose_sharing(asked.shared_weights, asked.backend, asked.compute_type)
-        weights = load_weights(
-            files,
-            asked.config or BertConfig.from_files(files),
-            ops.prepare,
-            add_pooling_layer=asked.add_pooling_layer,
-            head=cls._head,
-            sharing=sharing,
-        )
-        return cls(
-            weights,
-            ops,
-            output_hidden_states=asked.output_hidden_states,
-            output_attentions=asked.output_attentions,
-            return_dict=asked.return_dict,
-        )
-
-    def num_parameters(self) -> int:
-        """Count the trained numbers of the model; a tied decoder's weight is counted once."""
-        config, head = self.config, self.weights.head
-        rows = [*EMBEDDING_ROWS, *LAYER_ROWS * config.num_hidden_layers, *(POOLER_ROWS if self.weights.pooler else ())]
-        rows += HEADS[self._head].rows if self._head is not None else ()
-        tied = head is not None and head.predictions is not None and head.predictions.tied
-        has_tied = tied and any(row.field == "decoder" for row in rows)
-        count = sum(math.prod(row.sizes(config)) + row.bias * row.sizes(config)[0] for row in rows)
-        return count - has_tied * self.weights.word_embeddings.size
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name in the checkpoint and the values of each trained array.
-
-        A tied decoder has no weight of its own. They are copies: tensors if torch is loaded, else arrays. Changing them
-        does not change the model.
-        """
-        return ((name, _copy(array)) for name, array in named_arrays(self.weights, self._head))
-
-    def parameters(self) -> Iterator[Any]:
-        """Yield copies of the arrays of `named_parameters`, made one by one; the embedding tables come last.
-
-        So ``next(model.parameters()).device`` does not copy the table of words.
-        """
-        tables = []
-        for name, array in named_arrays(self.weights, self._head):
-            if "_embeddings." in name:
-                tables.append(array)
-            else:
-                yield _copy(array)
-        yield from map(_copy, tables)
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> None:
-        """Write config.json and model.safetensors, which minibert and transformers load as the same model.
-
-        The weights are written in float32, under the names that transformers gives them. The folder is made if it does
-        not exist; other files in it are not touched.
-
-        Parameters
-        ----------
-        save_directory : str or path
-        **harmless
-            Keywords of transformers at values that change nothing, such as ``safe_serialization=True``.
-
-        Raises
-        ------
-        OSError
-            A file cannot be written. A file that was there before is then as it was.
-        """
-        call = f"{type(self).__name__}.save_pretrained"
-        save_model(call, save_directory, self.weights, harmless, head=self._head)
-
-    def get_input_embeddings(self) -> Embedding:
-        """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
-        return self.base_model.embeddings.word_embeddings
-
-    def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
-        """Return a model with the same weights and other ops, which compute in `dtype`; this model does not change.
-
-        The ops must be able to use the weights that the ops of this model prepared: a wrapped set of `model.ops`, or
-        one that reads ``linear.weight``.
-        """
-        base = self.base_model
-        hidden, attentions = (False if kept is None else kept for kept in (base._hidden_states, base._attentions))
-        model = type(self)(
-            self.weights, ops, output_hidden_states=hidden, output_attentions=attentions, return_dict=self._return_dict
-        )
-        model._result_dtype = model.base_model._result_dtype = dtype
-        return model
-
-    def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
-        return pack(self.config, **inputs)
-
-    @property
-    def _has_decoder(self) -> bool:
-        return self._head is not None and any(row.field == "decoder" for row in HEADS[self._head].rows)
-
-    def _finish(self, output: _Output, return_dict: bool | None, *inputs: object) -> _Output:
-        """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""
-        if any(map(holds_tensor, inputs)):
-            output = with_tensors(output)
-        if self._return_dict if return_dict is None else return_dict:
-            return output
-        return output.to_tuple()  # type: ignore[return-value]
-
-    def __repr__(self) -> str:
-        config, compute_type = self.config, self.compute_type
-        low = "" if compute_type == "float32" else f", compute_type={compute_type!r}"
-        return (
-            f"{type(self).__name__}({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
-            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters{low})"
-        )
-
-
-def _copy(array: FloatArray) -> Any:
-    """Copy an array: into a tensor if torch is loaded."""
-    return to_tensor(array.copy()) if torch_is_loaded() else array.copy()
+_Anything = TypeVar("_Anything")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -444,8 +88,10 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         self._hidden_states = _select("output_hidden_states", hidden_states, num_layers + 1)
         self._attentions = _select("output_attentions", attentions, num_layers)
 
-    def _compute(self, inputs: Mapping[str, Any], options: CallOptions) -> BertModelOutput:
-        return self.run_packed(self._pack(inputs), options.hidden_states, options.attentions, options.num_layers)
+    def _compute(
+        self, inputs: Mapping[str, Any], kept: Mapping[str, Any], num_layers: Any, positions: Any
+    ) -> BertModelOutput:
+        return self.run_packed(self._pack(inputs), num_layers=num_layers, **kept)
 
     def run_packed(
         self,
@@ -659,3 +305,143 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
 def _check_indices(name: str, asked: Collection[int], count: int) -> frozenset[int]:
     """Check that each index is an int from 0 to count - 1, and return the set of them."""
     return frozenset(check_int(f"an index of {name}", index, 0, count - 1) for index in asked)
+
+
+# --- the embedding layer ----------------------------------------------------------------------------------------------
+
+
+class Embedding(Fixed):
+    """A table for look-ups by ids: ``table(ids) == table.weight[ids]``, and the ids are checked.
+
+    Parameters
+    ----------
+    name : str                             used in messages
+    weight : ndarray of shape (rows, H)    float32, read-only
+    """
+
+    name: str
+
+    def __init__(self, name: str, weight: FloatArray) -> None:
+        vars(self).update(name=name)
+        self._weight = weight
+
+    @property
+    def weight(self) -> FloatArray:
+        """The table: an array that shares the model's memory and also has a tensor's `detach` and `numpy`."""
+        return self._weight.view(Scores)
+
+    def __call__(self, ids: npt.ArrayLike) -> FloatArray:
+        """Look up integer ids of any shape; return a new float32 array (for a tensor: a tensor), ids.shape + (H,).
+
+        Raises
+        ------
+        TypeError, ValueError
+            The ids are not integers, or not in [0, rows); the message says where.
+        """
+        rows = self._weight[check_ids(f"{self.name} ids", ids, len(self._weight), "rows", ndim=None)]
+        return _like([ids], rows)
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.name}, {self._weight.shape[0]} x {self._weight.shape[1]})"
+
+
+class LayerNorm(Fixed):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis."""
+
+    weight: FloatArray
+    bias: FloatArray
+    eps: float
+
+    def __init__(self, norm: ops.LayerNorm, ops: Ops) -> None:
+        self._norm = norm
+        self._ops = ops
+        vars(self).update(weight=norm.weight, bias=norm.bias, eps=norm.eps)
+
+    def __call__(self, x: npt.ArrayLike) -> FloatArray:
+        """Normalise a float array of shape (..., H); return a new float32 array of the same shape.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The values are not floats, a value is not finite or beyond 1e17, or the last axis does not have length H.
+        """
+        array = as_numbers("LayerNorm's input", x)
+        if array.dtype.kind != "f":
+            raise TypeError(f"LayerNorm's input holds {array.dtype} values; expected floats.")
+        if array.ndim < 1 or array.shape[-1] != len(self.weight):
+            raise ValueError(f"LayerNorm's input has shape {array.shape}; expected (..., {len(self.weight)}).")
+        with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinity, which is refused below
+            rows = np.ascontiguousarray(array.reshape(-1, len(self.weight)), dtype=np.float32)
+        usable = usable_rows(rows)
+        if not usable.all():
+            index = [int(i) for i in np.unravel_index(np.argmin(usable), array.shape[:-1])]
+            raise ValueError(f"LayerNorm's input at {index} holds NaN, infinity or a value beyond 1e17.")
+        return _like([x], self._ops.layer_norm(rows, self._norm).reshape(array.shape))
+
+    def __repr__(self) -> str:
+        return f"LayerNorm({len(self.weight)}, eps={self.eps})"
+
+
+class Encoder(Fixed):
+    """The value of `model.encoder`. It does not have layers; the error says what to use instead."""
+
+
+class BertEmbeddings(Fixed):
+    """The embedding layer of a model: LayerNorm(word + token_type + position), as a whole or step by step.
+
+    Attributes
+    ----------
+    word_embeddings, position_embeddings, token_type_embeddings : Embedding
+    LayerNorm : LayerNorm
+    """
+
+    word_embeddings: Embedding
+    position_embeddings: Embedding
+    token_type_embeddings: Embedding
+    LayerNorm: LayerNorm
+
+    def __init__(self, weights: Weights, ops: Ops) -> None:
+        self._weights = weights
+        self._ops = ops
+        names = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+        vars(self).update({name: Embedding(name, getattr(weights, name)) for name in names})
+        vars(self).update(LayerNorm=LayerNorm(weights.embeddings_norm, ops))
+
+    def dropout(self, x: _Anything) -> _Anything:
+        """Return `x` itself: dropout is the identity at inference."""
+        return x
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+    ) -> FloatArray:
+        """Return the full embedding, equal to ``model(...).hidden_states[0]``, without running the encoder.
+
+        Parameters
+        ----------
+        input_ids : int array of shape (B, S)
+        token_type_ids, position_ids : int arrays of shape (B, S), optional
+        inputs_embeds : float array of shape (B, S, H)
+            Word vectors instead of `input_ids`: the result of ``word_embeddings(ids)``, changed as you like. Do not
+            give the result of *this* call (or hidden_states[0]): it already contains positions, token types and
+            LayerNorm, which would be applied a second time.
+
+        Returns
+        -------
+        ndarray of shape (B, S, H), float32; a tensor if an input is one
+        """
+        batch = pack(self._weights.config, input_ids, None, token_type_ids, position_ids, inputs_embeds)
+        embedded = batch.pad(encoder.embeddings(self._weights, batch, self._ops))
+        return _like([input_ids, token_type_ids, position_ids, inputs_embeds], embedded)
+
+    def __repr__(self) -> str:
+        steps = (self.word_embeddings, self.position_embeddings, self.token_type_embeddings, self.LayerNorm)
+        return f"BertEmbeddings({', '.join(map(repr, steps))})"
+
+
+def _like(inputs: Iterable[object], result: FloatArray) -> FloatArray:
+    """Return the result as a tensor if an input is one."""
+    return to_tensor(result) if any(map(holds_tensor, inputs)) else result  # type: ignore[return-value]

@@ -26,7 +26,7 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
-from minibert.models.bert import BertModel, BertPreTrainedModel, CallOptions
+from minibert.models.bert import BertModel
 from minibert.models.inputs import as_numbers, check_ids, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import (
@@ -39,6 +39,7 @@ from minibert.models.outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from minibert.models.pretrained import BertPreTrainedModel
 
 SLICE_BYTES = 1 << 24
 """The most bytes of logits that are computed at once, before they are copied to their places."""
@@ -83,14 +84,11 @@ class BertHead(BertPreTrainedModel[_Output]):
         """The weights of `_formula`; the constructor has checked that they are there."""
         return getattr(self.weights.head, HEADS[self._head].rows[-1].field)
 
-    def _compute(self, inputs: Mapping[str, Any], options: CallOptions) -> _Output:
+    def _compute(self, inputs: Mapping[str, Any], kept: Mapping[str, Any], num_layers: Any, positions: Any) -> Any:
         batch = self._pack(inputs)
-        filled = self._logits_of(batch, options.positions)
-        states = self.bert.run_packed(batch, options.hidden_states, options.attentions, heads=filled)
-        output: _Output = self._output(
-            [head.logits for head in filled], states.hidden_states, states.attentions, inputs
-        )
-        return output
+        filled = self._logits_of(batch, positions)
+        states = self.bert.run_packed(batch, heads=filled, **kept)
+        return self._output([head.logits for head in filled], states.hidden_states, states.attentions, inputs)
 
     def word_logits(self, x: FloatArray) -> FloatArray:
         """Compute the logits of the masked-LM head for some tokens: (t, H) -> (t, V)."""

@@ -12,6 +12,9 @@ from minibert._utils.validation import FloatArray, IntArray, as_array
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch, cumulate, valid_range
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+"""The names of the inputs of a model."""
+
 
 def pack(
     config: BertConfig,

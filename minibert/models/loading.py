@@ -122,8 +122,20 @@ def load_weights(
     checkpoint.check(config, pooler=has_pooler, head=head)
 
     def read(part: str, make: Callable[[_Tensors], _Part], *, large: bool = True) -> _Part:
+        """Make a part of the weights: from the file that processes share, or from the checkpoint."""
         plain = FromFiles(checkpoint, prepare)
-        return _shared(sharing, part, checkpoint, plain, make) if sharing is not None and large else make(plain)
+        if sharing is None or not large:
+            return make(plain)
+        made: list[_Part] = []
+
+        def record() -> dict[str, FloatArray]:
+            made.append(make(plain))
+            return noted_arrays(plain.noted)
+
+        arrays = sharing.arrays(part, files, checkpoint.tensors.values(), record)
+        if arrays is not None:
+            return make(Restored(arrays, sharing.layout))
+        return made[0] if made else make(plain)
 
     def read_encoder(tensors: _Tensors) -> Weights:
         fields = _assemble(tensors, EMBEDDING_ROWS, "", config)
@@ -140,26 +152,16 @@ def load_weights(
         return weights
 
     def read_head(tensors: _Tensors) -> HeadWeights:
-        return _read_head(head, tensors, checkpoint.decoder_bias, config, weights.word_embeddings)
+        fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != _DECODER], "", config)
+        if has_decoder:
+            decoder, tied = tensors.decoder(_DECODER, checkpoint.decoder_bias, weights.word_embeddings)
+            transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
+            fields["predictions"] = PredictionWeights(decoder=decoder, tied=tied, **transform)
+        return HeadWeights(head, **fields)
 
-    has_decoder = any(row.path == _DECODER for row in HEADS[head].rows)
+    rows = HEADS[head].rows
+    has_decoder = any(row.path == _DECODER for row in rows)
     return dataclasses.replace(weights, head=read(head, read_head, large=has_decoder))
-
-
-def _shared(
-    sharing: Sharing, part: str, checkpoint: _Checkpoint, plain: FromFiles, make: Callable[[_Tensors], _Part]
-) -> _Part:
-    """Make a part of the weights from the file that processes share, or from the checkpoint if there can be none."""
-    made: list[_Part] = []
-
-    def record() -> dict[str, FloatArray]:
-        made.append(make(plain))
-        return noted_arrays(plain.noted)
-
-    arrays = sharing.arrays(part, checkpoint.files, checkpoint.tensors.values(), record)
-    if arrays is not None:
-        return make(Restored(arrays, sharing.layout))
-    return made[0] if made else make(plain)
 
 
 def find_heads(files: ModelFiles) -> tuple[str, ...]:
@@ -176,20 +178,6 @@ def find_heads(files: ModelFiles) -> tuple[str, ...]:
 def _open(files: ModelFiles) -> _Checkpoint:
     tensors = open_checkpoint(files)
     return _Checkpoint(files, tensors, _find_prefix(tensors, files))
-
-
-def _read_head(
-    name: str, tensors: _Tensors, decoder_bias: str, config: BertConfig, word_embeddings: FloatArray
-) -> HeadWeights:
-    """Read a head that was checked."""
-    rows = HEADS[name].rows
-    fields = _assemble(tensors, [row for row in rows if row.path != _DECODER], "", config)
-    if not any(row.path == _DECODER for row in rows):
-        return HeadWeights(name, **fields)  # type: ignore[arg-type]
-    decoder, tied = tensors.decoder(_DECODER, decoder_bias, word_embeddings)
-    transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
-    predictions = PredictionWeights(decoder=decoder, tied=tied, **transform)  # type: ignore[arg-type]
-    return HeadWeights(name, predictions=predictions, **fields)  # type: ignore[arg-type]
 
 
 def _assemble(
@@ -257,19 +245,16 @@ class _Checkpoint:
 
     def __init__(self, files: ModelFiles, tensors: dict[str, StoredTensor], prefix: str) -> None:
         self.files = files
-        self._outside = tuple(name for name in tensors if not name.startswith(prefix))
-        self.tensors = self._renamed(
-            {name[len(prefix) :]: tensors[name] for name in tensors if name.startswith(prefix)}
-        )
+        self._stored = tuple(tensors)
+        self.tensors = self._renamed(tensors, prefix)
         # A class with a head has BERT in its field "bert", and the modules of the head beside that.
-        beside = prefix.removesuffix("bert.")
-        short_names = {name[len(beside) :]: tensor for name, tensor in tensors.items() if name.startswith(beside)}
-        self._beside = {name: tensor for name, tensor in short_names.items() if name.startswith(_HEAD_MODULES)}
+        beside = self._renamed(tensors, prefix.removesuffix("bert."))
+        self._beside = {name: tensor for name, tensor in beside.items() if name.startswith(_HEAD_MODULES)}
         self._head: tuple[str, ...] = ()
 
-    def _renamed(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-        """Return tensors under their modern names, which must differ."""
-        names = {name: _modern_name(name) for name in tensors}
+    def _renamed(self, tensors: Mapping[str, StoredTensor], prefix: str) -> dict[str, StoredTensor]:
+        """Return the tensors below a prefix under their modern names, which must differ."""
+        names = {name: _modern_name(name[len(prefix) :]) for name in tensors if name.startswith(prefix)}
         renamed = {modern: tensors[name] for name, modern in names.items()}
         if len(renamed) < len(names):
             twice = Counter(names.values()).most_common(1)[0][0]
@@ -286,18 +271,21 @@ class _Checkpoint:
 
     def heads(self) -> tuple[str, ...]:
         """Return the classes of `HEADS` whose tensors exist, with the right number of rows where it is fixed."""
-        rows = {name.removesuffix(".weight"): tensor.shape[:1] for name, tensor in self._beside.items()}
         return tuple(
             name
             for name, head in HEADS.items()
             if not self._missing(name, tied=True)
-            and all(rows[row.path] == row.shape[:1] for row in head.rows if isinstance(row.shape[0], int))
+            and all(
+                self._beside[f"{row.path}.weight"].shape[:1] == row.shape[:1]
+                for row in head.rows
+                if isinstance(row.shape[0], int)
+            )
         )
 
-    def _names(self, row: Row, *, tied: bool) -> list[str]:
-        """Return the names of the tensors of a head's module, as far as they are needed."""
+    def _names(self, row: Row, scope: str = "", *, tied: bool = False) -> list[str]:
+        """Return the names of the tensors of a module, as far as they are needed."""
         if row.path != _DECODER:
-            return [f"{row.path}.weight", f"{row.path}.bias"]
+            return [f"{scope}{row.path}.{part}" for part in (("weight", "bias") if row.bias else ("weight",))]
         weight = f"{_DECODER}.weight"
         return [*([weight] if weight in self._beside or not tied else ()), self.decoder_bias]
 
@@ -306,26 +294,25 @@ class _Checkpoint:
         """The name of the decoder's bias: that of the decoder if the files have it, else cls.predictions.bias."""
         return f"{_DECODER}.bias" if f"{_DECODER}.bias" in self._beside else "cls.predictions.bias"
 
+    def _needed(self, head: str, *, tied: bool) -> list[str]:
+        return [name for row in HEADS[head].rows for name in self._names(row, tied=tied)]
+
     def _missing(self, head: str, *, tied: bool) -> list[str]:
-        there = {_modern_name(name) for name in self._beside}
-        pooler = [f"pooler.dense.{part}" for part in ("weight", "bias") if HEADS[head].pooled]
-        needed = [name for row in HEADS[head].rows for name in self._names(row, tied=tied)]
-        return [name for name in needed if name not in there] + [name for name in pooler if name not in self.tensors]
+        pooler = [name for row in POOLER_ROWS if HEADS[head].pooled for name in self._names(row)]
+        missing = [name for name in self._needed(head, tied=tied) if name not in self._beside]
+        return missing + [name for name in pooler if name not in self.tensors]
 
     def add_head(self, head: str, config: BertConfig) -> None:
         """Add the tensors of a head to `tensors`; if one is missing, raise an error that lists the existing heads."""
-        missing = self._missing(head, tied=config.tie_word_embeddings)
-        if missing:
+        if missing := self._missing(head, tied=config.tie_word_embeddings):
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
             raise ModelFormatError(
                 f"{self.files.source} cannot be loaded as {head}: {', '.join(missing[:4])}{more} "
                 f"{'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
                 f"{self._what_is_there()}"
             )
-        needed = [name for row in HEADS[head].rows for name in self._names(row, tied=config.tie_word_embeddings)]
-        added = self._renamed({name: tensor for name, tensor in self._beside.items() if _modern_name(name) in needed})
-        self._head = tuple(added)
-        self.tensors |= added
+        self._head = tuple(self._needed(head, tied=config.tie_word_embeddings))
+        self.tensors |= {name: self._beside[name] for name in self._head}
 
     def _what_is_there(self) -> str:
         """Say which heads are there, and what to do if the one that was asked for is not."""
@@ -336,18 +323,14 @@ class _Checkpoint:
     def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:
         """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
         self._check_layer_count(config)
-        rows = [("", row) for row in (*EMBEDDING_ROWS, *(POOLER_ROWS if pooler else ()))]
-        rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in LAYER_ROWS]
-        expected: dict[str, tuple[str | int, ...]] = {}
-        for scope, row in rows:
-            expected[f"{scope}{row.path}.weight"] = row.shape
-            if row.bias:
-                expected[f"{scope}{row.path}.bias"] = row.shape[:1]
         head_rows = HEADS[head].rows if head else ()
-        for row in head_rows:
-            for name in self._names(row, tied=config.tie_word_embeddings):
-                expected[name] = row.shape if name.endswith(".weight") else row.shape[:1]
-
+        rows = [("", row) for row in (*EMBEDDING_ROWS, *(POOLER_ROWS if pooler else ()), *head_rows)]
+        rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in LAYER_ROWS]
+        expected = {
+            name: row.shape if name.endswith(".weight") else row.shape[:1]
+            for scope, row in rows
+            for name in self._names(row, scope, tied=config.tie_word_embeddings)
+        }
         faults = _label_faults(config) if any("num_labels" in row.shape for row in head_rows) else []
         faults += [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config))]
         faults += [
@@ -391,10 +374,8 @@ class _Checkpoint:
 
     def ignored(self) -> tuple[str, ...]:
         """Return the names of the tensors that do not belong to BERT: tensors of task heads, and old buffers."""
-        inside = {*self._inside_bert(), *self._head}
-        used = {self.tensors[name].name for name in self._head}
-        outside = tuple(name for name in self._outside if name not in used)
-        return outside + tuple(tensor.name for name, tensor in self.tensors.items() if name not in inside)
+        used = {self.tensors[name].name for name in (*self._inside_bert(), *self._head)}
+        return tuple(name for name in self._stored if name not in used)
 
     def read(self, names: Sequence[str]) -> FloatArray:
         """Read tensors with the same number of columns into one new read-only float32 array, stacked by rows."""
@@ -426,8 +407,7 @@ def _modern_name(name: str) -> str:
 def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
     """Return the text before "embeddings.word_embeddings.weight": "", "bert." or the name of another wrapper."""
     anchor = "embeddings.word_embeddings.weight"
-    prefixes = [name.removesuffix(anchor) for name in tensors if name.endswith(anchor)]
-    prefixes = [prefix for prefix in prefixes if prefix == "" or prefix.endswith(".")]
+    prefixes = [name.removesuffix(anchor) for name in tensors if name == anchor or name.endswith(f".{anchor}")]
     if len(prefixes) == 1:
         return prefixes[0]
     if prefixes:
@@ -440,3 +420,43 @@ def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
         f"{files.source} is not a BERT checkpoint: {anchor} is not among its tensors ({some}, ...). "
         "Give a checkpoint of BERT."
     )
+
+
+# --- the names in the checkpoint, for saving --------------------------------------------------------------------------
+
+
+def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[str, FloatArray]]:
+    """Yield the name in the checkpoint and the values of each array of BERT, in the order of the forward pass.
+
+    With a class of `HEADS`, the names begin with "bert.", and the arrays of its head follow. A tied decoder's weight is
+    not given a second time.
+    """
+    parts: list[tuple[Any, Sequence[Row]]] = [(weights, EMBEDDING_ROWS)]
+    parts += [(layer, LAYER_ROWS) for layer in weights.layers]
+    if weights.pooler is not None:
+        parts.append((weights, POOLER_ROWS))
+    prefix = "" if head is None or weights.head is None else "bert."
+    for owner, rows in parts:
+        yield from ((prefix + name, array) for name, array in _arrays_of(owner, rows))
+    if head is None or weights.head is None:
+        return
+    predictions = weights.head.predictions
+    for row in HEADS[head].rows:
+        for name, array in _arrays_of(weights.head.owner(row.field), [row]):
+            if name == f"{_DECODER}.bias":
+                yield "cls.predictions.bias", array
+            if predictions is None or not predictions.tied or not name.startswith(_DECODER):
+                yield name, array
+
+
+def _arrays_of(owner: Any, rows: Iterable[Row]) -> Iterator[tuple[str, FloatArray]]:
+    """Yield the arrays of the fields that the rows name, each field once."""
+    for field, path in {row.field: row.path for row in rows}.items():
+        part: PreparedLinear | LayerNorm | FloatArray = getattr(owner, field)
+        if isinstance(part, np.ndarray):
+            yield f"{path}.weight", part
+            continue
+        paths = (part.path,) if isinstance(part, LayerNorm) else part.paths
+        weights, biases = np.split(part.weight, len(paths)), np.split(part.bias, len(paths))
+        for name, weight, bias in zip(paths, weights, biases, strict=True):
+            yield from ((f"{name}.weight", weight), (f"{name}.bias", bias))

@@ -18,7 +18,7 @@ from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
 from minibert.checkpoint.files import ModelFiles
 from minibert.models.inputs import pack
-from minibert.models.saving import named_arrays
+from minibert.models.loading import named_arrays
 from minibert.sentence.modules import Pipeline, pool
 from minibert.trace.names import Names, Spec
 from minibert.trace.trace import Trace

@@ -18,11 +18,11 @@ from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.files import ModelFiles
+from minibert.checkpoint.safetensors import write_safetensors
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
-from minibert.models.modules import TorchLike
 from minibert.models.options import LoadOptions
-from minibert.models.saving import write_safetensors
+from minibert.models.pretrained import TorchLike
 from minibert.sentence import loading
 from minibert.sentence.modules import Module, check_modules, list_modules
 from minibert.sentence.sparse_vectors import similarity, similarity_pairwise

@@ -10,7 +10,7 @@ from minibert._utils.keywords import PIPELINE_KEYWORDS, arguments_of, check_keyw
 from minibert._utils.validation import brief
 from minibert.bert.weights import HEADS
 from minibert.models.auto import choose_class
-from minibert.models.bert import BertModel, BertPreTrainedModel
+from minibert.models.bert import BertModel
 from minibert.models.heads import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
@@ -22,6 +22,7 @@ from minibert.models.heads import (
 )
 from minibert.models.loading import find_model
 from minibert.models.options import LoadOptions, lists_keywords
+from minibert.models.pretrained import BertPreTrainedModel
 from minibert.tasks.base import TaskPipeline
 from minibert.tasks.feature_extraction import FeatureExtractionPipeline
 from minibert.tasks.fill_mask import FillMaskPipeline

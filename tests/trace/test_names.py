@@ -16,7 +16,7 @@ from benchmarks import float64
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.float64 import measure
 from minibert import BertModel, exact
-from minibert.models.saving import named_arrays
+from minibert.models.loading import named_arrays
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names
 from minibert.trace.names import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace

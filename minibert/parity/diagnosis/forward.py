@@ -28,7 +28,7 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionOutput, LayerNorm, PreparedLinear, WrappedOps
-from minibert.models.bert import BertPreTrainedModel
+from minibert.models.pretrained import BertPreTrainedModel
 from minibert.parity.truth import Padded
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names, Sizes, lookups
 
