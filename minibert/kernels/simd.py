@@ -419,7 +419,9 @@ def stack_floats(count: int) -> Any:
 
     @instruction(types.int64())
     def allocate(builder: Any) -> Any:
-        memory = cgutils.alloca_once(builder, ir.ArrayType(_FLOAT, count))
+        # Not cgutils.alloca_once, which fills the memory with zeros: of much memory LLVM makes a call of memset.
+        with builder.goto_entry_block():
+            memory = builder.alloca(ir.ArrayType(_FLOAT, count))
         memory.align = 64  # a cache line
         return builder.ptrtoint(memory, _LONG)
 
