@@ -45,8 +45,7 @@ class Answer(NamedTuple):
     report: Report
 
 
-@dataclasses.dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """The present state of the engine."""
 
     ready: bool
@@ -86,15 +85,11 @@ class ModelsByName(dict[str, ServedModel[Any]]):
         ServiceError
             There is no such model.
         """
-        if name is None or name == "default" or (self._any_name and not self.knows(name)):
-            return next(iter(self.values()))
-        found = self._find(name)
-        if found is None:
-            known = ", ".join(map(repr, self))
-            raise ServiceError(
-                "model", f"the model {name[:200]!r} is not served here; expected {known}.", param="model"
-            )
-        return found
+        found = None if name is None else self._find(name)
+        if found is None and not self._any_name and name not in (None, "default"):
+            message = f"the model {str(name)[:200]!r} is not served here; expected {', '.join(map(repr, self))}."
+            raise ServiceError("model", message, param="model")
+        return found or next(iter(self.values()))
 
     def of(
         self, kind: type[_Served], name: str | None = None, best: Callable[[_Served], bool] = lambda served: True
@@ -109,27 +104,20 @@ class ModelsByName(dict[str, ServedModel[Any]]):
             There is no such model, or it is not of the class.
         """
         found = self.served(name)
-        if name is not None and self._find(name) is not None and isinstance(found, kind):
-            return found
-        some = [served for served in self.values() if isinstance(served, kind)]
-        if not some or (name is not None and self._find(name) is not None):
-            raise ServiceError(
-                "unsupported",
-                f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives "
-                f"{kind.gives}{f', such as {some[0].name}' if some else ''}.",
-            )
+        named = name is not None and self._find(name) is not None
+        every = [served for served in self.values() if isinstance(served, kind)]
+        some = [served for served in every if served is found or not named]
+        if not some:
+            such_as = f", such as {every[0].name}" if every else ""
+            message = f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives"
+            raise ServiceError("unsupported", f"{message} {kind.gives}{such_as}.")
         return next(filter(best, some), some[0])
 
     def _find(self, name: str) -> ServedModel[Any] | None:
         """Return the model with a name; "name" and "org/name" are the same, "other/name" is another one."""
-        if name in self:
-            return self[name]
-        organisation, _, last = name.rpartition("/")
-        for key, served in self.items():
-            own, _, own_last = key.rpartition("/")
-            if last == own_last and not (organisation and own):
-                return served
-        return None
+        last = name.rpartition("/")[2]
+        same = (key for key in self if key.rpartition("/")[2] == last and not ("/" in name and "/" in key))
+        return self.get(name) or self.get(next(same, name))
 
 
 class Engine:
@@ -302,15 +290,15 @@ class Engine:
         """Return the queue's size and the wait of new requests. This call never waits for the computation."""
         with self._changed:
             return Load(
-                ready=not (self._draining or self.has_died),
-                alive=not self.has_died and not (self._busy and self._clock() - self._heartbeat > 30),
-                queued_jobs=self._scheduler.queued_jobs,
-                queued_tokens=self._scheduler.queued_tokens,
-                wait_interactive=self._scheduler.estimated_wait(False),
-                wait_bulk=self._scheduler.estimated_wait(True),
-                busy_seconds=self._busy_seconds,
-                cancelled_units=self._cancelled_units,
-                refused_jobs=self._scheduler.refused_jobs,
+                not (self._draining or self.has_died),
+                not self.has_died and not (self._busy and self._clock() - self._heartbeat > 30),
+                self._scheduler.queued_jobs,
+                self._scheduler.queued_tokens,
+                self._scheduler.estimated_wait(False),
+                self._scheduler.estimated_wait(True),
+                self._busy_seconds,
+                self._cancelled_units,
+                self._scheduler.refused_jobs,
             )
 
     def warm_up(self) -> None:
@@ -321,12 +309,6 @@ class Engine:
                 self.embed([text], served.name, truncation="mark", normalize=True)
             else:
                 self.score([(text, None)], served.name, truncation="mark")
-
-    def drain(self) -> None:
-        """Refuse new requests, but compute the queued ones."""
-        with self._changed:
-            self._draining = True
-            self._changed.notify_all()
 
     def close(self, timeout: float | None = None) -> bool:
         """Refuse new requests, compute the queued ones, and end the thread.
@@ -341,8 +323,9 @@ class Engine:
         bool
             Whether all requests were computed.
         """
-        self.drain()
-        thread = self._thread
+        with self._changed:
+            self._draining, thread = True, self._thread
+            self._changed.notify_all()
         if thread is None or thread is threading.current_thread():
             return True
         thread.join(timeout)
@@ -469,19 +452,13 @@ def _results_of(step: Step) -> list[Any]:
 
     An exception is in the place of its result.
     """
-    units = step.units
+    units = [job.units[index] for job, index in step.members]
     try:
         return _checked(step.kind.compute(units), len(units))
     except Exception as error:
         if len(units) == 1:
             return [error]
-    results: list[Any] = []
-    for unit in units:
-        try:
-            results += _checked(step.kind.compute([unit]), 1)
-        except Exception as error:
-            results.append(error)
-    return results
+    return [_results_of(dataclasses.replace(step, members=[member]))[0] for member in step.members]
 
 
 def _checked(results: Sequence[Any], number: int) -> list[Any]:

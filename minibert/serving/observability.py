@@ -96,14 +96,14 @@ class Metrics:
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._namespace = engine, engine.settings.metrics_namespace
-        namespace, self._registry = self._namespace, CollectorRegistry()
-        registry = self._registry
+        self._registry = CollectorRegistry()
+        same: dict[str, Any] = {"namespace": self._namespace, "registry": self._registry}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, namespace=namespace, registry=registry)
+            return Counter(name, text, labels, **same)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(name, text, labels, namespace=namespace, buckets=buckets, registry=registry)
+            return Histogram(name, text, labels, buckets=buckets, **same)
 
         self.requests = counter("request_count", "Requests", "route")
         self.successes = counter("request_success", "Requests that got what they asked for", "route")
@@ -119,18 +119,16 @@ class Metrics:
         self.truncated = counter("truncated_texts", "Texts that were cut")
         self.prompts = counter("prompted_texts", "Texts with a prompt before them")
         self.ignored = counter("ignored_fields", "Fields of requests that have no effect here")
-        self.inflight = Gauge(
-            "inflight_bytes", "Bytes of bodies and answers in flight", namespace=namespace, registry=registry
-        )
+        self.inflight = Gauge("inflight_bytes", "Bytes of bodies and answers in flight", **same)
         self._step_size = histogram("batch_next_size", "Texts of a step", _SIZES)
         self._step_tokens = histogram("batch_next_tokens", "Tokens of a step", _SIZES)
         self._step_seconds = histogram("batch_inference_duration", "Seconds of a step", _SECONDS)
         labels = ("model", "compute_type", "num_threads", "shared_weights")
-        models = Gauge("model_info", "The models", labels, namespace=namespace, registry=registry)
+        models = Gauge("model_info", "The models", labels, **same)
         for name, served in engine.models.items():
             how = served.computation()
             models.labels(name, how["compute_type"], how["num_threads"], int(how["shared_weights"])).set(1)
-        registry.register(self)
+        self._registry.register(self)
         engine.observers.append(self._observe_step)
 
     def _observe_step(self, size: int, tokens: int, seconds: float) -> None:
@@ -146,8 +144,7 @@ class Metrics:
             self.input_length.observe(number)
         self.texts.inc(len(report.n_tokens))
         self.tokens.inc(sum(report.n_tokens))
-        if report.truncated:
-            self.truncated.inc(len(report.truncated))
+        self.truncated.inc(len(report.truncated))
         if report.prompt_name is not None:
             self.prompts.inc(len(report.n_tokens))
 

@@ -77,9 +77,8 @@ class Reading:
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Call the function in this thread; the function calls `pause` between parts."""
         _current.reading = self
-        self._begin()
         try:
-            self._check()
+            self._begin()
             return function(*arguments)
         finally:
             self._end()
@@ -89,11 +88,6 @@ class Reading:
         """Let other requests have their turn; raise a CancelledError if nobody waits for this request."""
         self._end()
         self._begin()
-        self._check()
-
-    def _check(self) -> None:
-        if self._cancelled:
-            raise CancelledError
 
     def _begin(self) -> None:
         if self._turns is not None:
@@ -101,6 +95,8 @@ class Reading:
             self._turns.take(PATIENCE * self._bytes + self._came, self._next)
             self._next = _PART_BYTES
         self._began = time.perf_counter()
+        if self._cancelled:
+            raise CancelledError
 
     def _end(self) -> None:
         self.seconds += time.perf_counter() - self._began
@@ -261,28 +257,27 @@ def encoding_of_ids(
     ServiceError
         An id is not in the vocabulary, the ids have no special tokens, or there are too many of them for windows.
     """
-    tokenizer, size, limit, where = model.tokenizer, model.model.config.vocab_size, model.max_seq_length, f"[{index}]"
+    tokenizer, size, limit = model.tokenizer, model.model.config.vocab_size, model.max_seq_length
+    first, last, problem = tokenizer.cls_token_id, tokenizer.sep_token_id, ""
     try:
         row = [check_int("id", one) for one in ids]
     except TypeError as error:
-        raise ServiceError("invalid", f"input{where}: {error}; expected a str, or token ids.", param="input") from None
-    if not row:
-        raise ServiceError("invalid", f"input{where} is empty; expected token ids.", param="input")
+        row, problem = [], f": {error}; expected a str, or token ids."
     bad = next((i for i, one in enumerate(row) if not 0 <= one < size), None)
-    if bad is not None:
-        message = f"is not a token id of this model; expected numbers from 0 to {size - 1}. {_HINT}"
-        raise ServiceError("invalid", f"input{where}[{bad}] {message}", param="input")
-    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-    if row[0] != first or row[-1] != last or len(row) == 1:
+    if not row:
+        problem = problem or " is empty; expected token ids."
+    elif bad is not None:
+        problem = f"[{bad}] is not a token id of this model; expected numbers from 0 to {size - 1}. {_HINT}"
+    elif row[0] != first or row[-1] != last or len(row) == 1:
         if not add_special_tokens:
-            raise ServiceError(
-                "invalid",
-                f"input{where} is an array of token ids that does not begin with {first} ([CLS]) and end with {last} "
-                "([SEP]), so these may be ids of another tokenizer. Send texts. If the ids are of this model, send "
-                f'"add_special_tokens": true with them. {_HINT}',
-                param="input",
+            problem = (
+                f" is an array of token ids that does not begin with {first} ([CLS]) and end with {last} ([SEP]), so "
+                "these may be ids of another tokenizer. Send texts. If the ids are of this model, send "
+                f'"add_special_tokens": true with them. {_HINT}'
             )
         row = [first, *row, last]
+    if problem:
+        raise ServiceError("invalid", f"input[{index}]{problem}", param="input")
     n_truncated = max(0, len(row) - limit)
     if n_truncated:
         start = n_truncated + 1 if tokenizer.truncation_side == "left" else 1

@@ -101,11 +101,6 @@ class Step:
     members: list[tuple[Job, int]]
     tokens: int
 
-    @property
-    def units(self) -> list[Any]:
-        """The units, in the order of `members`."""
-        return [job.units[index] for job, index in self.members]
-
 
 class _Rate:
     """Tokens or bytes per second: a mean over the last steps, weighted by their time; `first` before there are any."""
@@ -312,13 +307,11 @@ class Scheduler:
         job.next, job.queued_tokens = len(job.units), 0
         return dropped
 
-    def clear(self) -> list[Job]:
-        """Drop all requests and return those with units that were not taken. No step may be running."""
-        jobs = [*self._queues[False], *self._queues[True]]
-        for job in jobs:
+    def clear(self) -> None:
+        """Drop all requests. No step may be running."""
+        for job in [*self._queues[False], *self._queues[True]]:
             self.remove(job)
         self._running = 0.0
-        return jobs
 
     def _subtract(self, bulk: bool, key: Hashable, tokens: int) -> None:
         self._tokens[bulk][key] -= tokens

@@ -48,16 +48,10 @@ def _embed(
     base.not_empty(request.texts, "texts")
     kinds = tuple(dict.fromkeys(request.embedding_types or default))  # a repeated one is computed once
     for kind in kinds:
-        if kind in ("int8", "uint8"):
-            raise ServiceError(
-                "unsupported",
-                f"embedding_types: {kind} needs the ranges of a corpus, because ranges of one request would make a "
-                "vector depend on the other texts. Ask for float, base64, binary or ubinary.",
-                param="embedding_types",
-            )
         if kind not in _WRITTEN:
-            message = f"embedding_types: {kind[:50]!r}; expected float, base64, binary or ubinary."
-            raise ServiceError("invalid", message, param="embedding_types")
+            needs = " (int8 needs the ranges of a corpus)" if kind in ("int8", "uint8") else ""
+            expected = f"expected float, base64, binary or ubinary{needs}."
+            raise ServiceError("invalid", f"embedding_types: {kind[:50]!r}; {expected}", param="embedding_types")
     truncation, side = _TRUNCATE[request.truncate]
     options = TextOptions(
         truncation=truncation,
@@ -66,13 +60,7 @@ def _embed(
         prompt_name=request.prompt_name,
         dimensions=request.output_dimension,
     )
-    try:
-        prepared = served.prepare(request.texts, options)
-    except ServiceError as error:
-        if error.param != "dimensions":
-            raise
-        message = error.message.replace("dimensions", "output_dimension", 1)
-        raise ServiceError(error.kind, message, param="output_dimension") from None
+    prepared = served.prepare(request.texts, options)
 
     def write(vectors: FloatArray) -> bytes:
         answer: dict[str, Any] = {

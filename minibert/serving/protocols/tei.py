@@ -223,20 +223,16 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
     """Return text-embeddings-inference's description of the service and its first model."""
     served, settings = engine.models.served(), engine.settings
     return {
+        **dict.fromkeys(("model_sha", "max_concurrent_requests", "max_batch_requests", "sha", "docker_label")),
         "model_id": served.name,
-        "model_sha": None,
         "model_dtype": served.compute_type,
         "served_model_name": served.name,
         "model_type": _model_type(served),
-        "max_concurrent_requests": None,
         "max_batch_tokens": MAX_STEP,
-        "max_batch_requests": None,
         "max_client_batch_size": settings.max_inputs,
         "auto_truncate": settings.truncation == "mark",
         "tokenization_workers": 2,  # one for short requests, one for long ones
         "version": version,
-        "sha": None,
-        "docker_label": None,
         **served.details(),
         "models": [*engine.models],
     }
