@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import logging
@@ -318,13 +317,20 @@ class _Request:
 
     async def _result(self, future: Future[Any], deadline: float) -> Any:
         """Wait for a future until the time for a request is over, or the client leaves; then it is cancelled."""
-        leaving: asyncio.Future[None] | None = None
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        leaving: asyncio.Task[None] | None = None
+
+        def wake(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(woken.set)
+
+        future.add_done_callback(wake)
         try:
-            await _ended(future, min(deadline - time.monotonic(), _WATCH_AFTER))
-            left = deadline - time.monotonic()
-            if not future.done() and left > 0:
-                leaving = asyncio.ensure_future(self._disconnected())
-                await _ended(future, left, leaving)
+            await _wait(woken, min(deadline - time.monotonic(), _WATCH_AFTER))
+            if not future.done():
+                leaving = asyncio.create_task(self._disconnected())
+                leaving.add_done_callback(wake)
+                await _wait(woken, deadline - time.monotonic())
             if future.done():
                 return future.result()
             if leaving is not None and leaving.done():
@@ -367,31 +373,10 @@ class _DisconnectedError(Exception):
     """The client has closed its connection."""
 
 
-async def _ended(future: Future[Any], seconds: float, *others: asyncio.Future[Any]) -> None:
-    """Wait until a thread has ended a future, or another one has ended, for so many seconds at most.
-
-    `asyncio.wrap_future` and `asyncio.wait` do the same in three times the time.
-    """
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-
-    def wake(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(_end, waiter)
-
-    future.add_done_callback(wake)
-    for other in others:
-        other.add_done_callback(functools.partial(_end, waiter))
-    timer = loop.call_later(seconds, _end, waiter)
-    try:
-        await waiter
-    finally:
-        timer.cancel()
-
-
-def _end(waiter: asyncio.Future[None], *_: object) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _milliseconds(seconds: float) -> str:

@@ -338,9 +338,9 @@ class Engine:
         with self._changed:
             self.has_died |= dead
             self._scheduler.clear()
-            jobs = [*self._unfinished]
-            self._unfinished.clear()
-        _fail(jobs, error)
+            jobs, self._unfinished = self._unfinished, set()
+        for job in jobs:
+            _end(job, error)
 
     def __enter__(self) -> Self:
         return self
@@ -387,7 +387,7 @@ class Engine:
             if isinstance(result, Exception):
                 if not job.future.done():
                     _LOG.error("a text cannot be computed: %r", result)
-                    _fail([job], ServiceError("failed", f"input {index} cannot be computed: {_reason_of(result)}"))
+                    _end(job, ServiceError("failed", f"input {index} cannot be computed: {_reason_of(result)}"))
                 self._forget(job)
             if job.future.done():  # it has failed, or its client has gone
                 continue
@@ -408,13 +408,10 @@ class Engine:
 
     def _complete(self, job: Job) -> None:
         try:
-            value = job.assemble(job.results)
+            _end(job, job.assemble(job.results))
         except Exception as error:
             _LOG.error("an answer cannot be made: %r", error)
-            _fail([job], ServiceError("failed", f"the answer cannot be made: {_reason_of(error)}"))
-        else:
-            with contextlib.suppress(InvalidStateError):  # it was cancelled
-                job.future.set_result(value)
+            _end(job, ServiceError("failed", f"the answer cannot be made: {_reason_of(error)}"))
 
     def _ended(self, reference: weakref.ref[Job], future: Future[Any]) -> None:
         """Drop a job that is cancelled.
@@ -441,10 +438,13 @@ def _listed(inputs: Any) -> list[Any]:
     return [*inputs]
 
 
-def _fail(jobs: Sequence[Job], error: ServiceError) -> None:
-    for job in jobs:
-        with contextlib.suppress(InvalidStateError):
-            job.future.set_exception(error)
+def _end(job: Job, value: Any) -> None:
+    """Give a job its answer, or the error that is its answer."""
+    with contextlib.suppress(InvalidStateError):  # it was cancelled
+        if isinstance(value, ServiceError):
+            job.future.set_exception(value)
+        else:
+            job.future.set_result(value)
 
 
 def _results_of(step: Step) -> list[Any]:
