@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +15,7 @@ from minibert.bert.ops import Linear
 from minibert.kernels import make_ops
 from minibert.kernels.buffers import Buffers, Slabs, aligned_empty
 from minibert.kernels.threads import Team
+from tests.support.outcomes import python
 
 LINE = 64  # bytes
 SIZE = 1 << 17
@@ -102,8 +101,7 @@ print(float(first.max()), float(second.min()))
 def test_a_debugger_that_keeps_variables_does_no_harm() -> None:
     """A reference count measured under a debugger would be wrong, so that a used block would count as free."""
     program = f"SIZE = {SIZE}\n{TRACED}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1.0", "2.0"]
+    assert python("-c", program).stdout.split() == ["1.0", "2.0"]
 
 
 @pytest.mark.parametrize("memory", [Buffers, Slabs])

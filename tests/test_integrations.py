@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
 import pickle
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -23,7 +20,7 @@ from minibert import SentenceTransformer
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from tests.support.checkpoints import sentence_model
-from tests.support.outcomes import PATIENCE
+from tests.support.outcomes import python
 
 TEXTS = [
     "A cat sleeps.",
@@ -192,16 +189,7 @@ def run_with(libraries: dict[str, str], code: str, folder: Path) -> str:
     for name, content in libraries.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
-    path = os.pathsep.join([str(folder), str(Path(__file__).parent.parent)])
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-        timeout=PATIENCE,
-    )
+    done = python("-W", "error", "-c", textwrap.dedent(code), path=folder)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +22,7 @@ from minibert.kernels.packing import pack
 from minibert.kernels.processor import WIDTH
 from tests.support import oracle
 from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid
-from tests.support.outcomes import PATIENCE
+from tests.support.outcomes import python
 
 # The greatest allowed error, in units of EPSILON x magnitude; the reference's error counts instead if it is larger.
 # LayerNorm is computed in float64 and rounded once: half a unit.
@@ -261,10 +259,7 @@ print(count)
 @pytest.mark.skipif(sys.platform != "linux", reason="protects pages in the way of Linux")
 def test_kernels_touch_nothing_before_or_behind_their_arrays() -> None:
     """They must not even read there: no other test detects a number that is read and then ignored."""
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", FENCED], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
+    done = python("-c", FENCED)
     assert done.returncode == 0, done.stderr[-300:]
     products = [case for case in OP_CASES if case.op == "linear"]
     assert int(done.stdout) == 2 * (len(OP_CASES) + 3 * len(products))

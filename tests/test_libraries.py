@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ import minibert
 from minibert.kernels import build, compilation, libraries
 from minibert.kernels.libraries import LEVELS, Level
 from tests.support import outcomes
-from tests.support.outcomes import PATIENCE, ROOT
+from tests.support.outcomes import ROOT
 
 PACKAGE = Path(minibert.__file__).parent
 BUILT = "minibert/kernels/built"
@@ -365,7 +364,7 @@ def test_sdist_wheel_and_hashes(tmp_path: Path, minilm_folder: Path) -> None:
     (source / BUILT / "x86-64-old.so").write_bytes(b"of other sources")
 
     def command(*words: str) -> None:
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+        done = outcomes.python(*words, folder=tmp_path, PYTHONPATH="")
         assert done.returncode == 0, done.stdout + done.stderr
 
     make = "import os, sys; from hatchling.build import build_sdist; os.chdir(sys.argv[1]); build_sdist(sys.argv[2])"

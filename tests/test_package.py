@@ -6,7 +6,6 @@ import ast
 import json
 import platform
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import minibert
+from tests.support.outcomes import python
 from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
@@ -109,14 +109,16 @@ def folder_of(name: str) -> str:
 # --- the cost of an import --------------------------------------------------------------------------------------------
 
 
-def python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+def printed(code: str) -> str:
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_import_minibert_takes_less_than_150_milliseconds() -> None:
     """The limit is below the import time of any heavy library; the best of five runs counts."""
     timed = "import time; t = time.perf_counter(); import minibert; print(time.perf_counter() - t)"
-    seconds = min(float(python(timed)) for _ in range(5))
+    seconds = min(float(printed(timed)) for _ in range(5))
     REPORT.append(f"import minibert: {1000 * seconds:.1f} ms")
     assert seconds < 0.15
 
@@ -125,7 +127,7 @@ HEAVY = (set(HOMES) - {"sklearn"}) | {"pandas"}
 
 
 def modules_after(code: str) -> set[str]:
-    return set(python(f"{code}\nimport sys; print(*sys.modules)").split())
+    return set(printed(f"{code}\nimport sys; print(*sys.modules)").split())
 
 
 def test_import_minibert_loads_no_heavy_library_until_one_is_used() -> None:
@@ -276,6 +278,6 @@ def test_no_file_says_to_install_the_other_project_of_this_name() -> None:
 )
 def test_a_library_that_is_missing_is_named(library: str, install: str, statement: str) -> None:
     code = f"import sys; sys.modules[{library!r}] = None; {statement}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 1
     assert f"pip install {install}" in done.stderr.splitlines()[-1]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import xml.dom.minidom
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from matplotlib.figure import Figure
 from minibert import BertModel, BertTokenizer, embed_tokens, word_occurrences
 from minibert.vectors.plot import plot_hidden_values, plot_layers_pca, plot_word_similarities, principal_components
 from tests.support.checkpoints import random_checkpoint
-from tests.support.outcomes import PATIENCE
+from tests.support.outcomes import python
 from tests.support.refusals import Refused, check_refused
 
 TEXTS = ["the cat sat on the mat", "the dog and the bank", "a man from the river"]
@@ -170,16 +168,12 @@ def test_bad_input(points: np.ndarray) -> None:
     check_refused(plot_word_similarities, {}, {("occurrences", TypeError): (points,)})
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
-
-
 def test_without_matplotlib(folder: Path, tmp_path: Path) -> None:
     """The error is raised before anything is computed or written, and says what to install."""
     hide = "import sys; sys.modules['matplotlib'] = None; from minibert.cli import main; "
     for verb in (["words", "the", "the cat the"], ["hidden", "a", "-o", str(tmp_path / "states.npz")]):
         arguments = [*verb, "-m", str(folder), "--backend", "numpy", "--plot", str(tmp_path / "p.png")]
-        done = python(f"{hide}sys.exit(main({arguments!r}))")
+        done = python("-c", f"{hide}sys.exit(main({arguments!r}))")
         assert (done.returncode, done.stdout) == (1, "")
         assert "pip install matplotlib" in done.stderr
         assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ import pytest
 from minibert.kernels.libraries import usable_levels
 from minibert.kernels.processor import LEVEL
 from tests.support.checkpoints import locate_minilm, sentence_model
-from tests.support.outcomes import PATIENCE, ROOT
+from tests.support.outcomes import PATIENCE, ROOT, python
 from tests.support.processor_hashes import EXPECTED, of_model, of_ops
 
 # NumPy is told to do without its faster code for lesser processors, too.
@@ -133,5 +133,5 @@ done.set()
 @pytest.mark.skipif("amx-tile" not in LEVEL.features, reason="this processor does not have AMX")
 def test_vnni_is_used_if_linux_refuses_amx() -> None:
     """Linux refuses it while a thread has a stack for signals that is too small."""
-    found = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
+    found = python("-c", REFUSED)
     assert found.stdout.split() == ["x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"], found.stderr

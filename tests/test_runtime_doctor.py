@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,22 +20,11 @@ from minibert.kernels import make_ops
 from minibert.kernels.libraries import usable_levels
 from minibert.models.shared_weights import shared_arrays
 from tests.support import outcomes
-from tests.support.outcomes import PATIENCE
 from tests.support.report import REPORT
-
-ROOT = Path(__file__).parent.parent
 
 
 def minibert(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "minibert", *arguments],
-        env={**os.environ, **environment},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return outcomes.python("-m", "minibert", *arguments, **environment)
 
 
 # --- cores -----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from minibert.models import shared_weights
 from minibert.models.loading import named_arrays
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.head_models import inputs_of, logits_of, make_model
+from tests.support.outcomes import python
 from tests.support.report import REPORT
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
 
@@ -313,8 +314,7 @@ def test_no_write_into_a_weight_kills_the_process_or_is_seen_by_others(folder_of
     model = BertForMaskedLM.from_pretrained(folder, shared_weights=True)
     before = {file: file.read_bytes() for file in mapped_files(cache)}
     expected = np.asarray(model(IDS).logits).tobytes()
-    command = [sys.executable, "-c", WRITER, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = python("-c", WRITER, str(folder))
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[1]) > 20
     assert {file: file.read_bytes() for file in mapped_files(cache)} == before

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
-from tests.support.outcomes import PATIENCE
-
-ROOT = Path(__file__).parent.parent
-
-
-def run(code: str, folder: Path, *, path: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder; `path` is put before the installed packages."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-        timeout=PATIENCE,
-    )
+from tests.support.outcomes import python
 
 
-def printed(code: str, folder: Path, **options: str) -> list[str]:
-    done = run("import minibert.compat.sentence_transformers\n" + textwrap.dedent(code), folder, **options)
+def printed(code: str, folder: Path, **options: Any) -> list[str]:
+    """Run a program with the stand-in; return the lines that it prints."""
+    code = "import minibert.compat.sentence_transformers\n" + textwrap.dedent(code)
+    done = python("-W", "error", "-c", code, folder=folder, **options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split("\n")[:-1]
 
@@ -129,7 +113,8 @@ def test_what_is_not_there_says_so_and_placeholders_are_types(tmp_path: Path) ->
 
 def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:
     (tmp_path / "sentence_transformers.py").write_text("class SentenceTransformer: pass\n", encoding="utf-8")
-    done = run("import sentence_transformers, minibert.compat.sentence_transformers", tmp_path, path=str(tmp_path))
+    code = "import sentence_transformers, minibert.compat.sentence_transformers"
+    done = python("-W", "error", "-c", code, folder=tmp_path, path=tmp_path)
     assert done.returncode == 1
     error = done.stderr.splitlines()[-1]
     assert error.startswith("ImportError: sentence_transformers is loaded already, from ")
@@ -141,4 +126,4 @@ def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:
         import sentence_transformers as again
         print(sentence_transformers is again, sentence_transformers.SentenceTransformer.__module__.split(".")[0])
     """
-    assert printed(again, tmp_path, path=str(tmp_path)) == ["True minibert"]
+    assert printed(again, tmp_path, path=tmp_path) == ["True minibert"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import operator
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 from minibert import BertModel, BertTokenizer
 from minibert._utils import torch_interop, validation
 from minibert.vectors.similarity import cos_sim
+from tests.support.outcomes import python
 
 TEXTS = ["first text", "second, longer text"]
 
@@ -90,7 +89,8 @@ for call in (lambda: tokenizer("a", return_tensors="pt"), lambda: tokenizer("a")
     else:
         raise AssertionError
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
 
 
 # --- model and tokenizer ----------------------------------------------------------------------------------------------

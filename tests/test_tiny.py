@@ -20,6 +20,7 @@ from minibert import BertModel
 from minibert.bert import tiny
 from minibert.bert.tiny import Bert
 from tests.support.checkpoints import random_checkpoint
+from tests.support.outcomes import python
 from tests.support.report import REPORT
 from tests.support.shape_comments import SIZES, Observer, check_comment, trailing_comments
 from tests.support.text_data import VARIABLE, data_path, naughty_lines, needs_data, tokenization_cases, udhr_lines
@@ -208,9 +209,7 @@ def test_the_shape_comments_are_correct(tmp_path: Path) -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "minibert.bert.tiny", *arguments]
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, check=False, capture_output=True, text=True, encoding="utf-8", env=environment)
+    return python("-m", "minibert.bert.tiny", *arguments, PYTHONIOENCODING="utf-8")
 
 
 def test_the_command_prints_tokens_and_numbers(minilm: Bert) -> None:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.outcomes import PATIENCE
+from tests.support.outcomes import python
 from tests.support.report import REPORT
-
-ROOT = Path(__file__).parents[2]
 
 TEXTS = [
     "A cat sleeps.",
@@ -88,16 +83,11 @@ def needs(*distributions: str) -> None:
     """Skip the test unless all of these are installed; their versions are printed at the end of the run."""
     for name in distributions:
         try:
-            report_version(name, importlib.metadata.version(name))
+            line = f"client {name} {importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:
             pytest.skip(f"{name} is not installed")
-
-
-def report_version(name: str, version: str) -> None:
-    """Print the version of a client at the end of the run, once."""
-    line = f"client {name} {version}"
-    if line not in REPORT:
-        REPORT.append(line)
+        if line not in REPORT:
+            REPORT.append(line)
 
 
 def run_client(program: str, folder: Path, model: Path, *, first: str = "") -> dict[str, Any]:
@@ -105,23 +95,8 @@ def run_client(program: str, folder: Path, model: Path, *, first: str = "") -> d
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "program.py"
     file.write_text(_PRELUDE + f"TEXTS = {TEXTS!r}\n" + first + "\n" + textwrap.dedent(program), encoding="utf-8")
-    variables = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "CLIENT_MODEL": str(model),
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
-    done = subprocess.run(
-        [sys.executable, str(file)],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = python(str(file), folder=folder, CLIENT_MODEL=str(model), **offline)
     answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     assert done.returncode == 0, done.stderr
     assert len(answers) == 1, done.stdout + done.stderr

@@ -23,9 +23,8 @@ import pytest
 from minibert.cli import main
 from minibert.corpus.shards import RunFolder, folder_of
 from minibert.corpus.sources import Source
-from tests.support.outcomes import PATIENCE
+from tests.support.outcomes import PATIENCE, ROOT, python
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-W", "ignore", "-m", "minibert"]
 WORDS = "the cat dog man river bank sat on mat with her long fishing hello world".split()  # noqa: SIM905
 
@@ -102,9 +101,7 @@ def stop_after(shards: int, monkeypatch: pytest.MonkeyPatch, error: BaseExceptio
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT
-    )
+    return python(*PROGRAM[1:], *arguments)
 
 
 def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Popen[str]:

@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.corpus_runs import PROGRAM, ROOT, shards_done, wait_for
-from tests.support.outcomes import PATIENCE
+from tests.support.corpus_runs import PROGRAM, shards_done, wait_for
+from tests.support.outcomes import PATIENCE, ROOT, python
 from tests.support.text_data import udhr_lines
 
 _MARK = "MINIBERT_TEST_ENGINE_RUN"  # a variable that tells the processes of one run from all others
@@ -85,15 +85,7 @@ def run_program(code: str, folder: Path) -> str:
     """Run a program, and return what it prints, without the lines of Ray's own processes."""
     path = folder / "program.py"
     path.write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "RAY_ADDRESS": ""},
-    )
+    done = python("-W", "ignore", str(path), folder=folder, PYSPARK_PYTHON=sys.executable, RAY_ADDRESS="")
     assert done.returncode == 0, done.stderr[-4000:]
     return "".join(line for line in done.stdout.splitlines(keepends=True) if not re.search(r"\((raylet|pid=)", line))
 

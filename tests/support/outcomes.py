@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from tests.support.checkpoints import random_checkpoint
 
@@ -27,6 +28,7 @@ _PRELUDE = (
     + """
 import hashlib, json, os, random, signal, sys, threading, time
 from pathlib import Path
+from subprocess import CompletedProcess
 import numpy as np
 from minibert import BertModel
 
@@ -61,6 +63,20 @@ def check(model, numbers=range(8)):
 )
 
 NUM_BATCHES = 64
+
+
+def python(*arguments: str, folder: Path = ROOT, path: Path | str = ROOT, **variables: str) -> CompletedProcess[str]:
+    """Run Python with these arguments in a folder; it finds the packages in `path` before those that are installed."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(path), str(ROOT)))), **variables},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        timeout=PATIENCE,
+    )
 
 
 def make_model(folder: Path) -> Path:
