@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from minibert.bert.config import BertConfig as BertConfig
     from minibert.errors import DownloadError as DownloadError
     from minibert.errors import ModelFormatError as ModelFormatError
-    from minibert.models.auto import AutoConfig as AutoConfig
-    from minibert.models.auto import AutoModel as AutoModel
-    from minibert.models.auto import AutoModelForMaskedLM as AutoModelForMaskedLM
-    from minibert.models.auto import AutoModelForMultipleChoice as AutoModelForMultipleChoice
-    from minibert.models.auto import AutoModelForNextSentencePrediction as AutoModelForNextSentencePrediction
-    from minibert.models.auto import AutoModelForPreTraining as AutoModelForPreTraining
-    from minibert.models.auto import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
-    from minibert.models.auto import AutoModelForSequenceClassification as AutoModelForSequenceClassification
-    from minibert.models.auto import AutoModelForTokenClassification as AutoModelForTokenClassification
-    from minibert.models.auto import load as load
     from minibert.models.bert import BertModel as BertModel
+    from minibert.models.heads import AutoConfig as AutoConfig
+    from minibert.models.heads import AutoModel as AutoModel
+    from minibert.models.heads import AutoModelForMaskedLM as AutoModelForMaskedLM
+    from minibert.models.heads import AutoModelForMultipleChoice as AutoModelForMultipleChoice
+    from minibert.models.heads import AutoModelForNextSentencePrediction as AutoModelForNextSentencePrediction
+    from minibert.models.heads import AutoModelForPreTraining as AutoModelForPreTraining
+    from minibert.models.heads import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
+    from minibert.models.heads import AutoModelForSequenceClassification as AutoModelForSequenceClassification
+    from minibert.models.heads import AutoModelForTokenClassification as AutoModelForTokenClassification
     from minibert.models.heads import BertForMaskedLM as BertForMaskedLM
     from minibert.models.heads import BertForMultipleChoice as BertForMultipleChoice
     from minibert.models.heads import BertForNextSentencePrediction as BertForNextSentencePrediction
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from minibert.models.heads import BertForQuestionAnswering as BertForQuestionAnswering
     from minibert.models.heads import BertForSequenceClassification as BertForSequenceClassification
     from minibert.models.heads import BertForTokenClassification as BertForTokenClassification
+    from minibert.models.heads import load as load
     from minibert.models.outputs import BertModelOutput as BertModelOutput
     from minibert.sentence.cross_encoder import CrossEncoder as CrossEncoder
     from minibert.sentence.sentence_transformers import SentenceTransformer as SentenceTransformer
@@ -67,12 +67,11 @@ if TYPE_CHECKING:
 _NAMES = {
     "bert.config": "BertConfig",
     "errors": "DownloadError ModelFormatError",
-    "models.auto": "AutoConfig AutoModel AutoModelForMaskedLM AutoModelForMultipleChoice AutoModelForPreTraining "
-    "AutoModelForNextSentencePrediction AutoModelForQuestionAnswering AutoModelForSequenceClassification "
-    "AutoModelForTokenClassification load",
     "models.bert": "BertModel",
-    "models.heads": "BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction BertForPreTraining "
-    "BertForQuestionAnswering BertForSequenceClassification BertForTokenClassification",
+    "models.heads": "AutoConfig AutoModel AutoModelForMaskedLM AutoModelForMultipleChoice AutoModelForPreTraining "
+    "AutoModelForNextSentencePrediction AutoModelForQuestionAnswering AutoModelForSequenceClassification "
+    "AutoModelForTokenClassification BertForMaskedLM BertForMultipleChoice BertForNextSentencePrediction "
+    "BertForPreTraining BertForQuestionAnswering BertForSequenceClassification BertForTokenClassification load",
     "models.outputs": "BertModelOutput",
     "sentence.cross_encoder": "CrossEncoder",
     "sentence.sentence_transformers": "SentenceTransformer",

@@ -214,12 +214,13 @@ def calls(folder: Path) -> list[Call]:
     add("locate", locate)
 
     found.methods(
-        model, f"{INNER} forward_packed run_packed states with_ops from_files from_pretrained", tokens=tokenizer,
+        model, f"{INNER} forward_packed run_packed states stream with_ops from_files from_pretrained", tokens=tokenizer,
         num_layers=1, output_hidden_states=[0, 1], output_attentions=0, record=["hidden_states.*", "*.probs"],
         edit={"embeddings": Edit.scale(0.5)},
     )  # fmt: skip
     embeds = rng.standard_normal((2, 5, H)).astype(np.float32)
     vary("model(inputs_embeds=)", model, input_ids=None, token_type_ids=None, inputs_embeds=embeds)
+    vary("model.stream", lambda **x: list(model.stream(**x)), **inputs, record="pooler", num_layers=2)
     add("model.embeddings", model.embeddings)
     for name, right in ("word_embeddings", [[1, 2]]), ("position_embeddings", [[1, 2]]), ("LayerNorm", np.ones((2, H))):
         vary(name, lambda table=name, *, value: getattr(model.embeddings, table)(value), value=right)

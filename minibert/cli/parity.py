@@ -128,7 +128,7 @@ def _budget(text: str) -> str | float:
 def _subject(arguments: argparse.Namespace) -> Subject:
     """Load the model with everything that it has: its pooler or head, its modules for sentences, its tokenizer."""
     from minibert.errors import ModelFormatError
-    from minibert.models.auto import load
+    from minibert.models.heads import load
     from minibert.parity.truth import Subject
     from minibert.sentence.modules import check_modules, list_modules, read_pipeline
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
-from minibert.models.inputs import as_numbers, check_ids, pack, usable_rows
+from minibert.models.inputs import as_vectors, check_ids, pack, usable_rows
 from minibert.models.options import Selection
 from minibert.models.outputs import BertModelOutput
 from minibert.models.pretrained import BertPreTrainedModel, Fixed
@@ -49,20 +49,6 @@ class PackedOutput:
     hidden_states: dict[int, FloatArray]
     attentions: dict[int, list[FloatArray]]
     pooled: FloatArray | None
-
-
-class StepHead(Protocol):
-    """A head that `BertModel.forward_packed` calls with the last hidden state of each step.
-
-    It keeps the results, because it knows where they belong; `nbytes` is the memory that they take.
-    """
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the results in bytes."""
-
-    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
-        """Take in the last hidden state of a step, of shape (t, H); `tokens` says which of the T tokens these are."""
 
 
 class BertModel(BertPreTrainedModel[BertModelOutput]):
@@ -99,7 +85,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         num_layers: int | None = None,
-        heads: Sequence[StepHead] = (),
+        heads: Sequence[Any] = (),
     ) -> BertModelOutput:
         """Run the model on a packed batch, and pad the result; the arguments are those of `__call__`.
 
@@ -146,7 +132,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         attentions: Collection[int] = (),
         num_layers: int | None = None,
         pool: bool = False,
-        heads: Sequence[StepHead] = (),
+        heads: Sequence[Any] = (),
     ) -> PackedOutput:
         """Run the encoder on a packed batch in steps of a bounded number of tokens; nothing is padded.
 
@@ -160,8 +146,9 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
             Number of layers to run; default: all.
         pool : bool
             Also run the pooler, if the model has one and all layers run.
-        heads : StepHeads
-            Each is called with the last hidden state of each step, in the order of the batch.
+        heads : sequence of callables
+            Each is called with the last hidden state of each step, of shape (t, H), the step, and the slice of the T
+            tokens that it holds. It keeps its results; `nbytes` is the memory that they take.
 
         Returns
         -------
@@ -365,17 +352,12 @@ class LayerNorm(Fixed):
         TypeError, ValueError
             The values are not floats, a value is not finite or beyond 1e17, or the last axis does not have length H.
         """
-        array = as_numbers("LayerNorm's input", x)
-        if array.dtype.kind != "f":
-            raise TypeError(f"LayerNorm's input holds {array.dtype} values; expected floats.")
-        if array.ndim < 1 or array.shape[-1] != len(self.weight):
-            raise ValueError(f"LayerNorm's input has shape {array.shape}; expected (..., {len(self.weight)}).")
-        with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinity, which is refused below
-            rows = np.ascontiguousarray(array.reshape(-1, len(self.weight)), dtype=np.float32)
-        usable = usable_rows(rows)
-        if not usable.all():
-            index = [int(i) for i in np.unravel_index(np.argmin(usable), array.shape[:-1])]
-            raise ValueError(f"LayerNorm's input at {index} holds NaN, infinity or a value beyond 1e17.")
+        array = as_vectors("LayerNorm's input", x, len(self.weight))
+
+        def place(index: int) -> str:
+            return str([int(i) for i in np.unravel_index(index, array.shape[:-1])])
+
+        rows = usable_rows("LayerNorm's input", array.reshape(-1, len(self.weight)), place)
         return _like([x], self._ops.layer_norm(rows, self._norm).reshape(array.shape))
 
     def __repr__(self) -> str:

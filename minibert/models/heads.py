@@ -1,5 +1,7 @@
 """The models with heads: ids in, logits out. Their names, inputs and outputs are those of transformers.
 
+`load`, `AutoModel` and the AutoModelFor... classes choose the class of a checkpoint.
+
 Each class takes the inputs of `BertModel.__call__` and gives them to its `bert`, a `BertModel` with the same weights
 and ops. While that runs, step by step, the head of bert/heads.py computes the logits of each step.
 
@@ -15,36 +17,145 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import heads
+from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
+from minibert.checkpoint.files import ModelFiles
+from minibert.models import outputs
 from minibert.models.bert import BertModel
 from minibert.models.inputs import as_numbers, check_ids, pack
-from minibert.models.options import Selection
-from minibert.models.outputs import (
-    BertForPreTrainingOutput,
-    MaskedLMOutput,
-    ModelOutput,
-    MultipleChoiceModelOutput,
-    NextSentencePredictorOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
+from minibert.models.loading import find_heads, find_model
+from minibert.models.options import FromPretrainedKwargs, Selection, lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel
 
 SLICE_BYTES = 1 << 24
 """The most bytes of logits that are computed at once, before they are copied to their places."""
 
-_Output = TypeVar("_Output", bound=ModelOutput)
+_Output = TypeVar("_Output", bound=outputs.ModelOutput)
+
+
+# --- the logits of a batch: filled step by step, in padded form, with zeros for masked tokens ---
+
+
+class _Logits:
+    """Logits of a fixed shape, zeros until they are computed; a head of `BertModel.forward_packed`."""
+
+    def __init__(self, model: BertHead[Any], compute: Callable[..., FloatArray], *shape: int) -> None:
+        self._compute, self._shape, self._dtype = compute, shape, np.dtype(model._result_dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all logits in bytes."""
+        return self._dtype.itemsize * math.prod(self._shape)
+
+    @functools.cached_property
+    def logits(self) -> FloatArray:
+        """The logits; their memory is allocated at the first use, after `BertModel` has checked `nbytes`."""
+        return np.zeros(self._shape, dtype=self._dtype)
+
+
+class SequenceLogits(_Logits):
+    """`width` logits for each of B sequences; zeros for a sequence whose first token is masked.
+
+    Parameters
+    ----------
+    model : BertHead
+    batch : PackedBatch
+    width : int
+    compute : (x of shape (t, H), step) -> ndarray with one row for each sequence of the step that shows its first token
+    """
+
+    def __init__(
+        self, model: BertHead[Any], batch: PackedBatch, width: int, compute: Callable[..., FloatArray]
+    ) -> None:
+        super().__init__(model, compute, batch.num_sequences, width)
+        self._places = np.flatnonzero(batch.shows_first)
+        self._done = 0
+
+    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
+        """Compute the logits of a step."""
+        rows = self._compute(x, step)
+        self.logits[self._places[self._done : self._done + len(rows)]] = rows
+        self._done += len(rows)
+
+
+class TokenLogits(_Logits):
+    """`width` logits for each token position, (B, S, width), or only for the requested `positions`, (n, width).
+
+    Parameters
+    ----------
+    model : BertHead
+    batch : PackedBatch
+    width : int
+    compute : (rows of the last hidden state, of shape (t, H)) -> ndarray of shape (t, width)
+        It is called with at most `SLICE_BYTES` of logits at once, so that it does not double the memory of a large
+        vocabulary.
+    positions : int array of shape (n, 2), or None
+        A row and a column of the padded batch each; see `check_positions`.
+    """
+
+    def __init__(
+        self,
+        model: BertHead[Any],
+        batch: PackedBatch,
+        width: int,
+        compute: Callable[[FloatArray], FloatArray],
+        positions: IntArray | None = None,
+    ) -> None:
+        super().__init__(model, compute, *(batch.mask.shape if positions is None else (len(positions),)), width)
+        self._rows_at_once = max(1, model._slice_bytes // (4 * width))
+        if positions is None:
+            self._places, self._tokens = np.flatnonzero(batch.mask), np.arange(batch.num_tokens)
+            return
+        rows, columns = positions.T
+        shown = np.flatnonzero(batch.mask[rows, columns])
+        # A token's index among the T tokens is the number of tokens before it that are not masked.
+        tokens = (np.cumsum(batch.mask) - 1).reshape(batch.mask.shape)[rows[shown], columns[shown]]
+        order = np.argsort(tokens, kind="stable")
+        self._places, self._tokens = shown[order], tokens[order]
+
+    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
+        """Compute the logits of a step."""
+        first, last = np.searchsorted(self._tokens, [tokens.start, tokens.stop])
+        flat = self.logits.reshape(-1, self._shape[-1])
+        for start in range(first, last, self._rows_at_once):
+            some = slice(start, min(start + self._rows_at_once, last))
+            flat[self._places[some]] = self._compute(x[self._tokens[some] - tokens.start])
+
+
+def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
+    """Return positions in a padded batch of this shape as an int array of n rows and columns, (n, 2).
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not pairs of integers, or one is outside the batch; the message says which.
+    """
+    found = np.array(as_numbers("positions", positions))
+    if found.size == 0 and not isinstance(positions, np.ndarray):
+        return np.zeros((0, 2), dtype=np.int64)
+    if found.ndim != 2 or found.shape[1] != 2:
+        raise ValueError(
+            f"positions has shape {found.shape}; expected (n, 2): the row and column of each token, as "
+            "np.argwhere(input_ids == mask_token_id) gives them."
+        )
+    rows = check_ids("positions[:, 0]", found[:, 0], shape[0], "rows of the batch", ndim=1)
+    columns = check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)
+    return np.stack([rows, columns], axis=1)
+
+
+# --- the models ------------------------------------------------------------------------------------------------------
 
 
 class BertHead(BertPreTrainedModel[_Output]):
@@ -98,16 +209,13 @@ class BertHead(BertPreTrainedModel[_Output]):
     def _logits_of(self, batch: PackedBatch, positions: npt.ArrayLike | None) -> Sequence[SequenceLogits | TokenLogits]:
         """Return the logits of each head; they are computed while the model runs."""
         found: list[SequenceLogits | TokenLogits] = []
-        dtype = self._result_dtype
         if self._has_decoder:
-            width, places = self.config.vocab_size, None
-            if positions is not None:
-                places = check_positions(positions, batch.mask.shape)
-            found.append(TokenLogits(batch, width, self.word_logits, places, dtype, self._slice_bytes))
+            places = None if positions is None else check_positions(positions, batch.mask.shape)
+            found.append(TokenLogits(self, batch, self.config.vocab_size, self.word_logits, places))
         if HEADS[self._head].pooled:
-            found.append(SequenceLogits(batch, self._dense.shape[0], self.logits_of_sequences, dtype))
+            found.append(SequenceLogits(self, batch, self._dense.shape[0], self.logits_of_sequences))
         elif not self._has_decoder:
-            found.append(TokenLogits(batch, self._dense.shape[0], self._of_tokens, None, dtype, self._slice_bytes))
+            found.append(TokenLogits(self, batch, self._dense.shape[0], self._of_tokens))
         return found
 
     def logits_of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:
@@ -138,17 +246,17 @@ class BertHead(BertPreTrainedModel[_Output]):
             self._of_tokens(x)
 
 
-class BertForMaskedLM(BertHead[MaskedLMOutput]):
+class BertForMaskedLM(BertHead[outputs.MaskedLMOutput]):
     """BERT with the masked-LM head: for each token, a logit of each word of the vocabulary.
 
     ``logits`` have the shape (B, S, V), or (n, V) in the order of ``positions=``.
     """
 
     _head = "BertForMaskedLM"
-    _output_type = MaskedLMOutput
+    _output_type = outputs.MaskedLMOutput
 
 
-class BertForNextSentencePrediction(BertHead[NextSentencePredictorOutput]):
+class BertForNextSentencePrediction(BertHead[outputs.NextSentencePredictorOutput]):
     """BERT with the next-sentence head, which says whether the second text of a pair follows the first one.
 
     ``logits`` have the shape (B, 2): "it follows", "it is a random one". A pair is one sequence, as
@@ -157,18 +265,18 @@ class BertForNextSentencePrediction(BertHead[NextSentencePredictorOutput]):
 
     _head = "BertForNextSentencePrediction"
     _formula = staticmethod(heads.next_sentence)
-    _output_type = NextSentencePredictorOutput
+    _output_type = outputs.NextSentencePredictorOutput
 
 
-class BertForPreTraining(BertHead[BertForPreTrainingOutput]):
+class BertForPreTraining(BertHead[outputs.BertForPreTrainingOutput]):
     """BERT with both heads of its pre-training, masked LM and next sentence, which are computed in one forward."""
 
     _head = "BertForPreTraining"
     _formula = staticmethod(heads.next_sentence)
-    _output_type = BertForPreTrainingOutput
+    _output_type = outputs.BertForPreTrainingOutput
 
 
-class BertForSequenceClassification(BertHead[SequenceClassifierOutput]):
+class BertForSequenceClassification(BertHead[outputs.SequenceClassifierOutput]):
     """BERT with a classifier of whole sequences; ``config.problem_type`` says what its logits mean.
 
     ``logits`` have the shape (B, num_labels). Single label: softmax over the labels. Multi label: a sigmoid of each.
@@ -177,10 +285,10 @@ class BertForSequenceClassification(BertHead[SequenceClassifierOutput]):
 
     _head = "BertForSequenceClassification"
     _formula = staticmethod(heads.sequence_classification)
-    _output_type = SequenceClassifierOutput
+    _output_type = outputs.SequenceClassifierOutput
 
 
-class BertForTokenClassification(BertHead[TokenClassifierOutput]):
+class BertForTokenClassification(BertHead[outputs.TokenClassifierOutput]):
     """BERT with a classifier of tokens, for example for named entities.
 
     ``logits`` have the shape (B, S, num_labels).
@@ -188,10 +296,10 @@ class BertForTokenClassification(BertHead[TokenClassifierOutput]):
 
     _head = "BertForTokenClassification"
     _formula = staticmethod(heads.token_classification)
-    _output_type = TokenClassifierOutput
+    _output_type = outputs.TokenClassifierOutput
 
 
-class BertForQuestionAnswering(BertHead[QuestionAnsweringModelOutput]):
+class BertForQuestionAnswering(BertHead[outputs.QuestionAnsweringModelOutput]):
     """BERT with a head that finds the answer to a question in a text: its first and its last token.
 
     ``start_logits`` and ``end_logits`` have the shape (B, S).
@@ -199,14 +307,14 @@ class BertForQuestionAnswering(BertHead[QuestionAnsweringModelOutput]):
 
     _head = "BertForQuestionAnswering"
     _formula = staticmethod(heads.question_answering)
-    _output_type = QuestionAnsweringModelOutput
+    _output_type = outputs.QuestionAnsweringModelOutput
 
     def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
         starts, ends = (np.ascontiguousarray(logits[0][:, :, i]) for i in range(2))
-        return QuestionAnsweringModelOutput(starts, ends, hidden_states, attentions)
+        return outputs.QuestionAnsweringModelOutput(starts, ends, hidden_states, attentions)
 
 
-class BertForMultipleChoice(BertHead[MultipleChoiceModelOutput]):
+class BertForMultipleChoice(BertHead[outputs.MultipleChoiceModelOutput]):
     """BERT with a head that scores the choices of a question against each other.
 
     ``logits`` have the shape (B, choices). The inputs have the shape (B, choices, S), `inputs_embeds` (B, choices, S,
@@ -217,14 +325,14 @@ class BertForMultipleChoice(BertHead[MultipleChoiceModelOutput]):
 
     _head = "BertForMultipleChoice"
     _formula = staticmethod(heads.multiple_choice)
-    _output_type = MultipleChoiceModelOutput
+    _output_type = outputs.MultipleChoiceModelOutput
 
     def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
         return pack(self.config, **_flatten_choices(inputs))
 
     def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
         given = inputs["input_ids"] if inputs["inputs_embeds"] is None else inputs["inputs_embeds"]
-        return MultipleChoiceModelOutput(logits[0].reshape(np.shape(given)[:2]), hidden_states, attentions)
+        return outputs.MultipleChoiceModelOutput(logits[0].reshape(np.shape(given)[:2]), hidden_states, attentions)
 
 
 def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,122 +355,112 @@ def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- the logits of a batch: filled step by step, in padded form, with zeros for masked tokens ---
+# --- the class of a checkpoint ----------------------------------------------------------------------------------------
+
+Model: TypeAlias = BertModel | BertHead[Any]
 
 
-class _Logits:
-    """Logits of a fixed shape, zeros until they are computed; a `StepHead`."""
+@lists_keywords()
+def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]) -> Model:
+    """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
 
-    def __init__(self, *shape: int, dtype: npt.DTypeLike) -> None:
-        self._shape = shape
-        self._dtype = np.dtype(dtype)
+    The class is the one that config.json names in ``architectures`` if the checkpoint has the tensors of its head.
+    Otherwise the tensors decide, and a warning says so. A checkpoint without a head is a `BertModel`.
 
-    @property
-    def nbytes(self) -> int:
-        """The size of all logits in bytes."""
-        return self._dtype.itemsize * math.prod(self._shape)
+    Returns
+    -------
+    BertModel, or one of the classes with a head
+        `BertModel` keeps all hidden states by default, a model with a head keeps none.
 
-    @functools.cached_property
-    def logits(self) -> FloatArray:
-        """The logits; their memory is allocated at the first use, after `BertModel` has checked `nbytes`."""
-        return np.zeros(self._shape, dtype=self._dtype)
-
-
-class SequenceLogits(_Logits):
-    """`width` logits for each of B sequences; zeros for a sequence whose first token is masked.
-
-    Parameters
-    ----------
-    batch : PackedBatch
-    width : int
-    compute : (x of shape (t, H), step) -> ndarray with one row for each sequence of the step that shows its first token
-    dtype : of the logits
-    """
-
-    def __init__(
-        self,
-        batch: PackedBatch,
-        width: int,
-        compute: Callable[[FloatArray, PackedBatch], FloatArray],
-        dtype: npt.DTypeLike,
-    ) -> None:
-        super().__init__(batch.num_sequences, width, dtype=dtype)
-        self._compute = compute
-        self._places = np.flatnonzero(batch.shows_first)
-        self._done = 0
-
-    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
-        """Compute the logits of a step."""
-        rows = self._compute(x, step)
-        self.logits[self._places[self._done : self._done + len(rows)]] = rows
-        self._done += len(rows)
-
-
-class TokenLogits(_Logits):
-    """`width` logits for each token position, (B, S, width), or only for the requested `positions`, (n, width).
-
-    Parameters
-    ----------
-    batch : PackedBatch
-    width : int
-    compute : (rows of the last hidden state, of shape (t, H)) -> ndarray of shape (t, width)
-        It is called with at most `slice_bytes` of logits at once, so that it does not double the memory of a large
-        vocabulary.
-    positions : int array of shape (n, 2), or None
-        A row and a column of the padded batch each; see `check_positions`.
-    dtype : of the logits
-    slice_bytes : int
-    """
-
-    def __init__(
-        self,
-        batch: PackedBatch,
-        width: int,
-        compute: Callable[[FloatArray], FloatArray],
-        positions: IntArray | None,
-        dtype: npt.DTypeLike,
-        slice_bytes: int,
-    ) -> None:
-        self._compute = compute
-        self._rows_at_once = max(1, slice_bytes // (4 * width))
-        if positions is None:
-            super().__init__(*batch.mask.shape, width, dtype=dtype)
-            self._places = np.flatnonzero(batch.mask)
-            self._tokens = np.arange(batch.num_tokens)
-            return
-        super().__init__(len(positions), width, dtype=dtype)
-        rows, columns = positions.T
-        shown = np.flatnonzero(batch.mask[rows, columns])
-        # A token's index among the T tokens is the number of tokens before it that are not masked.
-        tokens = (np.cumsum(batch.mask) - 1).reshape(batch.mask.shape)[rows[shown], columns[shown]]
-        order = np.argsort(tokens, kind="stable")
-        self._places, self._tokens = shown[order], tokens[order]
-
-    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
-        """Compute the logits of a step."""
-        first, last = np.searchsorted(self._tokens, [tokens.start, tokens.stop])
-        flat = self.logits.reshape(-1, self._shape[-1])
-        for start in range(first, last, self._rows_at_once):
-            some = slice(start, min(start + self._rows_at_once, last))
-            flat[self._places[some]] = self._compute(x[self._tokens[some] - tokens.start])
-
-
-def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
-    """Return positions in a padded batch of this shape as an int array of n rows and columns, (n, 2).
+    Warns
+    -----
+    UserWarning
+        config.json and the tensors disagree, or the tensors fit several classes and config.json names none of them.
 
     Raises
     ------
-    TypeError, ValueError
-        They are not pairs of integers, or one is outside the batch; the message says which.
+    ModelFormatError, DownloadError, TypeError, ValueError
+        As for `BertModel.from_pretrained`.
     """
-    found = np.array(as_numbers("positions", positions))
-    if found.size == 0 and not isinstance(positions, np.ndarray):
-        return np.zeros((0, 2), dtype=np.int64)
-    if found.ndim != 2 or found.shape[1] != 2:
-        raise ValueError(
-            f"positions has shape {found.shape}; expected (n, 2): the row and column of each token, as "
-            "np.argwhere(input_ids == mask_token_id) gives them."
+    files, options = find_model("minibert.load", name_or_path, harmless, load)
+    return choose_class(files).from_files(files, options)
+
+
+def choose_class(files: ModelFiles) -> type[Model]:
+    """Choose the class of a checkpoint by its config.json and its tensors' names; warn if the two disagree."""
+    named = files.settings("config.json").get("architectures")
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    found = find_heads(files)
+    for name in names:
+        if name in found or (name == "BertModel" and not found):
+            return _class_of(name)
+    chosen = found[0] if found else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
+    certain = not names and all(name == chosen or _is_part(name, chosen) for name in found)
+    if any(name in HEADS for name in names) or (found and not certain):
+        says = f"names {names[0][:60]!a}" if names else "names no class"
+        warn_caller(
+            f"config.json {says}, but {files.source} has the tensors of {', '.join(found) or 'no head'}, so it is "
+            f"loaded as {chosen}. To choose the class, call its from_pretrained."
         )
-    rows = check_ids("positions[:, 0]", found[:, 0], shape[0], "rows of the batch", ndim=1)
-    columns = check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)
-    return np.stack([rows, columns], axis=1)
+    return _class_of(chosen)
+
+
+def _is_part(name: str, whole: str) -> bool:
+    """Return whether a class has some of the modules of another one, and no other modules."""
+    return set(HEADS[name].rows) < set(HEADS[whole].rows)
+
+
+def _class_of(name: str) -> type[Model]:
+    return BertModel if name == "BertModel" else globals()[name]
+
+
+class AutoModel:
+    """The model of a BERT checkpoint: `from_pretrained` gives a `BertModel`."""
+
+    _model: ClassVar[type[BertPreTrainedModel[Any]]] = BertModel
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        name = type(self).__name__
+        raise TypeError(f"{name} is not a model. Call {name}.from_pretrained(name_or_path).")
+
+    @classmethod
+    @lists_keywords()
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
+    ) -> Any:
+        """Load a BERT model, as the `from_pretrained` of its class does; other types of models are refused by name.
+
+        Raises
+        ------
+        ModelFormatError
+            The checkpoint is not BERT, or does not have this head; or as in `BertModel.from_pretrained`.
+        """
+        return cls._model.from_pretrained(name_or_path, **harmless)
+
+
+def _auto(model: type[BertHead[Any]]) -> type[AutoModel]:
+    """Make the class AutoModelFor... of a model with a head."""
+    text = f"The model of a BERT checkpoint with this head: `from_pretrained` gives a `{model.__name__}`."
+    name = model.__name__.replace("Bert", "AutoModel")
+    return type(name, (AutoModel,), {"_model": model, "__doc__": text, "__module__": __name__})
+
+
+AutoModelForMaskedLM = _auto(BertForMaskedLM)
+AutoModelForMultipleChoice = _auto(BertForMultipleChoice)
+AutoModelForNextSentencePrediction = _auto(BertForNextSentencePrediction)
+AutoModelForPreTraining = _auto(BertForPreTraining)
+AutoModelForQuestionAnswering = _auto(BertForQuestionAnswering)
+AutoModelForSequenceClassification = _auto(BertForSequenceClassification)
+AutoModelForTokenClassification = _auto(BertForTokenClassification)
+
+
+class AutoConfig:
+    """The config of a BERT checkpoint: `from_pretrained` gives a `BertConfig`."""
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        raise TypeError("AutoConfig is not a config. Call AutoConfig.from_pretrained(name_or_path).")
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> BertConfig:
+        """Read a BERT config, as `BertConfig.from_pretrained` does; other types of models are refused by name."""
+        return BertConfig.from_pretrained(name_or_path, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,16 @@ from minibert._utils.validation import FloatArray, IntArray, as_array
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch, cumulate, valid_range
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-"""The names of the inputs of a model."""
+
+def named_inputs(
+    input_ids: Any = None,
+    attention_mask: Any = None,
+    token_type_ids: Any = None,
+    position_ids: Any = None,
+    inputs_embeds: Any = None,
+) -> dict[str, Any]:
+    """Return the inputs of a call by name."""
+    return dict(locals())
 
 
 def pack(
@@ -53,7 +61,7 @@ def pack(
         )
     embeds = None
     if inputs_embeds is not None:
-        embeds = _check_embeds(inputs_embeds, config.hidden_size)
+        embeds = as_vectors("inputs_embeds", inputs_embeds, config.hidden_size, ndim=3)
         shape = embeds.shape[:2]
     else:
         ids = check_ids("input_ids", input_ids, config.vocab_size, "vocab_size")
@@ -70,13 +78,8 @@ def pack(
     positions = _optional_ids(
         "position_ids", position_ids, shape, config.max_position_embeddings, "max_position_embeddings"
     )
-    if embeds is not None:
-        with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinity, which is refused below
-            embeds = np.ascontiguousarray(embeds[mask], dtype=np.float32)
-        usable = usable_rows(embeds)  # one bad number would change every token of its sequence
-        if not usable.all():
-            row, column = (int(i) for i in np.argwhere(mask)[np.argmin(usable)])
-            raise ValueError(f"inputs_embeds at row {row}, column {column} holds NaN, infinity or a value beyond 1e17.")
+    if embeds is not None:  # one bad number would change every token of its sequence
+        embeds = usable_rows("inputs_embeds", embeds[mask], lambda index: _place(np.argwhere(mask)[index]))
     return PackedBatch(
         token_ids=ids[mask] if embeds is None else np.arange(len(embeds), dtype=np.int32),
         token_types=types[mask],
@@ -119,8 +122,8 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
         )
     bad = (ids < 0) | (ids >= limit)
     if bad.any():
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(f"{name} at {_describe_index(index)} is {int(ids[index])}; {valid_range(limit, limit_name)}")
+        index = tuple(np.argwhere(bad)[0])
+        raise ValueError(f"{name} at {_place(index)} is {int(ids[index])}; {valid_range(limit, limit_name)}")
     return ids.astype(np.int32)
 
 
@@ -141,28 +144,33 @@ def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]
         raise ValueError(f"attention_mask has shape {mask.shape}; expected {shape}, the shape of the input.")
     bad = (mask != 0) & (mask != 1)
     if bad.any():
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(
-            f"attention_mask at {_describe_index(index)} is {mask[index]}; expected 0 (masked) or 1 (not masked)."
-        )
+        index = tuple(np.argwhere(bad)[0])
+        raise ValueError(f"attention_mask at {_place(index)} is {mask[index]}; expected 0 (masked) or 1 (not masked).")
     return mask.astype(np.bool_)
 
 
-def _check_embeds(values: object, hidden_size: int) -> FloatArray:
-    embeds = as_numbers("inputs_embeds", values)
-    if embeds.dtype.kind != "f":
-        raise TypeError(f"inputs_embeds holds {embeds.dtype} values; expected float vectors (float32).")
-    if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
-        raise ValueError(
-            f"inputs_embeds has shape {embeds.shape}; expected (B sequences, S tokens, {hidden_size}). "
-            f"The last number is the model's hidden_size."
-        )
-    return embeds
+def as_vectors(name: str, values: object, hidden_size: int, ndim: int | None = None) -> FloatArray:
+    """Convert an argument to an array of float vectors; raise if it does not have such a shape."""
+    array = as_numbers(name, values)
+    if array.dtype.kind != "f":
+        raise TypeError(f"{name} holds {array.dtype} values; expected float vectors (float32).")
+    if array.ndim < 1 or array.ndim != (ndim or array.ndim) or array.shape[-1] != hidden_size:
+        axes = "B sequences, S tokens" if ndim else "..."
+        raise ValueError(f"{name} has shape {array.shape}; expected ({axes}, {hidden_size}), the model's hidden_size.")
+    return array
 
 
-def usable_rows(rows: FloatArray) -> npt.NDArray[np.bool_]:
-    """Find the rows whose numbers are all finite and at most 1e17, so that float32 can hold their sum of squares."""
-    return np.logical_and.reduce(np.abs(rows) <= 1e17, axis=1)
+def usable_rows(name: str, rows: FloatArray, place: Callable[[int], str]) -> FloatArray:
+    """Return rows as float32; raise if a number is not finite, or too large for float32 to hold a sum of squares.
+
+    `place` says where in the argument a row is.
+    """
+    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinity, which is refused
+        rows = np.ascontiguousarray(rows, dtype=np.float32)
+    usable = np.logical_and.reduce(np.abs(rows) <= 1e17, axis=1)
+    if not usable.all():
+        raise ValueError(f"{name} at {place(int(np.argmin(usable)))} holds NaN, infinity or a value beyond 1e17.")
+    return rows
 
 
 def as_numbers(name: str, values: object) -> npt.NDArray[Any]:
@@ -174,7 +182,7 @@ def as_numbers(name: str, values: object) -> npt.NDArray[Any]:
     return as_array(name, values, "Pad rows of different lengths: tokenizer(..., padding=True).")
 
 
-def _describe_index(index: tuple[int, ...]) -> str:
+def _place(index: Sequence[int]) -> str:
     if len(index) == 2:
         return f"row {index[0]}, column {index[1]}"
     return f"index {', '.join(map(str, index))}" if index else "index ()"

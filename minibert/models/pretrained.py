@@ -28,7 +28,7 @@ from minibert.checkpoint.files import WEIGHTS, WEIGHTS_INDEX, ModelFiles, check_
 from minibert.checkpoint.safetensors import write_safetensors
 from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
-from minibert.models.inputs import INPUTS, pack
+from minibert.models.inputs import named_inputs, pack
 from minibert.models.loading import find_model, load_weights, named_arrays
 from minibert.models.options import FromPretrainedKwargs, LoadOptions, ModelOptions, Selection, lists_keywords
 from minibert.models.outputs import ModelOutput, with_tensors
@@ -278,10 +278,9 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
             raise TypeError(f"{name} has a head, which needs all layers, so it does not take num_layers=.")
         if positions is not None and not self._has_decoder:
             raise TypeError(f"{name} has no masked-LM head, so it does not take positions=.")
-        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = named_inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         kept = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
-        output = self._compute(dict(zip(INPUTS, given, strict=True)), kept, num_layers, positions)
-        return self._finish(output, return_dict, *given)
+        return self._finish(self._compute(inputs, kept, num_layers, positions), return_dict, inputs)
 
     forward = __call__
 
@@ -470,9 +469,9 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
     def _has_decoder(self) -> bool:
         return self._head is not None and any(row.field == "decoder" for row in HEADS[self._head].rows)
 
-    def _finish(self, output: _Output, return_dict: bool | None, *inputs: object) -> _Output:
+    def _finish(self, output: _Output, return_dict: bool | None, inputs: Mapping[str, object]) -> _Output:
         """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""
-        if any(map(holds_tensor, inputs)):
+        if any(map(holds_tensor, inputs.values())):
             output = with_tensors(output)
         if self._return_dict if return_dict is None else return_dict:
             return output

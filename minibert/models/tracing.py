@@ -6,7 +6,7 @@ not change, so other threads may use it meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ from minibert._utils.system import require_memory
 from minibert._utils.validation import brief, check_int, counted
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
-from minibert.models.inputs import as_numbers
+from minibert.models.inputs import as_numbers, named_inputs
 from minibert.trace.applied_edits import Edits
 from minibert.trace.edits import EditValue
 from minibert.trace.names import Names, Record, Sizes
@@ -85,7 +85,7 @@ def trace(
     MemoryError
         The recorded values do not fit into the memory that this process may use. Nothing has been computed then.
     """
-    inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+    inputs = named_inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
     plan = _plan(model, inputs, record, edit, num_layers)
     words = _words(tokens, plan)
     _check_memory(model, plan)
@@ -98,7 +98,7 @@ def trace(
             if array is not None:
                 plan.edits.check_after(name, array)
     reports = plan.edits.reports(allow_noop=allow_noop)
-    output = model._finish(output, True, *inputs)
+    output = model._finish(output, True, inputs)
     kept = {"output": output, "tokens": words, "edits": reports, "weights": model.weights}
     kept["activation"] = model.config.activation
     return Trace(plan.names, plan.batch, recorder.values, **kept)
@@ -106,16 +106,12 @@ def trace(
 
 def stream(
     model: Model,
-    input_ids: npt.ArrayLike | None = None,
-    attention_mask: npt.ArrayLike | None = None,
-    token_type_ids: npt.ArrayLike | None = None,
-    position_ids: npt.ArrayLike | None = None,
-    inputs_embeds: npt.ArrayLike | None = None,
-    *,
+    *inputs: npt.ArrayLike | None,
     record: Record = "*",
     edit: Mapping[str, EditValue] | None = None,
     num_layers: int | None = None,
     allow_noop: bool = False,
+    **named: Any,
 ) -> Iterator[Site]:
     """Run the model and yield each intermediate value as soon as it is computed; nothing is kept.
 
@@ -128,9 +124,7 @@ def stream(
         A value of one sequence without padding: name, layer, sequence, columns, array. The values of a sequence
         come in the order of the forward pass. The array is read-only.
     """
-    inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-    plan = _plan(model, inputs, record, edit, num_layers)
-    return _streamed(model, plan, allow_noop)
+    return _streamed(model, _plan(model, named_inputs(*inputs, **named), record, edit, num_layers), allow_noop)
 
 
 def value_names(model: Model, num_layers: int | None = None) -> Names:
@@ -142,20 +136,14 @@ def value_names(model: Model, num_layers: int | None = None) -> Names:
 # --- one call ---
 
 
-def _plan(
-    model: Model, inputs: Sequence[object], record: Record, edit: Mapping[str, EditValue] | None, num_layers: int | None
-) -> _Plan:
+def _plan(model: Model, inputs: Mapping[str, Any], record: Record, edit: Any, num_layers: int | None) -> _Plan:
     """Check the arguments; the arrays are copies, because they are read twice."""
-    keys = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-    arrays = {
-        key: None if value is None else np.array(as_numbers(key, value))
-        for key, value in zip(keys, inputs, strict=True)
-    }
-    # A list without values is float64 for NumPy, but pack() takes an empty list for ids.
-    given = {
-        key: value if array is not None and not array.size and isinstance(value, list) else array
-        for (key, array), value in zip(arrays.items(), inputs, strict=True)
-    }
+    given = {}
+    for key, value in inputs.items():
+        if value is not None:
+            array = np.array(as_numbers(key, value))
+            # A list without values is float64 for NumPy, but pack() takes an empty list for ids.
+            given[key] = array if array.size or not isinstance(value, list) else value
     batch = model._pack(given)
     depth = model.config.num_hidden_layers
     if num_layers is not None and model._head is not None:

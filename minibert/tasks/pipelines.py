@@ -9,7 +9,6 @@ from typing import Any
 from minibert._utils.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
 from minibert._utils.validation import brief
 from minibert.bert.weights import HEADS
-from minibert.models.auto import choose_class
 from minibert.models.bert import BertModel
 from minibert.models.heads import (
     BertForMaskedLM,
@@ -19,6 +18,7 @@ from minibert.models.heads import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertHead,
+    choose_class,
 )
 from minibert.models.loading import find_model
 from minibert.models.options import LoadOptions, lists_keywords
