@@ -324,7 +324,7 @@ def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path
         ("embed text --shard-size 3", 1, "--shard-size is for files of texts"),
         ("embed -i a.txt", 1, "--input needs --output"),
         ("embed -i a.txt -o out.npy text", 1, "give one of them"),
-        ("embed -i a.txt -o out.npy --id-column name", 1, "--id-column names a column"),
+        ("embed -i a.txt -o out.npy --id-column name", 1, "--id-column name columns"),
         ("similarity text", 1, "at least two"),
         ("search text no/such/file", 1, "minibert: no/such/file cannot be read"),
         ("search text a\0b", 1, "'a\\x00b' cannot be read"),

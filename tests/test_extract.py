@@ -179,7 +179,7 @@ def test_options_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: pytest
         ),
         (["-o", str(tmp_path / "o.json"), "--format", "google", "--max_seq_length=65"], "max_length=65; expected 3 to"),
         (["-o", str(tmp_path / "o.npy"), "--max-length", "65"], "max_length=65"),
-        (["-o", "-", "--format", "google"], "--output is the standard output, but extract writes a file"),
+        (["-o", "-", "--format", "google"], "- must end in .json"),
     ):
         assert main([*start, *options]) == 1
         assert message in capsys.readouterr().err

@@ -164,9 +164,9 @@ def is_regular_file(path: Path) -> bool:
     return True
 
 
-def os_reason(error: OSError) -> str:
+def os_reason(error: Exception) -> str:
     """Return the system's error message without the path, because minibert's own message names the path."""
-    return error.strerror or str(error)
+    return getattr(error, "strerror", None) or str(error)
 
 
 def printable(text: str) -> str:
@@ -234,8 +234,7 @@ def make_folder(path: str | os.PathLike[str], name: str = "save_directory") -> s
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError for a name that holds a zero byte
-        reason = os_reason(error) if isinstance(error, OSError) else str(error)
-        raise OSError(f"the folder {printable(folder)} cannot be made: {reason}.") from error
+        raise OSError(f"the folder {printable(folder)} cannot be made: {os_reason(error)}.") from error
     return folder
 
 

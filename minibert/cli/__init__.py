@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 
 import minibert
-from minibert.cli import corpus, doctor, info, inside, parity, serve, states, tasks, vectors
+from minibert.cli import corpus, doctor, parity, serve, states, tasks, vectors
 from minibert.cli.options import Parser
 from minibert.cli.output import report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"minibert {minibert.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for family in (states, vectors, corpus, tasks, inside, info, doctor, serve, parity):
+    for family in (states, vectors, corpus, tasks, doctor, serve, parity):
         family.add_verbs(verbs)
     with standard_streams(), warnings.catch_warnings():
         for stream in (sys.stdout, sys.stderr):
@@ -57,12 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             report_problem("interrupted")
             return 1
         except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError, ImportError) as error:
-            report_problem(_describe(error))
+            report_problem(str(error) or "out of memory; give fewer or shorter texts at once")
             return failed
     return code
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return f"out of memory: {error}" if str(error) else "out of memory; give fewer or shorter texts at once"
-    return str(error)

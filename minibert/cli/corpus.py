@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output
 from minibert._utils.validation import counted
-from minibert.cli.options import add_model_options, add_verb, load_bert, load_tokenizer
+from minibert.cli.options import add_model_options, add_verb, chosen, load_bert, load_tokenizer
 from minibert.cli.output import report_problem, report_written
 from minibert.corpus.sources import INPUT_FORMATS, ON_ERROR, Source, input_format
 from minibert.corpus.writers import OUTPUT_DTYPES
@@ -57,31 +57,26 @@ def inputs(shard_size: int = 10_000) -> str:
         """
 
 
-def has_files(arguments: argparse.Namespace, *own: str) -> bool:
-    """Return whether files are given instead of texts.
-
-    Parameters
-    ----------
-    *own : str
-        Names of further options that are only for files.
+def has_files(arguments: argparse.Namespace, for_texts: Sequence[str], for_files: Sequence[str]) -> bool:
+    """Return whether files are given instead of texts; the names are of options that are only for the one or the other.
 
     Raises
     ------
     ValueError
         Neither texts nor files are given, or options that do not fit together.
     """
-    if arguments.input:
-        if arguments.texts:
-            raise ValueError("texts and --input are both given; give one of them.")
-        if arguments.output is None:
-            raise ValueError("--input needs --output FILE.")
-        return True
-    if not arguments.texts:
-        raise ValueError("there is no text; give texts, or a file with --input.")
-    for name in (*own, "resume", "input_format", "text_column", "id_column", "on_error", "shard_size"):
+    files = bool(arguments.input)
+    if files == bool(arguments.texts):
+        both = "texts and --input are both given; give one of them."
+        raise ValueError(both if files else "there is no text; give texts, or a file with --input.")
+    if files and arguments.output is None:
+        raise ValueError("--input needs --output FILE.")
+    of_files = ("resume", "input_format", "text_column", "id_column", "on_error", "shard_size")
+    for name in for_texts if files else (*for_files, *of_files):
         if str(getattr(arguments, name)) != str(arguments.parser.get_default(name)):
-            raise ValueError(f"--{name.replace('_', '-')} is for files of texts; name them with --input.")
-    return False
+            use = "texts; leave it out with --input." if files else "files of texts; name them with --input."
+            raise ValueError(f"--{name.replace('_', '-')} is for {use}")
+    return files
 
 
 def run_over_files(
@@ -89,15 +84,8 @@ def run_over_files(
 ) -> None:
     """Call a function of corpus/ with the files and the options of `inputs`, and report what it did.
 
-    Parameters
-    ----------
-    run : callable
-    *models
-        Its first arguments.
-    what : str
-        The shape of the output, with names of `Summary` in braces.
-    **options
-        Further arguments of it.
+    `models` are its first arguments, `options` further ones; `what` is the shape of the output, with names of `Summary`
+    in braces.
     """
     output = arguments.output
     summary = run(
@@ -134,18 +122,16 @@ def _sources(arguments: argparse.Namespace) -> list[Source]:
     """Return the sources that the options of `inputs` name."""
     if arguments.input.count("-") > 1:
         raise ValueError("the standard input is given to --input more than once; give it once.")
+    column, ids = arguments.text_column, arguments.id_column
     sources = []
     for path in arguments.input:
-        kind = arguments.input_format or input_format(path)
-        id_column = None if kind == "text" else arguments.id_column
-        sources.append(Source(path, kind, arguments.text_column, id_column, "standard input" if path == "-" else ""))
-    for name in ("text_column", "id_column"):
-        given = getattr(arguments, name) != arguments.parser.get_default(name)
-        if given and all(source.format == "text" for source in sources):
-            raise ValueError(
-                f"--{name.replace('_', '-')} names a column, but {sources[0].name} is read as plain text, which does "
-                "not have columns; give --input-format jsonl, csv or tsv."
-            )
+        kind, name = arguments.input_format or input_format(path), "standard input" if path == "-" else ""
+        sources.append(Source(path, kind, column, None if kind == "text" else ids, name))
+    if (column != "text" or ids is not None) and all(source.format == "text" for source in sources):
+        raise ValueError(
+            f"--text-column and --id-column name columns, but {sources[0].name} is read as plain text, which does not "
+            "have any; give --input-format jsonl, csv or tsv."
+        )
     return sources
 
 
@@ -154,16 +140,11 @@ def _extract(arguments: argparse.Namespace) -> None:
 
     if not arguments.input or not arguments.output:
         raise ValueError("extract needs --input FILE and --output FILE.")
-    if arguments.output == "-":
-        raise ValueError("--output is the standard output, but extract writes a file that can be resumed; give a file.")
     check_output(arguments.output, EXTRACT_SUFFIXES[arguments.format])
     tokenizer = load_tokenizer(arguments)
-    asked = arguments.do_lower_case
-    if asked is not None and (asked in ("true", "1")) != tokenizer.do_lower_case:
-        raise ValueError(
-            f"--do_lower_case={arguments.do_lower_case}, but the tokenizer of {arguments.model} has "
-            f"do_lower_case={tokenizer.do_lower_case}; leave it out."
-        )
+    asked, own = arguments.do_lower_case, tokenizer.do_lower_case
+    if asked is not None and (asked in ("true", "1")) != own:
+        raise ValueError(f"--do_lower_case={asked}, but the tokenizer of {arguments.model} has {own}; leave it out.")
     shape = f"vectors ({{n_tokens}}, {len(arguments.layers)}, {{width}}) {arguments.dtype}"
     run_over_files(
         arguments,
@@ -171,5 +152,5 @@ def _extract(arguments: argparse.Namespace) -> None:
         load_bert(arguments),
         tokenizer,
         what=shape if arguments.format == "binary" else "JSON lines",
-        **{name: getattr(arguments, name) for name in ("format", "layers", "max_length", "batch_size", "dtype")},
+        **chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype")),
     )

@@ -1,14 +1,15 @@
-"""``minibert doctor``: describe this machine, and check every op on it."""
+"""``minibert doctor`` and ``info``: check every op on this machine, and list the facts about it or about a model."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import json
 import os
 import platform
-from typing import Any
+from collections.abc import Callable
+from importlib.metadata import distributions
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,9 +19,14 @@ from minibert._utils.validation import FloatArray, counted
 from minibert.bert import low_precision, reference
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.reference import ACTIVATIONS
-from minibert.cli.options import add_compute_type, add_verb
+from minibert.cli.options import COMPUTE_TYPE, add_model_options, add_verb, locate_model
 from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
 from minibert.models.shared_weights import shared_folder
+
+if TYPE_CHECKING:
+    from minibert.checkpoint.files import ModelFiles
+
+_Fact = TypeVar("_Fact")
 
 # Limits of the error, relative to the root mean square of the exact result. float32 rounds by 6e-8, and a sum of some
 # hundred terms by a few times that. A wrong formula or instruction has an error that is larger by orders of magnitude.
@@ -37,22 +43,27 @@ class Check:
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the verb to the command line."""
-    text = """doctor: describe this machine, and check every op
-        Print versions, processor, kernels, threads and BLAS, and compare every op with float64.
+    """Add the two verbs to the command line."""
+    text = f"""info: describe a model: sizes, pooling, prompts, limits
+        Print the facts about a model, and what minibert does not support.
+        --json: one JSON object: {{"source": ..., "facts": {{...}}, "unsupported": [...]}}
+        {COMPUTE_TYPE}
+        """
+    add_model_options(add_verb(verbs, _info, text), backend=False)
+    text = f"""doctor: describe this machine, and check every op
+        Print versions, processor, kernels, threads and BLAS, and compare every op with float64. The exit code is 1 if a
+        check fails.
         --json: print one JSON object
         --clear: delete the shared weights of all models instead, and print what was deleted; they are made again when
             they are needed
+        {COMPUTE_TYPE}
         """
-    doctor = add_verb(verbs, _doctor, text)
-    doctor.epilog = "Exit code 1 if a check fails."
-    add_compute_type(doctor)
+    add_verb(verbs, _doctor, text)
 
 
 def _doctor(arguments: argparse.Namespace) -> None:
     if arguments.clear:
-        found = clear()
-        print(f"{found['folder']}: {counted(found['files'], 'file')}, {found['bytes'] / 1e6:.0f} MB deleted")
+        _clear()
         return
     compute_type = choose_compute_type(arguments.compute_type)
     report: dict[str, Any] = {"versions": versions(), "blas": blas(), "shared_weights": shared_weights()}
@@ -62,8 +73,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
         try:
             from minibert.kernels import make_ops
 
-            report["processor"] = {**processor(), "compute_type": compute_type}
-            report["kernels"] = kernels(compute_type)
+            report |= kernels(compute_type)
             checks = [*check_ops(make_ops(available_cores())), check_threads(max(2, available_cores()))]
             if compute_type != "float32":
                 checks.append(check_low_precision(compute_type))
@@ -77,35 +87,29 @@ def _doctor(arguments: argparse.Namespace) -> None:
 
 
 def _as_text(report: dict[str, Any]) -> str:
-    named = report["versions"]
-    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in named.items() if name != "system")
-    lines = [f"versions   {packages}", f"system     {named['system']}"]
+    versions, shared, blas = dict(report["versions"]), report["shared_weights"], report["blas"]
+    system = versions.pop("system")
+    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
+    rows = [("versions", packages), ("system", system)]
     if "processor" in report:
-        cpu = report["processor"]
-        vectors = f"vectors of {cpu['vector_width']} floats"
-        lines.append(f"processor  {cpu['name']} ({cpu['machine']}), {vectors}")
+        cpu, found = report["processor"], report["kernels"]
         cores = f"{cpu['available_cores']} of {cpu['cores']} cores may be used"
-        lines.append(f"threads    {cpu['num_threads']}: {cpu['rule']} ({cores})")
         named = ", ".join(f"{name} by {instruction}" for name, instruction in cpu["instructions"].items())
-        lines.append(f"computes   in {cpu['compute_type']}, unless a program chooses; {named}")
-        found = report["kernels"]
-        lines.append(
-            f"kernels    {found['level']}, because {found['reason']}; {found['folder']}: {', '.join(found['built'])}"
-        )
-    if "shared_weights" in report:
-        shared = report["shared_weights"]
-        size = sum(file["bytes"] for file in shared["files"]) / 1e6
-        ignored = f", not used: {shared['untrusted']}" if shared["untrusted"] else ""
-        chosen = "shared" if shared["chosen"] else "not shared"
-        lines.append(
-            f"weights    {chosen}, unless a program chooses; {shared['folder']}: "
-            f"{counted(len(shared['files']), 'file')}, {size:.0f} MB{ignored}"
-        )
-    blas = report["blas"]
-    lines.append(f"BLAS       {blas['name']} {blas['version']}")
-    for check in report["checks"]:
-        lines.append(f"{'ok' if check['passed'] else 'FAILED':10} {check['name']}: {check['detail']}")
-    return "\n".join(lines)
+        built = f"{found['folder']}: {', '.join(found['built'])}"
+        rows += [
+            ("processor", f"{cpu['name']} ({cpu['machine']}), vectors of {cpu['vector_width']} floats"),
+            ("threads", f"{cpu['num_threads']}: {cpu['rule']} ({cores})"),
+            ("computes", f"in {cpu['compute_type']}, unless a program chooses; {named}"),
+            ("kernels", f"{found['level']}, because {found['reason']}; {built}"),
+        ]
+    chosen = "shared" if shared["chosen"] else "not shared"
+    size = sum(file["bytes"] for file in shared["files"]) / 1e6
+    files = f"{shared['folder']}: {counted(len(shared['files']), 'file')}, {size:.0f} MB"
+    ignored = f", not used: {shared['untrusted']}" if shared["untrusted"] else ""
+    rows += [("weights", f"{chosen}, unless a program chooses; {files}{ignored}")]
+    rows += [("BLAS", f"{blas['name']} {blas['version']}")]
+    rows += [("ok" if one["passed"] else "FAILED", f"{one['name']}: {one['detail']}") for one in report["checks"]]
+    return "\n".join(f"{name:10} {text}" for name, text in rows)
 
 
 # --- the machine -----------------------------------------------------------------------------------------------------
@@ -113,53 +117,46 @@ def _as_text(report: dict[str, Any]) -> str:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of minibert, Python and the runtime packages; None for a package that is not installed."""
-    found: dict[str, str | None] = {"minibert": minibert.__version__}  # of this code, not of what pip has installed
-    for name in ("numpy", "safetensors", "tokenizers", "huggingface-hub"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return {**found, "python": platform.python_version(), "system": platform.platform()}
+    names = ("numpy", "safetensors", "tokenizers", "huggingface-hub")
+    packages = {name: next((found.version for found in distributions(name=name)), None) for name in names}
+    # minibert's is that of this code, not of what pip has installed
+    python = {"python": platform.python_version(), "system": platform.platform()}
+    return {"minibert": minibert.__version__, **packages, **python}
 
 
-def processor() -> dict[str, Any]:
-    """Return the level of the kernels, their vectors and instructions, the threads and their rule.
+def kernels(compute_type: str) -> dict[str, dict[str, Any]]:
+    """Return the facts about the processor, and about the kernels that a compute type uses.
 
     Raises
     ------
     ImportError
         The kernels cannot be loaded.
     """
-    from minibert.kernels import processor
-    from minibert.kernels.processor import words_of
+    from minibert.kernels import libraries, processor
 
     low = low_precision.FORMATS if len(processor.LEVEL.compute_types) > 1 else ()
+    level = os.environ.get("MINIBERT_LEVEL")
     return {
-        "name": processor.LEVEL.name,
-        "machine": platform.machine(),
-        "features": sorted(processor.LEVEL.features),
-        "vector_width": processor.REGISTER_LANES,
-        "cores": os.cpu_count(),
-        "available_cores": available_cores(),
-        "compute_type": choose_compute_type(),
-        "instructions": {name: words_of(name).dot.name or "plain multiplications" for name in low},
-        **choose_num_threads()._asdict(),
+        "processor": {
+            "name": processor.LEVEL.name,
+            "machine": platform.machine(),
+            "features": sorted(processor.LEVEL.features),
+            "vector_width": processor.REGISTER_LANES,
+            "cores": os.cpu_count(),
+            "available_cores": available_cores(),
+            "compute_type": compute_type,
+            "instructions": {name: processor.words_of(name).dot.name or "plain multiplications" for name in low},
+            **choose_num_threads()._asdict(),
+        },
+        "kernels": {
+            "level": libraries.level_of(compute_type).name,
+            "reason": f"MINIBERT_LEVEL={level}"
+            if level
+            else "it is the best one that was built and fits this processor",
+            "folder": str(libraries.FOLDER),
+            "built": [*libraries.libraries()],
+        },
     }
-
-
-def kernels(compute_type: str) -> dict[str, Any]:
-    """Return the level of the kernels that a compute type uses, the reason, and the levels that were built.
-
-    Raises
-    ------
-    ImportError
-        The kernels cannot be loaded.
-    """
-    from minibert.kernels.libraries import FOLDER, level_of, libraries
-
-    chosen = os.environ.get("MINIBERT_LEVEL")
-    reason = f"MINIBERT_LEVEL={chosen}" if chosen else "it is the best one that was built and fits this processor"
-    return {"level": level_of(compute_type).name, "reason": reason, "folder": str(FOLDER), "built": [*libraries()]}
 
 
 def shared_weights() -> dict[str, Any]:
@@ -176,22 +173,14 @@ def shared_weights() -> dict[str, Any]:
     }
 
 
-def clear() -> dict[str, Any]:
-    """Delete the shared weights of all models; return their folder, and the number and size of the deleted files.
-
-    Processes that use them keep them. Nothing else is deleted.
-
-    Raises
-    ------
-    OSError
-        The folder or a file cannot be changed.
-    """
-    from minibert._utils.private_files import delete_files
+def _clear() -> None:
+    """Delete the shared weights of all models. Processes that use them keep them."""
+    from minibert._utils.private_files import Deleted, delete_files
     from minibert.models.shared_weights import FILE_NAMES
 
-    if (folder := shared_folder()) is None:
-        return {"folder": None, "files": 0, "bytes": 0}
-    return {"folder": str(folder), **delete_files(folder, FILE_NAMES)._asdict()}
+    folder = shared_folder()
+    deleted = Deleted(0, 0) if folder is None else delete_files(folder, FILE_NAMES)
+    print(f"{folder}: {counted(deleted.files, 'file')}, {deleted.bytes / 1e6:.0f} MB deleted")
 
 
 def blas() -> dict[str, Any]:
@@ -249,13 +238,9 @@ def check_low_precision(compute_type: str) -> Check:
     """Check that the products of a compute type equal those of bert/low_precision.py, bit for bit."""
     from minibert.kernels import make_ops
 
-    generator = np.random.default_rng(0)
-    x, weight = (generator.standard_normal((rows, 200)).astype(np.float32) for rows in (33, 77))
-    paths = "encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"
-    maps = [Linear((path,), weight, weight[:, 0].copy()) for path in paths]
-    both = make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)
-    ours, theirs = ([ops.linear(x, ops.prepare(dense)) for dense in maps] for ops in both)
-    same = np.array_equal(ours, theirs)
+    ours, theirs = make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)
+    paths = ["encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"]
+    same = np.array_equal(_products(ours, paths, 33, 77), _products(theirs, paths, 33, 77))
     return Check(f"linear, {compute_type}", same, f"{'the same bits as' if same else 'other numbers than'} NumPy")
 
 
@@ -263,8 +248,123 @@ def check_threads(num_threads: int) -> Check:
     """Check that a product on several threads equals one on a single thread, bit for bit."""
     from minibert.kernels import make_ops
 
-    x, weight = (np.random.default_rng(0).standard_normal((rows, 200)).astype(np.float32) for rows in (333, 777))
-    dense = Linear(("dense",), weight, weight[:, 0].copy())
-    one, several = (ops.linear(x, ops.prepare(dense)) for ops in (make_ops(1), make_ops(num_threads)))
+    one, several = (_products(make_ops(count), ["dense"], 333, 777) for count in (1, num_threads))
     same = np.array_equal(one, several)
     return Check("threads", same, f"1 and {num_threads} threads give {'the same bits' if same else 'other numbers'}")
+
+
+def _products(ops: Ops, paths: list[str], *rows: int) -> list[FloatArray]:
+    """Return a product with a weight of each name."""
+    generator = np.random.default_rng(0)
+    x, weight = (generator.standard_normal((count, 200)).astype(np.float32) for count in rows)
+    return [ops.linear(x, ops.prepare(Linear((path,), weight, weight[:, 0].copy()))) for path in paths]
+
+
+# --- a model ----------------------------------------------------------------------------------------------------------
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    files = locate_model(arguments)
+    facts, unsupported = describe(files, arguments.model, arguments.compute_type)
+    if arguments.json:
+        report = {"source": files.source, "facts": facts, "unsupported": unsupported}
+        print(json.dumps(report, ensure_ascii=False, indent=2))
+        return
+    print(files.source)
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        print(f"  {name:{width}}  {_shown(value)}")
+    print("unsupported: " + ("" if unsupported else "nothing"))
+    for reason in unsupported:
+        print(f"  {reason}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text!r}" for name, text in value.items()) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[dict[str, Any], list[str]]:
+    """Return the readable facts about a model by name, and the reasons why other facts cannot be read."""
+    from minibert.bert.config import BertConfig
+    from minibert.errors import ModelFormatError
+    from minibert.models.backend import choose_compute_type
+    from minibert.models.bert import BertModel
+    from minibert.models.loading import find_heads
+    from minibert.sentence.loading import builtin_prompts, check_prompts
+    from minibert.sentence.modules import check_modules, list_modules, loader_of, read_pipeline
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+    facts: dict[str, Any] = {}
+    unsupported: list[str] = []
+
+    def attempt(read: Callable[[], _Fact]) -> _Fact | None:
+        """Return the result of `read`; if it fails, note the reason and return None."""
+        try:
+            return read()
+        except ModelFormatError as error:
+            if str(error) not in unsupported:
+                unsupported.append(str(error))
+            return None
+
+    modules = attempt(lambda: list_modules(files))
+    loader = loader_of(modules)
+    if loader is None:
+        modules = attempt(lambda: [] if (found := list_modules(files)) is None else check_modules(files, found))
+    bert = files.subfolder(modules[0].path if modules else "")
+    limits: list[int] = []
+    settings = attempt(lambda: bert.settings("config.json")) or {}
+    config, model = attempt(lambda: BertConfig.from_files(bert)), None
+    if config is None:
+        facts["model_type"] = settings.get("model_type")
+    else:
+        of_heads = ("id2label", "problem_type", "tie_word_embeddings")  # heads are listed by class
+        facts |= {key: value for key, value in config.to_dict().items() if key not in of_heads}
+        facts["compute type"] = choose_compute_type(compute_type)
+        limits.append(config.max_position_embeddings)
+        asked: dict[str, Any] = {"backend": "numpy", "compute_type": "float32", "shared_weights": False}
+        model = attempt(lambda: BertModel.from_files(bert, config=config, **asked))
+    if model is not None:
+        facts["parameters"] = model.num_parameters()
+        facts["pooler"] = model.weights.pooler is not None
+        facts["heads"] = list(find_heads(bert))
+        if model.weights.ignored:
+            facts["other tensors, not used"] = len(model.weights.ignored)
+    tokenizer = attempt(lambda: BertTokenizer.from_files(bert))
+    if tokenizer is not None:
+        facts["tokens in the vocabulary"] = len(tokenizer.vocab)
+        facts["lower-cased"] = bool(tokenizer.do_lower_case)
+        limits += [tokenizer.model_max_length] if tokenizer.model_max_length is not None else []
+    own = (attempt(lambda: bert.settings("sentence_bert_config.json")) or {}).get("max_seq_length")
+    if isinstance(own, int) and not isinstance(own, bool):  # it replaces the tokenizer's limit
+        limits = [own, *limits[:1]]
+    if limits:
+        facts["max_seq_length"] = min(limits)
+    facts["modules"] = [module.kind for module in modules or ()]
+    if loader is not None:
+        facts["loaded by"] = loader
+    elif model is not None and modules is not None:
+        width, ops = model.config.hidden_size, model.ops
+        pipeline = attempt(lambda: read_pipeline(files, modules, width, ops))
+        if pipeline is not None:
+            facts["pooling"] = list(pipeline.pooling)
+            if not pipeline.include_prompt:
+                facts["prompts count in pooling"] = False
+            facts["after pooling"] = list(pipeline.names)
+            facts["embedding_dimension"] = pipeline.widths[-1]
+    file = "config_sentence_transformers.json"
+    stored = attempt(lambda: files.settings(file)) or {}
+    prompts = attempt(lambda: check_prompts(stored.get("prompts") or {}, file, ModelFormatError)) or {}
+    facts["prompts"] = prompts
+    if loader != "CrossEncoder":
+        facts["similarity_fn_name"] = stored.get("similarity_fn_name") or ("dot" if loader else "cosine")
+    facts |= {key: stored[key] for key in ("default_prompt_name", "truncate_dim") if stored.get(key) is not None}
+    builtin = builtin_prompts(name, settings.get("_name_or_path"))
+    if builtin and not any(prompts.values()):
+        facts["prompts of its card, with --builtin-prompts"] = builtin
+    return facts, unsupported

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import minibert
@@ -42,6 +43,10 @@ TRUNCATE = f"""--truncation {"|".join(WITHOUT_WINDOWS)} = warn: if a text is too
     cut it silently"""
 STRIDE = "--stride N = 0: tokens that a window repeats from the one before, with --truncation split"
 BATCH_SIZE = "--batch-size N = 32: limits memory; the result does not depend on it"
+COMPUTE_TYPE = f"""--compute-type {"|".join(COMPUTE_TYPES)}: the numbers that are multiplied (default:
+    MINIBERT_COMPUTE_TYPE, else float32); all but float32 are faster and need less memory, with a small error"""
+SHARED_WEIGHTS = """--shared-weights: hold the weights once for all processes of this machine, from a file that is
+    written at the first load (default: MINIBERT_SHARED_WEIGHTS, else no)"""
 TEXTS = 'TEXT...: a text; "-" for the lines of the standard input'
 OPTIONAL_TEXTS = TEXTS.replace("TEXT...", "[TEXT...]")
 
@@ -113,40 +118,25 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
     With `needs_head` --model must be given, because the default model does not have a head.
     """
     default = "" if needs_head else f" = {DEFAULT_MODEL}"
-    text = f"""
+    files = f"""
         -m, --model MODEL{default}: hub id or folder
         --revision REVISION: branch, tag or commit of the hub repository (default: main)
         """
-    add_options(parser, text, model={"required": needs_head})
-    if backend:
-        text = f"""
-            --backend {"|".join(BACKENDS)}: the code that computes (default: MINIBERT_BACKEND, else kernels if they were
-                built, else numpy); numba is the old name of kernels
-            --threads N: default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS
-            """
-        add_options(parser, text)
-        add_compute_type(parser)
-        add_shared_weights(parser)
-
-
-def add_compute_type(parser: argparse.ArgumentParser) -> None:
-    """Add --compute-type."""
-    text = "the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); all but float32 are faster "
-    add_options(parser, f"--compute-type {'|'.join(COMPUTE_TYPES)}: {text} and need less memory, with a small error")
-
-
-def add_shared_weights(parser: argparse.ArgumentParser) -> None:
-    """Add --shared-weights and --no-shared-weights."""
-    text = """--shared-weights: hold the weights once for all processes of this machine, from a file that is written at
-        the first load (default: MINIBERT_SHARED_WEIGHTS, else no)"""
-    add_options(parser, text)
+    computing = f"""
+        --backend {"|".join(BACKENDS)}: the code that computes (default: MINIBERT_BACKEND, else kernels if they were
+            built, else numpy); numba is the old name of kernels
+        --threads N: default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS
+        {COMPUTE_TYPE}
+        {SHARED_WEIGHTS}
+        """
+    add_options(parser, files + computing if backend else files, model={"required": needs_head})
 
 
 def add_prompt(parser: argparse.ArgumentParser, before: str) -> None:
     """Add --prompt-name and --prompt, which exclude each other; `before` says where the text of --prompt goes."""
-    prompt = parser.add_mutually_exclusive_group()
-    add_options(prompt, "--prompt-name NAME: name of a prompt of the model, such as query")
-    add_options(prompt, f"--prompt TEXT: a text to put before {before}")
+    text = f"""--prompt-name NAME: name of a prompt of the model, such as query
+        --prompt TEXT: a text to put before {before}"""
+    add_options(parser.add_mutually_exclusive_group(), text)
 
 
 def several_ints(text: str) -> list[int]:
@@ -157,21 +147,14 @@ def several_ints(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
 
 
-def positive(text: str) -> int:
-    """Convert a whole number of at least 1, for argparse."""
-    return _number(text, 1)
-
-
-def natural(text: str) -> int:
-    """Convert a whole number of at least 0, for argparse."""
-    return _number(text, 0)
-
-
-def _number(text: str, least: int) -> int:
+def _number(least: int, text: str) -> int:
+    """Convert a whole number of at least `least`, for argparse."""
     if not (text.isascii() and text.isdecimal()) or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
 
+
+positive, natural = partial(_number, 1), partial(_number, 0)
 
 # What a value is, by its name in the help; others are str.
 _TYPES = {"N": positive, "K": positive, "LAYERS": several_ints, "HEADS": several_ints}
@@ -188,9 +171,14 @@ _USUAL: dict[str, dict[str, Any]] = {
 # --- the model that the options name ----------------------------------------------------------------------------------
 
 
+def chosen(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of those options that the verb has."""
+    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+
+
 def loading(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of loading as keywords of the constructors."""
-    return {name: value for name, value in vars(arguments).items() if name in LoadOptions.__dataclass_fields__}
+    return chosen(arguments, LoadOptions.__dataclass_fields__)
 
 
 def locate_model(arguments: argparse.Namespace) -> ModelFiles:
@@ -210,6 +198,6 @@ def load_bert(arguments: argparse.Namespace) -> BertModel:
     return minibert.BertModel.from_files(locate_model(arguments), add_pooling_layer=False, **loading(arguments))
 
 
-def load_encoder(kind: str, arguments: argparse.Namespace, **options: Any) -> Any:
-    """Load a SentenceTransformer, CrossEncoder or SparseEncoder; `options` are further arguments."""
-    return getattr(minibert, kind)(arguments.model, **loading(arguments), **options)
+def load_encoder(kind: str, arguments: argparse.Namespace) -> Any:
+    """Load a SentenceTransformer, CrossEncoder or SparseEncoder."""
+    return getattr(minibert, kind)(arguments.model, **loading(arguments), **chosen(arguments, ["prompts"]))

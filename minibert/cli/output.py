@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from minibert._utils.files import check_output, os_reason, printable, write_whole
@@ -50,12 +51,7 @@ def read_texts(texts: list[str]) -> list[str]:
     ValueError
         A line is not UTF-8 (the message names it), or there is no text.
     """
-    read: list[str] = []
-    for text in texts:
-        if text != "-":
-            read.append(text)
-            continue
-        read += read_lines("-")
+    read = [line for text in texts for line in (read_lines("-") if text == "-" else [text])]
     if not read:
         raise ValueError("the standard input does not hold a text; write one text per line to it.")
     return read
@@ -69,30 +65,20 @@ def read_lines(path: str) -> list[str]:
     ValueError, OSError
         A line is not UTF-8 (the message names it), or the file cannot be read.
     """
-    if path == "-":
-        if sys.stdin is None:
-            raise ValueError("the standard input is closed.")
-        name, data = "standard input", sys.stdin.buffer.read()
-    else:
-        name = path
+    if path == "-" and sys.stdin is None:
+        raise ValueError("the standard input is closed.")
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        raise OSError(f"{printable(path)} cannot be read: {os_reason(error)}.") from error
+    lines: list[str] = []
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else (), 1):
         try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
-            reason = os_reason(error) if isinstance(error, OSError) else error
-            raise OSError(f"{printable(path)} cannot be read: {reason}.") from error
-    lines = data.split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    read: list[str] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            read.append(line.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8"))
+            lines.append(line.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8"))
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}, line {number}, is not UTF-8: byte 0x{line[error.start]:02x} at {error.start}."
-            ) from None
-    return read
+            name, byte = "standard input" if path == "-" else path, line[error.start]
+            raise ValueError(f"{name}, line {number}, is not UTF-8: byte 0x{byte:02x} at {error.start}.") from None
+    return lines
 
 
 def check_file(path: str, suffix: str) -> None:
@@ -105,7 +91,7 @@ def check_file(path: str, suffix: str) -> None:
     ValueError, OSError
         As in `check_output`.
     """
-    if path not in _STANDARD_OUTPUT and not _is_stream(path):
+    if not _is_stream(path):
         check_output(path, (suffix,))
 
 
@@ -119,28 +105,29 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
     OSError
         The file cannot be written. `path` is then as it was before.
     """
-    printed = path in _STANDARD_OUTPUT
-    if printed or _is_stream(path):
-        whole = io.BytesIO()  # the formats need a file that can be rewound
-        write(whole)
-        try:
-            with open(sys.stdout.fileno() if printed else path, "wb", closefd=not printed) as file:
-                file.write(whole.getbuffer())
-        except OSError as error:
-            raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
+    if not _is_stream(path):
+        write_whole(path, write)
         return
-    write_whole(path, write)
+    whole = io.BytesIO()  # the formats need a file that can be rewound
+    write(whole)
+    printed = path in _STANDARD_OUTPUT
+    try:
+        with open(sys.stdout.fileno() if printed else path, "wb", closefd=not printed) as file:
+            file.write(whole.getbuffer())
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
 
 
 def _is_stream(path: str) -> bool:
-    """Return whether a path is that of a pipe or a device."""
+    """Return whether a path is that of the standard output, of a pipe or a device."""
+    if path in _STANDARD_OUTPUT:
+        return True
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def report_written(path: str, what: str) -> None:
     """Print what was written; print it on the standard error if the standard output has the file itself."""
-    elsewhere = path in _STANDARD_OUTPUT
-    print(f"{path}: {what}", file=sys.stderr if elsewhere else sys.stdout)
+    print(f"{path}: {what}", file=sys.stderr if path in _STANDARD_OUTPUT else sys.stdout)
 
 
 def print_json(**values: Any) -> None:
@@ -157,10 +144,9 @@ def _plain(value: Any) -> Any:
 
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-_WIDTH = 20
 
 
-def bar(part: float, width: int = _WIDTH) -> str:
+def bar(part: float, width: int = 20) -> str:
     """Return a bar of `width` characters for a number from 0 to 1; ``#`` if the output cannot show blocks."""
     eighths = round(min(max(part, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
@@ -172,6 +158,11 @@ def bar(part: float, width: int = _WIDTH) -> str:
     return blocks.ljust(width)
 
 
+def without_controls(text: str) -> str:
+    """Replace each control character and line end in a text by a space."""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
 def one_line(text: str) -> str:
     """Replace each run of white space, and each control character, in a text by one space."""
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    return " ".join(without_controls(text).split())

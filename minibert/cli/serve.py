@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.options import add_compute_type, add_shared_weights, add_verb, natural
+from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, add_verb, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 from minibert.serving.settings import ApiKeys, Settings, Truncation
@@ -59,6 +59,8 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
         of the machine can see the arguments of a program: better use MINIBERT_SERVE_API_KEY or a file
     --api-key-file FILE: a file with a key per line, which is read again at SIGHUP
     --json-logs: log a JSON object per request, without its texts
+    {COMPUTE_TYPE}
+    {SHARED_WEIGHTS}
     """
 
 
@@ -67,8 +69,6 @@ def add_verbs(verbs: Any) -> None:
     types: dict[str, Any] = {"port": natural, "api_key": _several}
     types |= {name.replace("-", "_"): float for name in re.findall(r"--([\w-]+) SECONDS", _HELP)}
     serve = add_verb(verbs, _serve, _HELP, **{name: {"type": kind} for name, kind in types.items()})
-    add_compute_type(serve)
-    add_shared_weights(serve)
     parse = serve.parse_known_args
 
     def with_variables(args: Sequence[str] | None = None, namespace: Any = None) -> Any:

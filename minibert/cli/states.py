@@ -1,41 +1,43 @@
-"""``minibert tokens``, ``words`` and ``hidden``: tokens and hidden states."""
+"""``minibert tokens``, ``words``, ``hidden``, ``inspect``, ``explain``: tokens, hidden states, what is between them."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import shutil
 import warnings
 from itertools import accumulate, combinations
+from pathlib import PurePath
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+import minibert
 from minibert._utils.files import check_output
-from minibert.cli.options import (
-    LAYER_POOLING,
-    LAYERS,
-    TEXTS,
-    TRUNCATE,
-    add_model_options,
-    add_verb,
-    load_bert,
-    load_tokenizer,
-)
-from minibert.cli.output import check_file, print_json, read_texts, report_written, write_file
+from minibert._utils.validation import counted
+from minibert.cli import options, output
+from minibert.cli.options import LAYERS, TEXTS, TRUNCATE, add_model_options, add_verb
 from minibert.vectors.layers import SUBWORD_POOLING
 
 if TYPE_CHECKING:
+    from minibert._utils.validation import FloatArray
+    from minibert.sentence.sentence_transformers import SentenceTransformer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
+    from minibert.trace.page.steps import VectorStep
+    from minibert.trace.trace import Trace
     from minibert.vectors.token_vectors import TokenVectors
 
 
 _FORMAT = 1  # of the .npz file of `hidden`
 _PICTURES = (".png", ".svg", ".pdf")
 _PLOT = "--plot FILE: draw a .png, .svg or .pdf"
+_TITLE = 60  # characters of the text in the title of its page
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the three verbs to the command line."""
+    """Add the five verbs to the command line."""
     text = f"""tokens: list the tokens of texts
         List the tokens of each text.
         {TEXTS}
@@ -50,7 +52,7 @@ def add_verbs(verbs: Any) -> None:
         {TEXTS}
         --most N = 5: occurrences to compare
         {LAYERS}; default: all are shown, the last four are combined
-        {LAYER_POOLING} = sum: how several layers are combined
+        {options.LAYER_POOLING} = sum: how several layers are combined
         --subwords {"|".join(SUBWORD_POOLING)} = mean: how the vectors of a word's tokens are combined
         {TRUNCATE}
         {_PLOT}: the cosines of all occurrences, a matrix for each layer
@@ -70,6 +72,31 @@ def add_verbs(verbs: Any) -> None:
         """
     add_model_options(add_verb(verbs, _hidden, text, output={"required": True}))
 
+    text = """inspect: write a page that shows what the model does with a text
+        Run the model on a text, and write one HTML file that shows it: all heads, their attention, each layer step by
+        step. The file needs no network.
+        TEXT: the text
+        --pair TEXT: a second text, and how the cosine of the two comes about
+        -o, --output FILE.html: the file to write
+        --layers LAYERS: layers of the page, with commas between (default: all)
+        --heads HEADS: attention heads of the page (default: all)
+        --max-bytes N = 5000000: refuse to write a larger page
+        """
+    add_model_options(add_verb(verbs, _inspect, text, output={"required": True}))
+
+    text = """explain: print the forward pass step by step, with numbers to compute again
+        Run the model on a text, and print each step for one token: the formula, the shape, the line of code, what goes
+        in and what comes out. Each printed result can be computed again from the printed numbers.
+        TEXT: the text
+        --token I: the token, counted from 0, or the first that is this word (default: the first of the text)
+        """
+    explain = add_verb(verbs, _explain, text, token={"type": _token})
+    which = explain.add_mutually_exclusive_group()
+    options.add_options(
+        which, "--layer L: the layer (default: 0)\n--all: all layers", layer={"dest": "layers", "type": int}
+    )
+    add_model_options(explain)
+
 
 def _check_plot(arguments: argparse.Namespace) -> None:
     """Raise before anything is computed if the picture cannot be drawn or written."""
@@ -81,8 +108,10 @@ def _check_plot(arguments: argparse.Namespace) -> None:
 
 
 def _tokens(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.texts)
-    for number, (text, encoding) in enumerate(zip(texts, load_tokenizer(arguments).encodings(texts), strict=True)):
+    texts = output.read_texts(arguments.texts)
+    for number, (text, encoding) in enumerate(
+        zip(texts, options.load_tokenizer(arguments).encodings(texts), strict=True)
+    ):
         columns = {
             "token": encoding.tokens,
             "id": encoding.ids.tolist(),
@@ -95,7 +124,7 @@ def _tokens(arguments: argparse.Namespace) -> None:
             dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
         ]
         if arguments.json:
-            print_json(text=text, tokens=rows)
+            output.print_json(text=text, tokens=rows)
             continue
         if len(texts) > 1:
             print(f"{'' if number == 0 else chr(10)}text {number}: {text}")
@@ -107,11 +136,9 @@ def _tokens(arguments: argparse.Namespace) -> None:
 
 
 def _hidden(arguments: argparse.Namespace) -> None:
-    import numpy as np
-
-    check_file(arguments.output, ".npz")
+    output.check_file(arguments.output, ".npz")
     _check_plot(arguments)
-    texts = _embed(arguments, load_tokenizer(arguments))
+    texts = _embed(arguments, options.load_tokenizer(arguments))
     arrays: dict[str, Any] = {
         "format": np.array(_FORMAT),
         "hidden_states": np.moveaxis(np.concatenate([text.vectors for text in texts]), 1, 0),
@@ -122,9 +149,9 @@ def _hidden(arguments: argparse.Namespace) -> None:
         "offsets": np.concatenate([text.offsets for text in texts]),
         "texts": np.array([text.text for text in texts]),
     }
-    write_file(arguments.output, lambda file: np.savez(file, **arrays))
+    output.write_file(arguments.output, lambda file: np.savez(file, **arrays))
     shapes = [f"{name} {array.shape}" for name, array in arrays.items() if array.ndim]
-    report_written(arguments.output, ", ".join(shapes))
+    output.report_written(arguments.output, ", ".join(shapes))
     if arguments.plot:
         from minibert.vectors.plot import plot_hidden_values, plot_layers_pca
 
@@ -137,12 +164,13 @@ def _hidden(arguments: argparse.Namespace) -> None:
 
 
 def _words(arguments: argparse.Namespace) -> None:
+    from minibert.vectors.layers import combine_layers
     from minibert.vectors.token_vectors import word_occurrences
 
     if not arguments.word.strip():
         raise ValueError("WORD is empty; give the word to look for.")
     _check_plot(arguments)
-    tokenizer = load_tokenizer(arguments)
+    tokenizer = options.load_tokenizer(arguments)
     texts = _embed(arguments, tokenizer)
     _print_tokens(texts)
     layers = texts[0].layers
@@ -168,7 +196,11 @@ def _words(arguments: argparse.Namespace) -> None:
     pooled = layers if arguments.layers is not None else layers[1:][-4:]
     best = rows[-1][0]
     if len(pooled) > 1:
-        alike = [_pool_layers(text, pooled, arguments.layer_pooling) for text in texts]
+        alike = []
+        for text in texts:
+            separate = [text.vectors[:, layers.index(layer)] for layer in pooled]
+            joined = combine_layers(separate, arguments.layer_pooling)
+            alike.append(dataclasses.replace(text, vectors=joined, layers=pooled))
         cosines = word_occurrences(arguments.word, alike, tokenizer, subwords=arguments.subwords).similarities()
         last = arguments.layers is None
         which = f"last {len(pooled)}" if last else ", ".join(map(str, pooled))
@@ -194,14 +226,6 @@ def _state(index: int) -> str:
     return f"state {index}"
 
 
-def _pool_layers(text: TokenVectors, layers: tuple[int, ...], how: str) -> TokenVectors:
-    """Combine some of the layers that were kept separate."""
-    from minibert.vectors.layers import combine_layers
-
-    vectors = combine_layers([text.vectors[:, text.layers.index(layer)] for layer in layers], how)
-    return dataclasses.replace(text, vectors=vectors, layers=layers)
-
-
 def _print_tokens(texts: list[TokenVectors]) -> None:
     """Print the tokens with their ids and indices in the packed batch, in columns that fill the terminal."""
     tokens = [token for text in texts for token in text.tokens]
@@ -222,8 +246,8 @@ def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[Toke
     """Compute the requested hidden states of every text, without combining them."""
     from minibert.vectors.token_vectors import embed_tokens
 
-    texts = read_texts(arguments.texts)
-    model = load_bert(arguments)
+    texts = output.read_texts(arguments.texts)
+    model = options.load_bert(arguments)
     layers = range(model.config.num_hidden_layers + 1) if arguments.layers is None else arguments.layers
     return embed_tokens(
         model, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation=arguments.truncation
@@ -233,5 +257,104 @@ def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[Toke
 def _save_picture(figure: Any, path: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # matplotlib draws boxes for characters that its font lacks
-        write_file(path, lambda file: figure.savefig(file, format=check_output(path, _PICTURES)[1:]))
-    report_written(path, "picture")
+        output.write_file(path, lambda file: figure.savefig(file, format=check_output(path, _PICTURES)[1:]))
+    output.report_written(path, "picture")
+
+
+# --- inside the model -------------------------------------------------------------------------------------------------
+
+
+def _token(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
+
+
+def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[Any, Any]:
+    """Load the encoder and the tokenizer; with `masked_lm` the encoder with that head, if the checkpoint has it."""
+    from minibert.models.bert import BertModel
+    from minibert.models.heads import BertForMaskedLM
+    from minibert.models.loading import find_heads
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+    files = options.locate_model(arguments)
+    wanted: Any = BertForMaskedLM if masked_lm and "BertForMaskedLM" in find_heads(files) else BertModel
+    model = wanted.from_files(files, **options.loading(arguments))
+    return model, BertTokenizer.from_files(files)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    output.check_file(arguments.output, ".html")
+    from minibert.inside.explain import trace_texts
+    from minibert.inside.representations import page_guesses
+    from minibert.models.heads import BertForMaskedLM
+    from minibert.trace.page.document import page
+
+    model, tokenizer = _load(arguments, masked_lm=True)
+    sentences = _sentences(arguments)
+    texts = [arguments.text] if arguments.pair is None else [arguments.text, arguments.pair]
+    trace, _ = trace_texts(model, tokenizer, texts)
+    html = page(
+        trace,
+        title=f"{PurePath(arguments.model).name or arguments.model}: {_beginning(arguments.text)}",
+        note=f"minibert {minibert.__version__}" + (f", revision {arguments.revision}" if arguments.revision else ""),
+        layers=arguments.layers,
+        heads=arguments.heads,
+        max_bytes=arguments.max_bytes,
+        parts=None if arguments.pair is None else _parts(arguments, sentences, trace),
+        vector=[] if sentences is None else _vector(sentences, texts, trace),
+        guesses=page_guesses(model, trace, tokenizer) if isinstance(model, BertForMaskedLM) else None,
+    ).encode("utf-8")
+
+    output.write_file(arguments.output, lambda file: file.write(html))
+    tokens = sum(map(len, trace.tokens or []))
+    output.report_written(arguments.output, f"a page of {len(html) / 1e6:.2f} MB, {counted(tokens, 'token')}")
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _TITLE else text[: _TITLE - 3].rstrip() + "..."
+
+
+def _sentences(arguments: argparse.Namespace) -> SentenceTransformer | None:
+    """Load the model with the modules that make the vector of a text; None if its files do not say how it is made."""
+    from minibert.sentence.modules import list_modules, loader_of
+
+    listed = list_modules(options.locate_model(arguments))
+    return options.load_encoder("SentenceTransformer", arguments) if listed and loader_of(listed) is None else None
+
+
+def _vector(model: SentenceTransformer, texts: list[str], trace: Trace) -> list[VectorStep]:
+    """Return the steps to the vector of each text, or report why there are none."""
+    from minibert.inside.sentences import vector_steps
+
+    found = vector_steps(model, texts)
+    if found.tokens == trace.tokens:
+        return found.steps
+    output.report_problem(
+        "the page does not show how the vector comes about, because sentence vectors take other tokens"
+    )
+    return []
+
+
+def _parts(arguments: argparse.Namespace, sentences: SentenceTransformer | None, trace: Trace) -> FloatArray | None:
+    """Return the parts of the cosine of the two texts, or report why there are none."""
+    from minibert.inside.sentences import explain_similarity
+
+    model = options.load_encoder("SentenceTransformer", arguments) if sentences is None else sentences
+    try:
+        found = explain_similarity(model, arguments.text, arguments.pair)
+    except ValueError as error:
+        output.report_problem(f"the page does not show how the cosine comes about: {error}")
+        return None
+    if [found.tokens_a, found.tokens_b] != trace.tokens:
+        output.report_problem(
+            "the page does not show how the cosine comes about, because sentence vectors take fewer tokens"
+        )
+        return None
+    return found.parts
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    from minibert.inside.explain import explain
+
+    model, tokenizer = _load(arguments)
+    layers = list(range(model.config.num_hidden_layers)) if arguments.all else arguments.layers or 0
+    print(explain(model, tokenizer, arguments.text, token=arguments.token, layers=layers))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
-from minibert.cli.options import TEXTS, TRUNCATE, add_model_options, add_verb, loading
-from minibert.cli.output import bar, one_line, print_json, read_texts
+from minibert.cli.options import TEXTS, TRUNCATE, add_model_options, add_verb, chosen, loading
+from minibert.cli.output import bar, one_line, print_json, read_texts, without_controls
 
-# Texts that are computed together. They are given as an iterator: then each text has one answer, where a list of one
-# text would have the answer alone.
-_BATCH_SIZE = 32
+_BATCH_SIZE = 32  # texts that are computed together
 
 _JSON = '--json: JSON lines: {"text": ..., "answers": [...]} for each text'
 
@@ -58,84 +57,83 @@ def add_verbs(verbs: Any) -> None:
         add_model_options(parser, needs_head=True)
 
 
-def _load(arguments: argparse.Namespace, task: str, *names: str) -> Any:
-    """Load the model with its task; `names` are options that are arguments of the task."""
+def _run(
+    arguments: argparse.Namespace,
+    task: str,
+    options: str,
+    show: Callable[[str, Any], object],
+    of_text: Callable[[str], Any] = str,
+) -> None:
+    """Load the model with its task, and print the answers of each text as JSON or with `show`.
+
+    `options` are names of options that are arguments of the task; `of_text` makes its input from a text.
+    """
     from minibert.tasks.pipelines import pipeline
 
-    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
-    return pipeline(task, arguments.model, **loading(arguments), **given)
+    texts = read_texts(arguments.texts)
+    given = {name: value for name, value in chosen(arguments, options.split()).items() if value is not None}
+    find = pipeline(task, arguments.model, **loading(arguments), **given)
+    # An iterator, because of a list of one text some tasks give the answer alone.
+    for text, answers in zip(texts, find(map(of_text, texts), batch_size=_BATCH_SIZE), strict=True):
+        if arguments.json:
+            print_json(text=text, answers=answers if isinstance(answers, list) else [answers])
+        else:
+            show(text, answers)
 
 
-def _row(score: float, what: str, *, of: float = 1.0) -> str:
-    """Return a line with a score, its bar (the part of `of`), and a word."""
-    return f"{score:8.3f}  {bar(score / of if of else 0.0)}  {what}".rstrip()
+def _row(score: float, what: str, *, of: float = 1.0) -> None:
+    """Print a score, its bar (the part of `of`), and a word."""
+    print(f"{score:8.3f}  {bar(score / of if of else 0.0)}  {what}".rstrip())
 
 
 def _fill_mask(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.texts)
-    fill = _load(arguments, "fill-mask", "top_k", "targets", "truncation")
-    for text, answers in zip(texts, fill(iter(texts), batch_size=_BATCH_SIZE), strict=True):
-        if arguments.json:
-            print_json(text=text, answers=answers)
-            continue
+    def show(text: str, answers: Any) -> None:
         print(one_line(text))
         gaps = [answers] if isinstance(answers[0], dict) else answers
         for number, words in enumerate(gaps, 1):
             if len(gaps) > 1:
                 print(f"  [MASK] {number}")
             for word in words:
-                print(_row(word["score"], one_line(word["token_str"])))
+                _row(word["score"], one_line(word["token_str"]))
+
+    _run(arguments, "fill-mask", "top_k targets truncation", show)
 
 
 def _classify(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.texts)
-    inputs: list[Any] = texts
-    if arguments.text_pair is not None:
-        inputs = [{"text": text, "text_pair": arguments.text_pair} for text in texts]
-    classify = _load(arguments, "text-classification", "top_k", "function_to_apply", "truncation")
-    for text, labels in zip(texts, classify(iter(inputs), batch_size=_BATCH_SIZE), strict=True):
-        if arguments.json:
-            print_json(text=text, answers=labels)
-            continue
+    def show(text: str, labels: Any) -> None:
         print(one_line(text))
         most = max(1.0, *(abs(label["score"]) for label in labels))  # logits can be above 1
         for label in labels:
-            print(_row(label["score"], one_line(label["label"]), of=most))
+            _row(label["score"], one_line(label["label"]), of=most)
+
+    def of_text(text: str) -> Any:
+        return text if arguments.text_pair is None else {"text": text, "text_pair": arguments.text_pair}
+
+    _run(arguments, "text-classification", "top_k function_to_apply truncation", show, of_text)
 
 
 def _ner(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.texts)
-    find = _load(arguments, "token-classification", "aggregation_strategy", "stride", "truncation")
-    for text, entities in zip(texts, find(iter(texts), batch_size=_BATCH_SIZE), strict=True):
-        if arguments.json:
-            print_json(text=text, answers=entities)
-            continue
+    def show(text: str, entities: Any) -> None:
         marked, end = "", 0
         for entity in sorted(entities, key=lambda entity: entity["start"]):
             label = entity.get("entity_group", entity.get("entity"))
             before, name = text[end : entity["start"]], text[entity["start"] : entity["end"]]
-            marked += f"{_shown(before)}[{_shown(name)} {label}]"
-            end = entity["end"]
-        print((marked + _shown(text[end:])).strip())
+            marked, end = f"{marked}{before}[{name} {label}]", entity["end"]
+        print(without_controls(marked + text[end:]).strip())
+
+    _run(arguments, "token-classification", "aggregation_strategy stride truncation", show)
 
 
 def _answer(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.texts)
-    find = _load(arguments, "question-answering", "top_k", "handle_impossible_answer")
-    for text in texts:
-        found = find(question=arguments.question, context=text)
-        answers = found if isinstance(found, list) else [found]
-        if arguments.json:
-            print_json(text=text, answers=answers)
-            continue
-        for answer in answers:
-            print(_row(answer["score"], one_line(answer["answer"]) or "(no answer)"))
+    def show(text: str, answers: Any) -> None:
+        for answer in answers if isinstance(answers, list) else [answers]:
+            _row(answer["score"], one_line(answer["answer"]) or "(no answer)")
             start, end = answer["start"], answer["end"]
             around = text[max(0, start - 40) : start], text[end : end + 40]
             if end > start:
                 print(" " * 32 + one_line(f"{around[0]}[{answer['answer']}]{around[1]}"))
 
+    def of_text(text: str) -> Any:
+        return {"question": arguments.question, "context": text}
 
-def _shown(text: str) -> str:
-    """Return a part of a text with control characters and line ends as spaces."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    _run(arguments, "question-answering", "top_k handle_impossible_answer", show, of_text)

@@ -7,39 +7,22 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from minibert._utils.files import check_output
+from minibert.cli import options, output
 from minibert.cli.corpus import has_files, inputs, run_over_files
-from minibert.cli.options import (
-    BATCH_SIZE,
-    LAYER_POOLING,
-    LAYERS,
-    OPTIONAL_TEXTS,
-    STRIDE,
-    TEXTS,
-    add_model_options,
-    add_options,
-    add_prompt,
-    add_verb,
-    load_encoder,
-    loading,
-)
-from minibert.cli.output import (
-    bar,
-    check_file,
-    one_line,
-    print_json,
-    read_lines,
-    read_texts,
-    report_problem,
-    report_written,
-    write_file,
-)
+from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
 from minibert.tokenizer.windows import TRUNCATION, WITHOUT_WINDOWS
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
 if TYPE_CHECKING:
     from minibert.corpus.embed import Workers
-    from minibert.sentence.sentence_transformers import SentenceTransformer
+
+
+# The options of `sparse` and `rerank` that are arguments of their encoders.
+_OF_LINES = ("truncation", "prompt_name", "prompt", "batch_size", "stride", "max_active_dims")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -49,7 +32,7 @@ def add_verbs(verbs: Any) -> None:
         from files, in bounded memory. Its manifest <output>.manifest.json is written beside the output, and --resume
         continues an interrupted run. With -o FOLDER/ the output is a folder of Parquet files, which can be read while
         the run goes on.
-        {OPTIONAL_TEXTS}
+        {options.OPTIONAL_TEXTS}
         -o, --output FILE|FOLDER/: save an array (texts, dimension), an .npy file, instead of printing; with --input the
             suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in /
             or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty
@@ -64,17 +47,17 @@ def add_verbs(verbs: Any) -> None:
         """
     dest = {"dest": "normalize_embeddings"}
     embed = add_verb(verbs, _embed, text, on={"metavar": "ray[:ADDRESS]"}, normalize=dest)
-    add_prompt(embed, "each text")
+    options.add_prompt(embed, "each text")
     _add_vector_options(embed)
 
     text = f"""sparse: turn texts into sparse vectors: a weight for each word that a SPLADE model finds
         Print the words of each text with their weights. With --input the vectors of all texts of files are written, in
         bounded memory; --resume continues an interrupted run.
-        {OPTIONAL_TEXTS}
+        {options.OPTIONAL_TEXTS}
         -k, --top-k K = 10: words to print
         --json: JSON lines with all words: {{"text": ..., "tokens": [...], "indices": [...], "values": [...]}}
         --max-active-dims N: keep only the N largest weights of each text
-        {STRIDE}
+        {options.STRIDE}
         """
     _add_lines_options(add_verb(verbs, _sparse, text), TRUNCATION)
 
@@ -97,7 +80,7 @@ def add_verbs(verbs: Any) -> None:
         Print the texts with their scores for the query, best first. With --input the scores of all texts of files are
         written, in the order of the files, in bounded memory; --resume continues an interrupted run.
         QUERY: the query
-        {OPTIONAL_TEXTS}
+        {options.OPTIONAL_TEXTS}
         -k, --top-k K: texts to print (default: all)
         --json: JSON lines: {{"score": ..., "index": ..., "text": ...}}
         """
@@ -109,16 +92,17 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     text = f"""
         --pooling MODE: replaces the model's pooling: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens,
             first_last, pooler, or several separated by commas, whose vectors are concatenated
-        {LAYERS}; default: -1
-        {LAYER_POOLING} = concat: how several layers are combined
+        {options.LAYERS}; default: -1
+        {options.LAYER_POOLING} = concat: how several layers are combined
         --truncation {"|".join(TRUNCATION)} = warn: if a text is too long: cut it and warn, refuse it, average its
             windows, or cut it silently
-        {STRIDE}
+        {options.STRIDE}
         --truncate-dim N: keep only the first N features
-        {BATCH_SIZE}
+        {options.BATCH_SIZE}
         --builtin-prompts: use the prompts of the model's card, if its files do not store any
         """
-    add_options(parser, text, pooling={"type": lambda text: text.split(",")})
+    prompts = {"action": "store_const", "const": "builtin", "dest": "prompts"}
+    options.add_options(parser, text, pooling={"type": lambda text: text.split(",")}, builtin_prompts=prompts)
     add_model_options(parser)
 
 
@@ -128,39 +112,21 @@ def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str
         {inputs()}
         -o, --output FILE: with --input: the .jsonl file to write
         --truncation {"|".join(truncation)} = warn: if a text is too long
-        {BATCH_SIZE}
+        {options.BATCH_SIZE}
         """
-    add_options(parser, text)
-    add_prompt(parser, "each text, or before the query")
+    options.add_options(parser, text)
+    options.add_prompt(parser, "each text, or before the query")
     add_model_options(parser, needs_head=True)
 
 
-def _has_files_for_lines(arguments: argparse.Namespace) -> bool:
-    """Return whether files are given; raise a ValueError for options that contradict each other or a wrong output."""
-    from minibert._utils.files import check_output
-
-    if not has_files(arguments, "output"):
-        return False
-    if arguments.json:
-        raise ValueError("--json is for texts; the output of --input is JSON lines always.")
+def _texts_or_files(arguments: argparse.Namespace) -> list[str] | None:
+    """Return the texts, or None if files are given; raise for options that contradict each other or a wrong output."""
+    if not has_files(arguments, for_texts=("json", "top_k"), for_files=("output",)):
+        return output.read_texts(arguments.texts)
     if arguments.truncation == "error":
         raise ValueError("--truncation error does not work with --input; the report says how many texts were cut.")
     check_output(arguments.output, (".jsonl",))
-    return True
-
-
-def _chosen(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the values of some options, as keywords of an encoder."""
-    return {name: getattr(arguments, name) for name in ("truncation", "prompt_name", "prompt", "batch_size", *names)}
-
-
-def _load_sentences(arguments: argparse.Namespace) -> SentenceTransformer:
-    """Load the model of the verbs about sentence vectors."""
-    return load_encoder("SentenceTransformer", arguments, prompts=_prompts(arguments))
-
-
-def _prompts(arguments: argparse.Namespace) -> str | None:
-    return "builtin" if arguments.builtin_prompts else None
+    return None
 
 
 def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -169,35 +135,33 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
     if arguments.pooling in (["none"], ["NONE"]):
         raise ValueError("--pooling none does not give sentence vectors; minibert hidden saves the vectors of tokens.")
-    return {name: value for name, value in vars(arguments).items() if name in EncodeOptions.__dataclass_fields__}
+    return chosen(arguments, EncodeOptions.__dataclass_fields__)
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    import numpy as np
-
-    if has_files(arguments, "dtype", "on", "actors"):
+    if has_files(arguments, for_texts=("precision",), for_files=("dtype", "on", "actors")):
         _embed_files(arguments)
         return
     if arguments.output is not None:
-        check_file(arguments.output, ".npy")
-    texts = read_texts(arguments.texts)
-    vectors = _load_sentences(arguments).encode(texts, precision=arguments.precision, **_encode_options(arguments))
+        output.check_file(arguments.output, ".npy")
+    texts = output.read_texts(arguments.texts)
+    vectors = load_encoder("SentenceTransformer", arguments).encode(
+        texts, precision=arguments.precision, **_encode_options(arguments)
+    )
     if arguments.output is not None:
-        write_file(arguments.output, lambda file: np.save(file, vectors))
-        report_written(arguments.output, f"vectors {vectors.shape}")
+        output.write_file(arguments.output, lambda file: np.save(file, vectors))
+        output.report_written(arguments.output, f"vectors {vectors.shape}")
         return
     for text, vector in zip(texts, vectors, strict=True):
-        print_json(text=text, embedding=vector)
+        output.print_json(text=text, embedding=vector)
 
 
 def _embed_files(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
 
-    if arguments.precision != "float32":
-        raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
     output_suffix(arguments.output)  # raises before a model is loaded
     workers = _workers(arguments)
-    model = _load_sentences(arguments)  # before a cluster is asked for, which takes longer
+    model = load_encoder("SentenceTransformer", arguments)  # before a cluster is asked for, which takes longer
     with workers as entered:
         run_over_files(
             arguments,
@@ -225,44 +189,42 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
         arguments.model,
         address=address or None,
         actors=arguments.actors,
-        report=report_problem,
-        prompts=_prompts(arguments),
-        **loading(arguments),
+        report=output.report_problem,
+        prompts=arguments.prompts,
+        **options.loading(arguments),
     )
 
 
 def _sparse(arguments: argparse.Namespace) -> None:
-    options = _chosen(arguments, "stride", "max_active_dims")
-    if _has_files_for_lines(arguments):
+    texts, given = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
+    model = load_encoder("SparseEncoder", arguments)
+    if texts is None:
         from minibert.corpus.sparse_rerank import sparse_corpus
 
-        model = load_encoder("SparseEncoder", arguments)
-        run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **options)
+        run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **given)
         return
-    texts = read_texts(arguments.texts)
-    model = load_encoder("SparseEncoder", arguments)
-    for text, vector in zip(texts, model.encode(texts, **options), strict=True):
+    for text, vector in zip(texts, model.encode(texts, **given), strict=True):
         if arguments.json:
             indices = vector.indices.tolist()
             tokens = model.tokenizer.convert_ids_to_tokens(indices)
-            print_json(text=text, tokens=tokens, indices=indices, values=vector.data)
+            output.print_json(text=text, tokens=tokens, indices=indices, values=vector.data)
             continue
-        print(f"{one_line(text)}   ({vector.nnz} of {vector.shape[0]} words)")
+        print(f"{output.one_line(text)}   ({vector.nnz} of {vector.shape[0]} words)")
         words = model.decode(vector, top_k=arguments.top_k)
         most = max((weight for _, weight in words), default=1.0)
         for word, weight in words:
-            print(f"{weight:8.3f}  {bar(weight / most)}  {one_line(word)}".rstrip())
+            print(f"{weight:8.3f}  {output.bar(weight / most)}  {output.one_line(word)}".rstrip())
 
 
 def _similarity(arguments: argparse.Namespace) -> None:
-    texts = read_texts(arguments.texts)
+    texts = output.read_texts(arguments.texts)
     if len(texts) < 2:
         raise ValueError("similarity compares texts with each other; give at least two.")
-    model = _load_sentences(arguments)
+    model = load_encoder("SentenceTransformer", arguments)
     vectors = model.encode(texts, **_encode_options(arguments))
     scores = model.similarity(vectors, vectors)
     if arguments.json:
-        print_json(texts=texts, scores=scores)
+        output.print_json(texts=texts, scores=scores)
         return
     width = max(8, len(str(len(texts))) + 2, *(len(f"{score:.3f}") + 2 for score in (scores.min(), scores.max())))
     print(" " * 4 + "".join(f"{number:{width}}" for number in range(len(texts))))
@@ -273,41 +235,37 @@ def _similarity(arguments: argparse.Namespace) -> None:
 def _search(arguments: argparse.Namespace) -> None:
     from minibert.vectors.search import semantic_search
 
-    lines = [(number, line) for number, line in enumerate(read_lines(arguments.file), 1) if line.strip()]
+    lines = [(number, line) for number, line in enumerate(output.read_lines(arguments.file), 1) if line.strip()]
     if not lines:
         raise ValueError(f"{arguments.file} does not hold a text to search in; give a file with one text per line.")
-    model, options = _load_sentences(arguments), _encode_options(arguments)
-    corpus = model.encode_document([line for _, line in lines], **options)
-    query = model.encode_query(arguments.query, **options)
+    model, given = load_encoder("SentenceTransformer", arguments), _encode_options(arguments)
+    corpus = model.encode_document([line for _, line in lines], **given)
+    query = model.encode_query(arguments.query, **given)
     score_function = SIMILARITY_FUNCTIONS[model.similarity_fn_name][0]
     for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
         number, line = lines[int(hit["corpus_id"])]
         if arguments.json:
-            print_json(score=round(hit["score"], 6), line=number, text=line)
+            output.print_json(score=round(hit["score"], 6), line=number, text=line)
         else:
             print(f"{hit['score']:8.3f}  {number:>6}  {line}")
 
 
 def _rerank(arguments: argparse.Namespace) -> None:
-    if _has_files_for_lines(arguments):
+    texts, given = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
+    model = load_encoder("CrossEncoder", arguments)
+    if texts is None:
         from minibert.corpus.sparse_rerank import rerank_corpus
 
-        if arguments.top_k is not None:
-            raise ValueError("--top-k does not work with --input; sort the scores of the output.")
-        model = load_encoder("CrossEncoder", arguments)
-        run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **_chosen(arguments))
+        run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **given)
         return
-    import numpy as np
-
-    texts = read_texts(arguments.texts)
-    model = load_encoder("CrossEncoder", arguments)
-    found = model.rank(arguments.query, texts, top_k=arguments.top_k, **_chosen(arguments))
+    found = model.rank(arguments.query, texts, top_k=arguments.top_k, **given)
     scores = [float(str(np.float32(hit["score"]))) for hit in found]
     # A score of a model without sigmoid can be any number: the bars then go from the least to the greatest one.
     least, most = min([0.0, *scores]), max([1.0, *scores])
     for hit, score in zip(found, scores, strict=True):
         index, text = hit["corpus_id"], texts[hit["corpus_id"]]
         if arguments.json:
-            print_json(score=score, index=index, text=text)
-        else:
-            print(f"{score:8.3f}  {bar((score - least) / (most - least))}  {index:>4}  {one_line(text)}".rstrip())
+            output.print_json(score=score, index=index, text=text)
+            continue
+        bar = output.bar((score - least) / (most - least))
+        print(f"{score:8.3f}  {bar}  {index:>4}  {output.one_line(text)}".rstrip())
