@@ -395,7 +395,7 @@ def choose_class(files: ModelFiles) -> type[Model]:
         if name in found or (name == "BertModel" and not found):
             return _class_of(name)
     chosen = found[0] if found else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
-    certain = not names and all(name == chosen or _is_part(name, chosen) for name in found)
+    certain = not names and all(name == chosen or is_part(name, chosen) for name in found)
     if any(name in HEADS for name in names) or (found and not certain):
         says = f"names {names[0][:60]!a}" if names else "names no class"
         warn_caller(
@@ -405,7 +405,7 @@ def choose_class(files: ModelFiles) -> type[Model]:
     return _class_of(chosen)
 
 
-def _is_part(name: str, whole: str) -> bool:
+def is_part(name: str, whole: str) -> bool:
     """Return whether a class has some of the modules of another one, and no other modules."""
     return set(HEADS[name].rows) < set(HEADS[whole].rows)
 

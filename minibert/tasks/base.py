@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,62 +34,54 @@ _RULES: dict[Any, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Limit:
-    """The largest number of tokens of a text, special tokens included, and what happens to a longer text.
+    """The largest number of tokens of a text, special tokens included, and what happens to a longer text in a call.
 
     Parameters
     ----------
     max_length : int
     rule : {"warn", "error", "silent"}
-        Cut the text and warn, raise, or cut it because the caller asked for that.
+        Cut the text and warn, for the first such text of a call; raise; or cut it because the caller asked for that.
     strategy : {"longest_first", "only_first", "only_second"}
         Which text of a pair is cut.
+    remedy : str
+        A sentence on what else can be done.
     """
 
     max_length: int
     rule: str
     strategy: str
+    remedy: str = ""
+    warned: bool = False
 
-    def check(self, encoding: Encoding, index: int, cut: CutWarning) -> None:
+    def exceeded(self, found: str) -> None:
+        """Raise an error or warn, as the rule says, because of what was found."""
+        if self.rule == "error":
+            raise ValueError(f"{found}. Shorten it, or cut it: truncation='warn' or True.")
+        if self.rule == "warn" and not self.warned:
+            self.warned = True
+            warn_caller(
+                f"{found}, and was cut; other texts of this call may have been cut too. truncation='error' refuses "
+                f"such texts, truncation=True cuts them without a warning.{self.remedy}"
+            )
+
+    def check(self, encoding: Encoding, index: int) -> None:
         """Raise an error or warn if tokens of a text were cut off; raise an error for a text without tokens."""
         if len(encoding) == 0:
             raise ValueError(f"inputs[{index}] has no tokens, so there is nothing to compute. Leave it out.")
-        if encoding.n_truncated and self.rule != "silent":
-            found = f"inputs[{index}] has {len(encoding) + encoding.n_truncated} tokens, the limit is {self.max_length}"
-            if self.rule == "error":
-                raise ValueError(f"{found}. Shorten it, or cut it: truncation='warn' or True.")
-            cut.warn(found)
+        if encoding.n_truncated:
+            tokens = len(encoding) + encoding.n_truncated
+            self.exceeded(f"inputs[{index}] has {tokens} tokens, the limit is {self.max_length}")
 
     def encode(
-        self,
-        tokenizer: BertTokenizer,
-        inputs: Sequence[tuple[str, str | None]],
-        indices: Sequence[int],
-        cut: CutWarning,
+        self, tokenizer: BertTokenizer, inputs: Sequence[tuple[str, str | None]], indices: Sequence[int]
     ) -> list[Encoding]:
         """Tokenize texts and pairs, which may be mixed, and cut them to the limit; `indices` are for messages."""
         encodings = encode_pairs(tokenizer, inputs, indices, self.max_length, strategy=self.strategy)
         for index, encoding in zip(indices, encodings, strict=True):
-            self.check(encoding, index, cut)
+            self.check(encoding, index)
         return encodings
-
-
-class CutWarning:
-    """The warning about texts that were cut; each call of a pipeline gives it once, for the first such text."""
-
-    def __init__(self, remedy: str = "") -> None:
-        self._given = False
-        self._remedy = remedy
-
-    def warn(self, found: str) -> None:
-        """Warn unless this call has already warned."""
-        if not self._given:
-            self._given = True
-            warn_caller(
-                f"{found}, and was cut; other texts of this call may have been cut too. truncation='error' refuses "
-                f"such texts, truncation=True cuts them without a warning.{self._remedy}"
-            )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -113,6 +105,9 @@ class TextOptions:
 
     # A field that holds these options in a mapping, as transformers takes them.
     mapping: ClassVar[str] = ""
+    # Which text of a pair is cut unless `truncation` says it, and the remedy of `Limit`.
+    strategy: ClassVar[str] = "longest_first"
+    remedy: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if self.mapping and getattr(self, self.mapping) is not None:
@@ -137,19 +132,14 @@ class TextOptions:
                 raise ValueError(f"{key} is given twice: as {key}=, and in {self.mapping}. Give it once.")
             setattr(self, key, value)
 
-    def limit(self, config: BertConfig, tokenizer: BertTokenizer, *, strategy: str = "longest_first") -> Limit:
-        """Return the limit for a model, with the truncation `strategy` unless `truncation` names another."""
+    def limit(self, config: BertConfig, tokenizer: BertTokenizer) -> Limit:
+        """Return the limit for a model."""
         most, length = config.max_position_embeddings, self.max_length
         if length is not None and length > most:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
-        if isinstance(self.truncation, str) and self.truncation in STRATEGIES:
-            strategy = self.truncation
-        return Limit(token_limit(config, tokenizer) if length is None else length, _RULES[self.truncation], strategy)
-
-
-def is_text(value: Any) -> bool:
-    """Return whether a value is one text."""
-    return isinstance(value, str)
+        strategy = self.truncation if self.truncation in STRATEGIES else self.strategy
+        length = token_limit(config, tokenizer) if length is None else length
+        return Limit(length, _RULES[self.truncation], str(strategy), self.remedy)
 
 
 class TaskPipeline:
@@ -168,7 +158,6 @@ class TaskPipeline:
 
     task: ClassVar[str]
     options: ClassVar[type[TextOptions]] = TextOptions
-    _cut_remedy: ClassVar[str] = ""
     _input_is: ClassVar[str] = "a str"
 
     def __init__(
@@ -195,12 +184,24 @@ class TaskPipeline:
     @property
     def compute_type(self) -> str:
         """The type of numbers that the encoder multiplies; see `BertModel.compute_type`."""
-        found: str = self.model.compute_type
-        return found
+        return str(self.model.compute_type)
 
-    def __call__(self, *inputs: Any, **arguments: Any) -> Any:
-        """Compute the answers; each task has its own arguments."""
-        raise NotImplementedError
+    def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
+        """Compute the answer for one input, a list of answers for a list, an iterator of answers for an iterable.
+
+        Parameters
+        ----------
+        inputs : an input, a list of inputs, or an iterable of inputs
+        batch_size : int, optional
+        **arguments
+            Those of the class `options`, instead of those of the pipeline.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument or an input is wrong.
+        """
+        return self._call(inputs, batch_size, arguments)[1]
 
     def predict(self, X: Any) -> Any:
         """Return ``self(X)``; the pipelines of scikit-learn call this."""
@@ -225,15 +226,18 @@ class TaskPipeline:
         """Compare the options with the model and the tokenizer."""
         options.limit(self.model.config, self.tokenizer)
 
+    def _is_one(self, value: Any, options: Any) -> bool:
+        """Return whether a value is one input, and not several."""
+        return isinstance(value, str)
+
     def _check_input(self, value: Any, name: str, options: Any) -> Any:
         """Return an input in the form that the next methods take, or raise."""
         return check_text(value, name)
 
-    def _tokenize(self, inputs: list[Any], first: int, options: Any, cut: CutWarning) -> list[list[Encoding]]:
+    def _tokenize(self, inputs: list[Any], first: int, options: Any, limit: Limit) -> list[list[Encoding]]:
         """Return the encodings of each input: one, or its windows. `first` is the index of the first input."""
-        limit = options.limit(self.model.config, self.tokenizer)
         pairs = [one if isinstance(one, tuple) else (one, None) for one in inputs]
-        return [[one] for one in limit.encode(self.tokenizer, pairs, range(first, first + len(inputs)), cut)]
+        return [[one] for one in limit.encode(self.tokenizer, pairs, range(first, first + len(inputs)))]
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         """Return the logits of each encoding."""
@@ -267,17 +271,11 @@ class TaskPipeline:
         hint = f" Did you mean {close[0]}=?" if close else ""
         return f"the task {cls.task!r} has no argument {name}=.{hint} It has {', '.join(known)}."
 
-    def _call(
-        self,
-        inputs: Any,
-        batch_size: int | None,
-        arguments: Mapping[str, Any],
-        is_one: Callable[[Any], bool] = is_text,
-    ) -> tuple[str, Any]:
+    def _call(self, inputs: Any, batch_size: int | None, arguments: Mapping[str, Any]) -> tuple[str, Any]:
         """Return "one", "several" or "lazy", and the answer, the list of answers, or an iterator of answers."""
         options = self._options(arguments)
         self._check_options(options)
-        kind, values = sort_inputs(inputs, is_one, self._input_is)
+        kind, values = self._sorted(inputs, options)
         size = self._batch_size if batch_size is None else check_int("batch_size", batch_size, 1)
         answers = self._answers(values, options, size or (1 if kind == "lazy" else BATCH_SIZE))
         if kind == "lazy":
@@ -285,11 +283,28 @@ class TaskPipeline:
         found = list(answers)
         return kind, found[0] if kind == "one" else found
 
+    def _sorted(self, inputs: Any, options: Any) -> tuple[str, Iterable[Any]]:
+        """Return "one", "several" or "lazy", and the inputs as an iterable.
+
+        A list, tuple, array or column is computed at once. Any other iterable, such as a generator or a dataset, is
+        lazy: the caller gets an iterator.
+        """
+        if self._is_one(inputs, options):
+            return "one", [inputs]
+        if isinstance(inputs, list | tuple):
+            return "several", inputs
+        if isinstance(inputs, str | bytes | bytearray | memoryview | Mapping) or not isinstance(inputs, Iterable):
+            what = f"expected {self._input_is}, or a list or an iterable of such inputs"
+            raise TypeError(f"inputs is {shown(inputs)}; {what}.")
+        if hasattr(inputs, "ndim") or hasattr(inputs, "to_pylist"):
+            return "several", as_texts("inputs", inputs)[0]
+        return "lazy", inputs
+
     def _answers(self, inputs: Iterable[Any], options: Any, batch_size: int) -> Iterator[Any]:
-        cut, first = CutWarning(self._cut_remedy), 0
+        limit, first = options.limit(self.model.config, self.tokenizer), 0
         for chunk in in_chunks(inputs, batch_size):
             values = [self._check_input(one, f"inputs[{i}]", options) for i, one in enumerate(chunk, first)]
-            groups = self._tokenize(values, first, options, cut)
+            groups = self._tokenize(values, first, options, limit)
             logits = self._run([window for group in groups for window in group], batch_size)
             for index, (value, group) in enumerate(zip(values, groups, strict=True), first):
                 own = [next(logits) for _ in group]
@@ -314,28 +329,6 @@ def model_inputs(windows: Sequence[Encoding]) -> dict[str, Any]:
         "attention_mask": [np.ones(len(window), dtype=np.int64) for window in windows],
     }
     return {name: pad_rows(values, widths, "right", 0) for name, values in rows.items()}
-
-
-def sort_inputs(inputs: Any, is_one: Callable[[Any], bool], what: str) -> tuple[str, Iterable[Any]]:
-    """Return "one", "several" or "lazy", and the inputs as an iterable.
-
-    A list, tuple, array or column is computed at once. Any other iterable, such as a generator or a dataset, is lazy:
-    the caller gets an iterator. `what` names one input, for the message.
-
-    Raises
-    ------
-    TypeError
-        It is neither an input nor an iterable.
-    """
-    if is_one(inputs):
-        return "one", [inputs]
-    if isinstance(inputs, list | tuple):
-        return "several", inputs
-    if isinstance(inputs, str | bytes | bytearray | memoryview | Mapping) or not isinstance(inputs, Iterable):
-        raise TypeError(f"inputs is {shown(inputs)}; expected {what}, or a list or an iterable of such inputs.")
-    if hasattr(inputs, "ndim") or hasattr(inputs, "to_pylist"):
-        return "several", as_texts("inputs", inputs)[0]
-    return "lazy", inputs
 
 
 def as_pair(value: Any, name: str, first: str, second: str) -> tuple[str, str]:

@@ -42,34 +42,11 @@ class FeatureExtractionPipeline(TaskPipeline):
     """Texts -> the last hidden state, one vector for each token, [CLS] and [SEP] included.
 
     An answer has the shape (1, tokens, hidden_size), as in transformers: nested lists, or with `return_tensors` an
-    array or tensor.
+    array or tensor, which raises an ImportError without torch.
     """
 
     task = "feature-extraction"
     options = FeatureExtractionOptions
-
-    def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
-        """Compute the vectors of one text, a list of texts, or an iterable of texts.
-
-        Parameters
-        ----------
-        inputs : str, list of str, or iterable of str
-        batch_size : int, optional
-        **arguments
-            Those of `FeatureExtractionOptions`, instead of those of the pipeline.
-
-        Returns
-        -------
-        an answer for one text, a list of answers for a list; for an iterable an iterator
-
-        Raises
-        ------
-        TypeError, ValueError
-            An argument is wrong, or an input is not a text.
-        ImportError
-            Tensors are asked for, and torch is not installed.
-        """
-        return self._call(inputs, batch_size, arguments)[1]
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         states = self.model(**model_inputs(windows), output_hidden_states=False, return_dict=True).last_hidden_state

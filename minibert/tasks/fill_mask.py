@@ -11,7 +11,7 @@ import numpy as np
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
 from minibert.errors import ModelFormatError
-from minibert.tasks.base import CutWarning, TaskPipeline, TextOptions, model_inputs
+from minibert.tasks.base import Limit, TaskPipeline, TextOptions, model_inputs
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
@@ -94,10 +94,8 @@ class FillMaskPipeline(TaskPipeline):
         options.target_ids = self._target_ids(options)
         return options
 
-    def _tokenize(
-        self, inputs: list[str], first: int, options: FillMaskOptions, cut: CutWarning
-    ) -> list[list[Encoding]]:
-        groups = super()._tokenize(inputs, first, options, cut)
+    def _tokenize(self, inputs: list[str], first: int, options: FillMaskOptions, limit: Limit) -> list[list[Encoding]]:
+        groups = super()._tokenize(inputs, first, options, limit)
         for index, (encoding,) in enumerate(groups, first):
             if not (encoding.ids == self.tokenizer.mask_token_id).any():
                 lost = "; it may be in the part that was cut off" if encoding.n_truncated else ""

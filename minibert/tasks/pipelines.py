@@ -9,17 +9,8 @@ from typing import Any
 from minibert._utils.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
 from minibert._utils.validation import brief
 from minibert.bert.weights import HEADS
+from minibert.models import heads
 from minibert.models.bert import BertModel
-from minibert.models.heads import (
-    BertForMaskedLM,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    BertHead,
-    choose_class,
-)
 from minibert.models.loading import find_model
 from minibert.models.options import LoadOptions, lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel
@@ -33,13 +24,13 @@ from minibert.tasks.zero_shot import ZeroShotClassificationPipeline
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import shown
 
-TASKS: Mapping[str, tuple[type[TaskPipeline], type[BertModel | BertHead[Any]]]] = {
-    "fill-mask": (FillMaskPipeline, BertForMaskedLM),
-    "text-classification": (TextClassificationPipeline, BertForSequenceClassification),
-    "token-classification": (TokenClassificationPipeline, BertForTokenClassification),
-    "question-answering": (QuestionAnsweringPipeline, BertForQuestionAnswering),
-    "zero-shot-classification": (ZeroShotClassificationPipeline, BertForSequenceClassification),
-    "next-sentence": (NextSentencePipeline, BertForNextSentencePrediction),
+TASKS: Mapping[str, tuple[type[TaskPipeline], type[heads.Model]]] = {
+    "fill-mask": (FillMaskPipeline, heads.BertForMaskedLM),
+    "text-classification": (TextClassificationPipeline, heads.BertForSequenceClassification),
+    "token-classification": (TokenClassificationPipeline, heads.BertForTokenClassification),
+    "question-answering": (QuestionAnsweringPipeline, heads.BertForQuestionAnswering),
+    "zero-shot-classification": (ZeroShotClassificationPipeline, heads.BertForSequenceClassification),
+    "next-sentence": (NextSentencePipeline, heads.BertForNextSentencePrediction),
     "feature-extraction": (FeatureExtractionPipeline, BertModel),
 }
 """The tasks: the pipeline of each, and the class of its model. The first task of a class is the one of its head."""
@@ -124,7 +115,7 @@ def pipeline(
         loaded = _with_head(loaded, name)
     elif isinstance(model, str | os.PathLike):
         files, options = find_model("minibert.pipeline", model, given, BertModel.from_pretrained)
-        kind = choose_class(files) if name is None else TASKS[name][1]
+        kind = heads.choose_class(files) if name is None else TASKS[name][1]
         name = name or _task_of(kind)
         _check_named_class(files.settings("config.json").get("architectures"), kind, name, files.source)
         loaded = _with_head(kind.from_files(files, options, output_hidden_states=False), name)
@@ -136,7 +127,12 @@ def pipeline(
             "model of another library: save it with save_pretrained(folder), and give the folder."
         )
     task_class = TASKS[name][0]
-    return task_class(loaded, used, batch_size=batch_size, **_own_arguments(task_class, arguments))
+    own = {key: arguments.pop(key) for key in task_class.argument_names() if key in arguments}
+    for key in arguments:
+        if key not in PIPELINE_KEYWORDS:
+            raise TypeError(task_class.unknown_argument(key, arguments_of(pipeline)))
+    check_keywords("minibert.pipeline", arguments, PIPELINE_KEYWORDS)
+    return task_class(loaded, used, batch_size=batch_size, **own)
 
 
 def _task_name(task: Any) -> str | None:
@@ -172,7 +168,7 @@ def _with_head(model: Any, task: str) -> Any:
         return model
     if kind is BertModel:
         return model.bert
-    if isinstance(model, BertForPreTraining) and set(HEADS[kind.__name__].rows) < set(HEADS["BertForPreTraining"].rows):
+    if isinstance(model, heads.BertForPreTraining) and heads.is_part(kind.__name__, "BertForPreTraining"):
         return kind(model.weights, model.ops)
     raise ValueError(
         f"the task {task!r} needs a {kind.__name__}, and model is a {type(model).__name__}. Load the checkpoint with "
@@ -210,15 +206,3 @@ def _tokenizer(tokenizer: Any, model: Any, **where: Any) -> BertTokenizer:
         f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder. Save one of "
         "another library into a folder."
     )
-
-
-def _own_arguments(task_class: type[TaskPipeline], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the task; check that the other ones change nothing."""
-    known = task_class.argument_names()
-    own = {name: value for name, value in given.items() if name in known}
-    others = {name: value for name, value in given.items() if name not in known}
-    for name in others:
-        if name not in PIPELINE_KEYWORDS:
-            raise TypeError(task_class.unknown_argument(name, arguments_of(pipeline)))
-    check_keywords("minibert.pipeline", others, PIPELINE_KEYWORDS)
-    return own

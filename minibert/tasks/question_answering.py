@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, check_bool, check_int
-from minibert.tasks.base import CutWarning, TaskPipeline, TextOptions, as_pair, model_inputs
+from minibert.tasks.base import Limit, TaskPipeline, TextOptions, as_pair, model_inputs
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import checked_texts
 from minibert.vectors.token_vectors import token_limit
@@ -105,8 +105,11 @@ class QuestionAnsweringPipeline(TaskPipeline):
         TypeError, ValueError
             An argument is wrong; a question or a context has no tokens; or a question leaves no room for the context.
         """
-        kind, answers = self._call(_inputs_of(inputs, question, context), batch_size, arguments, _is_pair)
+        kind, answers = self._call(_inputs_of(inputs, question, context), batch_size, arguments)
         return answers[0] if kind == "several" and len(answers) == 1 else answers
+
+    def _is_one(self, value: Any, options: QuestionAnsweringOptions) -> bool:
+        return isinstance(value, Mapping)
 
     def _check_options(self, options: QuestionAnsweringOptions) -> None:
         limit, most = self._max_seq_len(options), self.model.config.max_position_embeddings
@@ -131,14 +134,12 @@ class QuestionAnsweringPipeline(TaskPipeline):
         return question, context
 
     def _tokenize(
-        self, inputs: list[tuple[str, str]], first: int, options: QuestionAnsweringOptions, cut: CutWarning
+        self, inputs: list[tuple[str, str]], first: int, options: QuestionAnsweringOptions, limit: Limit
     ) -> list[list[Encoding]]:
-        return [self._windows(*one, f"inputs[{index}]", options, cut) for index, one in enumerate(inputs, first)]
+        return [self._windows(*one, f"inputs[{index}]", options, limit) for index, one in enumerate(inputs, first)]
 
-    def _windows(
-        self, question: str, context: str, name: str, options: QuestionAnsweringOptions, cut: CutWarning
-    ) -> list[Encoding]:
-        question, n_question = self._cut_question(question, name, options, cut)
+    def _windows(self, question: str, context: str, name: str, options: Any, limit: Limit) -> list[Encoding]:
+        question, n_question = self._cut_question(question, name, options.max_question_len, limit)
         size = self._max_seq_len(options)
         room = size - n_question - self.tokenizer.num_special_tokens_to_add(pair=True)
         if room < 1:
@@ -166,20 +167,12 @@ class QuestionAnsweringPipeline(TaskPipeline):
             raise ValueError(f"{name}['context'] has no tokens; give a context of at least one word.")
         return list(batch.encodings)
 
-    def _cut_question(
-        self, question: str, name: str, options: QuestionAnsweringOptions, cut: CutWarning
-    ) -> tuple[str, int]:
-        """Return the question, with at most `max_question_len` tokens, and the number of its tokens."""
+    def _cut_question(self, question: str, name: str, most: int | None, limit: Limit) -> tuple[str, int]:
+        """Return the question, with at most `most` tokens, and the number of its tokens."""
         (encoding,) = self.tokenizer.encodings([question], add_special_tokens=False)
-        most = options.max_question_len
         if most is None or len(encoding) <= most:
             return question, len(encoding)
-        rule = options.limit(self.model.config, self.tokenizer).rule
-        found = f"{name}['question'] has {len(encoding)} tokens, the limit is {most} (max_question_len)"
-        if rule == "error":
-            raise ValueError(f"{found}. Shorten it, or give a larger max_question_len.")
-        if rule == "warn":
-            cut.warn(found)
+        limit.exceeded(f"{name}['question'] has {len(encoding)} tokens, the limit is {most} (max_question_len)")
         question = question[: int(encoding.offsets[most - 1, 1])]
         (encoding,) = self.tokenizer.encodings([question], add_special_tokens=False)
         return question, len(encoding)
@@ -235,10 +228,6 @@ def _inputs_of(inputs: Any, question: Any, context: Any) -> Any:
     if len(questions) != len(contexts):
         raise ValueError(f"{len(questions)} questions and {len(contexts)} contexts; expected as many, or one context.")
     return [{"question": one, "context": other} for one, other in zip(questions, contexts, strict=True)]
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _word_spans(windows: Iterable[Encoding]) -> dict[int | None, tuple[int, int]]:

@@ -83,8 +83,11 @@ class TextClassificationPipeline(TaskPipeline):
         TypeError, ValueError
             An argument is wrong, or an input is neither a text nor a pair.
         """
-        _, answers = self._call(inputs, batch_size, arguments, is_text_or_pair)
+        _, answers = self._call(inputs, batch_size, arguments)
         return [answers] if isinstance(inputs, str) and "top_k" not in arguments else answers
+
+    def _is_one(self, value: Any, options: TextOptions) -> bool:
+        return isinstance(value, str | Mapping)
 
     def _check_input(self, value: Any, name: str, options: TextClassificationOptions) -> tuple[str, str | None]:
         if isinstance(value, str):
@@ -106,11 +109,13 @@ class TextClassificationPipeline(TaskPipeline):
         config = self.model.config
         apply = _FUNCTIONS[options.function_to_apply or function_of(config.problem_type, config.num_labels)]
         scores = np.asarray(apply(logits[0]), dtype=np.float32)
-        if options.top_k is _NOT_GIVEN:
-            best = int(scores.argmax())
-            return {"label": config.id2label[best], "score": float(scores[best])}
-        order = np.argsort(-scores, kind="stable")[: options.top_k]
-        return [{"label": config.id2label[int(i)], "score": float(scores[i])} for i in order]
+        answers = _ranked(config.id2label, scores)
+        return answers[0] if options.top_k is _NOT_GIVEN else answers[: options.top_k]
+
+
+def _ranked(labels: Mapping[int, str], scores: FloatArray) -> list[dict[str, Any]]:
+    """Return labels with their scores, the best first."""
+    return [{"label": labels[int(i)], "score": float(scores[i])} for i in np.argsort(-scores, kind="stable")]
 
 
 def function_of(problem_type: str | None, num_labels: int) -> str:
@@ -122,12 +127,7 @@ def function_of(problem_type: str | None, num_labels: int) -> str:
     return "softmax"
 
 
-def is_text_or_pair(value: Any) -> bool:
-    """Return whether a value is one text, or a mapping, which should be one pair."""
-    return isinstance(value, str | Mapping)
-
-
-_LABELS = ("IsNext", "NotNext")  # the names and the order of the paper's code
+_LABELS = {0: "IsNext", 1: "NotNext"}  # the names and the order of the paper's code
 
 
 class NextSentencePipeline(TaskPipeline):
@@ -167,7 +167,10 @@ class NextSentencePipeline(TaskPipeline):
             inputs = {"text": inputs, "text_pair": text_pair}
         elif text_pair is not None:
             raise TypeError("text_pair is given beside a list; put both texts of each pair into the list.")
-        return self._call(inputs, batch_size, arguments, lambda value: isinstance(value, Mapping))[1]
+        return super().__call__(inputs, batch_size=batch_size, **arguments)
+
+    def _is_one(self, value: Any, options: TextOptions) -> bool:
+        return isinstance(value, Mapping)
 
     def _check_input(self, value: Any, name: str, options: TextOptions) -> tuple[str, str]:
         if isinstance(value, list | tuple) and len(value) == 2:
@@ -175,6 +178,4 @@ class NextSentencePipeline(TaskPipeline):
         return as_pair(value, name, "text", "text_pair")
 
     def _answer(self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: TextOptions) -> Any:
-        scores = softmax(logits[0]).astype(np.float32)
-        order = np.argsort(-scores, kind="stable")
-        return [{"label": _LABELS[i], "score": float(scores[i])} for i in order]
+        return _ranked(_LABELS, softmax(logits[0]).astype(np.float32))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, brief, check_bool, check_choice, check_int
-from minibert.tasks.base import CutWarning, Limit, TaskPipeline, TextOptions, is_text, model_inputs
+from minibert.tasks.base import Limit, TaskPipeline, TextOptions, model_inputs
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, check_texts, shown
+
+_Item = TypeVar("_Item")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -42,6 +44,7 @@ class TokenClassificationOptions(TextOptions):
     stride: int | None = None
     is_split_into_words: bool = False
     delimiter: str | None = None
+    remedy = " stride= and an aggregation_strategy use all of a text."
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +88,6 @@ class TokenClassificationPipeline(TaskPipeline):
     task = "token-classification"
     options = TokenClassificationOptions
     _input_is = "a str, or with is_split_into_words=True a list of words"
-    _cut_remedy = " stride= and an aggregation_strategy use all of a text."
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
         """Label the tokens of one text, a list of texts, or an iterable of texts.
@@ -108,14 +110,13 @@ class TokenClassificationPipeline(TaskPipeline):
         TypeError, ValueError
             An argument is wrong, or an input is not a text.
         """
-        given = {**self._arguments, **arguments}.get("is_split_into_words")
-        words = isinstance(given, bool | np.bool_) and bool(given)
+        kind, answers = self._call(inputs, batch_size, arguments)
+        return [answers] if kind == "one" and not isinstance(inputs, str) else answers
 
-        def is_one(value: Any) -> bool:
-            return isinstance(value, list | tuple) and any(map(is_text, value)) if words else is_text(value)
-
-        kind, answers = self._call(inputs, batch_size, arguments, is_one)
-        return [answers] if words and kind == "one" else answers
+    def _is_one(self, value: Any, options: TokenClassificationOptions) -> bool:
+        if options.is_split_into_words:
+            return isinstance(value, list | tuple) and any(isinstance(one, str) for one in value)
+        return isinstance(value, str)
 
     def _check_options(self, options: TokenClassificationOptions) -> None:
         limit = options.limit(self.model.config, self.tokenizer)
@@ -138,9 +139,8 @@ class TokenClassificationPipeline(TaskPipeline):
         return _Text(delimiter.join(words), words, tuple(starts))
 
     def _tokenize(
-        self, inputs: list[_Text], first: int, options: TokenClassificationOptions, cut: CutWarning
+        self, inputs: list[_Text], first: int, options: TokenClassificationOptions, limit: Limit
     ) -> list[list[Encoding]]:
-        limit: Limit = options.limit(self.model.config, self.tokenizer)
         texts: Any = [one.text if one.words is None else one.words for one in inputs]
         groups: list[list[Encoding]] = [[] for _ in inputs]
         common: Any = {"max_length": limit.max_length, "is_split_into_words": options.is_split_into_words}
@@ -155,7 +155,7 @@ class TokenClassificationPipeline(TaskPipeline):
                 groups[text].append(encoding)
         for index, group in enumerate(groups, first):
             if len(group) == 1:
-                limit.check(group[0], index, cut)
+                limit.check(group[0], index)
         return groups
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
@@ -242,17 +242,18 @@ def aggregate(
     labels : dict of int to str
     join : (list of str) -> str
     """
-    words = [[token] for token in tokens] if how in ("none", "simple") else _words(tokens)
+    whole = how not in ("none", "simple")
+    words = _grouped(tokens, lambda _, token: whole and token.continues)
     found = []
     for word in words:
         scores = _scores_of(word, how)
         label = int(scores.argmax())
-        text = word[0].text if how in ("none", "simple") else join([token.text for token in word])
+        text = join([token.text for token in word]) if whole else word[0].text
         entity = {"entity": labels[label], "score": as_score(scores[label])}
         if how == "none":
             entity["index"] = word[0].index
         found.append({**entity, "word": text, "start": word[0].start, "end": word[-1].end})
-    return found if how == "none" else [_joined(group, join) for group in _groups(found)]
+    return found if how == "none" else [_joined(group, join) for group in _grouped(found, _same_entity)]
 
 
 def choose_overlapping(entities: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -270,14 +271,15 @@ def _rank(entity: dict[str, Any]) -> tuple[int, float]:
     return entity["end"] - entity["start"], entity["score"]
 
 
-def _words(tokens: Iterable[ScoredToken]) -> list[list[ScoredToken]]:
-    words: list[list[ScoredToken]] = []
-    for token in tokens:
-        if words and token.continues:
-            words[-1].append(token)
+def _grouped(items: Iterable[_Item], belongs: Callable[[_Item, _Item], bool]) -> list[list[_Item]]:
+    """Put neighbours together, if `belongs` says that the second of the two is in the group of the first."""
+    groups: list[list[_Item]] = []
+    for item in items:
+        if groups and belongs(groups[-1][-1], item):
+            groups[-1].append(item)
         else:
-            words.append([token])
-    return words
+            groups.append([item])
+    return groups
 
 
 def _scores_of(word: list[ScoredToken], how: str) -> FloatArray:
@@ -296,16 +298,10 @@ def _split_label(label: str) -> tuple[str, str]:
     return (label[0], label[2:]) if label.startswith(("B-", "I-")) else ("I", label)
 
 
-def _groups(entities: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Put neighbours with the same tag together; a label B- begins a new group."""
-    groups: list[list[dict[str, Any]]] = []
-    for entity in entities:
-        begins, tag = _split_label(entity["entity"])
-        if groups and begins != "B" and tag == _split_label(groups[-1][-1]["entity"])[1]:
-            groups[-1].append(entity)
-        else:
-            groups.append([entity])
-    return groups
+def _same_entity(before: dict[str, Any], entity: dict[str, Any]) -> bool:
+    """Return whether neighbours have the same tag; a label B- begins a new entity."""
+    begins, tag = _split_label(entity["entity"])
+    return begins != "B" and tag == _split_label(before["entity"])[1]
 
 
 def _joined(group: list[dict[str, Any]], join: Callable[[list[str]], str]) -> dict[str, Any]:

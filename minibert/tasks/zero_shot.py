@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray, brief, check_bool
-from minibert.tasks.base import CutWarning, TaskPipeline, TextOptions
+from minibert.tasks.base import Limit, TaskPipeline, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
@@ -35,6 +35,7 @@ class ZeroShotOptions(TextOptions):
     candidate_labels: str | Iterable[str] | None = None
     hypothesis_template: str = _TEMPLATE
     multi_label: bool = False
+    strategy = "only_first"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +63,9 @@ class ZeroShotClassificationPipeline(TaskPipeline):
             arguments["candidate_labels"] = list(labels)
         super().__init__(model, tokenizer, **arguments)
 
-    def __call__(self, sequences: Any, *labels: Any, batch_size: int | None = None, **arguments: Any) -> Any:
+    def __call__(  # type: ignore[override]
+        self, sequences: Any, *labels: Any, batch_size: int | None = None, **arguments: Any
+    ) -> Any:
         """Classify one text, a list of texts, or an iterable of texts.
 
         Parameters
@@ -90,22 +93,19 @@ class ZeroShotClassificationPipeline(TaskPipeline):
         given = {**self._arguments, **arguments}
         if given.get("candidate_labels") is None:
             raise TypeError("candidate_labels is missing; give the labels to choose from, such as ['sports', 'news'].")
-        return self._call(sequences, batch_size, arguments)[1]
+        return super().__call__(sequences, batch_size=batch_size, **arguments)
 
     def _check_input(self, value: Any, name: str, options: ZeroShotOptions) -> str:
         if not check_text(value, name):
             raise ValueError(f"{name} is empty; give a text.")
         return value
 
-    def _tokenize(
-        self, inputs: list[str], first: int, options: ZeroShotOptions, cut: CutWarning
-    ) -> list[list[Encoding]]:
-        limit = options.limit(self.model.config, self.tokenizer, strategy="only_first")
+    def _tokenize(self, inputs: list[str], first: int, options: ZeroShotOptions, limit: Limit) -> list[list[Encoding]]:
         hypotheses = [_hypothesis(options.hypothesis_template, label) for label in options.candidate_labels or ()]
         groups = []
         for index, text in enumerate(inputs, first):
             pairs = [(text, hypothesis) for hypothesis in hypotheses]
-            groups.append(limit.encode(self.tokenizer, pairs, [index] * len(pairs), cut))
+            groups.append(limit.encode(self.tokenizer, pairs, [index] * len(pairs)))
         return groups
 
     def _answer(
