@@ -1,4 +1,5 @@
-"""`minibert.vectors.index` under its public name."""
+"""The functions of `minibert.vectors.search` for an index of another library, under their public name."""
 
-from minibert.vectors.index import *  # noqa: F403
-from minibert.vectors.index import __all__ as __all__
+from minibert.vectors.search import semantic_search_faiss, semantic_search_usearch
+
+__all__ = ["semantic_search_faiss", "semantic_search_usearch"]

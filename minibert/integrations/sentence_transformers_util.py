@@ -16,8 +16,7 @@ from minibert._utils.reporting import write_line
 from minibert._utils.validation import brief
 from minibert.checkpoint.files import locate
 from minibert.sentence.loading import check_device, full_name
-from minibert.vectors import index, search, similarity
-from minibert.vectors.index import *  # noqa: F403
+from minibert.vectors import search, similarity
 from minibert.vectors.search import *  # noqa: F403
 from minibert.vectors.search import semantic_search
 from minibert.vectors.similarity import *  # noqa: F403
@@ -29,8 +28,8 @@ _OWN = [
     "information_retrieval",
     "is_sentence_transformer_model",
 ]
-_NOT_OF_UTIL = ("PRECISIONS", "SIMILARITY_FUNCTIONS", "as_matrix", "check_similarity", "check_truncate_dim")
-__all__ = sorted({*_OWN, *index.__all__, *search.__all__, *similarity.__all__}.difference(_NOT_OF_UTIL))
+_NOT_OF_UTIL = ("PRECISIONS", "SIMILARITY_FUNCTIONS", "check_similarity", "check_truncate_dim")
+__all__ = sorted({*_OWN, *search.__all__, *similarity.__all__}.difference(_NOT_OF_UTIL))
 
 _Batch = TypeVar("_Batch", bound=Mapping[str, Any])
 
