@@ -122,14 +122,8 @@ def paraphrase_mining(
         raise TypeError(f"model is a {type(model).__name__}; expected a SentenceTransformer.")
     if isinstance(sentences, str):
         raise TypeError("sentences is one str; expected a list of several str, to find pairs among them.")
-    embeddings = model.encode(
-        sentences,
-        show_progress_bar=show_progress_bar,
-        batch_size=batch_size,
-        truncate_dim=truncate_dim,
-        prompt_name=prompt_name,
-        prompt=prompt,
-    )
+    options = {"truncate_dim": truncate_dim, "prompt_name": prompt_name, "prompt": prompt}
+    embeddings = model.encode(sentences, show_progress_bar=show_progress_bar, batch_size=batch_size, **options)
     return paraphrase_mining_embeddings(
         embeddings, query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function
     )

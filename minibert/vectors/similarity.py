@@ -365,12 +365,9 @@ def quantize_embeddings(
 def _rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
     """Convert to a float dtype; ValueError if a finite number would become infinity."""
     if x.dtype.itemsize > dtype.itemsize:
-        sizes = np.abs(x[np.isfinite(x)])
-        greatest = np.finfo(dtype).max
-        if sizes.max(initial=0) > greatest:
-            raise ValueError(
-                f"embeddings holds {sizes.max():.6g}; the greatest number of {dtype} is {float(greatest):g}."
-            )
+        size, greatest = np.abs(x[np.isfinite(x)]).max(initial=0), np.finfo(dtype).max
+        if size > greatest:
+            raise ValueError(f"embeddings holds {size:.6g}; the greatest number of {dtype} is {float(greatest):g}.")
     return x.astype(dtype)
 
 
@@ -405,20 +402,15 @@ def quantization_ranges(
         given = as_vectors("ranges", ranges)
         if given.shape != (2, x.shape[-1]):
             raise ValueError(f"ranges has shape {given.shape}; expected (2, {x.shape[-1]}): least and greatest values.")
-        if not np.isfinite(given).all():
-            raise ValueError("ranges holds NaN or infinity; expected the least and the greatest value of each feature.")
-        if not (given[0] <= given[1]).all():
-            raise ValueError("ranges[0] must hold the least values of the features, ranges[1] the greatest.")
+        if not np.isfinite(given).all() or not (given[0] <= given[1]).all():
+            raise ValueError("ranges must hold the least value of each feature, then the greatest, all finite.")
         return given
     source = x
     if calibration_embeddings is not None:
         source = as_vectors("calibration_embeddings", calibration_embeddings)
-        if source.ndim != 2 or source.shape[1] != x.shape[-1] or not len(source):
-            raise ValueError(
-                f"calibration_embeddings has shape {source.shape}; expected (m, {x.shape[-1]}) with m at least 1."
-            )
-        if not np.isfinite(source).all():
-            raise ValueError("calibration_embeddings holds NaN or infinity.")
+        if source.ndim != 2 or source.shape[1] != x.shape[-1] or not len(source) or not np.isfinite(source).all():
+            expected = f"expected (m, {x.shape[-1]}) with m at least 1, of finite numbers"
+            raise ValueError(f"calibration_embeddings has shape {source.shape}; {expected}.")
     elif x.ndim == 1 or len(x) == 1:
         raise ValueError(
             f"precision={precision!r} needs the range of each feature, which a single vector does not have; give "

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import cut_texts, token_table, warn_caller
-from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
+from minibert._utils.validation import FloatArray, IntArray, check_choice, check_int, counted
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
@@ -117,16 +117,12 @@ class TokenVectors:
         check_choice("subwords", subwords, SUBWORD_POOLING)
         tokens_of = self._tokens_of_words()
         if self.given_words is None:
-            names, offsets = [], []
-            for word_tokens in tokens_of.values():
-                start, end = int(self.offsets[word_tokens.start, 0]), int(self.offsets[word_tokens.stop - 1, 1])
-                names.append(self.text[start:end])
-                offsets.append((start, end))
             tokens = list(tokens_of.values())
+            offsets = [(int(self.offsets[one.start, 0]), int(self.offsets[one.stop - 1, 1])) for one in tokens]
+            names = [self.text[start:end] for start, end in offsets]
         else:
             names = list(self.given_words)
-            starts = word_starts(names)
-            offsets = [(start, start + len(word)) for start, word in zip(starts, names, strict=True)]
+            offsets = [(start, start + len(word)) for start, word in zip(word_starts(names), names, strict=True)]
             tokens = [tokens_of.get(i, slice(0, 0)) for i in range(len(names))]
         vectors = np.full((len(names), *self.vectors.shape[1:]), np.nan, dtype=np.float32)
         for i, word_tokens in enumerate(tokens):
@@ -142,14 +138,9 @@ class TokenVectors:
         TypeError, ValueError
             The span is empty or outside the text, no token holds any of it, or some of it was truncated.
         """
-        start = check_int("start", start, also=", the index of a character")
-        end = check_int("end", end, also=", the index of a character")
         length = len(self.text)
-        if not 0 <= start < end <= length:
-            raise ValueError(
-                f"the span {brief(start)} to {brief(end)} does not lie in the text, which has {length} characters; "
-                f"expected 0 <= start < end <= {length}."
-            )
+        start = check_int("start", start, 0, length - 1, also=", the index of a character")
+        end = check_int("end", end, start + 1, length, also=", the index after the last character")
         in_word = np.array([word is not None for word in self.word_ids])
         if self.n_truncated:
             kept = self.offsets[in_word]
@@ -312,7 +303,14 @@ def word_occurrences(
             raise ValueError(
                 f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}. Embed all texts alike."
             )
-    ids = _word_ids(word, tokenizer)
+    ids = tokenizer.encodings([word], add_special_tokens=False)[0].ids.tolist()
+    if not ids:
+        raise ValueError(f"the word {word!r} has no token; give the word to search.")
+    if tokenizer.unk_token_id in ids:
+        raise ValueError(
+            f"{word!r} is not in the vocabulary: it becomes {tokenizer.unk_token}, like every unknown word, and cannot "
+            "be distinguished from them. Give a word of known tokens."
+        )
     places, vectors = [], []
     for i, text in enumerate(embedded):
         for tokens in find_word(ids, text.ids.tolist(), text.word_ids):
@@ -323,19 +321,6 @@ def word_occurrences(
     if not places:
         raise ValueError(f"{word!r} occurs nowhere in the {counted(len(embedded), 'text')} as a whole word.")
     return WordOccurrences(word, tuple(places), np.stack(vectors), embedded[0].layers)
-
-
-def _word_ids(word: str, tokenizer: BertTokenizer) -> list[int]:
-    """Return the ids of a word's tokens; ValueError if it is empty, or if it would match every unknown word."""
-    ids = [int(token_id) for token_id in tokenizer.encodings([word], add_special_tokens=False)[0].ids]
-    if not ids:
-        raise ValueError(f"the word {word!r} has no token; give the word to search.")
-    if tokenizer.unk_token_id in ids:
-        raise ValueError(
-            f"{word!r} is not in the vocabulary: it becomes {tokenizer.unk_token}, like every unknown word, and cannot "
-            "be distinguished from them. Give a word of known tokens."
-        )
-    return ids
 
 
 def embed_tokens(
@@ -402,7 +387,7 @@ def embed_tokens(
     chosen = resolve_layers(layers, model.config.num_hidden_layers)
     check_choice("layer_pooling", layer_pooling, [how for how in LAYER_POOLING if how != "stack"])
     check_choice("truncation", truncation, WITHOUT_WINDOWS)
-    limit = _limit(model, tokenizer, max_length)
+    limit = token_limit(model.config, tokenizer, max_length)
     items, single = as_texts("texts", texts)
     if not items:
         return []
@@ -412,23 +397,35 @@ def embed_tokens(
         )
     checked = checked_texts("texts", list(items), is_split_into_words)[0]
     encodings, cut_words = _encode(tokenizer, checked, limit, truncation, is_split_into_words)
-    embedded = [
-        _describe(text, encoding, words, vectors, chosen)
-        for text, encoding, words, vectors in zip(
-            checked, encodings, cut_words, _run(model, encodings, chosen, layer_pooling), strict=True
+    embedded = []
+    states = _run(model, encodings, chosen, layer_pooling)
+    for text, encoding, lost, vectors in zip(checked, encodings, cut_words, states, strict=True):
+        word_ids, offsets = tuple(encoding.word_ids), encoding.offsets
+        given = tuple(text) if is_split_into_words else None
+        if given is not None:
+            starts = word_starts(given)
+            offsets = offsets + np.array([[0 if word is None else starts[word]] for word in word_ids], dtype=np.int64)
+        embedded.append(
+            TokenVectors(
+                text=text if given is None else " ".join(given),
+                tokens=tuple(encoding.tokens),
+                ids=encoding.ids,
+                offsets=offsets,
+                word_ids=word_ids,
+                special=encoding.special_tokens_mask.astype(np.bool_),
+                vectors=vectors,
+                layers=chosen,
+                given_words=given,
+                n_truncated=encoding.n_truncated,
+                cut_words=lost,
+            )
         )
-    ]
     return embedded[0] if single else embedded
 
 
-def token_limit(config: BertConfig, tokenizer: BertTokenizer) -> int:
-    """Return the largest number of tokens of a text that both the model and the tokenizer's settings allow."""
-    most, limit = config.max_position_embeddings, tokenizer.model_max_length
-    return most if limit is None else min(most, limit)
-
-
-def _limit(model: BertModel, tokenizer: BertTokenizer, max_length: int | None) -> int:
-    most = token_limit(model.config, tokenizer)
+def token_limit(config: BertConfig, tokenizer: BertTokenizer, max_length: int | None = None) -> int:
+    """Return the largest number of tokens of a text that the model, the tokenizer's settings and `max_length` allow."""
+    most = min(config.max_position_embeddings, tokenizer.model_max_length or config.max_position_embeddings)
     if max_length is None:
         return most
     least = tokenizer.num_special_tokens_to_add()
@@ -473,27 +470,3 @@ def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], l
         combined = combine_layers([states[i] for i in layers], layer_pooling)
         vectors += np.split(combined, step.cu_seqlens[1:-1])
     return vectors
-
-
-def _describe(
-    text: Any, encoding: Encoding, cut_words: frozenset[int], vectors: FloatArray, layers: tuple[int, ...]
-) -> TokenVectors:
-    """Combine a text, its encoding and its vectors."""
-    word_ids, offsets = tuple(encoding.word_ids), encoding.offsets
-    given = None if isinstance(text, str) else tuple(text)
-    if given is not None:
-        starts = word_starts(given)
-        offsets = offsets + np.array([[0 if word is None else starts[word]] for word in word_ids], dtype=np.int64)
-    return TokenVectors(
-        text=text if given is None else " ".join(given),
-        tokens=tuple(encoding.tokens),
-        ids=encoding.ids,
-        offsets=offsets,
-        word_ids=word_ids,
-        special=encoding.special_tokens_mask.astype(np.bool_),
-        vectors=vectors,
-        layers=layers,
-        given_words=given,
-        n_truncated=encoding.n_truncated,
-        cut_words=cut_words,
-    )
