@@ -18,7 +18,7 @@ from minibert.errors import ModelFormatError
 from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
 from minibert.parity.truth import HALF_PRECISIONS, INPUTS, Padded, Subject, round_to
-from minibert.tokenizer.encodings import pad_rows
+from minibert.tokenizer.batch import pad_rows
 
 FORMAT = 1
 """The number of the format of probe.json."""

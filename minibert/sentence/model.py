@@ -26,8 +26,8 @@ from minibert.models.pretrained import TorchLike
 from minibert.sentence import loading
 from minibert.sentence.modules import Module, check_modules, list_modules
 from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
+from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import TokenizedBatch
 from minibert.tokenizer.texts import check_text, checked_texts
 from minibert.tokenizer.windows import TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity

@@ -14,8 +14,9 @@ from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.errors import ModelFormatError
+from minibert.tokenizer.batch import PADDING, STRATEGIES, choose_strategy, pad_rows
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import PADDING, STRATEGIES, Encoding, choose_strategy, pad_rows
+from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_text, shown
 from minibert.tokenizer.windows import WITHOUT_WINDOWS, encode_pairs, in_chunks
 from minibert.vectors.token_vectors import token_limit

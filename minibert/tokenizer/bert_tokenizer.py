@@ -1,61 +1,62 @@
 """Text -> token ids, offsets and word ids.
 
 The tokens come from the `tokenizers` library. files.py sets up its tokenizer once and nothing changes it afterwards, so
-threads can share it. windows.py calls it. encodings.py truncates, because the library would change its tokenizer.
+threads can share it. encodings.py calls it and truncates, because the library would change its tokenizer; batch.py
+pads.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from minibert._utils.keywords import (
-    CALL_KEYWORDS,
-    TOKENIZER_KEYWORDS,
-    check_agreement,
-    check_keywords,
-    check_remote_code,
-    given_name,
-)
+from minibert._utils import keywords
+from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
 from minibert.bert.config import check_model_type
-from minibert.checkpoint.files import ModelFiles, check_files, locate
+from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
-from minibert.tokenizer.encodings import (
-    PADDING,
-    Encoding,
-    NoRoomError,
-    TokenizedBatch,
-    choose_limit,
-    choose_strategy,
-    choose_widths,
-    converted,
-    cut,
-    cut_windows,
-    pad_rows,
-    span_of,
-)
-from minibert.tokenizer.files import (
-    EXTRA_NAMES,
-    SIDES,
-    SPECIAL_TOKEN_NAMES,
-    LoadedTokenizer,
-    load_tokenizer,
-    normalizer_settings,
-    save_tokenizer,
-)
-from minibert.tokenizer.long_texts import RawOptions
+from minibert.tokenizer import batch, files
+from minibert.tokenizer.batch import TokenizedBatch
+from minibert.tokenizer.encodings import Encoding, NoRoomError, RawEncoder, RawOptions, cut, cut_windows
+from minibert.tokenizer.files import EXTRA_NAMES, SIDES, LoadedTokenizer, library_errors, normalizer_settings
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
-from minibert.tokenizer.vocabulary import Vocabulary
 
-SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", *SPECIAL_TOKEN_NAMES, *EXTRA_NAMES, "max_len")
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
+
+
+_NORMALIZER = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+SETTINGS = (*_NORMALIZER, *files.SPECIAL_TOKEN_NAMES, *EXTRA_NAMES, "max_len")
 """The keywords of a from_pretrained that name a setting of the files."""
 
 
-class BertTokenizer(Vocabulary):
+Ids = int | Sequence[int] | npt.NDArray[np.integer[Any]]
+
+# These are sequences of ints, but nobody means them as ids.
+_BUFFERS = (bytes, bytearray, memoryview)
+
+
+def _special_token(name: str) -> property:
+    def token(self: BertTokenizer) -> str | None:
+        return self._special_tokens.get(name)
+
+    return property(token, doc=f"The tokenizer's {name}; None if it does not have one.")
+
+
+def _special_token_id(name: str) -> property:
+    def token_id(self: BertTokenizer) -> int | None:
+        token = self._special_tokens.get(name)
+        return None if token is None else self._vocab[token]
+
+    return property(token_id, doc=f"Id of the tokenizer's {name}; None if it does not have one.")
+
+
+class BertTokenizer:
     """Text -> token ids, equal to transformers' BertTokenizer; made by `from_pretrained`.
 
     Any number of threads may use it at once. It differs from transformers in three points, to avoid surprises:
@@ -77,6 +78,16 @@ class BertTokenizer(Vocabulary):
 
     model_input_names = ("input_ids", "token_type_ids", "attention_mask")
     init_inputs = ()
+    bos_token, bos_token_id = _special_token("bos_token"), _special_token_id("bos_token")
+    eos_token, eos_token_id = _special_token("eos_token"), _special_token_id("eos_token")
+    unk_token, unk_token_id = _special_token("unk_token"), _special_token_id("unk_token")
+    sep_token, sep_token_id = _special_token("sep_token"), _special_token_id("sep_token")
+    pad_token, pad_token_id = _special_token("pad_token"), _special_token_id("pad_token")
+    cls_token, cls_token_id = _special_token("cls_token"), _special_token_id("cls_token")
+    mask_token, mask_token_id = _special_token("mask_token"), _special_token_id("mask_token")
+    pad_token_type_id = 0
+    is_fast = True
+    backend = "tokenizers"
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
         if not isinstance(loaded, LoadedTokenizer):
@@ -84,7 +95,12 @@ class BertTokenizer(Vocabulary):
                 f"loaded is {shown(loaded)}; expected a LoadedTokenizer. Make a tokenizer with "
                 "BertTokenizer.from_pretrained(name_or_path)."
             )
-        super().__init__(loaded)
+        self._loaded = loaded
+        self._tokenizer = loaded.tokenizer
+        self._raw = RawEncoder(loaded.tokenizer)
+        self._vocab = loaded.vocab
+        self._special_tokens = loaded.special_tokens
+        self.clean_up_tokenization_spaces = loaded.clean_up_tokenization_spaces
         self.model_max_length = loaded.model_max_length
         self.padding_side, self.truncation_side = loaded.padding_side, loaded.truncation_side
         self.name_or_path = loaded.source
@@ -143,27 +159,24 @@ class BertTokenizer(Vocabulary):
             The files could not be fetched.
         """
         call = "BertTokenizer.from_pretrained"
-        name = given_name(call, name_or_path, harmless)
-        asked = check_keywords(call, harmless, TOKENIZER_KEYWORDS, settings=SETTINGS, function=cls.from_pretrained)
-        if model_max_length is None:
-            model_max_length = asked.pop("max_len", None)  # type: ignore[assignment]
+        name = keywords.given_name(call, name_or_path, harmless)
+        known, own = keywords.TOKENIZER_KEYWORDS, cls.from_pretrained
+        asked = keywords.check_keywords(call, harmless, known, settings=SETTINGS, function=own)
+        max_len = asked.pop("max_len", None)
         for option, side in ("padding_side", padding_side), ("truncation_side", truncation_side):
             if side is not None:
                 check_choice(option, side, SIDES)
-        files = locate(
-            name,
-            revision=revision,
-            cache_dir=cache_dir,
-            token=token,
-            local_files_only=local_files_only,
-            subfolder=subfolder,
+        options = LoadOptions(
+            revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only, subfolder=subfolder
         )
-        check_remote_code(call, harmless.get("trust_remote_code"), files.settings("tokenizer_config.json"))
-        tokenizer = cls.from_files(files)
+        found = options.locate(name)
+        keywords.check_remote_code(call, harmless.get("trust_remote_code"), found.settings("tokenizer_config.json"))
+        tokenizer = cls.from_files(found)
         tokenizer.name_or_path = os.fspath(name)
         tokenizer.check_asked(call, asked)
-        if model_max_length is not None:
-            tokenizer.model_max_length = check_int("model_max_length", model_max_length, 1)
+        limit = max_len if model_max_length is None else model_max_length
+        if limit is not None:
+            tokenizer.model_max_length = check_int("model_max_length", limit, 1)
         tokenizer.padding_side = padding_side or tokenizer.padding_side
         tokenizer.truncation_side = truncation_side or tokenizer.truncation_side
         if clean_up_tokenization_spaces is not None:
@@ -171,9 +184,9 @@ class BertTokenizer(Vocabulary):
         return tokenizer
 
     @classmethod
-    def from_files(cls, files: ModelFiles) -> BertTokenizer:
+    def from_files(cls, found: ModelFiles) -> BertTokenizer:
         """Load the tokenizer from files that `locate` found, as `from_pretrained` does."""
-        return cls(load_tokenizer(check_files(files)))
+        return cls(files.load_tokenizer(check_files(found)))
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> tuple[str, ...]:
         """Write tokenizer.json, tokenizer_config.json and vocab.txt, and return their paths.
@@ -192,7 +205,7 @@ class BertTokenizer(Vocabulary):
         OSError
             A file cannot be written. A file that was there before is then as it was.
         """
-        return save_tokenizer(self._loaded, self.init_kwargs, save_directory, harmless)
+        return files.save_tokenizer(self._loaded, self.init_kwargs, save_directory, harmless)
 
     @property
     def init_kwargs(self) -> dict[str, Any]:
@@ -216,9 +229,9 @@ class BertTokenizer(Vocabulary):
         """
         settings = dict.fromkeys(SETTINGS) | normalizer_settings(self._tokenizer) | self.special_tokens_map
         settings |= {"do_lower_case": self.do_lower_case} | dict.fromkeys(EXTRA_NAMES, self.extra_special_tokens)
-        check_agreement(
+        keywords.check_agreement(
             call,
-            {name: value for name, value in asked.items() if name != "max_len"},
+            asked,
             settings,
             "It would change the tokens, and the model was trained with its own. Leave it out; or change the setting "
             "in tokenizer_config.json, in a copy of the model's folder.",
@@ -312,10 +325,10 @@ class BertTokenizer(Vocabulary):
         >>> inputs.tokens(0)
         ['[CLS]', 'first', 'text', '[SEP]', '[PAD]', '[PAD]']
         """
-        check_keywords("BertTokenizer", harmless, CALL_KEYWORDS, function=type(self).__call__)
+        keywords.check_keywords("BertTokenizer", harmless, keywords.CALL_KEYWORDS, function=type(self).__call__)
         kind = check_return_tensors(return_tensors)
-        padding = choose_strategy("padding", padding, PADDING)
-        strategy, max_length = choose_limit(truncation, max_length, padding, self.model_max_length)
+        padding = batch.choose_strategy("padding", padding, batch.PADDING)
+        strategy, max_length = batch.choose_limit(truncation, max_length, padding, self.model_max_length)
         text, text_pair = split_pairs(text, text_pair, is_split_into_words)
         options = RawOptions(add_special_tokens, is_split_into_words, self.truncation_side)
         texts, pairs = as_batch(text, text_pair, is_split_into_words)
@@ -324,11 +337,12 @@ class BertTokenizer(Vocabulary):
         encodings = [encoding for row in parts for encoding in row]
         lengths = [len(encoding) for encoding in encodings]
         limits = (padding, strategy, max_length, pad_to_multiple_of)
-        widths = choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
-        side = self._side(padding_side)
+        widths = batch.choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
+        side = self.padding_side if padding_side is None else padding_side
+        check_choice("padding_side", side, SIDES)
 
         def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Any:
-            values = pad_rows([rows(encoding) for encoding in encodings], widths, side, fill)
+            values = batch.pad_rows([rows(encoding) for encoding in encodings], widths, side, fill)
             if kind is None:
                 return [row.tolist() for row in values]
             return values if encodings else np.empty((0, 0), dtype=np.int64)
@@ -354,11 +368,10 @@ class BertTokenizer(Vocabulary):
         if return_overflowing_tokens:
             data["overflow_to_sample_mapping"] = [i for i, row in enumerate(parts) for _ in row]
         if kind is not None:
-            data = {name: converted(name, value, kind) for name, value in data.items()}
+            data = {name: batch.converted(name, value, kind) for name, value in data.items()}
         elif is_one_text(text, is_split_into_words) and not return_overflowing_tokens:
             data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
-        spans = [span_of(length, width, side) for length, width in zip(lengths, widths, strict=True)]
-        return TokenizedBatch(data, encodings, spans, widths, self.pad_token)
+        return TokenizedBatch(data, encodings, widths, side, self.pad_token)
 
     def encodings(
         self,
@@ -384,7 +397,7 @@ class BertTokenizer(Vocabulary):
             Count all truncated tokens. If False, a long text is read only as far as needed, and `n_truncated` of a
             truncated text is at least 1.
         """
-        strategy, max_length = choose_limit(truncation, max_length, "do_not_pad", self.model_max_length)
+        strategy, max_length = batch.choose_limit(truncation, max_length, "do_not_pad", self.model_max_length)
         side = self.truncation_side if truncation_side is None else truncation_side
         options = RawOptions(add_special_tokens, is_split_into_words, side, exact)
         parts = self._encode(*as_batch(texts, pairs, is_split_into_words), options, strategy, max_length)
@@ -450,7 +463,7 @@ class BertTokenizer(Vocabulary):
 
         A list with one text is that text. With `is_split_into_words` the text is a list of words.
         """
-        check_keywords("BertTokenizer.tokenize", harmless, CALL_KEYWORDS)
+        keywords.check_keywords("BertTokenizer.tokenize", harmless, keywords.CALL_KEYWORDS)
         return self.encodings(
             [_only_text("text", text, is_split_into_words)],
             None if pair is None else [_only_text("pair", pair, is_split_into_words)],
@@ -468,15 +481,145 @@ class BertTokenizer(Vocabulary):
         options |= {"return_token_type_ids": False, "return_attention_mask": False}
         return self(text, text_pair, add_special_tokens=add_special_tokens, **options)["input_ids"]
 
+    # --- the vocabulary ---
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """All tokens, added ones included, with their ids, in the order of the ids."""
+        return dict(self._vocab)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return `vocab`, as transformers does under this name."""
+        return self.vocab
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens without added tokens; ``len(tokenizer)`` includes added tokens."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
+
+    def __len__(self) -> int:
+        return len(self._vocab)
+
+    def __bool__(self) -> bool:
+        # Without this a tokenizer without tokens would be false, because `__len__` is 0.
+        return True
+
+    @property
+    def do_lower_case(self) -> bool:
+        """True if texts are lowercased."""
+        return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
+
+    # --- special tokens ---
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        """The special tokens that have a name, by name."""
+        return dict(self._special_tokens)
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens, each once."""
+        return list(dict.fromkeys([*self._special_tokens.values(), *self._loaded.extra_special_tokens]))
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The ids of `all_special_tokens`."""
+        return [self._vocab[token] for token in self.all_special_tokens]
+
+    @property
+    def extra_special_tokens(self) -> list[str]:
+        """The special tokens without a name of their own."""
+        return list(self._loaded.extra_special_tokens)
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """The added tokens by id; the special tokens are among them."""
+        return dict(sorted(self._tokenizer.get_added_tokens_decoder().items()))
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """Return how many tokens the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""
+        return int(self._tokenizer.num_special_tokens_to_add(bool(pair)))
+
+    # --- tokens <-> ids ---
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
+        """Return the id of a token, or the ids of a list; an unknown token gets the id of the unknown token."""
+        if isinstance(tokens, str):
+            return self._token_to_id(tokens)
+        if not isinstance(tokens, (list, tuple)):
+            raise TypeError(f"tokens are {shown(tokens)}; expected str, or a list of str.")
+        return [self._token_to_id(token) for token in tokens]
+
+    def convert_ids_to_tokens(self, ids: Ids, skip_special_tokens: bool = False) -> str | list[str]:
+        """Return the token of an id, or the tokens of a sequence; ValueError for an id that has no token."""
+        ids = to_array(ids)
+        if is_one_id(ids):
+            return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
+        skipped = set(self.all_special_ids) if skip_special_tokens else set()
+        return [
+            str(self._tokenizer.id_to_token(token_id)) for token_id in self._checked_ids(ids) if token_id not in skipped
+        ]
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """Join tokens to a text: "##" and the spaces between the parts of a word are removed."""
+        if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+            raise TypeError(f"tokens are {shown(tokens)}; expected a list of str.")
+        if self._tokenizer.decoder is None:
+            return " ".join(tokens)
+        with library_errors(ValueError, "the tokens cannot be joined"):
+            return str(self._tokenizer.decoder.decode(list(tokens)))
+
+    # --- ids to text ---
+
+    def decode(
+        self,
+        token_ids: Ids | Sequence[Ids],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> Any:
+        """Return the text of one sequence of ids, or the texts of several, as close to the original as possible.
+
+        Parameters
+        ----------
+        token_ids : int, sequence of S int, or sequence of B such sequences
+            Lists, arrays or tensors of torch.
+        skip_special_tokens : bool
+            Leave out special tokens, such as [CLS], [SEP] and [PAD].
+        clean_up_tokenization_spaces : bool, optional
+            Remove the space before punctuation and English contractions. Default: as in tokenizer_config.json.
+
+        Raises
+        ------
+        ValueError
+            An id is not in the vocabulary; the message names it.
+        """
+        given: Any = to_array(token_ids)
+        several = _is_sequence(given) and len(given) > 0 and _is_sequence(given[0])
+        texts = []
+        for one in given if several else [given]:
+            ids = self._checked_ids([one] if is_one_id(one) else to_array(one))
+            with library_errors(ValueError, "the token ids cannot be decoded"):
+                text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
+            clean = clean_up_tokenization_spaces
+            texts.append(_clean_up(text) if (self.clean_up_tokenization_spaces if clean is None else clean) else text)
+        return texts if several else texts[0]
+
+    def batch_decode(
+        self,
+        sequences: Sequence[Ids] | npt.NDArray[np.integer[Any]],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[str]:
+        """Return the texts of B sequences of ids, or of one sequence, as a list; see `decode`."""
+        if isinstance(sequences, int | np.integer):
+            raise TypeError(f"sequences={brief(sequences)}; expected sequences of ids. For one id call decode.")
+        found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
+        return found if isinstance(found, list) else [found]
+
     def __repr__(self) -> str:
         return f"BertTokenizer({len(self)} tokens, model_max_length={self.model_max_length})"
 
     # --- private methods ---
-
-    def _side(self, padding_side: str | None) -> str:
-        side = self.padding_side if padding_side is None else padding_side
-        check_choice("padding_side", side, SIDES)
-        return side
 
     def _encode(
         self,
@@ -510,6 +653,34 @@ class BertTokenizer(Vocabulary):
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts
 
+    def _token_to_id(self, token: str) -> int:
+        if not isinstance(token, str):
+            raise TypeError(f"a token is {shown(token)}; expected str.")
+        token_id: int | None = self._vocab.get(token, self.unk_token_id)
+        if token_id is None:
+            raise ValueError(
+                f"token {token!r} is not in the vocabulary, and the vocabulary does not have an unknown token. "
+                "Give tokens of `vocab` only."
+            )
+        return token_id
+
+    def _checked_ids(self, ids: Any) -> list[int]:
+        """Refuse ids that are not in the vocabulary, because the library would omit them silently."""
+        if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
+            raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of int.")
+        checked = []
+        for position, value in enumerate(ids):
+            if isinstance(value, (list, tuple, np.ndarray)) and not is_one_id(value):
+                raise TypeError(f"token id {position} is a sequence; for several sequences call batch_decode.")
+            token_id = check_int(f"token id {position}", value)
+            if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
+                last = next(reversed(self._vocab.values()))
+                raise ValueError(
+                    f"token id {brief(token_id)} at position {position} has no token; ids run from 0 to {last}."
+                )
+            checked.append(token_id)
+        return checked
+
 
 class AutoTokenizer:
     """The tokenizer of a BERT checkpoint: `from_pretrained` gives a `BertTokenizer`."""
@@ -526,7 +697,7 @@ class AutoTokenizer:
         ModelFormatError
             config.json says that the model is of another type; or as in `BertTokenizer.from_pretrained`.
         """
-        name = given_name("AutoTokenizer.from_pretrained", name_or_path, options)
+        name = keywords.given_name("AutoTokenizer.from_pretrained", name_or_path, options)
         check_model_type(LoadOptions.split(options)[0].locate(name).settings("config.json"))
         return BertTokenizer.from_pretrained(name, **options)
 
@@ -544,3 +715,21 @@ def _only_text(name: str, value: Any, is_split_into_words: bool) -> Any:
         expected = "one list of words" if is_split_into_words else "one str"
         raise TypeError(f"{name} is {shown(value)}; expected {expected}. For several texts call the tokenizer itself.")
     return value
+
+
+def is_one_id(ids: Any) -> bool:
+    """Return whether a value is one id and not a sequence of ids."""
+    return isinstance(ids, (int, np.integer)) or (isinstance(ids, np.ndarray) and ids.ndim == 0)
+
+
+def _is_sequence(ids: Any) -> bool:
+    """Return whether an item of ids is itself a sequence of them."""
+    ids = to_array(ids)
+    return isinstance(ids, list | tuple | np.ndarray) and not is_one_id(ids)
+
+
+def _clean_up(text: str) -> str:
+    """Remove the spaces that WordPiece leaves before punctuation, as transformers' clean_up_tokenization does."""
+    for ending in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
+        text = text.replace(ending, ending.strip())
+    return text

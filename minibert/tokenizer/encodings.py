@@ -1,30 +1,34 @@
-"""Encodings: the tokens of one text, truncated or cut into windows. `TokenizedBatch`: the tokens of several texts.
+"""Texts -> encodings, the tokens of one text each, whole, truncated or cut into windows.
 
-This module truncates the whole encoding that the `tokenizers` library made. The library's own truncation and
-padding change its tokenizer, and threads cannot share a tokenizer that changes (huggingface/transformers#47085).
+The library takes 80 to 600 bytes for each character of a text, so a line of a corpus could take all of the memory. A
+long text is therefore cut at spaces, where this changes no token, and its tokens are kept in arrays. A piece that is
+not needed is not tokenized.
+
+This module truncates what the `tokenizers` library made. The library's own truncation and padding change its tokenizer,
+and threads cannot share a tokenizer that changes (huggingface/transformers#47085).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, KeysView, MutableMapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+import functools
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.reporting import html_table, token_table, warn_caller
-from minibert._utils.system import require_memory
-from minibert._utils.torch_interop import to_array, to_tensor
-from minibert._utils.validation import (
-    Int64Array,
-    brief,
-    check_choice,
-    check_int,
-    check_return_tensors,
-    counted,
-    is_cpu,
-)
+from minibert._utils.reporting import token_table
+from minibert._utils.validation import Int64Array, brief
+from minibert.tokenizer.files import is_library_error, library_errors
+from minibert.tokenizer.texts import strings
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 
 Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Element = TypeVar("Element")
@@ -257,288 +261,185 @@ def _windows(positions: Int64Array, length: int, side: str, stride: int, overflo
     return [positions[start : start + length] for start in range(0, num_windows * step, step)]
 
 
-# --- a batch of encodings ---------------------------------------------------------------------------------------------
+# --- long texts -------------------------------------------------------------------------------------------------------
+
+LONG_TEXT = 2**14
+"""Characters of a piece; a shorter text is never cut."""
+
+# Limit of the characters that are tokenized whole.
+_MOST_CHARACTERS = 2**22
+
+_PIECES_AT_ONCE = 4  # the library tokenizes them in parallel threads
 
 
-class CharSpan(NamedTuple):
-    """The index of the first character of a span, and of the character after its last one."""
-
-    start: int
-    end: int
+# A text is cut before a space. The first pattern matches up to the last cut.
+_LAST_CUT = re.compile(r"(?s:.+)(?=[ \t\n\r])")
+_NEXT_CUT = re.compile(r"(?=[ \t\n\r])")
 
 
-class TokenizedBatch(MutableMapping[str, Any]):
-    """The result of a tokenizer: names -> lists, int64 arrays or tensors, ready for ``model(**inputs)``.
+class RawOptions(NamedTuple):
+    """The options of a tokenization.
 
-    ``inputs["input_ids"]`` and ``inputs.input_ids`` are the same object. Items can be set, added and removed.
-    ``tokens(i)``, ``word_ids(i)`` and ``sequence_ids(i)`` describe row i with its padding; ``encodings[i]``, which is
-    also ``inputs[i]``, describes it without padding.
-
-    Attributes
+    Parameters
     ----------
-    data : dict of str to list, ndarray or tensor
-    encodings : tuple of Encoding
+    add_special_tokens, is_split_into_words : bool
+        As in `BertTokenizer.__call__`.
+    side : {"right", "left"}
+        The end of a long text whose tokens are not needed.
+    exact : bool
+        Count the tokens that are not needed. If False, a long text is read only as far as needed, and `n_missing` is at
+        least 1 if tokens are missing.
     """
 
-    is_fast = True
+    add_special_tokens: bool = True
+    is_split_into_words: bool = False
+    side: str = "right"
+    exact: bool = True
 
-    def __init__(
-        self,
-        data: dict[str, Any],
-        encodings: Sequence[Encoding] = (),
-        spans: Sequence[slice] = (),
-        widths: Sequence[int] = (),
-        pad_token: str | None = None,
-    ) -> None:
-        self.data = data
-        self._spans, self._widths = spans, widths
-        self._pad_token = pad_token
-        self.encodings = tuple(encodings)
 
-    def __getitem__(self, key: str | int | slice) -> Any:
-        if isinstance(key, str):
-            return self.data[key]
-        if isinstance(key, slice):
-            return {name: value[key] for name, value in self.data.items()}
-        return self._encoding(key)
+class RawEncoder:
+    """Calls the library's tokenizer; any number of threads may use one object at once.
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.data[key] = value
+    Parameters
+    ----------
+    tokenizer : tokenizers.Tokenizer
+    """
 
-    def __delitem__(self, key: str) -> None:
-        del self.data[key]
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data)
+    @functools.cached_property
+    def around(self) -> tuple[int, int] | None:
+        """The number of special tokens before and after a text; None if pieces of a text might have other tokens.
 
-    def __len__(self) -> int:
-        return len(self.data)
+        Only for BERT's normalizer, pre-tokenizer and WordPiece it is known that they have the same. They read one
+        character at a time, then one word, and a word ends before a space, a tab or the end of a line. The library
+        first searches added tokens, so an added token must not hold a space, or take the spaces beside it (``lstrip``,
+        ``rstrip``).
+        """
+        tokenizer = self._tokenizer
+        normalizer, processor = tokenizer.normalizer, tokenizer.post_processor
+        kinds = tuple(type(part).__name__ for part in (normalizer, tokenizer.pre_tokenizer, tokenizer.model))
+        if kinds != ("BertNormalizer", "BertPreTokenizer", "WordPiece"):
+            return None
+        if type(processor).__name__ not in ("NoneType", "TemplateProcessing", "BertProcessing"):
+            return None  # other post-processors change the offsets of tokens
+        sequences = tokenizer.encode("a").sequence_ids
+        n_own = sequences.count(0)
+        n_before = sequences.index(0) if n_own else 0
+        if sequences[n_before : n_before + n_own] != [0] * n_own or not n_own:
+            return None  # the special tokens are not before and after the text
+        tokens = list(tokenizer.get_added_tokens_decoder().values())
+        added = [token.content for token in tokens]
+        added += [normalizer.normalize_str(token.content) for token in tokens if token.normalized]
+        if any(token.lstrip or token.rstrip for token in tokens) or any(
+            not form or re.search(r"\s", form) for form in added
+        ):
+            return None
+        return n_before, len(sequences) - n_before - n_own
 
-    def keys(self) -> KeysView[str]:
-        """Return the names of the values."""
-        return KeysView(self.data)  # prints as in transformers
+    def last_cut(self, text: str) -> int | None:
+        """Return the last index at which a text can be cut, whatever follows the text; None if no index is known."""
+        found = _LAST_CUT.match(text) if self.around is not None else None
+        return found.end() if found else None
 
-    def __getattr__(self, name: str) -> Any:
-        # Read through __dict__, because copy and pickle read attributes before __init__ has run.
-        data = self.__dict__.get("data", {})
-        if name not in data:
-            raise AttributeError(f"TokenizedBatch has no {name!r}; it holds {', '.join(data)}.")
-        return data[name]
-
-    def copy(self) -> TokenizedBatch:
-        """Return a batch with the same values, whose items can be changed without changing this one."""
-        return TokenizedBatch(dict(self.data), self.encodings, self._spans, self._widths, self._pad_token)
-
-    def to(self, device: object, *, non_blocking: bool = False) -> TokenizedBatch:
-        """Return the batch itself for "cpu"; refuse any other device."""
-        if not is_cpu(device):
-            raise ValueError(f"device={brief(device)}; minibert runs on the CPU: expected 'cpu'.")
-        return self
-
-    def convert_to_tensors(self, tensor_type: str | None = None) -> TokenizedBatch:
-        """Turn the values into arrays ("np") or tensors ("pt") in place, and return the batch.
-
-        Parameters
-        ----------
-        tensor_type : {None, "np", "pt"}
-            None changes nothing.
+    def encode(self, inputs: list[Any], options: RawOptions, most: int | None = None) -> Sequence[RawEncoding]:
+        """Tokenize texts, pairs, or lists of words; of a long text at least `most` of its tokens, default all.
 
         Raises
         ------
         ValueError
-            The rows of a value differ in length.
+            A text cannot be tokenized; the message names its index.
         """
-        kind = check_return_tensors(tensor_type)
-        if kind is not None:
-            for name, value in self.data.items():
-                self.data[name] = converted(name, value, kind)
-        return self
+        special, words = bool(options.add_special_tokens), bool(options.is_split_into_words)
 
-    def __str__(self) -> str:
-        return str(self.data)  # as transformers prints it
+        def encode(some: list[Any]) -> Sequence[RawEncoding]:
+            return self._tokenizer.encode_batch(some, is_pretokenized=words, add_special_tokens=special)
 
-    def __repr__(self) -> str:
-        return f"TokenizedBatch({', '.join(f'{name}: {_described(value)}' for name, value in self.data.items())})"
+        def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
+            long = [one for one in some if not isinstance(one, str) or len(one) > LONG_TEXT]
+            around = self.around if long and not words and isinstance(some[0], str) else None
+            if around is None:
+                for one in long:
+                    _refuse_huge(one)
+                return encode(some)
+            others = iter(encode([one for one in some if len(one) <= LONG_TEXT]))
+            return [
+                next(others) if len(one) <= LONG_TEXT else self._encode_long(around, one, options, most) for one in some
+            ]
 
-    def _repr_html_(self) -> str:
-        rows = [
-            (i, len(encoding), encoding.n_truncated, " ".join(encoding.tokens[:20]))
-            for i, encoding in enumerate(self.encodings)
-        ]
-        return html_table(repr(self), ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
+        try:
+            return encode_all(inputs)
+        except BaseException as reason:
+            if not is_library_error(reason):
+                raise
+        # The library does not say which text failed, so each one is tried alone.
+        raw_encodings: list[RawEncoding] = []
+        for index, one in enumerate(inputs):
+            with library_errors(ValueError, f"text {index} cannot be tokenized"):
+                raw_encodings += encode_all([one])
+        return raw_encodings
 
-    # --- what a row says about its text ---
-
-    def tokens(self, i: int = 0) -> list[str]:
-        """Return the tokens of row i; list of S str."""
-        return self._padded(i, self._encoding(i).tokens, str(self._pad_token))
-
-    def word_ids(self, i: int = 0) -> list[int | None]:
-        """Return the word index of each token of row i; list of S int, None for special tokens and padding."""
-        return self._padded(i, self._encoding(i).word_ids, None)
-
-    def sequence_ids(self, i: int = 0) -> list[int | None]:
-        """Return the text index of each token of row i; list of S int, None for special tokens and padding."""
-        return self._padded(i, self._encoding(i).sequence_ids, None)
-
-    def char_to_token(self, i: int, char: int | None = None, sequence: int = 0) -> int | None:
-        """Return the index in row i of the token that holds a character; None if no token holds it.
-
-        With `sequence` 1 the character is one of the second text of a pair. No token holds a space, or a character that
-        was truncated. ``char_to_token(char)`` is that of row 0, as in transformers.
-        """
-        i, char = (0, i) if char is None else (i, char)
-        char, sequence = check_int("char", char), check_int("sequence", sequence, 0, 1)
-        encoding = self._encoding(i)
-        rows = zip(encoding.offsets.tolist(), encoding.sequence_ids, strict=True)
-        for token, ((start, end), text) in enumerate(rows, self._spans[i].start):
-            if text == sequence and start <= char < end:
-                return token
-        return None
-
-    def token_to_chars(self, i: int, token: int | None = None) -> CharSpan | None:
-        """Return the index of a token's first character and the one after its last; None for padding, [CLS], [SEP].
-
-        ``token_to_chars(token)`` is that of row 0, as in transformers.
-        """
-        i, token = (0, i) if token is None else (i, token)
-        sequences = self.sequence_ids(i)
-        if not -len(sequences) <= check_int("token", token) < len(sequences):
-            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}.")
-        if sequences[token] is None:
-            return None
-        return CharSpan(*self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token])
-
-    def _encoding(self, i: int) -> Encoding:
-        if not -len(self.encodings) <= check_int("i", i) < len(self.encodings):
-            raise ValueError(f"the batch has {len(self.encodings)} rows, asked for row {brief(i)}.")
-        return self.encodings[i]
-
-    def _padded(self, i: int, values: list[Element], fill: Element) -> list[Element]:
-        span = self._spans[i]
-        return [fill] * span.start + values + [fill] * (self._widths[i] - span.stop)
+    def _encode_long(
+        self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None
+    ) -> JoinedEncoding:
+        """Tokenize a text in pieces."""
+        special, side = bool(options.add_special_tokens), options.side
+        n_before, n_after = num_special if special else (0, 0)
+        around, held = list[Columns](), deque[Columns]()
+        n_held = n_own = n_words = 0
+        whole = most is None or side == "left" or options.exact
+        pieces = _pieces(text)
+        while some := list(islice(pieces, _PIECES_AT_ONCE if whole else 1)):
+            raws = self._tokenizer.encode_batch([piece for _, piece in some], add_special_tokens=special)
+            for (first, _), raw in zip(some, raws, strict=True):
+                n_piece = len(raw) - n_before - n_after
+                n_own += n_piece
+                if around and most is not None and side == "right" and n_held >= most:
+                    continue
+                columns = joined_columns(raw, len(text))
+                own = columns[n_before : n_before + n_piece]
+                around = around or [columns[:n_before], columns[n_before + n_piece :]]
+                own[:, OFFSETS] += first
+                own[:, WORD] += n_words
+                n_words = int(own[:, WORD].max(initial=n_words - 1)) + 1
+                held.append(own)
+                n_held += n_piece
+                while most is not None and side == "left" and len(held) > 1 and n_held - len(held[0]) >= most:
+                    n_held -= len(held.popleft())
+            if not whole and most is not None and n_own > most:
+                break
+        kept = list(held)
+        if most is not None:
+            joined = np.concatenate(kept)
+            kept = [joined[:most] if side == "right" else joined[max(0, len(joined) - most) :]]
+        before, after = around
+        columns = np.concatenate([before, *kept, after])
+        n_missing = len(before) + n_own + len(after) - len(columns)
+        return JoinedEncoding(columns, self._tokenizer.id_to_token, n_missing)
 
 
-def _described(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return f"a list of {len(value)}" if shape is None and isinstance(value, list) else str(tuple(shape or ()))
+def _pieces(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the pieces of a text, each with the index of its first character."""
+    first = 0
+    while first < len(text):
+        end = len(text)
+        if end - first > LONG_TEXT:
+            found = _LAST_CUT.match(text, first, first + LONG_TEXT)
+            if found:
+                end = found.end()
+            elif later := _NEXT_CUT.search(text, first + LONG_TEXT):
+                end = later.start()
+        _refuse_huge(text[first:end])
+        yield first, text[first:end]
+        first = end
 
 
-# --- rows -> lists, arrays, tensors -----------------------------------------------------------------------------------
-
-
-def pad_rows(rows: Sequence[Any], widths: Sequence[int], side: str, fill: int) -> Any:
-    """Copy rows of numbers into an int64 array (B, width), or into an array each if their widths differ."""
-    if len(set(widths)) == 1:
-        padded: Any = np.full((len(rows), widths[0]), fill, dtype=np.int64)
-    else:
-        padded = [np.full(width, fill, dtype=np.int64) for width in widths]
-    for line, row, width in zip(padded, rows, widths, strict=True):
-        line[span_of(len(row), width, side)] = row
-    return padded
-
-
-def span_of(length: int, width: int, side: str) -> slice:
-    """Return where the tokens of a padded row are."""
-    return slice(0, length) if side == "right" else slice(width - length, width)
-
-
-def converted(name: str, value: Any, kind: str) -> Any:
-    """Return a value as an array ("np") or a tensor ("pt"); integers become int64.
-
-    Raises
-    ------
-    ValueError
-        The rows differ in length.
-    """
-    convert: Callable[[Any], Any] = to_tensor if kind == "pt" else np.asarray
-    try:
-        array = np.asarray(to_array(value))
-        if array.size == 0 and not isinstance(value, np.ndarray):
-            array = array.astype(np.int64)  # NumPy makes an empty list float64
-        if array.dtype.kind == "O":
-            raise ValueError("its rows do not hold numbers")
-        return convert(array)
-    except (ValueError, TypeError) as error:
+def _refuse_huge(text: Any) -> None:
+    """Refuse what must be tokenized whole if it is so long that the library could take all memory."""
+    size = sum(map(len, strings(text)))
+    if size > _MOST_CHARACTERS:
         raise ValueError(
-            f"{name} cannot become an array ({error}). Pad the rows: tokenizer(..., padding=True)."
-        ) from error
-
-
-# --- the lengths of rows: limits of truncation, and padding of rows that are kept as lists ----------------------------
-
-PADDING = ("longest", "max_length", "do_not_pad")
-STRATEGIES = ("longest_first", "only_first", "only_second")
-
-
-def choose_limit(
-    truncation: bool | str | None, max_length: int | None, padding: str, model_max_length: int | None
-) -> tuple[str, int | None]:
-    """Return the truncation strategy and the length for these arguments, with transformers' defaults."""
-    if truncation is None:
-        truncation = max_length is not None and padding == "do_not_pad"
-    strategy = choose_strategy("truncation", truncation, (*STRATEGIES, "do_not_truncate"))
-    needed = strategy != "do_not_truncate" or padding == "max_length"
-    if max_length is not None:
-        max_length = check_int("max_length", max_length, 1)
-        if not needed:
-            warn_caller(
-                f"max_length={brief(max_length)} has no effect: add truncation=True to truncate texts to it, "
-                "or padding='max_length' to pad them to it.",
-            )
-        return strategy, max_length
-    if needed and model_max_length is None:
-        raise ValueError(
-            f"truncation={truncation!r}, padding={padding!r} need max_length=: neither tokenizer_config.json nor "
-            "config.json says how many tokens this model takes."
+            f"it has {size:,} characters that cannot be cut. Words, pairs, lists of words, and the texts of some "
+            f"tokenizers can only be tokenized whole, up to {_MOST_CHARACTERS:,} characters; split it first."
         )
-    return strategy, model_max_length
-
-
-def choose_widths(
-    lengths: list[int],
-    padding: str,
-    strategy: str,
-    max_length: int | None,
-    multiple: int | None,
-    *,
-    equal: bool,
-    can_pad: bool,
-) -> list[int]:
-    """Return the width of each row with its padding; if `equal`, refuse rows of different width.
-
-    Rows that are longer than `max_length` keep their length, as in transformers.
-    """
-    width, widths = max(lengths, default=0), lengths
-    if padding != "do_not_pad":
-        if not can_pad:
-            raise ValueError("this tokenizer has no padding token; tokenize without padding=.")
-        if padding == "max_length" and max_length is not None and lengths:
-            width = max_length
-        if multiple is not None:
-            multiple = check_int("pad_to_multiple_of", multiple, 1)
-            if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
-                raise ValueError(
-                    f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}; "
-                    "change one of them."
-                )
-            width = -(-width // multiple) * multiple
-        # Ids, types and mask, each of 8 bytes.
-        what = f"{counted(len(lengths), 'row')} of {brief(width)} tokens"
-        require_memory(3 * 8 * len(lengths) * width, what, "Give a smaller length.")
-        widths = [max(width, length) for length in lengths]
-    if equal and len(set(widths)) > 1:
-        first, last = sorted((lengths.index(min(lengths)), lengths.index(max(lengths))))
-        raise ValueError(
-            f"rows of different length do not make an array: row {first} has {lengths[first]} tokens, row {last} has "
-            f"{lengths[last]}; add padding=True or truncation=True."
-        )
-    return widths
-
-
-def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
-    """Return the name of a strategy; True means the first one of `choices`, False the last one."""
-    if isinstance(value, bool):
-        return choices[0] if value else choices[-1]
-    check_choice(name, value, choices)
-    return value

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import operator
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 SIDES = ("right", "left")
+_FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")  # of a token
 
 # The library cannot be stopped, and some sizes let it need minutes or end the process. So they are checked before.
 FILE_LIMIT = 32 * 2**20  # bytes; the largest real file of a BERT, multilingual-e5-small's, has 17 MB
@@ -87,14 +89,12 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
         settings = settings | files.settings("special_tokens_map.json")
     settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
 
-    path = files.find("tokenizer.json") or files.find("vocab.txt")
-    if path is None:
-        raise ModelFormatError(f"{files.source} has neither tokenizer.json nor vocab.txt; expected one of them.")
-    if path.suffix == ".json":
-        tokenizer, stored = _read_tokenizer_json(path, settings)
-        settings = stored | settings
-    else:
-        tokenizer = _read_vocab_txt(path, settings)
+    found = [(read, path) for name, read in _READERS.items() if (path := files.find(name))]
+    if not found:
+        raise ModelFormatError(f"{files.source} has neither {' nor '.join(_READERS)}; expected one of them.")
+    read, path = found[0]
+    tokenizer, stored = read(path, settings)
+    settings = stored | settings
     with library_errors(ModelFormatError, f"{path} does not work"):
         special_tokens = _special_tokens(tokenizer, settings)
         extra_special_tokens = _extra_special_tokens(settings)
@@ -187,7 +187,7 @@ def _check_lengths(tokens: Iterable[object]) -> None:
         raise ValueError(f"it has a token of {longest} characters, more than {_LONGEST_TOKEN}")
 
 
-def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
+def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
     """Make a BERT tokenizer from a vocab.txt, which lists one token per line in the order of the ids."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
@@ -206,7 +206,14 @@ def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
     tokenizer = Tokenizer(WordPiece(vocab, unk_token=tokens["unk_token"]))
     tokenizer.normalizer = BertNormalizer(clean_text=True, **_normalizer_settings(settings))
     tokenizer.pre_tokenizer = BertPreTokenizer()
-    return tokenizer
+    return tokenizer, {}
+
+
+# The files that hold a vocabulary, the preferred one first. A reader returns the tokenizer and settings of the file.
+_READERS: dict[str, Callable[[Path, dict[str, Any]], tuple[Tokenizer, dict[str, Any]]]] = {
+    "tokenizer.json": _read_tokenizer_json,
+    "vocab.txt": _read_vocab_txt,
+}
 
 
 # The settings of BERT's normalizer: their names in tokenizer_config.json, and in the library.
@@ -288,8 +295,7 @@ def _added_token(entry: object, where: str, special: bool = False) -> AddedToken
 
     flags = {"special": special}
     if isinstance(entry, dict):
-        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        flags = {name: entry[name] for name in names if name in entry} | ({"special": True} if special else {})
+        flags = {name: entry[name] for name in _FLAGS if name in entry} | ({"special": True} if special else {})
     with library_errors(ModelFormatError, f"{where} has {brief(entry)} for a token"):
         return AddedToken(_token_content(entry, where), **flags)
 
@@ -447,22 +453,18 @@ def save_tokenizer(
     check_keywords("BertTokenizer.save_pretrained", keywords, SAVING_KEYWORDS)
     path = make_folder(folder)
     library = loaded.tokenizer
-    content = library.to_str(pretty=True).encode()
-    lines = _vocab_lines(library)
     # With added_tokens_decoder nobody reads added_tokens.json and special_tokens_map.json, perhaps another model's.
-    fields = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
     added = {
-        str(token_id): {name: getattr(token, name) for name in fields}
+        str(token_id): {name: getattr(token, name) for name in ("content", *_FLAGS)}
         for token_id, token in sorted(library.get_added_tokens_decoder().items())
     }
-    config = {"tokenizer_class": _class_name(loaded), **settings, "added_tokens_decoder": added}
-    names = ["tokenizer.json", *(["vocab.txt"] if lines else ()), "tokenizer_config.json"]
-    files = [os.path.join(path, name) for name in names]
-    write_whole(files[0], lambda file: file.write(content))
-    if lines:
-        write_whole(files[1], lambda file: file.write(lines.encode()))
-    write_json(files[-1], config)
-    return tuple(files)
+    contents = {"tokenizer.json": library.to_str(pretty=True), "vocab.txt": _vocab_lines(library)}
+    written = {os.path.join(path, name): content.encode() for name, content in contents.items() if content}
+    for name, content in written.items():
+        write_whole(name, operator.methodcaller("write", content))
+    config = os.path.join(path, "tokenizer_config.json")
+    write_json(config, {"tokenizer_class": _class_name(loaded), **settings, "added_tokens_decoder": added})
+    return *written, config
 
 
 def _class_name(loaded: LoadedTokenizer) -> str:
@@ -478,6 +480,5 @@ def _vocab_lines(library: Tokenizer) -> str:
     vocab = library.get_vocab(with_added_tokens=False)
     tokens = sorted(vocab, key=vocab.__getitem__)
     numbered = [vocab[token] for token in tokens] == list(range(len(tokens)))
-    if not _is_wordpiece(library) or not numbered or any(token != token.strip() or "\n" in token for token in tokens):
-        return ""
-    return "".join(f"{token}\n" for token in tokens)
+    lines = all(token == token.strip() and "\n" not in token for token in tokens)
+    return "".join(f"{token}\n" for token in tokens) if _is_wordpiece(library) and numbered and lines else ""

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import transformers
 
+from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import TokenizedBatch
 from tests.support.checkpoints import locate_minilm
 from tests.support.tokenizer_files import AWKWARD_TEXTS
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibert import BertTokenizer
-from minibert.tokenizer import long_texts
+from minibert.tokenizer import encodings
 from minibert.tokenizer.encodings import Encoding, JoinedEncoding
 from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY
 
@@ -66,9 +66,9 @@ def calls_of(tokenizer: BertTokenizer, text: str) -> Iterator[list[Encoding]]:
 
 def check(tokenizer: BertTokenizer, text: str, length: int) -> list[Encoding]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_texts, "LONG_TEXT", WHOLE)
+        patch.setattr(encodings, "LONG_TEXT", WHOLE)
         expected = [one for call in calls_of(tokenizer, text) for one in call]
-        patch.setattr(long_texts, "LONG_TEXT", length)
+        patch.setattr(encodings, "LONG_TEXT", length)
         found = [one for call in calls_of(tokenizer, text) for one in call]
     for one, other in zip(found, expected, strict=True):
         for name in ("ids", "token_types", "special_tokens_mask", "offsets"):
@@ -116,7 +116,7 @@ def test_where_pieces_might_differ_nothing_is_cut(
         tokenizer = BertTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer._raw.around is None
     assert tokenizer.last_cut("a cat " * 9) is None
-    monkeypatch.setattr(long_texts, "LONG_TEXT", 20)
+    monkeypatch.setattr(encodings, "LONG_TEXT", 20)
     encoding = tokenizer.encodings(["a b X " * 50], truncation=False)[0]
     assert not isinstance(encoding._raw, JoinedEncoding)
 
@@ -125,15 +125,15 @@ def test_where_pieces_might_differ_nothing_is_cut(
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note the end of each piece that is read; a piece has at most 100 characters."""
     ends: list[int] = []
-    pieces = long_texts._pieces
+    pieces = encodings._pieces
 
     def counted(*arguments: Any) -> Iterator[tuple[int, str]]:
         for first, piece in pieces(*arguments):
             ends.append(first + len(piece))
             yield first, piece
 
-    monkeypatch.setattr(long_texts, "LONG_TEXT", 100)
-    monkeypatch.setattr(long_texts, "_pieces", counted)
+    monkeypatch.setattr(encodings, "LONG_TEXT", 100)
+    monkeypatch.setattr(encodings, "_pieces", counted)
     return ends
 
 
@@ -156,7 +156,7 @@ def test_a_text_that_is_cut_is_read_no_further_than_needed(tmp_path: Path, read:
 def test_what_cannot_be_cut_is_refused_before_it_takes_all_of_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_texts, "_MOST_CHARACTERS", 2**15 - 1)
+    monkeypatch.setattr(encodings, "_MOST_CHARACTERS", 2**15 - 1)
     whole, plain = tokenizer_of(tmp_path / "whole", added=[{"content": "a b"}]), tokenizer_of(tmp_path / "plain")
     text = "a cat " * 2**13
     refused: list[Callable[[], Any]] = [
