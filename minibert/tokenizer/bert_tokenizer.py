@@ -23,7 +23,7 @@ from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.encodings import Encoding, NoRoomError, RawEncoder, RawOptions, cut, cut_windows
-from minibert.tokenizer.files import EXTRA_NAMES, SIDES, LoadedTokenizer, library_errors, normalizer_settings
+from minibert.tokenizer.files import SIDES, LoadedTokenizer, library_errors, load_tokenizer, normalizer_settings
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _NORMALIZER = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
-SETTINGS = (*_NORMALIZER, *files.SPECIAL_TOKEN_NAMES, *EXTRA_NAMES, "max_len")
+SETTINGS = (*_NORMALIZER, *files.SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
 """The keywords of a from_pretrained that name a setting of the files."""
 
 
@@ -184,9 +184,9 @@ class BertTokenizer:
         return tokenizer
 
     @classmethod
-    def from_files(cls, found: ModelFiles) -> BertTokenizer:
+    def from_files(cls, files: ModelFiles) -> BertTokenizer:
         """Load the tokenizer from files that `locate` found, as `from_pretrained` does."""
-        return cls(files.load_tokenizer(check_files(found)))
+        return cls(load_tokenizer(check_files(files)))
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> tuple[str, ...]:
         """Write tokenizer.json, tokenizer_config.json and vocab.txt, and return their paths.
@@ -228,7 +228,7 @@ class BertTokenizer:
             A setting would change the tokens.
         """
         settings = dict.fromkeys(SETTINGS) | normalizer_settings(self._tokenizer) | self.special_tokens_map
-        settings |= {"do_lower_case": self.do_lower_case} | dict.fromkeys(EXTRA_NAMES, self.extra_special_tokens)
+        settings |= {"do_lower_case": self.do_lower_case} | dict.fromkeys(files.EXTRA_NAMES, self.extra_special_tokens)
         keywords.check_agreement(
             call,
             asked,
