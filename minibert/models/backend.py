@@ -42,7 +42,12 @@ def choose_ops(backend: str | None, num_threads: int | None, compute_type: str |
     except ImportError as error:
         if chosen is not None:
             raise ValueError(f"the backend is 'kernels', but they cannot be loaded: {error}.") from error
-        _warn_no_kernels(str(error))
+        # Python shows a warning once per line of code and text, so a loop that makes models warns once.
+        warn_caller(
+            f"{error}, so minibert computes with NumPy alone. This takes about 8 times as long, and the last bits of "
+            "the results differ. Give backend='numpy' to silence this warning.",
+            RuntimeWarning,
+        )
         return _numpy_ops(compute_type)
 
 
@@ -119,15 +124,6 @@ def _warn_slow(compute_type: str, reason: str) -> None:
     warn_caller(
         f"compute_type={compute_type!r} is slower than 'float32' here, because {reason}. It takes less memory, and its "
         "error is the same as on every processor. Use compute_type='float32' for speed.",
-        RuntimeWarning,
-    )
-
-
-def _warn_no_kernels(reason: str) -> None:
-    # Python shows a warning once per line of code and text, so a loop that makes models warns once.
-    warn_caller(
-        f"{reason}, so minibert computes with NumPy alone. This takes about 8 times as long, and the last bits of the "
-        "results differ. Give backend='numpy' to silence this warning.",
         RuntimeWarning,
     )
 

@@ -20,7 +20,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, TypeVar, Unpack
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ from minibert.models import outputs
 from minibert.models.bert import BertModel
 from minibert.models.inputs import as_numbers, check_ids, pack
 from minibert.models.loading import find_heads, find_model
-from minibert.models.options import FromPretrainedKwargs, Selection, lists_keywords
+from minibert.models.options import Selection, lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel
 
 SLICE_BYTES = 1 << 24
@@ -361,7 +361,7 @@ Model: TypeAlias = BertModel | BertHead[Any]
 
 
 @lists_keywords()
-def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]) -> Model:
+def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> Model:
     """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
 
     The class is the one that config.json names in ``architectures`` if the checkpoint has the tensors of its head.
@@ -425,9 +425,7 @@ class AutoModel:
 
     @classmethod
     @lists_keywords()
-    def from_pretrained(
-        cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
-    ) -> Any:
+    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> Any:
         """Load a BERT model, as the `from_pretrained` of its class does; other types of models are refused by name.
 
         Raises

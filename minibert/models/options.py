@@ -94,27 +94,6 @@ class LoadKwargs(TypedDict, total=False):
     shared_weights: bool | None
 
 
-class FromPretrainedKwargs(LoadKwargs, total=False):
-    """The keywords of `BertModel.from_pretrained`, and the keywords of transformers for type checkers."""
-
-    cache_dir: str | os.PathLike[str] | None
-    subfolder: str
-    config: "BertConfig | None"
-    output_hidden_states: Selection | None
-    output_attentions: Selection
-    add_pooling_layer: bool
-    return_dict: bool
-    pretrained_model_name_or_path: str | os.PathLike[str]
-    trust_remote_code: bool | None
-    torch_dtype: object
-    dtype: object
-    attn_implementation: str | None
-    device_map: object
-    use_safetensors: bool | None
-    low_cpu_mem_usage: object
-    num_labels: int
-
-
 def lists_keywords(names: Iterable[str] = tuple(ModelOptions.__dataclass_fields__)) -> Callable[[_Function], _Function]:
     """Return a decorator that makes help() and inspect.signature list the keywords that a function unpacks.
 

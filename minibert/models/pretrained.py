@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.inputs import named_inputs, pack
 from minibert.models.loading import find_model, load_weights, named_arrays
-from minibert.models.options import FromPretrainedKwargs, LoadOptions, ModelOptions, Selection, lists_keywords
+from minibert.models.options import LoadOptions, ModelOptions, Selection, lists_keywords
 from minibert.models.outputs import ModelOutput, with_tensors
 from minibert.models.shared_weights import is_mapped
 
@@ -310,9 +310,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
 
     @classmethod
     @lists_keywords()
-    def from_pretrained(
-        cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
-    ) -> Self:
+    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> Self:
         """Load a model from a folder, the hub's cache, or the hub.
 
         Parameters
