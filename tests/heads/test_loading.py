@@ -28,7 +28,6 @@ from tests.support.head_models import (
     make_model,
     run_theirs,
     their_model,
-    visible,
 )
 from tests.support.safetensors_files import Tensor, old_name, safetensors_bytes, stored
 
@@ -103,17 +102,6 @@ def test_the_model_inside_is_the_model_alone(folder_of: FolderOf, name: str, bac
                     alone(**inputs).hidden_states, strict=True):  # fmt: skip
         assert a.tobytes() == b.tobytes()
     assert (model.weights.pooler is not None) == HEADS[name].pooled
-
-
-@pytest.mark.parametrize("dtype", ["F16", "BF16"])
-@pytest.mark.parametrize("name", CLASSES)
-def test_half_precision_files(folder_of: FolderOf, write: Write, name: str, dtype: str) -> None:
-    folder = write(name, {key: stored(array, dtype) for key, array in arrays_in(folder_of(name)).items()})
-    inputs = inputs_of(name)
-    theirs = logits_of(run_theirs(their_model(folder, name), inputs))
-    for field, logits in logits_of(load(name, folder)(**inputs)).items():
-        where = visible(name, field, inputs["attention_mask"])
-        np.testing.assert_allclose(logits[where], theirs[field][where], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -351,9 +351,6 @@ def test_files_of_another_kind_are_refused_with_their_names(tensors: Tensors, wr
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
 
-SHARDS = ("../other.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a\\b.safetensors", "x\0.safetensors")
-
-
 @pytest.mark.parametrize(
     ("name", "shard", "match"),
     [
