@@ -169,7 +169,7 @@ BAD = {
     2: "is not JSON",
     3: "holds null",
     4: "is not UTF-8: byte 0xff",
-    5: "does not have 'text'; it has 'txt'",
+    5: "does not have 'text'; it has ['txt']",
     7: "list",
 }
 
@@ -222,7 +222,7 @@ def test_too_long_texts_are_found_before_anything_is_computed(
         ("a.txt.gz", b"no gzip", "cannot be read: Not a gzipped file"),
         ("a.txt.gz", gzip.compress(b"a cat\n" * 999, mtime=0)[:-12], "cannot be read: "),
         ("a.txt", b"", "there is no text"),
-        ("missing.txt", None, "cannot be read: No such file"),
+        ("missing.txt", None, "missing.txt: No such file"),
     ],
 )
 def test_files_that_cannot_be_read(
@@ -272,7 +272,7 @@ def test_csv_rows_that_cannot_be_used_keep_their_own_ids(tmp_path: Path) -> None
     problems = ["has 1 columns", "is not UTF-8: byte 0xff", "has 3 columns", "is not UTF-8: byte 0xff"]
     assert all(text in str(one.problem) for text, one in zip(problems, found[1:5], strict=True))
     assert [one.line for one in found] == [2, 3, 4, 5, 6, 7]
-    assert not any(one.numbered for one in found)
+    assert not any(isinstance(one.id, int) for one in found)
 
 
 IDS_OF_BAD_LINES = (

@@ -199,7 +199,7 @@ def _sparse(arguments: argparse.Namespace) -> None:
     texts, given = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
     model = load_encoder("SparseEncoder", arguments)
     if texts is None:
-        from minibert.corpus.sparse_rerank import sparse_corpus
+        from minibert.corpus.embed import sparse_corpus
 
         run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **given)
         return
@@ -254,7 +254,7 @@ def _rerank(arguments: argparse.Namespace) -> None:
     texts, given = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
     model = load_encoder("CrossEncoder", arguments)
     if texts is None:
-        from minibert.corpus.sparse_rerank import rerank_corpus
+        from minibert.corpus.embed import rerank_corpus
 
         run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **given)
         return

@@ -1,4 +1,4 @@
-"""Files of texts -> one vector per text, in one file or in a folder of files; memory is bounded.
+"""Files of texts -> a vector, a sparse vector, or a score for a query, of each text; memory is bounded.
 
 A run can be resumed (see runs.py). Within a shard equal texts are computed once, and texts are sorted by length.
 """
@@ -8,24 +8,29 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray, check_choice
 from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
-from minibert.corpus.shards import Counts, Files, NumberedLines, Progress, Task, Written
-from minibert.corpus.sources import Source, row_of
-from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, is_folder, output_suffix
+from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
+from minibert.corpus.sources import Source, texts_of
+from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, is_folder, json_line, output_suffix
 from minibert.sentence.encoding import EncodedTexts, EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers
 
+if TYPE_CHECKING:
+    from minibert.sentence.cross_encoder import CrossEncoder
+    from minibert.sentence.sparse_encoder import SparseEncoder
+
+# A text that all kinds of models can read, and how many of the weights of its sparse vector the manifest holds.
+_PROBE, _PROBE_WEIGHTS = "minibert", 16
+
 Results = tuple[EncodedTexts, str]
 """The results of the texts of a shard, and the name of the processor that has computed them (`Ops.processor`)."""
-
-
-_Computed = tuple[NumberedLines, Results | None]
 
 
 class Encoder(Protocol):
@@ -106,98 +111,74 @@ def embed_corpus(
     chosen = EncodeOptions(**{name: value for name, value in options.items() if name not in fields})
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     output_suffix(output)
-    into_folder = is_folder(output)
-    long_texts = chosen.truncation == "error"
-    if long_texts:
-        chosen = dataclasses.replace(chosen, truncation="silent")
-    probe = probe_vector(model, chosen)
+    limit = model.max_seq_length
+    # A run needs to know only whether a text is cut, and texts that are too long are found before they are computed.
+    how = "silent" if chosen.truncation in ("warn", "error") else chosen.truncation
+    silent = dataclasses.replace(chosen, truncation=how)
+    probe = probe_vector(model, silent)
     numbered = all(source.id_column is None for source in sources)
-    # A run needs to know only whether a text is cut; the problem of a text that is too long needs its whole length.
-    how = {"silent": "warn"} if long_texts else {"warn": "silent"}
-    how_to = dataclasses.replace(chosen, truncation=how.get(chosen.truncation, chosen.truncation))
+    writer = VectorWriter(os.path.realpath(output), len(probe), dtype, numbered, is_folder(output))
+    encoder = None if workers is None else workers.start(silent, probe, model.model.ops.processor())
 
-    def make(path: str) -> Task:
-        encoder = (
-            _LocalEncoder(model, how_to)
-            if workers is None
-            else workers.start(how_to, probe, model.model.ops.processor())
-        )
-        writer = VectorWriter(path, len(probe), dtype, numbered, into_folder)
-        return _Vectors(encoder, writer, run, model.max_seq_length if long_texts else None)
+    def refuse_long(lines: Lines) -> None:
+        usable = [line for line in lines if line.text is not None]
+        counts = model.num_tokens(texts_of(lines), prompt_name=chosen.prompt_name, prompt=chosen.prompt)
+        for line, n in zip(usable, counts, strict=True):
+            if n > limit:
+                line.text, line.problem = None, f"has {n} tokens, the limit is {limit} (max_seq_length)"
 
     return run_shards(
-        output,
         sources,
-        make,
+        _Vectors(writer, model, silent, encoder),
         options=run,
         settings={
             **_as_json(model, chosen),
             **number_settings(model.model),
-            "max_seq_length": model.max_seq_length,
-            "too_long": "error" if long_texts else "as truncation says",
+            "max_seq_length": limit,
             "dtype": dtype,
         },
         probe=probe,
-        too_long=_too_long(model, chosen) if long_texts else None,
+        refuse_long=refuse_long if chosen.truncation == "error" else lambda lines: None,
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _LocalEncoder:
-    """The encoder that is this process's model. A shard is computed when its results are asked for."""
+@dataclasses.dataclass
+class _Vectors(Task):
+    """The task of `embed_corpus`. Without an encoder this process computes a shard when its result is asked for."""
 
+    writer: VectorWriter
     model: SentenceTransformer
     options: EncodeOptions
+    encoder: Encoder | None
 
-    def submit(self, texts: Sequence[str], progress: Progress) -> Callable[[], Results]:
+    def __post_init__(self) -> None:
+        self.files, self.width, self.into_folder = self.writer.files, self.writer.width, self.writer.into_folder
+
+    def begin(self, lines: Lines, progress: Progress) -> Callable[[], Results | None]:
+        texts = texts_of(lines)
+        progress(len(lines) - len(texts))
+        if not texts:
+            return lambda: None
+        if self.encoder is not None:
+            return self.encoder.submit(texts, progress)
         chunks = self.model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **vars(self.options))
         return lambda: (next(chunks), self.model.model.ops.processor())
 
     def has_room(self, begun: int) -> bool:
-        return False  # nothing is computed while this process reads
+        return self.encoder is not None and self.encoder.has_room(begun)
 
-
-class _Vectors(Task):
-    """The task of `embed_corpus`; `limit` is the most tokens of a text, or None if longer texts are cut."""
-
-    def __init__(self, encoder: Encoder, writer: VectorWriter, run: RunOptions, limit: int | None) -> None:
-        self._encoder, self._writer, self._run, self._limit = encoder, writer, run, limit
-        self.files, self.width, self.into_folder = writer.files, writer.width, writer.into_folder
-        self.has_room = encoder.has_room  # type: ignore[method-assign]
-
-    def begin(self, chunk: NumberedLines, progress: Progress) -> Callable[[], _Computed]:
-        texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
-        progress(len(chunk) - len(texts))
-        wait = self._encoder.submit(texts, progress) if texts else lambda: None
-        return lambda: (chunk, wait())
-
-    def write(self, result: _Computed, before: Counts, files: Files, progress: Progress) -> Written:
-        chunk, results = result
-        encoded, processor = results or (None, None)
-        rows, indices, next_index, n_tokens, n_cut = list[dict[str, Any]](), list[int](), 0, 0, 0
-        for number, input_line in chunk:
-            index = -1
-            if input_line.text is not None and encoded is not None:
-                index, next_index = next_index, next_index + 1
-                cut = int(encoded.n_truncated[index])
-                if cut and self._limit is not None:
-                    problem = _length_problem(int(encoded.n_tokens[index]), self._limit)
-                    input_line, index = dataclasses.replace(input_line, problem=problem), -1
-                else:
-                    n_tokens += int(encoded.n_tokens[index]) - cut
-                    n_cut += cut > 0
-            if index >= 0 or self._run.keep(input_line):
-                rows.append(row_of(number, input_line))
-                indices.append(index)
-        if encoded is not None and indices == list(range(len(encoded.vectors))):
-            vectors = encoded.vectors  # which is not copied
-        else:
-            vectors = np.full((len(rows), self.width), np.nan, dtype=np.float32)
-            found = np.array(indices, dtype=np.int64) >= 0
-            if encoded is not None:
-                vectors[found] = encoded.vectors[[index for index in indices if index >= 0]]
-        self._writer.write(files, before.n_texts, rows, vectors)
-        return Counts(len(rows), n_tokens, n_cut, len(chunk) - len(rows)), processor
+    def write(
+        self, lines: Lines, computed: Results | None, before: Counts, files: Files, progress: Progress
+    ) -> Written:
+        nothing = np.zeros((0, self.width), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64), ()
+        encoded, processor = computed or (EncodedTexts(*nothing), None)
+        vectors = encoded.vectors  # which is not copied if all lines have texts
+        if len(vectors) < len(lines):
+            vectors = np.full((len(lines), self.width), np.nan, dtype=np.float32)
+            vectors[[line.text is not None for line in lines]] = encoded.vectors
+        self.writer.write(files, before.n_texts, [line.row() for line in lines], vectors)
+        cut = encoded.n_truncated
+        return int((encoded.n_tokens - cut).sum()), int((cut > 0).sum()), processor
 
 
 def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArray:
@@ -205,24 +186,9 @@ def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArr
 
     If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
     """
-    text = "minibert " * (model.max_seq_length if options.truncation == "split" else 1)
+    text = f"{_PROBE} " * (model.max_seq_length if options.truncation == "split" else 1)
     vector: FloatArray = np.asarray(next(model.encode_chunks([text], **vars(options))).vectors[0])
     return vector
-
-
-def _length_problem(n_tokens: int, limit: int) -> str:
-    return f"has {n_tokens} tokens, the limit is {limit} (max_seq_length)"
-
-
-def _too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[list[str]], list[str | None]]:
-    """Return a function texts -> for each the problem if it has more tokens than the model takes, else None."""
-
-    def reasons(texts: list[str]) -> list[str | None]:
-        limit = model.max_seq_length
-        counts = model.num_tokens(texts, prompt_name=options.prompt_name, prompt=options.prompt)
-        return [_length_problem(n, limit) if n > limit else None for n in counts]
-
-    return reasons
 
 
 def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, Any]:
@@ -231,3 +197,138 @@ def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, An
     pooling = options.pooling if options.pooling is None or isinstance(options.pooling, str) else [*options.pooling]
     plain = {name: int(value) if isinstance(value, np.integer) else value for name, value in vars(options).items()}
     return {**plain, "layers": layers, "pooling": pooling}
+
+
+# --- sparse vectors and scores ----------------------------------------------------------------------------------------
+
+
+def sparse_corpus(
+    model: SparseEncoder,
+    sources: Sequence[Source],
+    output: str | os.PathLike[str],
+    *,
+    truncation: str = "warn",
+    stride: int = 0,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    max_active_dims: int | None = None,
+    batch_size: int = 32,
+    **run: Any,
+) -> Summary | None:
+    """Compute the sparse vector of each text of some files, and write the vectors in order into one .jsonl file.
+
+    A line is ``{"id": ..., "indices": [...], "values": [...]}``; both lists are null for a line that cannot be used.
+
+    Parameters
+    ----------
+    model : SparseEncoder
+    truncation : {"warn", "split", "silent"}
+        As in `SparseEncoder.encode`; the summary counts the texts that were cut.
+    stride, prompt_name, prompt, max_active_dims, batch_size
+        As in `SparseEncoder.encode`.
+    **run
+        The fields of `minibert.corpus.runs.RunOptions`. `embed_corpus` says what is returned and raised.
+    """
+    check_choice("truncation", truncation, ("warn", "split", "silent"))
+    options = {"prompt_name": prompt_name, "prompt": prompt, "max_active_dims": max_active_dims, "stride": stride}
+    how = {"batch_size": batch_size, "truncation": "split" if truncation == "split" else "silent"}
+    chosen: dict[str, Any] = {**options, **how}
+
+    def compute(texts: list[str], progress: Progress) -> _Fields:
+        chunk = next(model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **chosen))
+        fields = [{"indices": one.indices.tolist(), "values": _decimals(one.data)} for one in chunk.vectors]
+        return fields, int((chunk.n_tokens - chunk.n_truncated).sum()), int((chunk.n_truncated > 0).sum())
+
+    # If texts are split, this text is long: windows that cannot hold any token of a text are refused at once.
+    text = f"{_PROBE} " * (model.max_seq_length if truncation == "split" else 1)
+    probe = next(model.encode_chunks([text], **chosen)).vectors
+    largest = np.sort(np.concatenate([probe.data, np.zeros(_PROBE_WEIGHTS, np.float32)]))[-_PROBE_WEIGHTS:]
+    settings = {**options, "truncation": truncation, "max_seq_length": model.max_seq_length}
+    settings |= number_settings(model.model)
+    task = _Lines(output, model, compute, {"indices": None, "values": None}, model.get_embedding_dimension())
+    return run_shards(sources, task, options=RunOptions(**run), settings=settings, probe=largest)
+
+
+def rerank_corpus(
+    model: CrossEncoder,
+    query: str,
+    sources: Sequence[Source],
+    output: str | os.PathLike[str],
+    *,
+    truncation: str = "warn",
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    batch_size: int = 32,
+    **run: Any,
+) -> Summary | None:
+    """Compute the score of each text of some files for a query, and write the scores in order into one .jsonl file.
+
+    A line is ``{"id": ..., "score": ...}``; the score is null for a line that cannot be used.
+
+    Parameters
+    ----------
+    model : CrossEncoder
+        With one label.
+    query : str
+    truncation : {"warn", "silent"}
+        A text that is too long is cut; the summary counts such texts.
+    prompt_name, prompt, batch_size
+        As in `CrossEncoder.predict`.
+    **run
+        The fields of `minibert.corpus.runs.RunOptions`. `embed_corpus` says what is returned and raised.
+    """
+    check_choice("truncation", truncation, ("warn", "silent"))
+    if not isinstance(query, str):
+        raise TypeError(f"query is a {type(query).__name__}; expected a str.")
+    if model.num_labels != 1:
+        raise ValueError(f"A query is ranked by a model with one label, and this one has {model.num_labels}.")
+    text = model.resolve_prompt(prompt, prompt_name)
+
+    def compute(texts: list[str], progress: Progress) -> _Fields:
+        pairs = [(query, text) for text in texts]
+        found = model.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation="silent", progress=progress)
+        scores = _decimals(model.activation_fn(found.vectors).reshape(-1))
+        return [{"score": score} for score in scores], int(found.n_tokens.sum()), int((found.n_truncated > 0).sum())
+
+    settings = {
+        **{"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation},
+        "max_seq_length": model.max_seq_length,
+        "activation_fn": repr(model.activation_fn),
+        **number_settings(model.model),
+    }
+    task = _Lines(output, model, compute, {"score": None}, 1)
+    probe = np.array([line["score"] for line in compute([_PROBE], lambda _: None)[0]])
+    return run_shards(sources, task, options=RunOptions(**run), settings=settings, probe=probe)
+
+
+_Fields = tuple[list[dict[str, Any]], int, int]
+"""Of some texts: the fields of each line, their tokens that were used, and how many texts were cut."""
+
+
+@dataclasses.dataclass
+class _Lines(Task):
+    """One line of JSON for each input line; `nothing` holds the fields of a line that cannot be used."""
+
+    output: str | os.PathLike[str]
+    model: CrossEncoder | SparseEncoder
+    compute: Callable[[list[str], Progress], _Fields]
+    nothing: dict[str, Any]
+    width: int
+
+    def __post_init__(self) -> None:
+        check_output(self.output, (".jsonl",))
+        self.files = (ShardFile(".jsonl", os.path.realpath(self.output)),)
+
+    def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
+        texts = texts_of(lines)
+        fields, n_tokens, n_cut = self.compute(texts, progress) if texts else ([], 0, 0)
+        progress(len(lines) - len(texts))
+        found = iter(fields)
+        for line in lines:
+            files[0].write(json_line({"id": line.id, **(self.nothing if line.text is None else next(found))}))
+        return n_tokens, n_cut, self.model.model.ops.processor()
+
+
+def _decimals(numbers: FloatArray) -> list[float]:
+    """Return float32 numbers as Python's, with the fewest digits that restore them."""
+    return [float(text) for text in np.asarray(numbers).astype(np.str_).tolist()]

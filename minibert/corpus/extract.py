@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,9 @@ from minibert._utils.files import check_format, check_output, os_reason
 from minibert._utils.validation import IntArray, check_choice
 from minibert.bert.packed import PackedBatch
 from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
-from minibert.corpus.shards import Counts, Files, NumberedLines, Progress, ShardFile, Task, Written, join_bytes
-from minibert.corpus.sources import Source, row_of
-from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header, npy_joiner
+from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
+from minibert.corpus.sources import Source, texts_of
+from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, in_chunks
@@ -44,9 +44,6 @@ EXTRACT_SHARD = 1000
 _FORMAT = 1  # of the index
 _GOOGLE_LENGTH = 128  # tokens: the default of extract_features.py
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
-
-_NumTokens = tuple[int, int]
-"""Of some texts: how many tokens they have, and how many of them were cut."""
 
 
 def extract_corpus(
@@ -102,15 +99,11 @@ def extract_corpus(
     check_output(output, EXTRACT_SUFFIXES[format])
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
-    task: type[_States | _GoogleLines] = _States if format == "binary" else _GoogleLines
-
-    def make(path: str) -> _States | _GoogleLines:
-        return task(path, model, tokenizer, options, chosen, dtype, max_length, batch_size)
-
+    kind = _States if format == "binary" else _GoogleLines
+    task = kind(os.path.realpath(output), model, tokenizer, chosen, dtype, max_length, batch_size)
     return run_shards(
-        output,
         sources,
-        make,
+        task,
         options=options,
         settings={
             **number_settings(model),
@@ -120,7 +113,7 @@ def extract_corpus(
             "max_length": max_length,
             "batch_size": batch_size,
         },
-        probe=make(output).probe(),
+        probe=task.probe(),
     )
 
 
@@ -131,7 +124,6 @@ class _TokenTask(Task):
     path: str
     model: BertModel
     tokenizer: BertTokenizer
-    run: RunOptions
     layers: Sequence[int]
     dtype: str
     max_length: int | None
@@ -139,16 +131,6 @@ class _TokenTask(Task):
 
     def __post_init__(self) -> None:
         self.width = self.model.config.hidden_size
-
-    def lines(self, kept: NumberedLines, before: Counts, files: Files, progress: Progress) -> _NumTokens:
-        """Write input lines; return the number of their tokens, and of the texts that were cut."""
-        raise NotImplementedError
-
-    def write(self, result: NumberedLines, before: Counts, files: Files, progress: Progress) -> Written:
-        kept = [one for one in result if one[1].problem is None or self.run.keep(one[1])]
-        n_tokens, n_cut = self.lines(kept, before, files, progress)
-        progress(len(result) - len(kept))
-        return Counts(len(kept), n_tokens, n_cut, len(result) - len(kept)), self.model.ops.processor()
 
 
 # --- the binary format ------------------------------------------------------------------------------------------------
@@ -166,40 +148,30 @@ class _States(_TokenTask):
         super().__post_init__()
         self.layers = resolve_layers(self.layers, self.model.config.num_hidden_layers)
         first_line = json_line({"format": _FORMAT, "layers": list(self.layers), "dtype": self.dtype})
-
-        def join_index(file: BinaryIO, shards: Sequence[Any], total: Counts) -> None:
-            file.write(first_line)
-            join_bytes(file, shards, total)
-
-        join = npy_joiner(self._header, lambda total: total.n_tokens)
-        self.files = ShardFile(".npy", self.path, join), ShardFile(".tokens.jsonl", tokens_path(self.path), join_index)
+        array = ShardFile(
+            ".npy", self.path, lambda counts: npy_header((counts.n_tokens, len(self.layers), self.width), self.dtype)
+        )
+        self.files = array, ShardFile(".tokens.jsonl", tokens_path(self.path), lambda counts: first_line)
 
     def probe(self) -> npt.NDArray[Any]:
         return self._embed(["minibert"])[0].vectors[0].reshape(-1)
 
-    def lines(self, kept: NumberedLines, before: Counts, files: Files, progress: Progress) -> _NumTokens:
+    def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
         array, index = files
-        array.write(self._header(0))
         n_tokens = n_cut = 0
-        for chunk in in_chunks(kept, self.batch_size, lambda one: len(one[1].text or ""), CHARACTERS_AT_ONCE):
-            embedded = iter(self._embed([input_line.text for _, input_line in chunk if input_line.text is not None]))
-            for number, input_line in chunk:
-                row = row_of(number, input_line)
-                if input_line.text is None:
-                    index.write(json_line(row))
-                    continue
-                one = next(embedded)
-                index.write(json_line({**row, "first_token": before.n_tokens + n_tokens, **_description(one)}))
-                array.write(one.vectors.astype(self.dtype).tobytes())
-                n_tokens += len(one)
-                n_cut += one.n_truncated > 0
+        for chunk in in_chunks(lines, self.batch_size, lambda line: len(line.text or ""), CHARACTERS_AT_ONCE):
+            embedded = iter(self._embed(texts_of(chunk)))
+            for line in chunk:
+                row = line.row()
+                if line.text is not None:
+                    one = next(embedded)
+                    row |= {"first_token": before.n_tokens + n_tokens, **_description(one)}
+                    array.write(one.vectors.astype(self.dtype).tobytes())
+                    n_tokens += len(one)
+                    n_cut += one.n_truncated > 0
+                index.write(json_line(row))
             progress(len(chunk))
-        array.seek(0)
-        array.write(self._header(n_tokens))
-        return n_tokens, n_cut
-
-    def _header(self, n_tokens: int) -> bytes:
-        return npy_header((n_tokens, len(self.layers), self.width), self.dtype)
+        return n_tokens, n_cut, self.model.ops.processor()
 
     def _embed(self, texts: list[str]) -> list[TokenVectors]:
         return embed_tokens(
@@ -254,18 +226,20 @@ class TokenFeatures:
         self.layers: tuple[int, ...] = ()
         self.ids: list[str | int | None] = []
         self._offsets: list[int] = []
-        n_tokens = 0
+        n_tokens = offset = 0
         try:
             self.vectors: npt.NDArray[Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
             with open(self._index, "rb") as file:
-                for number, (offset, line) in enumerate(_lines(file)):
-                    if number == 0:
+                for data in file:
+                    line = json.loads(data)
+                    if not offset:
                         check_format(line, _FORMAT, self._index)
                         self.layers = tuple(line["layers"])
-                        continue
-                    self.ids.append(line["id"])
-                    self._offsets.append(offset)
-                    n_tokens += len(line.get("ids", ()))
+                    else:
+                        self.ids.append(line["id"])
+                        self._offsets.append(offset)
+                        n_tokens += len(line.get("ids", ()))
+                    offset += len(data)
         except OSError as error:
             raise OSError(f"{error.filename or path} cannot be read: {os_reason(error)}.") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -321,14 +295,6 @@ def _description(one: TokenVectors) -> dict[str, Any]:
     }
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the offset of each line, and its object."""
-    offset = 0
-    for line in file:
-        yield offset, json.loads(line)
-        offset += len(line)
-
-
 # --- the google format ------------------------------------------------------------------------------------------------
 
 
@@ -348,25 +314,22 @@ class _GoogleLines(_TokenTask):
         _, ids, types, _ = _make(self.tokenizer, "minibert", self.limit)
         return np.asarray(_compute(self.model, [ids], [types], self.states)[0][0].reshape(-1))
 
-    def lines(self, kept: NumberedLines, before: Counts, files: Files, progress: Progress) -> _NumTokens:
+    def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
         n_tokens = n_cut = 0
-        for chunk in in_chunks(kept, self.batch_size):
-            texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
-            made = [_make(self.tokenizer, text, self.limit) for text in texts]
-            computed = _compute(self.model, [one[1] for one in made], [one[2] for one in made], self.states)
-            found = iter(zip(made, computed, strict=True))
-            for number, input_line in chunk:
+        for chunk in in_chunks(lines, self.batch_size):
+            made = [_make(self.tokenizer, text, self.limit) for text in texts_of(chunk)]
+            states = _compute(self.model, [one[1] for one in made], [one[2] for one in made], self.states)
+            found = iter(zip(made, states, strict=True))
+            for line in chunk:
                 features = None
-                if input_line.text is not None:
+                if line.text is not None:
                     (tokens, _, _, cut), values = next(found)
-                    features = [
-                        {"token": token, "layers": self._layers(rows)}
-                        for token, rows in zip(tokens, values, strict=True)
-                    ]
+                    pairs = zip(tokens, values, strict=True)
+                    features = [{"token": token, "layers": self._layers(rows)} for token, rows in pairs]
                     n_tokens, n_cut = n_tokens + len(tokens), n_cut + (cut > 0)
-                files[0].write(f"{json.dumps({'linex_index': number, 'features': features})}\n".encode())
+                files[0].write(f"{json.dumps({'linex_index': line.number, 'features': features})}\n".encode())
             progress(len(chunk))
-        return n_tokens, n_cut
+        return n_tokens, n_cut, self.model.ops.processor()
 
     def _layers(self, rows: npt.NDArray[Any]) -> list[dict[str, Any]]:
         return [

@@ -22,20 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 import minibert
-from minibert._utils.files import os_reason
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
-from minibert.corpus.shards import Counts, RunFolder, Task, manifest_path
-from minibert.corpus.sources import (
-    CHARACTERS_AT_ONCE,
-    ON_ERROR,
-    InputLine,
-    Source,
-    describe,
-    read_input_lines,
-    survey,
-    weight,
-)
+from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task, manifest_path
+from minibert.corpus.sources import CHARACTERS_AT_ONCE, ON_ERROR, InputLine, Source, read_input_lines, survey, weight
 from minibert.tokenizer.windows import in_chunks
 
 SHARD_SIZE = 10_000
@@ -103,49 +93,45 @@ class RunOptions:
         check_int("shard_size", self.shard_size, 1)
         check_choice("on_error", self.on_error, ON_ERROR)
 
-    def keep(self, input_line: InputLine) -> bool:
-        """Report an input line that cannot be used, and return whether its row is kept.
+    def kept(self, lines: Lines) -> Lines:
+        """Report the input lines that cannot be used, and return those that have a row.
 
         Raises
         ------
         ValueError
             With "stop": the first reading did not find this bad line, so the file has changed.
         """
-        if self.on_error == "stop":
-            raise ValueError(
-                f"{input_line.file} was changed while it was read: line {input_line.line} {input_line.problem}."
-            )
-        self.report(describe(input_line))
-        return self.on_error == "null"
+        for line in lines:
+            if line.problem is not None and self.on_error == "stop":
+                raise ValueError(f"{line.file} was changed while it was read: line {line.line} {line.problem}.")
+            if line.problem is not None:
+                self.report(line.describe())
+        return lines if self.on_error == "null" else [line for line in lines if line.problem is None]
 
 
 def run_shards(
-    output: str | os.PathLike[str],
     sources: Sequence[Source],
-    make: Callable[[str], Task],
+    task: Task,
     *,
     options: RunOptions,
     settings: dict[str, Any],
     probe: npt.NDArray[Any],
-    too_long: Callable[[list[str]], list[str | None]] | None = None,
+    refuse_long: Callable[[Lines], object] = lambda lines: None,
 ) -> Summary | None:
-    """Compute an output file, or a folder of files, from files of texts, shard by shard.
+    """Compute the output of a task from files of texts, shard by shard.
 
     Parameters
     ----------
-    output : str or path
-        Name of the file or folder; a link is followed.
     sources : sequence of Source
         For the path "-" the standard input is copied first, because the input is read twice.
-    make : callable
-        Returns the `Task` for the file or folder of this name, which is not a link.
+    task : Task
     options : RunOptions
     settings : dict
         Further values that must be the same to resume; JSON can hold them.
     probe : float ndarray
         The model's result for a fixed text; it must be the same to resume.
-    too_long : callable, optional
-        Texts -> for each the problem if it is too long, else None. Such texts are bad lines too.
+    refuse_long : callable, optional
+        Gives input lines that are too long a problem, and takes their text away.
 
     Returns
     -------
@@ -160,14 +146,12 @@ def run_shards(
         A file cannot be read or written; another process writes this output. Computed shards are kept.
     """
     start = time.perf_counter()
-    output, resume, shard_size = os.fspath(output), options.resume, options.shard_size
+    output, resume, shard_size = task.files[0].output, options.resume, options.shard_size
     settings = {**(options.settings or {}), **settings, "on_error": options.on_error, "shard_size": shard_size}
+    _refuse_inputs(sources, [manifest_path(output), *(file.output for file in task.files)])
     if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
-    target = os.path.realpath(output)
-    task = make(target)
-    _refuse_inputs(sources, [manifest_path(target), target, *(file.output for file in task.files)])
-    with RunFolder(target, task, options.report) as folder:
+    with RunFolder(task, options.report) as folder:
         unfinished = folder.manifest()
         finished = folder.finished() if resume and unfinished is None else None
         if unfinished is not None and not resume:
@@ -179,7 +163,7 @@ def run_shards(
             folder.refuse_strangers()
         files = [dataclasses.replace(source, path=folder.path_of(source)) for source in sources]
         before = [_state(source) for source in files]
-        checksums, total = survey(files, stop=options.on_error == "stop", too_long=too_long)
+        checksums, total = survey(files, stop=options.on_error == "stop", refuse_long=refuse_long)
         _refuse_changes(files, before)
         mine = {
             "settings": {**settings, "minibert": minibert.__version__},
@@ -197,24 +181,33 @@ def run_shards(
             _compare(unfinished, mine, "The unfinished run", delete)
         folder.digits = max(folder.digits, len(str(total)))  # there are no more shards than lines
         done = folder.whole_shards(options.report)
-        n_resumed = sum(counts.n_texts for counts in done.values())
-        lines_done = n_resumed + sum(counts.n_left_out for counts in done.values())
-        lines = _numbered_lines(files, checksums)
-        counts, n_shards, begun = Counts(), 0, deque[tuple[int, Callable[[], Any]]]()
+        earlier = sum(done.values(), Counts())
+        known = min(earlier.n_texts + earlier.n_left_out, total)
+        counts, n_shards = Counts(), 0
+        begun = deque[tuple[int, Lines, int, Callable[[], Any]]]()
+
+        def begin(chunk: Lines) -> None:
+            if options.on_error != "stop":  # else the first reading has found them
+                refuse_long(chunk)
+            lines = options.kept(chunk)
+            progress(len(chunk) - len(lines))
+            begun.append((n_shards, lines, len(chunk) - len(lines), task.begin(lines, progress)))
 
         def save_oldest() -> Counts:
-            number, wait = begun.popleft()
-            result = wait()
-            return folder.save(
-                number,
-                lambda opened: task.write(result, counts, opened, progress),
-                lambda: _refuse_changes(files, before),
-            )
+            number, lines, n_left_out, wait = begun.popleft()
+            computed = wait()
 
-        with progress_bar(total, show=options.show_progress, initial=min(lines_done, total)) as progress:
-            for chunk in in_chunks(lines, shard_size, lambda numbered: weight(numbered[1]), CHARACTERS_AT_ONCE):
+            def write(opened: Files) -> tuple[Counts, str | None]:
+                n_tokens, n_cut, processor = task.write(lines, computed, counts, opened, progress)
+                _refuse_changes(files, before)
+                return Counts(len(lines), n_tokens, n_cut, n_left_out), processor
+
+            return folder.save(number, write)
+
+        with progress_bar(total, show=options.show_progress, initial=known) as progress:
+            for chunk in in_chunks(_numbered_lines(files, checksums), shard_size, weight, CHARACTERS_AT_ONCE):
                 if n_shards not in done:
-                    begun.append((n_shards, task.begin(chunk, progress)))
+                    begin(chunk)
                 while begun and (n_shards in done or not task.has_room(len(begun))):
                     counts += save_oldest()
                 counts += done.get(n_shards, Counts())
@@ -226,7 +219,7 @@ def run_shards(
     return Summary(
         **dataclasses.asdict(counts),
         width=task.width,
-        n_resumed=n_resumed,
+        n_resumed=earlier.n_texts,
         seconds=time.perf_counter() - start,
         n_files=n_shards if task.into_folder else 1,
     )
@@ -285,14 +278,16 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
                 raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
 
 
-def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, InputLine]]:
-    """Yield the input lines of all files with their number; raise if a file differs from the first reading."""
+def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[InputLine]:
+    """Yield the input lines of all files, with their numbers; raise if a file differs from the first reading."""
     number = 0
     for source, expected in zip(sources, checksums, strict=True):
         checksum = hashlib.sha256()
-        for input_line in read_input_lines(source, checksum):
-            yield number, input_line
-            number += 1
+        for line in read_input_lines(source, checksum):
+            line.number, number = number, number + 1
+            if source.id_column is None:
+                line.id = line.number
+            yield line
         if checksum.hexdigest() != expected:
             raise ValueError(
                 f"{source.name} was changed while it was read. Computed vectors may be those of its old or new "
@@ -308,8 +303,5 @@ def _refuse_changes(sources: Sequence[Source], before: Sequence[tuple[int, int]]
 
 
 def _state(source: Source) -> tuple[int, int]:
-    try:
-        status = os.stat(source.path)
-    except OSError as error:
-        raise OSError(f"{source.name} cannot be read: {os_reason(error)}.") from error
+    status = os.stat(source.path)
     return status.st_size, status.st_mtime_ns

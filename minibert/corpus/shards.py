@@ -20,13 +20,14 @@ import json
 import os
 import re
 import shutil
+import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from minibert._utils.files import FileLock, check_format, os_reason, printable, sync_folder, write_whole
-from minibert.corpus.sources import InputLine, Source, standard_input
+from minibert.corpus.sources import InputLine, Source
 
 FORMAT = 2
 """The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""
@@ -38,10 +39,9 @@ _OURS = re.compile(
 )
 _BLOCK = 2**20  # bytes read at a time
 _DIGITS = 5  # of the number of a shard in names of files, or more if there can be more shards
-_NAMES_SHOWN = 3
 
-NumberedLines = list[tuple[int, InputLine]]
-"""The input lines of a shard, with their numbers in the whole input."""
+Lines = list[InputLine]
+"""The input lines of a shard."""
 
 Progress = Callable[[int], object]
 """Called with the number of input lines done since its last call."""
@@ -75,16 +75,9 @@ class Counts:
         return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
 
-Written = tuple[Counts, str | None]
-"""The counts of a shard that was written, and the processor that has computed it; None if nothing was computed."""
-
-
-def join_bytes(file: BinaryIO, shards: Sequence[Path], total: Counts, start: int = 0) -> None:
-    """Write the bytes of the shards' files one after the other, each from its byte `start` on."""
-    for path in shards:
-        with path.open("rb") as shard:
-            shard.seek(start)
-            shutil.copyfileobj(shard, file, _BLOCK)
+Written = tuple[int, int, str | None]
+"""Of a shard that was written: the tokens after cutting; the texts that were cut; and the processor that has computed
+it, as `Ops.processor` names it, or None if nothing was computed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,18 +88,27 @@ class ShardFile:
     ----------
     suffix : str
     output : str
-        The path of the output, or of the folder that is the output.
-    join : callable
-        Writes the output, given the open file, the files of all shards and the counts of the run.
+        The path of the output, or of the folder that is the output; not a link.
+    header : callable
+        The counts of a file's rows -> its first bytes. Their number does not depend on the counts.
     """
 
     suffix: str
     output: str
-    join: Callable[[BinaryIO, Sequence[Path], Counts], object] = join_bytes
+    header: Callable[[Counts], bytes] = lambda counts: b""
+
+    def join(self, file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
+        """Write the output into an open file, given the files of all shards and the counts of the run."""
+        header = self.header(total)
+        file.write(header)
+        for path in shards:
+            with path.open("rb") as shard:
+                shard.seek(len(header))
+                shutil.copyfileobj(shard, file, _BLOCK)
 
 
 class Task:
-    """The work of a run: the base class of the tasks in embed.py, extract.py and sparse_rerank.py.
+    """The work of a run: the base class of the tasks in embed.py and extract.py.
 
     Attributes
     ----------
@@ -122,32 +124,28 @@ class Task:
     width: int
     into_folder = False
 
-    def begin(self, chunk: NumberedLines, progress: Progress) -> Callable[[], Any]:
-        """Begin to compute a shard, and return a function that waits for the result, the argument of `write`."""
-        return lambda: chunk
+    def begin(self, lines: Lines, progress: Progress) -> Callable[[], Any]:
+        """Begin to compute a shard, and return a function that waits for the result."""
+        return lambda: None
 
     def has_room(self, begun: int) -> bool:
         """Return whether to begin another shard before the oldest of the `begun` shards is saved."""
         return False
 
-    def write(self, result: Any, before: Counts, files: Files, progress: Progress) -> Written:
+    def write(self, lines: Lines, computed: Any, before: Counts, files: Files, progress: Progress) -> Written:
         """Write a shard's files.
 
         Parameters
         ----------
-        result
-            See `begin`.
+        lines : list of InputLine
+            Those that have a row.
+        computed
+            The result of `begin`.
         before : Counts
             Those of all earlier shards.
         files : sequence of binary files
-            One for each of `files`, opened to write.
+            One for each of `files`, with its header.
         progress : callable
-
-        Returns
-        -------
-        counts : Counts
-        processor : str or None
-            As `Ops.processor` names it.
         """
         raise NotImplementedError
 
@@ -165,9 +163,8 @@ class RunFolder:
 
     Parameters
     ----------
-    output : str
-        The file or folder that the run makes, not a link. All other files are beside it.
     task : Task
+        Its first output is not a link; all other files are beside it.
     report : callable
         Called with a line of text if the user ends the run.
 
@@ -182,7 +179,8 @@ class RunFolder:
         Digits of a shard's number in the names of files; the order of the names is that of the shards.
     """
 
-    def __init__(self, output: str, task: Task, report: Callable[[str], object]) -> None:
+    def __init__(self, task: Task, report: Callable[[str], object]) -> None:
+        output = task.files[0].output
         self.output, self.task, self.path, self.digits = Path(output), task, folder_of(output), _DIGITS
         self.to_delete = f"{self.path} and {output}" if task.into_folder else str(self.path)
         self.again = f"Delete {output} to compute it again."
@@ -206,16 +204,22 @@ class RunFolder:
             raise OSError(f"{self.path} cannot be made: {os_reason(error)}.") from error
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         ended = not (self.path / _MANIFEST).exists()
+        kept = f"finished shards are kept in {self.path}; resume=True continues."
         if ended:
             self._clear()
         elif kind is KeyboardInterrupt:
-            self._report(f"finished shards are kept in {self.path}; resume=True continues.")
+            self._report(kept)
         self._lock.release(delete=ended)
         with contextlib.suppress(OSError):
             if ended:
                 self.path.rmdir()
+        if isinstance(error, OSError):
+            message = str(error)
+            if error.strerror is not None:  # it is the system's
+                message = f"{error.filename2 or error.filename}: {error.strerror}."
+            raise type(error)(message if ended else f"{message} F{kept[1:]}") from error
 
     def _clear(self, *kept: str) -> None:
         """Delete the files of runs but those to be kept, and no others. The lock is deleted last, by `release`."""
@@ -270,8 +274,9 @@ class RunFolder:
             return source.path
         copy = self.path / _STANDARD_INPUT
         if not (copy.exists() and (self.path / _MANIFEST).exists()):
-            with self._kept():
-                write_whole(copy, lambda file: shutil.copyfileobj(standard_input(), file, _BLOCK))
+            if sys.stdin is None:
+                raise ValueError("the standard input is closed.")
+            write_whole(copy, lambda file: shutil.copyfileobj(sys.stdin.buffer, file, _BLOCK))
         return str(copy)
 
     # -- start and resume
@@ -291,10 +296,9 @@ class RunFolder:
     def start(self, manifest: dict[str, Any]) -> None:
         """Write the manifest. From now on there is a run to resume."""
         self._clear(_STANDARD_INPUT)  # of a run that was killed before it wrote its manifest, or at its end
-        with self._kept():
-            _write_json(self.path / _MANIFEST, {"format": FORMAT, **manifest})
-            if self.task.into_folder:
-                self.beside.unlink(missing_ok=True)  # of an earlier run, whose folder is gone
+        _write_json(self.path / _MANIFEST, {"format": FORMAT, **manifest})
+        if self.task.into_folder:
+            self.beside.unlink(missing_ok=True)  # of an earlier run, whose folder is gone
         sync_folder(self.path.parent)
 
     def records(self) -> dict[int, dict[str, Any]]:
@@ -316,8 +320,7 @@ class RunFolder:
         for path in self.path.glob(".minibert-????????"):  # of a run that was killed
             path.unlink(missing_ok=True)
         if self.task.into_folder:
-            with self._kept():
-                self.output.mkdir(exist_ok=True)
+            self.output.mkdir(exist_ok=True)
         records, found = self.records(), dict[int, Counts]()
         self._refuse_others(max(records, default=-1) + 2)  # a shard can be there whose record is not
         for number, record in records.items():
@@ -334,36 +337,38 @@ class RunFolder:
 
     # -- shards
 
-    def save(self, number: int, write: Callable[[Files], Written], check: Callable[[], object]) -> Counts:
+    def save(self, number: int, write: Callable[[Files], tuple[Counts, str | None]]) -> Counts:
         """Write the files of a shard, then its record. After this call a crash cannot lose the shard.
 
         Parameters
         ----------
         number : int
         write : callable
-            See `Task.write`.
-        check : callable
-            Called before the record is written; if it raises, the shard is not saved.
+            Writes the shard, and returns its counts and the processor that has computed it. If it raises, the shard is
+            not saved.
         """
-        results = list[Written]()
+        counts, processor = Counts(), None
         paths = [self._shard(number, file.suffix) for file in self.task.files]
 
         def write_all(opened: list[BinaryIO]) -> None:
-            if len(opened) == len(paths):
-                results.append(write(opened))
-            else:
+            nonlocal counts, processor
+            if len(opened) < len(paths):
                 write_whole(paths[len(opened)], lambda file: write_all([*opened, file]))
+                return
+            for shard, file in zip(self.task.files, opened, strict=True):
+                file.write(shard.header(counts))
+            counts, processor = write(opened)
+            for shard, file in zip(self.task.files, opened, strict=True):
+                file.seek(0)
+                file.write(shard.header(counts))
 
-        with self._kept():
-            write_all([])
-            check()
-            if self.task.into_folder:
-                os.replace(paths[0], self._final_files(number)[0])
-                sync_folder(self.output)
-            counts, processor = results[0]
-            states = {path.name: _state_of(path) for path in self._final_files(number)}
-            record = {"counts": dataclasses.asdict(counts), "processor": processor, "files": states}
-            _write_json(self._shard(number, ".json"), record)
+        write_all([])
+        if self.task.into_folder:
+            os.replace(paths[0], self._final_files(number)[0])
+            sync_folder(self.output)
+        states = {path.name: _state_of(path) for path in self._final_files(number)}
+        record = {"counts": dataclasses.asdict(counts), "processor": processor, "files": states}
+        _write_json(self._shard(number, ".json"), record)
         return counts
 
     def finish(self, total: Counts, n_shards: int) -> None:
@@ -373,31 +378,30 @@ class RunFolder:
         """
         self._refuse_others(n_shards)
         renames: list[tuple[Path, Path]] = []
-        with self._kept():
-            for file in () if self.task.into_folder else self.task.files:
-                shards = [self._shard(number, file.suffix) for number in range(n_shards)]
-                whole = self.path / f"{_WHOLE}{file.suffix}"
-                write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
-                renames.append((whole, Path(file.output)))
-            outputs, processors = dict[str, dict[str, Any]](), set[str]()
-            for number, record in self.records().items():
-                processors |= {record["processor"]} - {None}
-                if self.task.into_folder:
-                    ((name, state),) = record["files"].items()
-                    place = f"{self.output.name}/{name}"
-                    outputs[name] = {"name": place, "rows": record["counts"]["n_texts"], **state}
-                assert number < n_shards
-            outputs |= {path.name: {"name": path.name, "size": whole.stat().st_size} for whole, path in renames}
-            manifest = self.manifest() or {}
-            manifest["processors"] = sorted(processors)
-            manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs}
-            _write_json(self.path / _MANIFEST, manifest)
-            # Files of an earlier run must not be beside a new output, because they do not belong to it.
-            for stale in (self.beside, *(path for _, path in renames[1:])):
-                stale.unlink(missing_ok=True)
-            for whole, path in (*renames, (self.path / _MANIFEST, self.beside)):
-                os.replace(whole, path)
-            sync_folder(self.path.parent)
+        for file in () if self.task.into_folder else self.task.files:
+            shards = [self._shard(number, file.suffix) for number in range(n_shards)]
+            whole = self.path / f"{_WHOLE}{file.suffix}"
+            write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
+            renames.append((whole, Path(file.output)))
+        outputs, processors = dict[str, dict[str, Any]](), set[str]()
+        for number, record in self.records().items():
+            processors |= {record["processor"]} - {None}
+            if self.task.into_folder:
+                ((name, state),) = record["files"].items()
+                place = f"{self.output.name}/{name}"
+                outputs[name] = {"name": place, "rows": record["counts"]["n_texts"], **state}
+            assert number < n_shards
+        outputs |= {path.name: {"name": path.name, "size": whole.stat().st_size} for whole, path in renames}
+        manifest = self.manifest() or {}
+        manifest["processors"] = sorted(processors)
+        manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs}
+        _write_json(self.path / _MANIFEST, manifest)
+        # Files of an earlier run must not be beside a new output, because they do not belong to it.
+        for stale in (self.beside, *(path for _, path in renames[1:])):
+            stale.unlink(missing_ok=True)
+        for whole, path in (*renames, (self.path / _MANIFEST, self.beside)):
+            os.replace(whole, path)
+        sync_folder(self.path.parent)
 
     # -- internals
 
@@ -414,27 +418,11 @@ class RunFolder:
         """Raise if the folder that is the output holds other files than those of so many shards."""
         if self.task.into_folder:
             known = {path.name for number in range(count) for path in self._final_files(number)}
-            others = [name for name in _names(self.output) if name not in known]
-            if others:
-                more = f" and {len(others) - _NAMES_SHOWN} more" if len(others) > _NAMES_SHOWN else ""
+            if others := [name for name in _names(self.output) if name not in known]:
                 raise FileExistsError(
-                    f"{self.output} holds other files: {', '.join(map(printable, others[:_NAMES_SHOWN]))}{more}. "
-                    "Readers of the folder would take them for vectors of this run. Delete them or move them "
-                    "elsewhere, or give another folder."
+                    f"{self.output} holds other files: {', '.join(map(printable, others[:3]))}. Readers of the folder "
+                    "would take them for vectors of this run. Delete or move them, or give another folder."
                 )
-
-    @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Add to the message of an OSError the file and how to continue."""
-        try:
-            yield
-        except OSError as error:
-            message = str(error)
-            if error.strerror is not None:  # it is the system's
-                message = f"{error.filename2 or error.filename} cannot be written: {error.strerror}."
-            if (self.path / _MANIFEST).exists():
-                message += f" Finished shards are kept in {self.path}; once it can be written, resume=True continues."
-            raise OSError(message) from error
 
 
 def _state_of(path: Path) -> dict[str, int] | None:
@@ -484,10 +472,5 @@ def _names(path: Path) -> list[str]:
 
     Hidden names that end in .parquet are not left out, because dask and Polars read such files.
     """
-    try:
-        names = os.listdir(path)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise OSError(f"{path} cannot be read: {os_reason(error)}.") from error
+    names = os.listdir(path) if path.exists() else []
     return sorted(name for name in names if not name.startswith(".") or name.lower().endswith(".parquet"))

@@ -14,11 +14,9 @@ import hashlib
 import io
 import json
 import os
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any
 
 from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_choice, counted
@@ -41,7 +39,6 @@ _GZIP = b"\x1f\x8b"  # gzip data begin with these bytes; UTF-8 text cannot
 _LINE_LIMIT = 2**24
 
 _BLOCK = 2**16  # bytes or characters that are skipped at a time
-_KEYS_SHOWN = 20
 
 # Most characters of the input lines that are held in memory, not counting the line that was read last.
 CHARACTERS_AT_ONCE = 2**25
@@ -85,23 +82,23 @@ class Source:
             raise ValueError(f"id_column={self.id_column!r}, but plain text does not have columns; expected None.")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class InputLine:
     """One text of a file, or the reason why it has no text. In CSV and TSV it is one row, which can have several lines.
 
     Parameters
     ----------
     text : str or None
-        None if it cannot be read.
+        None if it cannot be used.
     id : str, int or None
-        None if the source does not have ids, or this one cannot be read.
+        None if this one cannot be read. Without ids in the source it is `number`, after `run_shards` has set it.
     file : str
     line : int
         Number of its first line in the file, from 1.
     problem : str or None
         Why the text cannot be used.
-    numbered : bool
-        The source does not have ids, so the number of the input line is its id.
+    number : int
+        Its number in the whole input, from 0; `run_shards` sets it.
     """
 
     text: str | None
@@ -109,7 +106,16 @@ class InputLine:
     file: str
     line: int
     problem: str | None = None
-    numbered: bool = True
+    number: int = 0
+
+    def describe(self) -> str:
+        """Return the file, the line number and the problem, for a message."""
+        return f"{self.file}, line {self.line}: {self.problem}"
+
+    def row(self) -> dict[str, Any]:
+        """Return the entry in an index: the id, file and line, and why there is no text."""
+        row: dict[str, Any] = {"id": self.id, "file": self.file, "line": self.line}
+        return row if self.problem is None else {**row, "null": self.problem}
 
 
 def input_format(path: str) -> str:
@@ -166,71 +172,74 @@ class _Counted(io.RawIOBase):
         return count
 
 
+def _input_line(source: Source, number: int, fields: Iterator[Any]) -> InputLine:
+    """Return the input line of an iterator that yields the id, then the text; its ValueError says why it cannot."""
+    line = InputLine(None, None, source.name, number)
+    try:
+        line.id = next(fields)
+        line.text = next(fields)
+    except RecursionError:
+        line.problem = "is nested too deeply"
+    except ValueError as error:
+        line.problem = str(error).removesuffix(".")
+    return line
+
+
+def _decoded(data: bytes, number: int) -> str:
+    """Decode a line; bytes that are not UTF-8 become lone surrogates, which `_checked` finds in the field with them."""
+    return data.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
+
+
+def _checked(field: str) -> str:
+    try:
+        field.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"is not UTF-8: byte 0x{ord(field[error.start]) & 0xFF:02x}") from None
+    return field
+
+
 def _read_lines(source: Source, stream: Any) -> Iterator[InputLine]:
     for number, line in enumerate(iter(lambda: stream.readline(_LINE_LIMIT + len(b"\r\n")), b""), 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
         if len(data) > _LINE_LIMIT:
             while line and not line.endswith(b"\n"):
                 line = stream.readline(_BLOCK)
-            too_long = f"has more than {_LINE_LIMIT:,} bytes"
-            yield InputLine(None, None, source.name, number, too_long, source.id_column is None)
-            continue
-        text: str | None = None
-        line_id: str | int | None = None
-        problem = None
-        try:
-            decoded = data.decode("utf-8-sig" if number == 1 else "utf-8")
-            if source.format == "text":
-                text = decoded
-            else:
-                value = _json_value(source, decoded)
-                line_id = _json_id(source, value)
-                text = _json_text(source, value)
-        except UnicodeDecodeError as error:
-            problem = f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}"
-        except (ValueError, RecursionError) as error:
-            problem = "is nested too deeply" if isinstance(error, RecursionError) else str(error).removesuffix(".")
-        yield InputLine(text, line_id, source.name, number, problem, source.id_column is None)
+            yield InputLine(None, None, source.name, number, f"has more than {_LINE_LIMIT:,} bytes")
+        else:
+            yield _input_line(source, number, _line_fields(source, _decoded(data, number)))
 
 
-def _json_value(source: Source, line: str) -> str | dict[str, Any]:
-    """Return a line's JSON value: an object, or a text if ids are not needed."""
+def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
+    """Yield the id and the text of a line: plain text, or JSON, an object or (if ids are not needed) a text."""
+    _checked(line)
+    if source.format == "text":
+        yield None
+        yield line
+        return
     if not line.strip():
         raise ValueError("is empty; expected a JSON object")
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
-    if isinstance(value, dict) or (isinstance(value, str) and source.id_column is None):
-        return value
-    raise ValueError(f"holds {type(value).__name__}; expected a JSON object")
-
-
-def _json_id(source: Source, value: str | dict[str, Any]) -> str | int | None:
-    if isinstance(value, str) or source.id_column is None:
-        return None
-    line_id = value.get(source.id_column)
-    if isinstance(line_id, bool) or not isinstance(line_id, str | int):
+    if isinstance(value, str) and source.id_column is None:
+        value = {source.text_column: value}
+    if not isinstance(value, dict):
+        raise ValueError(f"holds {type(value).__name__}; expected a JSON object")
+    line_id = None if source.id_column is None else value.get(source.id_column)
+    if source.id_column is not None and (isinstance(line_id, bool) or not isinstance(line_id, str | int)):
         raise ValueError(f"does not have an id (a string or a whole number) under {source.id_column!r}")
     if isinstance(line_id, str):
         check_text(line_id, "the id")
-    return line_id
-
-
-def _json_text(source: Source, value: str | dict[str, Any]) -> str:
-    text: Any = value
-    if isinstance(value, dict):
-        if source.text_column not in value:
-            keys = [brief(key) for key in islice(value, _KEYS_SHOWN)] or ["nothing"]
-            keys += ["..."] if len(value) > _KEYS_SHOWN else []
-            raise ValueError(f"does not have {source.text_column!r}; it has {', '.join(keys)}")
-        text = value[source.text_column]
+    yield line_id
+    if source.text_column not in value:
+        raise ValueError(f"does not have {source.text_column!r}; it has {brief([*value])}")
+    text = value[source.text_column]
     if not isinstance(text, str):
-        raise ValueError(
-            f"holds {'null' if text is None else type(text).__name__} as {source.text_column!r}; expected a text"
-        )
+        kind = "null" if text is None else type(text).__name__
+        raise ValueError(f"holds {kind} as {source.text_column!r}; expected a text")
     check_text(text, "the text")
-    return text
+    yield text
 
 
 def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
@@ -261,13 +270,19 @@ def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
                     f"{source.name}, line {line}: {error}. The row runs over several lines, so it is unknown "
                     "where the next row begins. Correct it; on_error= cannot skip it."
                 ) from error
-            problem = f"is not a row of a table: {error}"
-            yield InputLine(None, None, source.name, line, problem, source.id_column is None)
+            yield InputLine(None, None, source.name, line, f"is not a row of a table: {error}")
         else:
             if row is None:
                 return
             if row:  # an empty line is not a row
-                yield _table_line(source, row, len(header), text_index, id_index, line)
+                yield _input_line(source, line, _row_fields(row, len(header), id_index, text_index))
+
+
+def _row_fields(row: list[str], width: int, id_index: int | None, text_index: int) -> Iterator[str | None]:
+    if len(row) != width:
+        raise ValueError(f"has {len(row)} columns, but the header has {width}")
+    yield None if id_index is None else _checked(row[id_index])
+    yield _checked(row[text_index])
 
 
 class _TableLines:
@@ -305,40 +320,14 @@ class _TableLines:
                 quotes += data.count(b'"')
             self.ends_in_quotes = quotes % 2 == 1
             raise csv.Error(f"it has more than {_LINE_LIMIT:,} bytes")
-        # Bytes that are not UTF-8 become lone surrogates, so that only the row with them is bad.
-        line: str = data.decode("utf-8-sig" if self.number == 1 else "utf-8", "surrogateescape")
-        return line
-
-
-def _table_line(
-    source: Source, row: list[str], width: int, text_index: int, id_index: int | None, line: int
-) -> InputLine:
-    text: str | None = None
-    line_id: str | None = None
-    problem = None
-    try:
-        if len(row) != width:
-            raise ValueError(f"has {len(row)} columns, but the header has {width}")
-        line_id = None if id_index is None else _checked_field(row[id_index])
-        text = _checked_field(row[text_index])
-    except ValueError as error:
-        problem = str(error).removesuffix(".")
-    return InputLine(text, line_id, source.name, line, problem, id_index is None)
-
-
-def _checked_field(field: str) -> str:
-    try:
-        field.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"is not UTF-8: byte 0x{ord(field[error.start]) & 0xFF:02x}") from None
-    return field
+        return _decoded(data, self.number)
 
 
 # --- the first reading ------------------------------------------------------------------------------------------------
 
 
 def survey(
-    sources: Sequence[Source], *, stop: bool, too_long: Callable[[list[str]], list[str | None]] | None = None
+    sources: Sequence[Source], *, stop: bool, refuse_long: Callable[[list[InputLine]], object]
 ) -> tuple[list[str], int]:
     """Read every input line once to check it, before anything is computed.
 
@@ -347,8 +336,8 @@ def survey(
     sources : sequence of Source
     stop : bool
         Raise if a line cannot be used.
-    too_long : callable, optional
-        Texts -> for each the problem if it is too long, else None. Such texts cannot be used either.
+    refuse_long : callable
+        Gives input lines that are too long a problem.
 
     Returns
     -------
@@ -363,58 +352,29 @@ def survey(
         checksum = hashlib.sha256()
         for chunk in in_chunks(read_input_lines(source, checksum), 1024, weight, CHARACTERS_AT_ONCE):
             count += len(chunk)
-            found = [one for one in chunk if stop and one.problem is not None]
-            if stop and too_long is not None:
-                usable = [one for one in chunk if one.text is not None]
-                reasons = too_long([one.text or "" for one in usable])
-                found += [
-                    dataclasses.replace(one, problem=reason)
-                    for one, reason in zip(usable, reasons, strict=True)
-                    if reason is not None
-                ]
-            n_problems += len(found)
-            found.sort(key=lambda one: one.line)
-            problems += map(describe, found[: _PROBLEMS_SHOWN - len(problems)])
+            if stop:
+                refuse_long(chunk)
+                found = [one for one in chunk if one.problem is not None]
+                n_problems += len(found)
+                problems += [one.describe() for one in found[: _PROBLEMS_SHOWN - len(problems)]]
         checksums.append(checksum.hexdigest())
     if n_problems:
-        more = f"\n... and {n_problems - len(problems)} more" if n_problems > len(problems) else ""
+        problems += [f"... and {n_problems - len(problems)} more"] if n_problems > len(problems) else []
         raise ValueError(
             f"{counted(n_problems, 'input line')} cannot be used; nothing was computed:\n"
             + "\n".join(problems)
-            + f"{more}\n"
-            "Correct them, leave them out (on_error='skip'), or keep their rows without vectors (on_error='null')."
+            + "\nCorrect them, leave them out (on_error='skip'), or keep their rows without vectors (on_error='null')."
         )
     if not count:
         raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text; give files with texts.")
     return checksums, count
 
 
+def texts_of(lines: Sequence[InputLine]) -> list[str]:
+    """Return the texts of the input lines that have one."""
+    return [line.text for line in lines if line.text is not None]
+
+
 def weight(input_line: InputLine) -> int:
     """Count the characters of an input line."""
     return sum(len(value) for value in (input_line.text, input_line.id, input_line.problem) if isinstance(value, str))
-
-
-def describe(input_line: InputLine) -> str:
-    """Return the file, the line number and the problem of an input line, for a message."""
-    return f"{input_line.file}, line {input_line.line}: {input_line.problem}"
-
-
-def row_of(number: int, input_line: InputLine) -> dict[str, Any]:
-    """Return the entry of an input line in an index: its id, file and line, and why it does not have a text.
-
-    Without ids in the source the id is the input line's number. With ids it is None if it cannot be read, because a
-    number could be the id of another input line.
-    """
-    row: dict[str, Any] = {
-        "id": number if input_line.numbered else input_line.id,
-        "file": input_line.file,
-        "line": input_line.line,
-    }
-    return row if input_line.problem is None else {**row, "null": input_line.problem}
-
-
-def standard_input() -> BinaryIO:
-    """Return the standard input as bytes; raise a ValueError if it is closed."""
-    if sys.stdin is None:
-        raise ValueError("the standard input is closed.")
-    return sys.stdin.buffer

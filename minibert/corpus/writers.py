@@ -9,7 +9,7 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from minibert._utils.files import check_output
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
-from minibert.corpus.shards import Counts, ShardFile, join_bytes
+from minibert.corpus.shards import Counts, ShardFile
 from minibert.tokenizer.windows import in_chunks
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
@@ -81,26 +81,6 @@ def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
     return header.getvalue()
 
 
-def npy_joiner(
-    header: Callable[[int], bytes], rows: Callable[[Counts], int]
-) -> Callable[[BinaryIO, Sequence[Path], Counts], None]:
-    """Return the `ShardFile.join` of .npy files.
-
-    Parameters
-    ----------
-    header : callable
-        Number of rows -> the header.
-    rows : callable
-        Counts of the run -> the number of rows.
-    """
-
-    def join(file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
-        file.write(header(rows(total)))
-        join_bytes(file, shards, total, start=len(header(0)))
-
-    return join
-
-
 def json_line(value: dict[str, Any]) -> bytes:
     """Return an object as a line of JSON in UTF-8, with the newline."""
     return f"{_encode(value)}\n".encode()
@@ -134,10 +114,10 @@ class VectorWriter:
         if suffix == ".jsonl":
             return (ShardFile(suffix, self.path),)
         if suffix == ".parquet":
-            return (ShardFile(suffix, self.path, _join_parquet),)
+            return (_ParquetFile(suffix, self.path),)
         index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
-        join = npy_joiner(self._header, lambda total: total.n_texts)
-        return ShardFile(suffix, self.path, join), ShardFile(".ids.jsonl", index)
+        array = ShardFile(suffix, self.path, lambda counts: npy_header((counts.n_texts, self.width), self.dtype))
+        return array, ShardFile(".ids.jsonl", index)
 
     def write(self, files: Sequence[BinaryIO], first: int, rows: Sequence[dict[str, Any]], vectors: FloatArray) -> None:
         """Write a shard.
@@ -149,12 +129,11 @@ class VectorWriter:
         first : int
             Number of the first row in the whole output.
         rows : sequence of n dict
-            See `minibert.corpus.sources.row_of`: id, file and line; "null" if there is no text.
+            See `InputLine.row`: id, file and line; "null" if there is no text.
         vectors : ndarray of shape (n, width)
         """
         converted = np.ascontiguousarray(vectors, dtype=self.dtype)
         if len(self.files) == 2:
-            files[0].write(self._header(len(rows)))
             files[0].write(converted.data)
             for some in in_chunks(enumerate(rows, first), _ROWS_AT_ONCE):
                 files[1].write(b"".join(json_line({"row": number, **row}) for number, row in some))
@@ -163,9 +142,6 @@ class VectorWriter:
         else:
             for pairs in in_chunks(zip(rows, converted, strict=True), _ROWS_AT_ONCE):
                 files[0].write(b"".join(_vector_line(row, vector) for row, vector in pairs))
-
-    def _header(self, n_rows: int) -> bytes:
-        return npy_header((n_rows, self.width), self.dtype)
 
     def _write_parquet(self, file: BinaryIO, rows: Sequence[dict[str, Any]], vectors: npt.NDArray[Any]) -> None:
         arrow = _pyarrow()
@@ -191,14 +167,15 @@ def _parquet_writer(file: BinaryIO, schema: Any) -> Any:
     return parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"])
 
 
-def _join_parquet(file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
-    """Write the tables of all shards into one file, a shard at a time."""
-    from pyarrow import parquet
+class _ParquetFile(ShardFile):
+    def join(self, file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
+        """Write the tables of all shards into one file, a shard at a time."""
+        from pyarrow import parquet
 
-    with _parquet_writer(file, parquet.read_schema(shards[0])) as writer:
-        for path in shards:
-            with parquet.ParquetFile(path) as shard:
-                writer.write_table(shard.read())
+        with _parquet_writer(file, parquet.read_schema(shards[0])) as writer:
+            for path in shards:
+                with parquet.ParquetFile(path) as shard:
+                    writer.write_table(shard.read())
 
 
 def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:

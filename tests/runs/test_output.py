@@ -94,7 +94,7 @@ def test_pipes_and_folders_that_cannot_be_made_are_refused(short_model: Sentence
         (Source(str(tmp_path / "pipe"), "text"), "out.npy", ValueError, "pipe is a pipe or a device"),
         (usual, "nowhere/out/", OSError, "cannot be made: No such file"),
         (Source(os.devnull, "text"), "pipe/", ValueError, "is a pipe or a device"),
-        (usual, "b.txt/", OSError, "cannot be read: Not a directory"),
+        (usual, "b.txt/", OSError, "b.txt: Not a directory"),
     ):
         with pytest.raises(kind, match=message):
             embed_corpus(short_model, [source], f"{tmp_path}/{output}")

@@ -13,8 +13,8 @@ import pytest
 
 import minibert
 from minibert import CrossEncoder, SparseEncoder
+from minibert.corpus.embed import rerank_corpus, sparse_corpus
 from minibert.corpus.sources import Source
-from minibert.corpus.sparse_rerank import rerank_corpus, sparse_corpus
 from tests.support.command_line import run, standard_input
 from tests.support.sentence_heads import model_folder
 
