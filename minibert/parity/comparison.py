@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import itertools
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +19,13 @@ import numpy.typing as npt
 import minibert
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
-from minibert.bert.packed import PackedBatch
-from minibert.parity.diagnosis.findings import Finding, mislabelled
+from minibert.parity.diagnosis.findings import Finding, diagnose, mislabelled, namings
 from minibert.parity.diagnosis.forward import state_name
-from minibert.parity.diagnosis.search import diagnose, namings
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
-from minibert.parity.matching import NEARER, Matched, Meaning, Placed, match, place, shape_of
+from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
-from minibert.parity.truth import (
-    HALF_PRECISIONS,
-    INPUTS,
-    VECTOR,
-    Padded,
-    Subject,
-    Unit,
-    Values,
-    mask_of,
-    measure_units,
-    round_to,
-    visible,
-)
+from minibert.parity.truth import HALF_PRECISIONS, INPUTS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, visible
 from minibert.trace.names import EMBEDDINGS
 
 __all__ = ["NothingComparedError", "check"]
@@ -108,22 +95,21 @@ def check(
     arrays = as_dump(dump) if isinstance(dump, Mapping) else read_dump(dump, raw)
     source = printable(os.fspath(inputs)) if isinstance(inputs, str | os.PathLike) else ""
     if inputs is None:
-        own: dict[str, Any] = dict(reversed(match(arrays, subject, None, names).inputs))  # the first of each
+        own: dict[str, Any] = dict(reversed(inputs_in(arrays, names)))  # the first of each
         source = "those of the dump" if own.keys() & {"input_ids", "inputs_embeds"} else "the probe"
         inputs = of_probe(subject) if source == "the probe" else own
     taken = read_inputs(inputs, subject)
-    batch = subject.pack(taken)
-    matched = match(arrays, subject, batch, names)
+    matched = match(arrays, subject, subject.pack(taken), names)
     wrong_inputs, notes = check_inputs(subject, taken, matched.inputs)
     wrong_weights, more, transposed = check_weights(subject, matched.weights)
     findings = [*wrong_inputs, *wrong_weights]
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
-        comparison = _Comparison(subject, taken, batch, [*matched.notes, *notes, *more])
+        comparison = _Comparison(subject, taken, [*matched.notes, *notes, *more])
         report = comparison.compare([] if wrong_inputs else matched.values, findings, budget)
-        about = _about(subject, taken, batch, source) | {"dump": _dump_of(dump, arrays), "port": port}
-        about |= {"budget": f"{budget} units" if isinstance(budget, int | float) else budget, "unit": UNIT}
+        about = _about(subject, taken, source) | {"dump": _dump_of(dump, arrays), "port": port}
+        about |= {"budget": budget if isinstance(budget, str) else f"{budget} units", "unit": UNIT}
         unknown = [*matched.unknown, *report.unknown]
         warnings = [*transposed, *report.warnings]
         if len(unknown) > len(report.names) and not wrong_inputs:
@@ -153,13 +139,12 @@ def _nothing(arrays: Dump, matched: Matched) -> str:
     )
 
 
-def _about(subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, source: str) -> dict[str, str]:
+def _about(subject: Subject, inputs: Mapping[str, Any], source: str) -> dict[str, str]:
     """Return what a citation needs of the model, the inputs and this machine."""
-    config = subject.config
+    config, mask = subject.config, subject.pack(inputs).mask
     sizes = f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
     given = {name: np.asarray(inputs[name], "<f8") for name in INPUTS if name in inputs}
-    rows, length = batch.mask.shape
-    shape = f"{counted(rows, 'row')} of {length}, {counted(batch.num_tokens, 'token')}"
+    shape = f"{counted(len(mask), 'row')} of {mask.shape[1]}, {counted(int(mask.sum()), 'token')}"
     about = {"model": ", ".join(filter(None, [subject.name, subject.head, sizes]))}
     if subject.files is None:
         weights = {name: np.asarray(array, "<f4") for name, array in subject.weights().items()}
@@ -204,27 +189,23 @@ def _digest_of_file(path: Path) -> str:
 class _Comparison:
     """The values of one dump beside those of one model."""
 
-    def __init__(self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, notes: list[str]) -> None:
-        self._subject, self._inputs, self._batch, self._notes = subject, inputs, batch, notes
+    def __init__(self, subject: Subject, inputs: dict[str, Any], notes: list[str]) -> None:
+        self._subject, self._inputs, self._notes = subject, inputs, notes
         self._specs = subject.specs
-        self._truth = self._true([])
+        self._truth = Values(subject, inputs, [])
         self._found: list[Placed] = []
-
-    def _true(self, names: Iterable[str]) -> Values:
-        return Values(self._subject, self._inputs, self._batch, {*names})
 
     def compare(self, meanings: list[Meaning], findings: list[Finding], budget: str | float) -> Report:
         """Return the report without causes; only `findings` and mislabelled names are in it."""
-        self._truth = self._true(name for one in meanings for name in (one.name, one.before) if name in self._specs)
-        num_heads = self._subject.config.num_attention_heads
-        placement = place(meanings, self._specs, self._batch, num_heads, self._relative)
+        names = {name for one in meanings for name in (one.name, one.before) if name in self._specs}
+        self._truth = Values(self._subject, self._inputs, names)
+        placement = place(meanings, self._subject, self._subject.pack(self._inputs), self._relative)
         self._notes += placement.notes
         found = self._found = placement.found
         if not found and not findings:
             raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:3])}")
-        units = self._units([one.name for one in found])
-        rows = self._with_holds([self._row(one, units[one.name]) for one in found])
-        rows = self._with_levels(rows)
+        units = self._truth.units([one.name for one in found])
+        rows = self._with_levels(self._with_holds([self._row(one, units[one.name]) for one in found]))
         verdict = "wrong" if findings else _verdict_of(rows)
         if verdict == "float32" and rows and self._is_ours():
             verdict = "bits"
@@ -253,8 +234,7 @@ class _Comparison:
         names = [one.name for one in self._found]
         if VECTOR in names or any(one.array.dtype != np.float32 for one in self._found):
             return False
-        trace = self._subject.model.trace(**self._inputs, record=names)
-        mask = self._batch.mask
+        trace, mask = self._subject.model.trace(**self._inputs, record=names), self._truth.mask
         return all(np.array_equal(visible(one.array, mask), visible(trace[one.name], mask)) for one in self._found)
 
     def diagnosed(self, report: Report) -> Report:
@@ -264,12 +244,11 @@ class _Comparison:
         wrong = list(dict.fromkeys(row.name for row in rows if not row.ratio <= RMS))
         vectors = self._truth[VECTOR] if VECTOR in port else None
         self._truth.release()
-        labels = row_labels(self._subject, self._batch.mask, self._inputs)
+        labels = row_labels(self._subject, self._truth.mask, self._inputs)
         holds = {row.name: row.holds for row in rows if row.holds}
         if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged, which says enough
             return report
-        model = self._subject.model
-        padded = Padded.of(model.config, self._inputs)
+        model, padded = self._subject.model, Padded.of(self._subject.config, self._inputs)
         causes = diagnose(model, padded, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
         own = {name for cause in causes for name in cause.names}
         marked = [dataclasses.replace(row, own=row.level == "wrong" and row.name in own) for row in rows]
@@ -277,48 +256,28 @@ class _Comparison:
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
-    def _shown(self, array: FloatArray, name: str) -> FloatArray:
-        return visible(array, mask_of(name, self._batch.mask)).astype(np.float64, copy=False)
-
-    def _relative(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
+    def _relative(self, array: FloatArray, name: str, true: Values | None = None) -> float:
         """Return the RMS error over the RMS of the true values."""
-        shown = self._shown(self._truth[name] if true is None else true, name)
-        return _rms(self._shown(array, name) - shown) / (_rms(shown) or 1.0)
-
-    def _units(self, names: Iterable[str], precision: str = "float32") -> dict[str, Unit]:
-        """Return the errors of a plain forward in a precision, by name."""
-        wanted = list(dict.fromkeys(names))
-        return measure_units(self._subject, self._inputs, self._batch, self._truth, wanted, precision)
+        shown = (self._truth if true is None else true).shown(name)
+        return rms(self._truth.shown(name, array) - shown) / (rms(shown) or 1.0)
 
     def _row(self, one: Placed, unit: Unit) -> Row:
         """Measure an array; its level is not known yet."""
-        true = self._truth[one.name]
-        with np.errstate(all="ignore"):
-            error = np.abs(self._shown(one.array, one.name) - self._shown(true, one.name))
+        true, shown = self._truth[one.name], functools.partial(self._truth.shown, one.name)
+        error = np.abs(shown(one.array) - shown())
         broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
-        rms, largest, relative = broken, broken, broken
+        size, largest, relative = broken, broken, broken
         if np.isfinite(error).all():
-            rms, largest, relative = _rms(error), float(error.max(initial=0.0)), self._relative(one.array, one.name)
+            size, largest, relative = rms(error), float(error.max(initial=0.0)), self._relative(one.array, one.name)
         at: tuple[int, ...] = ()
         if error.size:
             indices: Any = np.arange(true.size).reshape(true.shape)
             flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf)))
-            at = tuple(int(i) for i in np.unravel_index(int(self._shown(indices, one.name)[flat]), true.shape))
-        return Row(
-            name=one.name,
-            given=one.given,
-            level="float32",
-            ratio=rms / unit.rms,
-            worst=largest / unit.largest,
-            rms=rms,
-            largest=largest,
-            relative=relative,
-            unit=unit.rms,
-            at=at,
-            value=float(one.array[at]) if at else 0.0,
-            true=float(true[at]) if at else 0.0,
-            layout=one.layout,
-        )
+            at = tuple(int(i) for i in np.unravel_index(int(shown(indices)[flat]), true.shape))
+        errors: dict[str, Any] = {"rms": size, "largest": largest, "relative": relative, "unit": unit.rms}
+        errors |= {"ratio": size / unit.rms, "worst": largest / unit.largest}
+        value, right = (float(array[at]) if at else 0.0 for array in (one.array, true))
+        return Row(one.name, one.given, "float32", **errors, at=at, value=value, true=right, layout=one.layout)
 
     # --- levels -------------------------------------------------------------------------------------------------------
 
@@ -354,7 +313,7 @@ class _Comparison:
         if not stored and (not states or any(_within(row) or self._is_scaled(array) for row, array in states)):
             return None
         for precision in stored[:1] or HALF_PRECISIONS:
-            units = self._units([row.name for row in rows], precision)
+            units = self._truth.units([row.name for row in rows], precision)
             if all(
                 row.rms <= RMS * units[row.name].rms and row.largest <= LARGEST * units[row.name].largest
                 for row in rows
@@ -364,7 +323,7 @@ class _Comparison:
 
     def _is_scaled(self, embeddings: FloatArray) -> bool:
         """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""
-        mask = self._batch.mask
+        mask = self._truth.mask
         true = self._truth["embeddings"][mask]
         error = embeddings[mask] - true
         centered = true - self._subject.model.weights.embeddings_norm.bias
@@ -379,7 +338,7 @@ class _Comparison:
         far = [i for i, row in enumerate(rows) if not _within(row)]
         if any(rows[i].name == VECTOR or not np.isfinite(rows[i].relative) for i in far):
             return rows
-        true = self._true(self._subject.names.specs)  # not kept, because these are many
+        true = Values(self._subject, self._inputs, self._subject.names.specs)  # not kept, because these are many
         changed = list(rows)
         for i in far:
             name = self._nearest(rows[i], self._found[i].array, true)
@@ -397,7 +356,7 @@ class _Comparison:
         for name, other in self._subject.names.specs.items():
             near = name.endswith(".input") or not name.startswith("encoder.layer.") or name.count(".") == 2
             if name != row.name and (other.kind, other.width) == (spec.kind, spec.width):
-                found = self._relative(array, name, true[name]) if near or other.layer == spec.layer else np.inf
+                found = self._relative(array, name, true) if near or other.layer == spec.layer else np.inf
                 if found < least:
                     best, least = name, found
         return best
@@ -426,7 +385,7 @@ class _Comparison:
         """Warn of names of one value that have different numbers."""
         for name, group in itertools.groupby(self._found, key=lambda one: one.name):
             twins = list(group)
-            shown = [visible(one.array, mask_of(name, self._batch.mask)) for one in twins]
+            shown = [self._truth.shown(name, one.array) for one in twins]
             if any(not np.array_equal(one, shown[0], equal_nan=True) for one in shown[1:]):
                 given = " and ".join(one.given for one in twins[:3])
                 yield f"{given} are names of one value, and hold different numbers."
@@ -439,17 +398,14 @@ class _Comparison:
         states = [state_name(i) for i in range(self._subject.config.num_hidden_layers + 1)]
         true: Mapping[str, FloatArray] = self._worst(rows)  # as near to the true values as float32 is
         if verdict != "float32" or in_units:
-            true = self._true(states)
+            true = Values(self._subject, self._inputs, states)
         near = []
         for row in rows:
-            if in_units:
-                allowed = row.unit * float(budget)
-            else:
-                allowed = RMS * (row.unit if verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf))
+            unit = row.unit if in_units or verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf)
             for pair in itertools.pairwise(states):
                 if row.name in pair and true.keys() >= {*pair}:
-                    first, second = (self._shown(true[name], name) for name in pair)
-                    if _rms(first - second) <= allowed:
+                    first, second = (self._truth.shown(name, true[name]) for name in pair)
+                    if rms(first - second) <= unit * (float(budget) if in_units else RMS):
                         near.append((row.given, pair[pair[0] == row.name]))
         if near:
             more = f" The same is true of {counted(len(near) - 1, 'other pair')}." if len(near) > 1 else ""
@@ -457,11 +413,6 @@ class _Comparison:
                 f"The dump cannot tell {near[0][0]} from {near[0][1]}: the true values are nearer to each other than "
                 f"the errors that {budget if in_units else verdict} allows. Exchanged names are called right too.{more}"
             )
-
-
-def _rms(values: FloatArray) -> float:
-    with np.errstate(all="ignore"):
-        return float(np.sqrt(np.mean(values * values))) if values.size else 0.0
 
 
 def _within(row: Row) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -70,46 +69,49 @@ class Matched:
     notes: list[str]
 
 
-def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapping[str, str] | None = None) -> Matched:
-    """Identify each array of a dump.
+def inputs_in(dump: Dump, renamed: Mapping[str, str] | None = None) -> list[tuple[str, Array]]:
+    """Return the inputs of a model that a dump holds, by their names.
 
-    Parameters
-    ----------
-    dump : Dump
-    subject : Subject
-    batch : PackedBatch or None      None: only the inputs are looked for
-    renamed : mapping of names in the dump to names of values, optional
+    Raises
+    ------
+    ValueError
+        `renamed` has a name that is not in the dump.
+    """
+    renamed = renamed or {}
+    missing = [name for name in renamed if name not in dump]
+    if missing:
+        raise ValueError(f"The map has the names {brief(missing)}, which are not in the dump: {brief(list(dump))}.")
+    names = ((renamed.get(key, key), value) for key, value in dump.items() if not isinstance(value, list))
+    return [(_INPUT_NAMES.get(name, name), value) for name, value in names if _INPUT_NAMES.get(name, name) in INPUTS]
+
+
+def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str, str] | None = None) -> Matched:
+    """Identify each array of a dump; `renamed` has names in the dump, and the names of values that they mean.
 
     Raises
     ------
     ValueError
         `renamed` has a name that is not in the dump, or means no value.
     """
-    renamed = dict(renamed or {})
-    missing = [name for name in renamed if name not in dump]
-    if missing:
-        raise ValueError(f"The map has the names {brief(missing)}, which are not in the dump: {brief(list(dump))}.")
-    weights = {*subject.weights()} if batch is not None else set()
-    matched = Matched([], [], [], [], [])
+    renamed, weights = renamed or {}, subject.weights()
+    matched = Matched(inputs_in(dump, renamed), [], [], [], [])
     for key, value in dump.items():
         name, given = renamed.get(key, key), printable(key)
-        plain = _INPUT_NAMES.get(name, name)
-        if plain in INPUTS and not isinstance(value, list):
-            matched.inputs.append((plain, value))
-        elif batch is None:
+        if _INPUT_NAMES.get(name, name) in INPUTS and not isinstance(value, list):
             continue
-        elif (weight := _weight_name(name)) in weights and not isinstance(value, list):
+        if (weight := _weight_name(name)) in weights and not isinstance(value, list):
             matched.weights.append((weight, value))
+        elif key in renamed and name != VECTOR:
+            matched.values.append(
+                Meaning(subject.names.resolve(name)[0], given, value)
+            )  # raises, with the nearest names
         else:
-            if key in renamed and name != VECTOR:
-                found = [Meaning(subject.names.resolve(name)[0], given, value)]  # raises, with the nearest names
-            else:
-                found = _values(name, given, value, subject, batch)
+            found = _values(name, given, value, subject, batch)
             matched.values.extend(found)
             matched.unknown.extend([] if found else [given])
-    if batch is not None and len(matched.unknown) > 1:
+    if len(matched.unknown) > 1:
         _match_behind_prefix(matched, dump, subject)
-    if batch is not None and not matched.values and len(matched.unknown) == 1:
+    if not matched.values and len(matched.unknown) == 1:
         (given,) = matched.unknown
         value = next(value for key, value in dump.items() if printable(key) == given)
         matched.values.extend(_by_shape(given, value, subject, batch))
@@ -144,32 +146,36 @@ def _weight_name(name: str) -> str:
     return re.sub(r"^(?:(?:bert|model|0\.auto_model|0\.model)\.)+", "", name)
 
 
+def _states(given: str, value: Array) -> list[Meaning]:
+    return [Meaning(state_name(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
+
+
 def _values(name: str, given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
     depth = subject.config.num_hidden_layers
     shape = () if isinstance(value, list) else value.shape
-    B, flat = len(batch.mask), len(shape) == 1  # flat: a file without a header
-    flat_vectors = subject.pipeline is not None and shape == (B * subject.pipeline.widths[-1],)
-    vectors = (len(shape) == 2 and shape[0] == B) or flat_vectors
+    flat_vectors = subject.pipeline is not None and shape == (len(batch.mask) * subject.pipeline.widths[-1],)
+    vectors = (len(shape) == 2 and shape[0] == len(batch.mask)) or flat_vectors
     if name.lower() in _VECTOR_NAMES and vectors and name != "pooled":
         return [Meaning(VECTOR, given, value)]
     found = subject.names.find(name)
     if found is not None:
         return [Meaning(found[0], given, value)]
-    if name.lower() in _SEVERAL and flat and shape[0] % (depth + 1) == 0:
-        value = np.reshape(np.asarray(value), (depth + 1, -1))
-        return [Meaning(state_name(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
-    if name.lower() in _SEVERAL and not isinstance(value, list) and len(shape) >= 3 and shape[0] in (depth, depth + 1):
-        if shape[0] == depth + 1:
-            return [Meaning(state_name(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
-        return [Meaning(state_name(i + 1), f"{given}[{i}]", value[i], state_name(i), given, True) for i in range(depth)]
+    if name.lower() in _SEVERAL and not isinstance(value, list):
+        if len(shape) == 1 and shape[0] % (depth + 1) == 0:  # a file without a header
+            return _states(given, value.reshape(depth + 1, -1))
+        if len(shape) >= 3 and shape[0] == depth + 1:
+            return _states(given, value)
+        if len(shape) >= 3 and shape[0] == depth:
+            states = [(state_name(i + 1), state_name(i)) for i in range(depth)]
+            return [Meaning(own, f"{given}[{i}]", value[i], before, given) for i, (own, before) in enumerate(states)]
     if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
         return [Meaning(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
     loose = _LOOSE.match(name.lower()) if len(name) < _LONGEST else None
     if loose is not None and int(loose[1]) <= depth:
         number, group = int(loose[1]), f"{name[: loose.start(1)]}#{name[loose.end(1) :]}"
         if number == depth:  # numbers from 0 to depth, or from 1 on: hidden states
-            return [Meaning(state_name(depth), given, value, "", group, True)]
-        return [Meaning(state_name(number + 1), given, value, state_name(number), group, True)]
+            return [Meaning(state_name(depth), given, value, "", group)]
+        return [Meaning(state_name(number + 1), given, value, state_name(number), group)]
     if name.lower() in _TOKENS_NAMES:
         return [Meaning(state_name(depth), given, value)]
     return []
@@ -181,15 +187,11 @@ def _by_shape(given: str, value: Array | list[Array], subject: Subject, batch: P
     if isinstance(value, list):
         return []
     if value.shape in ((depth + 1, B, S, H), ((depth + 1) * B * S * H,)):
-        states = value.reshape(depth + 1, B, S, H)
-        return [Meaning(state_name(i), f"{given}[{i}]", state) for i, state in enumerate(states)]
-    heads = subject.config.num_attention_heads
-    fits = (
-        name
-        for name in (VECTOR, state_name(depth))
-        if name in subject.specs and align(value, subject.specs[name], batch, heads, lambda array: 0.0) is not None
-    )
-    return [Meaning(name, given, value, guessed=True) for name in itertools.islice(fits, 1)]
+        return _states(given, value.reshape(depth + 1, B, S, H))
+    for name in (VECTOR, state_name(depth)):
+        if name in subject.specs and align(value, name, subject, batch, lambda array, name: 0.0) is not None:
+            return [Meaning(name, given, value, guessed=True)]
+    return []
 
 
 def shape_of(value: Array | list[Array]) -> str:
@@ -227,28 +229,13 @@ _LAYOUTS = {
 _LETTERS = str.maketrans("WQK", "HSS")  # those of the pages
 
 
-def expected_shape(spec: Spec, batch: PackedBatch) -> tuple[int, ...]:
-    """Return the shape of a value in padded form."""
-    num_sequences, length = batch.mask.shape
-    if spec.kind == "pairs":
-        return (num_sequences, spec.width, length, length)
-    return (num_sequences, length, spec.width) if spec.kind == "tokens" else (num_sequences, spec.width)
+Error: TypeAlias = Callable[[FloatArray, str], float]
+"""The relative error of an array beside the value of a name; it decides between names and layouts."""
 
 
-def align(
-    value: Array | list[Array], spec: Spec, batch: PackedBatch, num_heads: int, error: Callable[[FloatArray], float]
-) -> Aligned | None:
-    """Convert a dumped value to padded form; return None if its shape does not fit any layout.
-
-    Parameters
-    ----------
-    value : ndarray, or a list of one array for each text
-    spec : Spec
-    batch : PackedBatch
-    num_heads : int
-    error : (padded array) -> float
-        Decides between layouts of the same shape.
-    """
+def align(value: Array | list[Array], name: str, subject: Subject, batch: PackedBatch, error: Error) -> Aligned | None:
+    """Convert a dumped value to the padded form of a name; return None if its shape does not fit any layout."""
+    spec, num_heads = subject.specs[name], subject.config.num_attention_heads
     candidates = _of_texts(value, spec, batch) if isinstance(value, list) else _of_array(value, spec, batch, num_heads)
     found: dict[str, Array] = {}
     for array, layout in candidates:
@@ -256,8 +243,8 @@ def align(
     aligned = [Aligned(array, layout) for layout, array in found.items()]
     if len(aligned) < 2:
         return aligned[0] if aligned else None
-    errors = [error(one.array) for one in aligned]
-    best = int(np.nanargmin([np.inf if np.isnan(e) else e for e in errors]))
+    errors = [error(one.array, name) for one in aligned]
+    best = int(np.argmin([np.inf if np.isnan(e) else e for e in errors]))
     # The first one is the usual one. A wrong value may by chance be a little nearer in another layout.
     return aligned[best]._replace(by_value=best > 0) if not errors[best] > 0.1 * errors[0] else aligned[0]
 
@@ -376,34 +363,22 @@ class Placement(NamedTuple):
     warnings: list[str]
 
 
-def place(
-    entries: list[Meaning],
-    specs: Mapping[str, Spec],
-    batch: PackedBatch,
-    num_heads: int,
-    error: Callable[[FloatArray, str], float],
-) -> Placement:
-    """Convert all arrays that fit to padded form.
-
-    `error` gives the relative error of an array beside the value of a name. It decides between names and layouts.
-    """
-    placement = Placement([], [], [], [], [])
+def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: Error) -> Placement:
+    """Convert all arrays that fit to padded form."""
+    placement, specs = Placement([], [], [], [], []), subject.specs
     exact = {entry.name for entry in entries if not entry.group} & {*map(state_name, range(len(specs)))}
     tried: list[tuple[Meaning, dict[str, Aligned]]] = []
     for entry in entries:
         if entry.name not in specs:
             placement.notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
             continue
-        fitting = {}
-        for name in filter(None, (entry.name, entry.before)):
-            aligned = align(entry.value, specs[name], batch, num_heads, _beside(name, error))
-            if aligned is not None:
-                fitting[name] = aligned
-        if not fitting:
+        names = filter(None, (entry.name, entry.before))
+        fitting = {name: one for name in names if (one := align(entry.value, name, subject, batch, error))}
+        if fitting:
+            tried.append((entry, fitting))
+        else:
             placement.misfits.append(entry.given)
-            placement.notes.append(_not_compared(entry, expected_shape(specs[entry.name], batch)))
-            continue
-        tried.append((entry, fitting))
+            placement.notes.append(_not_compared(entry, specs[entry.name].shape(*batch.mask.shape)))
     from_embeddings = _counted_from_embeddings(tried, error)
     taken: list[tuple[Meaning, str]] = []
     for entry, fitting in tried:
@@ -421,7 +396,7 @@ def place(
                 f"{entry.given} was read as {fitting[name].layout} because of its values; its shape fits the usual "
                 "layout too. If the port means the usual one, its axes are exchanged."
             )
-    guessed = [(entry.given, name) for entry, name in taken if entry.guessed]
+    guessed = [(entry.given, name) for entry, name in taken if entry.guessed or entry.group]
     if guessed:
         more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
         placement.notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
@@ -430,9 +405,7 @@ def place(
     return placement
 
 
-def _counted_from_embeddings(
-    tried: list[tuple[Meaning, dict[str, Aligned]]], error: Callable[[FloatArray, str], float]
-) -> set[str]:
+def _counted_from_embeddings(tried: list[tuple[Meaning, dict[str, Aligned]]], error: Error) -> set[str]:
     """Return the groups of names whose number 0 is the embeddings: the one way of counting must fit more arrays."""
     votes: dict[str, int] = {}
     for entry, fitting in tried:
@@ -444,10 +417,6 @@ def _counted_from_embeddings(
         vote = 1 if before < own / NEARER else -1 if own < before / NEARER else 0
         votes[entry.group] = votes.get(entry.group, 0) + vote
     return {group for group, count in votes.items() if count > 0}
-
-
-def _beside(name: str, error: Callable[[FloatArray, str], float]) -> Callable[[FloatArray], float]:
-    return lambda array: error(array, name)
 
 
 def _not_compared(entry: Meaning, expected: tuple[int, ...]) -> str:

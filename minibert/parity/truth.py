@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,9 @@ from minibert.bert import float64, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import Weights
 from minibert.checkpoint.files import ModelFiles
+from minibert.models.bert import BertModel
+from minibert.models.heads import BertHead
 from minibert.models.inputs import pack
 from minibert.models.loading import named_arrays
 from minibert.sentence.modules import Pipeline, pool
@@ -30,6 +31,9 @@ VECTOR = "sentence_embedding"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 """The names of the inputs of a model."""
 
+Model: TypeAlias = BertModel | BertHead[Any]
+"""`BertModel`, or a model with a head."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
@@ -37,14 +41,14 @@ class Subject:
 
     Parameters
     ----------
-    model : BertModel or a model with a head
+    model : Model
     pipeline : Pipeline or None     what makes vectors of its hidden states; None if it is not known
     tokenizer : BertTokenizer or None
     name : str                      that of the checkpoint, for reports
     files : ModelFiles or None      those of the model, for reports
     """
 
-    model: Any
+    model: Model
     pipeline: Pipeline | None = None
     tokenizer: Any = None
     name: str = ""
@@ -81,14 +85,12 @@ class Subject:
     @property
     def config(self) -> BertConfig:
         """The config of the encoder."""
-        config: BertConfig = self.model.config
-        return config
+        return self.model.config
 
     @functools.cached_property
     def names(self) -> Names:
         """The names of all values of the model."""
-        names: Names = self.model.value_names()
-        return names
+        return self.model.value_names()
 
     @functools.cached_property
     def specs(self) -> dict[str, Spec]:
@@ -105,8 +107,7 @@ class Subject:
 
     def weights(self) -> Mapping[str, FloatArray]:
         """Return the arrays of the checkpoint by their names, without the prefix "bert."."""
-        weights: Weights = self.model.weights
-        return {name.removeprefix("bert."): array for name, array in named_arrays(weights, self.head)}
+        return {name.removeprefix("bert."): array for name, array in named_arrays(self.model.weights, self.head)}
 
     def pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
         """Check inputs, and pack them without padding."""
@@ -197,6 +198,12 @@ def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
     return array[mask[:, :1].any(axis=1)].reshape(-1)
 
 
+def rms(values: FloatArray) -> float:
+    """Return the root mean square; 0 for no values."""
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
+
+
 def mask_of(name: str, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return which positions of a value count; a text's vector counts if any of its tokens is visible."""
     shown: npt.NDArray[np.bool_] = np.any(mask, axis=1, keepdims=True) if name == VECTOR else mask
@@ -231,14 +238,12 @@ def to_tf32(x: FloatArray) -> FloatArray:
     return _cut(x, 13)
 
 
-_ROUNDINGS: dict[str, Callable[[FloatArray], FloatArray]] = {"float16": to_float16, "bfloat16": to_bfloat16}
-
-HALF_PRECISIONS = tuple(_ROUNDINGS)
+HALF_PRECISIONS = ("float16", "bfloat16")
 
 
 def round_to(precision: str, x: FloatArray) -> FloatArray:
     """Round to one of `HALF_PRECISIONS`."""
-    return _ROUNDINGS[precision](x)
+    return to_float16(x) if precision == "float16" else to_bfloat16(x)
 
 
 # The values that are in memory at once. A dump with more values takes several forwards.
@@ -259,27 +264,20 @@ class Values(Mapping[str, FloatArray]):
     subject : Subject
     inputs : mapping
         As the model takes it.
-    batch : PackedBatch      the same inputs
     names : the canonical names, and `VECTOR`
-    ops : Ops
-    dtype : that of the values
+    ops : Ops, optional      those of a float32 forward; None means float64
     """
 
     def __init__(
-        self,
-        subject: Subject,
-        inputs: Mapping[str, Any],
-        batch: PackedBatch,
-        names: Collection[str],
-        ops: Ops = float64.OPS,
-        dtype: npt.DTypeLike = np.float64,
+        self, subject: Subject, inputs: Mapping[str, Any], names: Collection[str], ops: Ops | None = None
     ) -> None:
-        self._subject, self._inputs, self._batch = subject, dict(inputs), batch
-        self._model = subject.model.with_ops(ops, dtype)
+        self._subject, self._inputs, self.mask = subject, dict(inputs), subject.pack(inputs).mask
+        dtype = np.dtype(np.float64 if ops is None else np.float32)
+        self._model = subject.model.with_ops(float64.OPS if ops is None else ops, dtype)
         self._last_state = f"encoder.layer.{subject.config.num_hidden_layers - 1}"
         wanted = {*names, *([self._last_state] if VECTOR in names else [])}
         ordered = [name for name in subject.names.specs if name in wanted]
-        sizes = nbytes_of(subject.names, batch, ordered, np.dtype(dtype).itemsize)
+        sizes = nbytes_of(subject.names, subject.pack(inputs), ordered, dtype.itemsize)
         self._groups: list[list[str]] = [[]]
         held = 0
         for name in ordered:
@@ -302,22 +300,22 @@ class Values(Mapping[str, FloatArray]):
 
     @functools.cached_property
     def _vectors(self) -> FloatArray:
-        return self._subject.vectors(self[self._last_state], self._batch)
+        return self._subject.vectors(self[self._last_state], self._subject.pack(self._inputs))
+
+    def shown(self, name: str, array: FloatArray | None = None) -> FloatArray:
+        """Return the visible places of a value, or of another array in its place, as float64."""
+        return visible(self[name] if array is None else array, mask_of(name, self.mask)).astype(np.float64, copy=False)
 
     def release(self) -> None:
         """Free the values in memory; they are computed again when they are read."""
         self._held = None
 
     def _compute(self, names: list[str]) -> Trace:
-        specs = self._subject.names.specs
-        layers = [specs[name].layer for name in names]
-        after = any(
-            layer is None and not name.startswith("embeddings") for name, layer in zip(names, layers, strict=True)
-        )
-        stop = {}
-        if self._subject.head is None and not after:
-            stop = {"num_layers": max((layer + 1 for layer in layers if layer is not None), default=0)}
-        trace: Trace = self._model.trace(**self._inputs, **stop, record=names)
+        layers = [self._subject.names.specs[name].layer for name in names if not name.startswith("embeddings")]
+        stop = None
+        if self._subject.head is None and None not in layers:
+            stop = max((layer + 1 for layer in layers if layer is not None), default=0)
+        trace = self._model.trace(**self._inputs, num_layers=stop, record=names)
         trace.output = None
         return trace
 
@@ -327,52 +325,35 @@ class Values(Mapping[str, FloatArray]):
     def __len__(self) -> int:
         return len(self._group_of)
 
+    def units(self, names: Collection[str], precision: str = "float32") -> dict[str, Unit]:
+        """Return the error of each of `names` in a plain forward pass of this precision.
 
-@dataclasses.dataclass(frozen=True)
-class Unit:
+        For "float32" that is the larger error of two orders of summation, because the order is a library's choice. For
+        "float16" and "bfloat16" the weights and the inputs and results of all ops are rounded.
+        """
+        runs = [Values(self._subject, self._inputs, names, ops) for ops in _ops_of(precision)]
+        units: dict[str, Unit] = {}
+        for name in dict.fromkeys(names):
+            shown = self.shown(name)
+            least = max(_LEAST_UNIT * rms(shown), 1e-300)
+            units[name] = Unit(least, least)
+            for run in runs:
+                with np.errstate(all="ignore"):
+                    value = visible(run[name], mask_of(name, self.mask))
+                    # Look-ups are recorded as they are in the tables, which a port in half precision rounds.
+                    rounds = precision != "float32" and name != VECTOR
+                    value = round_to(precision, value) if rounds else value
+                    error = np.nan_to_num(np.abs(value - shown), posinf=np.inf)
+                worst = Unit(rms(error), float(error.max(initial=0.0)))
+                units[name] = Unit(*map(max, units[name], worst))
+        return units
+
+
+class Unit(NamedTuple):
     """The error of a forward pass in some precision: RMS and largest, over the positions that are not masked."""
 
     rms: float
     largest: float
-
-    @classmethod
-    def of(cls, error: FloatArray, least: Unit) -> Unit:
-        """Make a unit from errors; both of its numbers are at least those of another one."""
-        if not error.size:
-            return least
-        absolute = np.abs(error)
-        rms = float(np.sqrt(np.mean(absolute * absolute)))
-        return cls(max(least.rms, rms), max(least.largest, float(absolute.max())))
-
-
-def measure_units(
-    subject: Subject,
-    inputs: Mapping[str, Any],
-    batch: PackedBatch,
-    truth: Mapping[str, FloatArray],
-    names: Sequence[str],
-    precision: str = "float32",
-) -> dict[str, Unit]:
-    """Return the error of each of `names` in a plain forward pass of this precision.
-
-    For "float32" that is the larger error of two orders of summation, because the order is a library's choice. For
-    "float16" and "bfloat16" the weights and the inputs and results of all ops are rounded.
-    """
-    runs = [Values(subject, inputs, batch, names, ops, np.float32) for ops in _ops_of(precision)]
-    units: dict[str, Unit] = {}
-    for name in names:
-        mask = mask_of(name, batch.mask)
-        shown = visible(truth[name], mask).astype(np.float64)
-        least = max(_LEAST_UNIT * float(np.sqrt(np.mean(shown * shown))) if shown.size else 0.0, 1e-300)
-        units[name] = Unit(least, least)
-        for run in runs:
-            with np.errstate(all="ignore"):
-                value = visible(run[name], mask)
-                # Look-ups are recorded as they are in the tables, which a port in half precision rounds.
-                rounds = precision != "float32" and name != VECTOR
-                error = (round_to(precision, value) if rounds else value) - shown
-            units[name] = Unit.of(np.nan_to_num(error, posinf=np.inf, neginf=np.inf), units[name])
-    return units
 
 
 def _ops_of(precision: str) -> list[Ops]:

@@ -13,8 +13,8 @@ from benchmarks.hashes import random_model
 from minibert import BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.comparison import LARGEST, RMS
-from minibert.parity.diagnosis.simulation import simulate
-from minibert.parity.truth import HALF_PRECISIONS, Subject, Values, measure_units, round_to
+from minibert.parity.diagnosis.catalogue import simulate
+from minibert.parity.truth import HALF_PRECISIONS, Subject, Values, round_to
 from tests.parity.conftest import Case, states_of_theirs
 from tests.support.checkpoints import sentence_model
 
@@ -303,7 +303,7 @@ def test_inputs_that_are_not_the_models_are_refused(case: Case, inputs: Any) -> 
 def test_the_values_in_several_groups_are_those_of_one_forward(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject.of(case.model)
     monkeypatch.setattr("minibert.parity.truth._GROUP_NBYTES", 50_000)
-    values = Values(subject, case.inputs, subject.pack(case.inputs), subject.names.specs)
+    values = Values(subject, case.inputs, subject.names.specs)
     assert len(values._groups) > 5
     whole = exact.forward(case.model, **case.inputs)
     for name in subject.names.specs:
@@ -313,9 +313,9 @@ def test_the_values_in_several_groups_are_those_of_one_forward(case: Case, monke
 def test_the_unit_is_the_error_of_transformers(folder: Path, case: Case) -> None:
     """Within a factor of two for each hidden state, on another library's own order of operations."""
     subject = Subject.of(case.model)
-    batch, names = subject.pack(case.inputs), ["embeddings", "encoder.layer.0", "encoder.layer.1"]
-    truth = Values(subject, case.inputs, batch, names)
-    units = measure_units(subject, case.inputs, batch, truth, names)
+    names = ["embeddings", "encoder.layer.0", "encoder.layer.1"]
+    truth = Values(subject, case.inputs, names)
+    units = truth.units(names)
     shown = case.inputs["attention_mask"].astype(bool)
     for name, state in zip(names, states_of_theirs(theirs(folder), case.inputs), strict=True):
         error = state.astype(np.float64)[shown] - truth[name][shown]

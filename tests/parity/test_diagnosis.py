@@ -12,11 +12,10 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, try_mistakes
 from minibert import BertModel, load, parity
-from minibert.parity.diagnosis import formulas
-from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis import explain, formulas
+from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.findings import Finding
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
-from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.truth import VECTOR
 from tests.support.head_models import make_model
 
@@ -84,6 +83,27 @@ def test_a_mistake_in_one_layer(subject: Subject) -> None:
     assert ".gelu_erf()" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("id", "symbol", "known"),
+    [
+        ("G1.tanh", "intermediate", "*"),
+        ("W2.output.dense", "output.dense", "*"),
+        ("A1.none", "attention.self", ("*.query", "*.key", "*.value")),
+        ("C1.none", "", "hidden_states.*"),
+    ],
+)
+def test_one_wrong_value_of_one_formula_is_explained(subject: Subject, id: str, symbol: str, known: Any) -> None:
+    name = f"encoder.layer.1.{symbol}".rstrip(".")
+    right = simulate(subject.model, subject.inputs, ())
+    at = MISTAKES[id].only(names_of_layer(1))
+    wrong = simulate(subject.model, subject.inputs, at)[name]
+    (found,) = explain(subject.model, subject.inputs, name, wrong, known)
+    assert id in found.candidates
+    assert explain(subject.model, subject.inputs, name, right[name], known) == []
+    noise = right[name] + np.random.default_rng(0).standard_normal(right[name].shape).astype(np.float32)
+    assert {one.candidates for one in explain(subject.model, subject.inputs, name, noise, known)} == {()}
+
+
 def test_alternatives_are_listed_with_what_would_tell(subject: Subject) -> None:
     """The last state alone: before its LayerNorm, or without it, is the same array."""
     (found,) = subject.diagnose(simulated(subject, "N4.last", "last state"))
@@ -116,7 +136,7 @@ def test_what_llama_cpp_does_with_a_file_in_float16(subject: Subject) -> None:
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
-@pytest.mark.parametrize("mistake", [formulas.norm(3e-4), formulas.norm(2e-3, outside=True), formulas.leaking(-3.25)])
+@pytest.mark.parametrize("mistake", [formulas.norm(3e-4), formulas.norm(2e-3, "outside"), formulas.leaking(-3.25)])
 def test_a_number_that_the_catalogue_does_not_have_gets_no_other_name(
     subject: Subject, mistake: Mistake, dump: str
 ) -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.mistakes import Subject
-from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes
-from minibert.parity.diagnosis.simulation import forward_values, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, forward_values, simulate
 from minibert.parity.truth import VECTOR
 
 # Most kinds of inside of BERT in one small model; the axes have different lengths.

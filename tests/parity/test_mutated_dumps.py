@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minibert import BertForSequenceClassification, BertModel, exact, parity
-from minibert.parity.truth import Subject, Unit, Values, measure_units, visible
+from minibert.parity.truth import Subject, Unit, Values, visible
 from tests.support.checkpoints import random_checkpoint
 from tests.support.head_models import make_model
 
@@ -29,8 +29,8 @@ class Model(NamedTuple):
         subject = Subject.of(model)
         ids = np.random.default_rng(rows).integers(5, 60, (rows, length))
         inputs = {"input_ids": ids, "attention_mask": np.arange(length) < length - np.arange(rows)[:, None]}
-        batch, names = subject.pack(inputs), list(subject.names.specs)
-        units = measure_units(subject, inputs, batch, Values(subject, inputs, batch, names), names)
+        names = list(subject.names.specs)
+        units = Values(subject, inputs, names).units(names)
         return cls(subject, inputs, dict(exact.forward(subject.model, **inputs).items()), units)
 
     def distance(self, name: str, array: np.ndarray) -> float:

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.mistakes import BUDGET, ODD_FIRST, Subject
 from minibert import BertModel
+from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.diagnosis.forward import symbol_of
 from minibert.parity.diagnosis.replay import Replay
-from minibert.parity.diagnosis.simulation import simulate
 from tests.parity.conftest import states_of_theirs
 
 

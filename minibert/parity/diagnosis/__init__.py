@@ -1,8 +1,10 @@
-"""Find out why a port is wrong: `diagnose` names the known mistakes that explain a dump; `simulate` makes mistakes."""
+"""Find out why a port is wrong: known mistakes (catalogue.py), what they compute, and which of them explain a dump.
 
-from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes
-from minibert.parity.diagnosis.findings import Finding
-from minibert.parity.diagnosis.search import diagnose
-from minibert.parity.diagnosis.simulation import simulate
+`diagnose` names the mistakes that explain a dump, `explain` those that make one wrong value of one formula, `simulate`
+makes the dump of a port with mistakes, and `find_mistakes` gives the `MISTAKES` of an id.
+"""
 
-__all__ = ["MISTAKES", "Finding", "diagnose", "find_mistakes", "simulate"]
+from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, simulate
+from minibert.parity.diagnosis.findings import Finding, diagnose, explain
+
+__all__ = ["MISTAKES", "Finding", "diagnose", "explain", "find_mistakes", "simulate"]

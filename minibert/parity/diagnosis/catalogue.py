@@ -1,9 +1,20 @@
-"""The known mistakes of BERT ports, by id; simulation.py makes the dump of a port with such mistakes.
+"""The known mistakes of BERT ports, by id; `simulate` makes the dump of a port with such mistakes.
 
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once. The kinds: G activation, N LayerNorm, A attention, E inputs and
 embeddings, T ids, W weights, C residual and order, D dropout and precision, P the vector of a text, H names of states.
 The texts and remedies are on the page mistakes.md.
+
+>>> from minibert import BertModel, BertTokenizer
+>>> from minibert.parity.diagnosis import MISTAKES, simulate
+>>> name = "sentence-transformers/all-MiniLM-L6-v2"
+>>> tokenizer, model = BertTokenizer.from_pretrained(name), BertModel.from_pretrained(name)
+>>> inputs = tokenizer(["the river bank", "a longer text than that"], padding=True, return_tensors="np")
+>>> wrong = simulate(model, inputs, "G1.tanh")
+>>> len(wrong), wrong["encoder.layer.5"].shape
+(91, (2, 7, 384))
+>>> MISTAKES["G1.tanh"].text
+'hidden_act: in the feed forward gelu_tanh is applied; config.json has another hidden_act'
 """
 
 from __future__ import annotations
@@ -11,18 +22,27 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from minibert._utils.validation import brief, check_int
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.parity.diagnosis import formulas as wrong
-from minibert.parity.diagnosis.formulas import CURVES
-from minibert.parity.diagnosis.forward import DENSE, NORMS, Mistake, names_of_layer, part_mistake, state_name
-from minibert.parity.truth import to_bfloat16, to_float16, to_tf32
+from minibert.parity.diagnosis.forward import (
+    DENSE,
+    NORMS,
+    Forward,
+    Mistake,
+    Recipe,
+    names_of,
+    names_of_layer,
+    part_mistake,
+    state_name,
+)
+from minibert.parity.truth import VECTOR, InapplicableError, Model, Padded, to_bfloat16, to_float16, to_tf32
 from minibert.trace.names import LAYER, POOLER
 
 _MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in (*LAYER, *POOLER)}
@@ -31,23 +51,23 @@ _ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "attention", "output")
 _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
 _ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{one}" for one in _OTHERS))
 _WHAT_IS: dict[str, Mistake] = {
-    **{id: wrong.curve(name) for id, name in zip(_ACTIVATIONS, CURVES, strict=True)},
+    **{id: wrong.curve(name) for id, name in zip(_ACTIVATIONS, wrong.CURVES, strict=True)},
     "G3.pooler": wrong.curve("none", "pooler"),
     **{f"N1.{eps:g}".replace("e-0", "e-"): wrong.norm(eps) for eps in (1e-5, 1e-6, 1e-3, 1e-7, 1e-12)},
     "N1.zero": wrong.norm(0.0),
-    "N2.outside": wrong.norm(outside=True),
-    "N2.1e-6": wrong.norm(1e-6, outside=True),
-    "N2.1e-5": wrong.norm(1e-5, outside=True),
-    "N3.unbiased": wrong.norm(unbiased=True),
-    "N3.annotated": wrong.norm(1e-6, unbiased=True, outside=True),
+    "N2.outside": wrong.norm(None, "outside"),
+    "N2.1e-6": wrong.norm(1e-6, "outside"),
+    "N2.1e-5": wrong.norm(1e-5, "outside"),
+    "N3.unbiased": wrong.norm(None, "unbiased"),
+    "N3.annotated": wrong.norm(1e-6, "unbiased", "outside"),
     "N4.last": part_mistake("output", norm=wrong.last_norm_skipped),
     "N4.no-attention": part_mistake("attention", norm=wrong.no_norm),
     "N4.no-output": part_mistake("output", norm=wrong.no_norm),
-    "N4.swapped": wrong.norm(swapped=True),
-    "N4.plain": wrong.norm(weight=False, bias=False),
-    "N4.no-weight": wrong.norm(weight=False),
-    "N4.no-bias": wrong.norm(bias=False),
-    "N4.rms": wrong.norm(rms=True),
+    "N4.swapped": wrong.norm(None, "swapped"),
+    "N4.plain": wrong.norm(None, "no weight", "no bias"),
+    "N4.no-weight": wrong.norm(None, "no weight"),
+    "N4.no-bias": wrong.norm(None, "no bias"),
+    "N4.rms": wrong.norm(None, "rms"),
     "N5.float16": part_mistake(NORMS, norm=wrong.norm_in_float16),
     "W3.norms": part_mistake(("attention", "output"), norm=wrong.other_norm),
     "A1.none": wrong.scaled(lambda size, config: math.sqrt(size)),
@@ -188,7 +208,11 @@ MISTAKES = _read_page()
 """All mistakes by id."""
 
 
-def find_mistakes(mistake: str | Mistake | Sequence[str | Mistake], num_layers: int | None = None) -> list[Mistake]:
+Wrong: TypeAlias = str | Mistake | Sequence[str | Mistake]
+"""What means mistakes: an id as for `find_mistakes`, a mistake, or several."""
+
+
+def find_mistakes(mistake: Wrong, num_layers: int | None = None) -> list[Mistake]:
     """Return the mistakes that an id means: "G1.tanh", "G1.tanh@3" in one layer, "G1.tanh+N1.1e-5", or several.
 
     A kind without a variant, "G1", is its first variant.
@@ -219,3 +243,70 @@ def find_mistakes(mistake: str | Mistake | Sequence[str | Mistake], num_layers: 
             known = known.only(names_of_layer(number))
         found.append(known)
     return found
+
+
+# --- simulated ports --------------------------------------------------------------------------------------------------
+
+
+def simulate(
+    model: Model, inputs: Mapping[str, Any], mistake: Wrong, *, record: str | Sequence[str] = "*"
+) -> dict[str, FloatArray]:
+    """Run a model like a port with a mistake: in float32, padded, with numbers in masked positions too.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head; the head does not run
+    inputs : mapping
+        input_ids, attention_mask, token_type_ids, position_ids, as the model takes them.
+    mistake : str, Mistake, or several
+        As for `find_mistakes`. () means none: a port that is right.
+    record : str or several
+        The names to return, or patterns, as for `BertModel.trace`; "sentence_embedding" stands for one vector per text,
+        their mean with length 1. The default is all names of the model, and the vector if the mistake is one with it.
+
+    Returns
+    -------
+    dict of str to float32 ndarray
+        In the padded form: (B, S, width), (B, A, S, S) for scores and probs, (B, width) for the pooler and the vector.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An input or an id is wrong; or this mistake is not possible with this model or these inputs.
+    """
+    layers = model.config.num_hidden_layers
+    mistakes = find_mistakes(mistake, layers) if mistake != () else []
+    padded = Padded.of(model.config, inputs)
+    patterns = {record} if isinstance(record, str) else {*record}
+    chosen = names_of(model).select([*patterns - {VECTOR}])
+    if VECTOR in patterns or ("*" in patterns and any(one.vector is not None for one in mistakes)):
+        chosen.append(VECTOR)
+    try:
+        values = forward_values(model, padded, mistakes, recipe=Recipe("mean", "unit"))
+    except InapplicableError as error:
+        raise ValueError(f"{'+'.join(one.id for one in mistakes)} is not possible here: {error}.") from None
+    return {name: np.ascontiguousarray(values[name], dtype=np.float32) for name in chosen}
+
+
+def forward_values(
+    model: Model,
+    inputs: Padded,
+    mistakes: Sequence[Mistake] = (),
+    recipe: Recipe | None = None,
+    dtype: Any = np.float32,
+) -> dict[str, FloatArray]:
+    """Return by name every value of a forward pass with mistakes and, if a recipe is given, each text's vector.
+
+    Raises
+    ------
+    InapplicableError
+        A mistake is not possible with this model or these inputs.
+    """
+    forward, depth = Forward(model, inputs, mistakes, dtype), model.config.num_hidden_layers
+    values = dict(forward.run_all())
+    if recipe is not None:
+        values[VECTOR] = wrong.vector(values, forward.inputs, depth, recipe, mistakes)
+    for mistake in mistakes:
+        if mistake.dump is not None:
+            values = mistake.dump(values, depth)
+    return values

@@ -1,23 +1,30 @@
-"""`Finding`: one statement of a diagnosis: a cause, where it is, or what is seen in a value without a known cause."""
+"""`diagnose`: which known mistakes explain the difference between a port and the truth, said in findings.
+
+1. Names: is an array the true value of another name?
+2. Replay (replay.py): which names are wrong, computed from the port's own values before them?
+3. For each wrong name, from the first on: which mistakes explain it (search.py)?
+4. Mistakes that explain the same names equally well are listed together; one mistake in several layers is one cause.
+
+What is left has no known cause, and that is said.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, counted
-from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import DENSE, Mistake, both_names, symbol_of
-from minibert.parity.diagnosis.replay import rms
-from minibert.parity.truth import HALF_PRECISIONS, mask_of, round_to, visible
+from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
+from minibert.parity.diagnosis.formulas import find_recipe
+from minibert.parity.diagnosis.forward import DENSE, Arrays, Forward, Mistake, both_names, state_name, symbol_of
+from minibert.parity.diagnosis.replay import Replay
+from minibert.parity.diagnosis.search import BUDGET, LAYER_OF, Search, Trial
+from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Model, Padded, mask_of, rms, round_to, visible
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
-
-if TYPE_CHECKING:
-    from minibert.parity.diagnosis.search import Search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +71,15 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
 
 # --- where a mistake is -----------------------------------------------------------------------------------------------
 
+
+class Cause(NamedTuple):
+    """A mistake that was accepted, the mistakes that would do as well, and the names that contradict it."""
+
+    mistake: Mistake
+    alternatives: tuple[Mistake, ...]
+    contradicted: frozenset[str]
+
+
 Site: TypeAlias = tuple[str, int | None]
 """The symbol of a value in trace/names.py, and its layer."""
 
@@ -90,19 +106,13 @@ class Sites(NamedTuple):
     absent: frozenset[Site] = frozenset()
 
     @classmethod
-    def of(
-        cls,
-        segments: Mapping[str, frozenset[str]],
-        mistake: Mistake,
-        names: Iterable[str],
-        contradicted: Iterable[str],
-    ) -> Sites:
-        """Find the sites of a mistake that explains some names and is contradicted by others."""
-        found = [_sites(mistake, segments[name]) for name in names] if mistake.parts else []
+    def of(cls, segments: Mapping[str, frozenset[str]], cause: Cause, names: Iterable[str]) -> Sites:
+        """Find the sites of a cause that explains some names and is contradicted by others."""
+        found = [_sites(cause.mistake, segments[name]) for name in names] if cause.mistake.parts else []
         if any(len({layer for _, layer in sites}) > 1 for sites in found):
             return cls()
-        anywhere = dataclasses.replace(mistake, names=None)
-        absent = [_sites(anywhere, segments[name]) for name in contradicted]
+        anywhere = dataclasses.replace(cause.mistake, names=None)
+        absent = [_sites(anywhere, segments[name]) for name in cause.contradicted]
         every = frozenset[Site]().union(*found)
         return cls(every, frozenset[Site]().union(*absent) - every)
 
@@ -257,16 +267,14 @@ class Facts(NamedTuple):
 
 def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
     """Describe which rows, heads and features of a name differ, and how; `labels` are those of the rows."""
-    replay, limit = search.replay, search.budget * search.measured[name].unit
-    exact = replay.run(search.chosen, [search.span_of(name)], compute=[name])[name]
-    given, mask = replay.port[name], mask_of(name, replay.inputs.mask)
+    exact, given, mask = search.computed(name), search.replay.port[name], mask_of(name, search.inputs.mask)
     values = visible(given, mask)
     if not np.isfinite(values).all():
         return Facts((f"it holds {int((~np.isfinite(values)).sum())} of {values.size} values that are not finite",))
-    wrong, right = rows_that_differ(exact, given, mask, 2 * limit)
+    wrong, right = search.rows_that_differ(name, exact)
     same = _only("row", [f"{i} ({labels[i]})" if i < len(labels) else str(i) for i in wrong], right)
     numbers: list[str] = []
-    differs = ~(np.abs(given - exact) <= 10 * limit)
+    differs = ~(np.abs(given - exact) <= 10 * search.budget * search.measured[name].unit)
     if exact.ndim == 3:
         tokens = differs.any(axis=2) & mask
         if not same and 0 < tokens.sum() < mask.sum():
@@ -280,8 +288,8 @@ def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
         same += _only("head", np.flatnonzero(heads).tolist(), np.flatnonzero(~heads).tolist())
         sums = given.sum(axis=-1)[np.broadcast_to(mask[:, None, :], given.shape[:3])]
         if symbol_of(name) == "probs" and np.abs(sums - 1).max(initial=0) > 1e-4:
-            span_of_sums = " to ".join(dict.fromkeys(f"{one:.6g}" for one in (sums.min(), sums.max())))
-            numbers.append(f"the probs of a token do not sum to 1, but to {span_of_sums}")
+            range_of_sums = " to ".join(dict.fromkeys(f"{one:.6g}" for one in (sums.min(), sums.max())))
+            numbers.append(f"the probs of a token do not sum to 1, but to {range_of_sums}")
     true = visible(exact, mask)
     factor = float(true @ values) / max(float(true @ true), 1e-300)
     if rms(values - factor * true) < _SAME * rms(values - true):
@@ -296,19 +304,6 @@ def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
     return Facts((*same, *numbers), tuple(same), bool(wrong and right))
 
 
-def rows_that_differ(
-    exact: FloatArray, given: FloatArray, mask: npt.NDArray[np.bool_], limit: float
-) -> tuple[list[int], list[int]]:
-    """Return the wrong rows and the right rows; rows without visible positions are in neither list."""
-    wrong: list[int] = []
-    right: list[int] = []
-    for i in range(len(mask)):
-        one, other = (visible(array[i : i + 1], mask[i : i + 1]) for array in (exact, given))
-        if one.size:
-            (right if rms(other - one) <= limit else wrong).append(i)
-    return wrong, right
-
-
 def _only(noun: str, wrong: Sequence[object], right: Sequence[object]) -> list[str]:
     """Say which rows or heads are wrong, if others are right."""
     if not wrong or not right:
@@ -316,3 +311,286 @@ def _only(noun: str, wrong: Sequence[object], right: Sequence[object]) -> list[s
     plural = [("s", "are") if some[1:] else ("", "is") for some in (wrong, right)]
     texts = [some_of([*map(str, some)]) for some in (wrong, right)]
     return [f"{noun}{plural[0][0]} {texts[0]} only; {noun}{plural[1][0]} {texts[1]} {plural[1][1]} right"]
+
+
+# --- the diagnosis ----------------------------------------------------------------------------------------------------
+
+# How many mistakes of a port are looked for, one after the other, and how many kinds of unknown ones are described.
+_MOST = 8
+
+
+def diagnose(
+    model: Model,
+    inputs: Padded,
+    port: Arrays,
+    wrong: Sequence[str],
+    *,
+    budget: float = BUDGET,
+    vectors: FloatArray | None = None,
+    rows: Sequence[str] = (),
+    holds: Mapping[str, str] | None = None,
+) -> list[Finding]:
+    """Say which known mistakes explain the difference between a port and the truth.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+    inputs : Padded
+    port : mapping of canonical names to padded arrays
+        "sentence_embedding" is the name of one vector per text. Hidden places may hold anything.
+    wrong : the names of `port` whose difference from the truth is outside the budget
+    budget : float
+        The RMS error that is right, in units of a plain float32 forward's.
+    vectors : the true vectors of the texts, if `port` has vectors
+    rows : what each row of the inputs is, for example its text
+    holds : mapping of names of `port` to the names whose values they hold, if that is known
+
+    Returns
+    -------
+    list of Finding
+        The ones that explain most first; empty if nothing is wrong.
+    """
+    if not wrong:
+        return []
+    recipe = None
+    if VECTOR in port and vectors is not None:
+        depth = model.config.num_hidden_layers
+        states = {*map(state_name, range(depth + 1)), "pooler"}
+        values = {name: value for name, value in Forward(model, inputs).run_all() if name in states}
+        recipe = find_recipe(values, inputs, depth, np.asarray(vectors, np.float64))
+    search = Search(Replay(model, inputs, port, recipe), budget)
+    return list(_Diagnosis(search, port, list(wrong), rows).findings(holds or {}))
+
+
+def explain(model: Model, inputs: Mapping[str, Any], name: str, value: FloatArray, known: Any = "*") -> list[Finding]:
+    """Say which known mistakes make a wrong value of one formula.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+    inputs : mapping
+        As the model takes them.
+    name : str
+        The name of the value in trace/names.py, which is the result of the formula.
+    value : float array in padded form
+    known : str or several
+        Patterns of the names, as for `BertModel.trace`, whose right values went into the formula. The formula is what
+        leads from them to `name`: with all of them one op, with "hidden_states.*" a layer.
+
+    Returns
+    -------
+    list of Finding
+        The ones that explain most first. Their `candidates` are ids of `MISTAKES`; () if no known mistake explains the
+        value. [] if it is right.
+    """
+    right = simulate(model, inputs, (), record=[*([known] if isinstance(known, str) else known), name])
+    port = dict(itertools.takewhile(lambda one: one[0] != name, right.items())) | {name: np.asarray(value)}
+    search = Search(Replay(model, Padded.of(model.config, inputs), port), BUDGET)
+    return list(_Diagnosis(search, port, [name]).findings({})) if search.wrong() else []
+
+
+def namings(moved: Mapping[str, str], names: Collection[str], depth: int) -> list[Mistake]:
+    """Return the naming mistakes that would mislabel exactly the names in `moved`, and none of the others."""
+    states = [state_name(i) for i in range(depth + 1)]
+    sums = [f"{state}{'.output' if i else ''}.LayerNorm.input" for i, state in enumerate(states)]
+    true = {name: np.zeros(0) for name in (*states, *sums, "embeddings.word_embeddings")}
+    found = []
+    for mistake in MISTAKES.values():
+        if mistake.dump is not None:
+            made = mistake.dump(dict(true), depth)
+            changed = {name for name, value in made.items() if value is not true[name] and name in names}
+            if changed == moved.keys() and all(made[name] is true.get(held) for name, held in moved.items()):
+                found.append(mistake)
+    return found
+
+
+class _Diagnosis:
+    """The findings about one port."""
+
+    def __init__(self, search: Search, port: Arrays, wrong: list[str], rows: Sequence[str] = ()) -> None:
+        self._search, self._port, self._wrong, self._rows = search, port, wrong, rows
+        self._depth = search.model.config.num_hidden_layers
+        self._causes: list[Cause] = []
+
+    def findings(self, holds: Mapping[str, str]) -> Iterator[Finding]:
+        """Yield the findings; `holds` maps mislabelled names to the names whose values they hold."""
+        search, remaining = self._search, self._search.wrong()
+        moved = holds or self._moved()
+        if moved and (holds or moved.keys() == {*self._wrong}):
+            # A mistake that leaves out the last step of a name looks the same.
+            matching = namings(moved, self._port, self._depth)
+            first = [name for name in remaining if name in moved]
+            trials = search.singles(first[0], remaining) if first else []
+            same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
+            if matching or not same:
+                yield mislabelled(moved, [*matching, *(same if matching else [])])
+                yield from self._with_names(moved)
+                return
+        states = [state_name(i) for i in range(self._depth + 1)]
+        late = dict(itertools.pairwise(reversed(states)))
+        if moved and moved.items() <= late.items() and (shifted := self._shifted(late)):
+            yield from shifted
+            return
+        if not remaining:
+            name = self._wrong[0]
+            known = name in search.measured
+            if known or name == VECTOR:
+                yield cannot_tell(self._wrong, alone=known and search.has_several_layers(name))
+            else:
+                yield wrong_head(name)
+            return
+        if dropped := search.dropout(remaining):
+            names, rate = dropped
+            mistake = MISTAKES["D1.dropout"]
+            text = f"{mistake.text}; about {100 * rate:.0f} % of {names[0]} are zero"
+            yield Finding(text, mistake.id, tuple(names), 1.0, mistake.remedy)
+            remaining = [name for name in remaining if name not in names]
+        while remaining and len(self._causes) < _MOST:
+            remaining = self._explain(remaining)
+        search.unknown += remaining
+        # States that are counted from the first layer's output look like weights of the next layer.
+        is_early = "embeddings" in search.unknown and any(one.id == "W3.shifted" for one in search.chosen)
+        if is_early and (shifted := self._shifted(dict(itertools.pairwise(states)))):
+            yield from shifted
+            return
+        yield from self._known()
+        yield from self._unknown()
+
+    def _explain(self, remaining: list[str]) -> list[str]:
+        """Explain the first of the remaining names, and others with it; return those that still remain."""
+        search = self._search
+        target = remaining[0]
+        trials: list[Trial] = []
+        if np.isfinite(search.measured[target].error):  # nothing that is computed equals NaN
+            trials = search.singles(target, remaining) or search.from_values(target, remaining)
+            if not trials and not search.has_several_layers(target):
+                trials = search.in_one_op(target, remaining) or search.several(target, remaining)
+        if not trials:
+            search.unknown.append(target)
+            return remaining[1:]
+        best = trials[0]
+        count, narrow = len(best.mistakes), bool(best.contradicted)
+        # A mistake in all layers is a better cause than another one that would have to be in some layers only.
+        same = [
+            trial
+            for trial in trials
+            if (trial.explained, len(trial.mistakes), bool(trial.contradicted)) == (best.explained, count, narrow)
+            and not trial.contradicted > best.contradicted  # right names refute it in other ops
+        ]
+        best, *same = search.by_hidden_keys(same)
+        # Of several mistakes at once, alternatives are not listed one by one.
+        alternatives = tuple(trial.mistakes[0] for trial in same) if count == 1 else ()
+        self._causes += [Cause(mistake, alternatives, best.contradicted) for mistake in best.mistakes]
+        search.chosen += best.mistakes
+        return [name for name in remaining if name not in best.explained]
+
+    # --- names --------------------------------------------------------------------------------------------------------
+
+    def _moved(self) -> dict[str, str]:
+        """Find arrays that are the true values of other names."""
+        wrong = [name for name in self._wrong if name != VECTOR and np.ndim(self._port[name]) == 3]
+        inputs, found = self._search.inputs, dict[str, str]()
+        for name, value in Forward(self._search.model, inputs).run_all() if wrong else ():
+            shown = visible(value, inputs.mask)
+            for given in wrong:
+                if np.shape(self._port[given]) == value.shape and given != name and given not in found:
+                    with np.errstate(all="ignore"):
+                        error = np.linalg.norm(visible(self._port[given], inputs.mask) - shown)
+                    if error <= 1e-5 * np.linalg.norm(shown):
+                        found[given] = name
+        return found
+
+    def _shifted(self, holds: Mapping[str, str]) -> list[Finding]:
+        """Return what is wrong if the states are off by one, and known mistakes explain the rest; [] if they do not."""
+        moved = {name: holds[name] for name in self._search.measured if name in holds}
+        others = self._with_names(moved) if self._search.measured.keys() <= {*holds, *holds.values()} else []
+        if not others or not all(finding.mistake for finding in others):
+            return []
+        return [mislabelled(moved, namings(moved, self._port, self._depth)), *others]
+
+    def _with_names(self, moved: Mapping[str, str]) -> list[Finding]:
+        """Return what is wrong if the arrays have the names whose values they hold."""
+        port: dict[str, FloatArray] = {}
+        for name, array in self._port.items():
+            held = moved.get(name, name)
+            if not np.array_equal(port.setdefault(held, array), array, equal_nan=True):
+                return []
+        search = Search(Replay(self._search.model, self._search.inputs, port), self._search.budget)
+        return list(_Diagnosis(search, port, list(port), self._rows).findings({})) if search.wrong() else []
+
+    # --- what is said -------------------------------------------------------------------------------------------------
+
+    def _known(self) -> Iterator[Finding]:
+        """Yield the causes that were found; one mistake in several layers is one cause."""
+        search = self._search
+        merged: dict[tuple[str, str], tuple[Cause, tuple[str, ...], Sites]] = {}
+        for one, names in self._needed():
+            sites = Sites.of(search.replay.segments, one, names)
+            key = (one.mistake.id, one.mistake.text)
+            if key in merged:
+                first, before, earlier = merged[key]
+                names = tuple(name for name in search.replay.port if name in {*before, *names})
+                ids = {other.id for other in one.alternatives}
+                alike = tuple(other for other in first.alternatives if other.id in ids)
+                one, sites = first._replace(alternatives=alike), earlier.together(sites)
+            merged[key] = (one, names, sites)
+        for key, (one, names, sites) in merged.items():
+            mistake = one.mistake
+            others = {layer for other in merged if other != key for _, layer in merged[other][2].found}
+            if mistake.id.startswith(LAYER_OF):  # which changes nothing in this layer
+                others.add(int(mistake.id.removeprefix(LAYER_OF)))
+            where = sites.text(mistake, self._depth, others)
+            said = f"{mistake.text}{where}"
+            if one.alternatives:
+                either = "; or ".join(other.text for other in (mistake, *one.alternatives[:5]))
+                said = f"This dump cannot tell which{where}: {either}"
+            config = search.model.config  # the catalogue is for any model
+            for field, value in (("hidden_act", config.hidden_act), ("layer_norm_eps", f"{config.layer_norm_eps:g}")):
+                said = said.replace(f"config.json has another {field}", f"config.json has {value}")
+            alternatives = tuple(other.id for other in one.alternatives)
+            separate = separate_by(mistake, one.alternatives)
+            yield Finding(said, mistake.id, names, self._share(names), mistake.remedy, alternatives, separate)
+
+    def _needed(self) -> Iterator[tuple[Cause, tuple[str, ...]]]:
+        """Yield each cause with the names that are wrong without it; a cause without such names is not one."""
+        search = self._search
+        for one in list(self._causes):
+            others = [mistake for mistake in search.chosen if mistake is not one.mistake]
+            known = [name for name in search.measured if name not in search.unknown]
+            affected = search.replay.affected(one.mistake, known)
+            without = search.replay.measure(others, compute=affected)
+            made = search.replay.measure(search.chosen, compute=affected)
+            names = tuple(
+                name
+                for name in affected
+                if not search.within_budget(without[name]) and not made[name].error > 0.5 * without[name].error
+            )
+            if names:
+                yield one, names
+            else:
+                search.chosen = others
+
+    def _share(self, names: Sequence[str]) -> float:
+        """Return the least share of a name's squared difference, in units, that the chosen mistakes remove."""
+        after = self._search.replay.measure(self._search.chosen, compute=names)
+        before = {name: self._search.measured[name].error for name in names}
+        shares = (1 - (after[name].error / error) ** 2 if np.isfinite(error) else 1.0 for name, error in before.items())
+        return max(0.0, min(shares, default=0.0))
+
+    def _unknown(self) -> Iterator[Finding]:
+        """Yield a finding for each kind of name that no mistake explains."""
+        search = self._search
+        groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        evidence: dict[str, Facts] = {}
+        for name in (name for name in search.unknown if name in search.measured):
+            evidence[name] = facts(search, name, self._rows)
+            finite = np.isfinite(search.measured[name].error)
+            groups.setdefault((symbol_of(name) or name if finite else "", evidence[name].same), []).append(name)
+        kinds = list(groups.values())
+        for names in kinds[:_MOST]:
+            yield unknown(search, names, evidence[names[0]])
+        if kinds[_MOST:]:
+            shown = ", ".join(names[0] for names in kinds[_MOST:])
+            every = tuple(name for names in kinds[_MOST:] for name in names)
+            text = f"Also wrong, though what goes in is right, and with no known cause: {shown}"
+            yield Finding(text, "", every, 0.0, "")

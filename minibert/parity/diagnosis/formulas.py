@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,19 @@ from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.bert.weights import LayerWeights
-from minibert.parity.diagnosis.forward import DENSE, NORMS, Here, Mistake, Part, part_mistake, state_name
+from minibert.parity.diagnosis.forward import (
+    DENSE,
+    NORMS,
+    Arrays,
+    Here,
+    Mistake,
+    Part,
+    Recipe,
+    part_mistake,
+    state_name,
+)
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, to_float16
+from minibert.sentence.modules import POOLING_MODES
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 _EVERY = tuple(entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER))
@@ -27,27 +38,22 @@ IN_LAYER = tuple(entry.symbol for entry in LAYER if entry.weights)
 # --- LayerNorm and activation -----------------------------------------------------------------------------------------
 
 
-def norm(
-    eps: float | None = None,
-    *,
-    outside: bool = False,
-    unbiased: bool = False,
-    rms: bool = False,
-    weight: bool = True,
-    bias: bool = True,
-    swapped: bool = False,
-) -> Mistake:
-    """Return the mistake of a LayerNorm with another formula."""
+def norm(eps: float | None, *changes: str) -> Mistake:
+    """Return the mistake of a LayerNorm with another eps (None: the right one) or another formula.
+
+    The changes: "outside" (eps is added to the root), "unbiased", "rms", "swapped" (weight and bias), "no weight" and
+    "no bias".
+    """
 
     def part(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-        centered = x if rms else x - x.mean(axis=-1, keepdims=True)
-        count = x.shape[-1] - 1 if unbiased else x.shape[-1]
+        centered = x if "rms" in changes else x - x.mean(axis=-1, keepdims=True)
+        count = x.shape[-1] - 1 if "unbiased" in changes else x.shape[-1]
         variance = (centered * centered).sum(axis=-1, keepdims=True) / x.dtype.type(count)
         small = x.dtype.type(norm.eps if eps is None else eps)
-        scale, shift = (norm.bias, norm.weight) if swapped else (norm.weight, norm.bias)
-        y = centered / (np.sqrt(variance) + small if outside else np.sqrt(variance + small))
-        y = y * scale if weight else y
-        return y + shift if bias else y
+        scale, shift = (norm.bias, norm.weight) if "swapped" in changes else (norm.weight, norm.bias)
+        y = centered / (np.sqrt(variance) + small if "outside" in changes else np.sqrt(variance + small))
+        y = y if "no weight" in changes else y * scale
+        return y if "no bias" in changes else y + shift
 
     return part_mistake(NORMS, norm=part)
 
@@ -484,3 +490,85 @@ def renamed(symbols: tuple[str, ...], source: Callable[[int, int], str]) -> Mist
         return values | {name: values[held] for name, held in pairs.items() if held in values}
 
     return Mistake("", "", "", symbols, dump=change)
+
+
+# --- the vector of a text ---------------------------------------------------------------------------------------------
+
+_MODES: dict[str, Callable[..., FloatArray]] = {**POOLING_MODES, "sum": lambda x, positions: x.sum(axis=0)}
+
+
+def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray:
+    """Pool the chosen tokens of each row by a formula of sentence/pooling.py; zeros for a row without any."""
+    vectors = np.zeros((len(x), x.shape[-1]), x.dtype)
+    for row, (states, some) in enumerate(zip(x, chosen, strict=True)):
+        if some.any():
+            vectors[row] = _MODES[mode](states[some], np.arange(int(some.sum())))
+    return vectors
+
+
+def _mode(mode: str) -> Callable[[Arrays, Padded, int], FloatArray]:
+    return lambda values, inputs, depth: _rows(values[state_name(depth)], inputs.mask, mode)
+
+
+def _without_special(values: Arrays, inputs: Padded, depth: int) -> FloatArray:
+    count = inputs.mask.cumsum(axis=1)
+    inside = inputs.mask & (count > 1) & (count < count.max(axis=1, keepdims=True))
+    return _rows(values[state_name(depth)], inside, "mean")
+
+
+POOLINGS: dict[str, Callable[[Arrays, Padded, int], FloatArray]] = {
+    **{mode: _mode(mode) for mode in _MODES},
+    "pooler": lambda values, inputs, depth: values["pooler"],
+    "mean with padding": lambda values, inputs, depth: values[state_name(depth)].mean(axis=1),
+    "mean without [CLS] and [SEP]": _without_special,
+    "mean of the first and last state": lambda values, inputs, depth: _rows(
+        (values[state_name(0)] + values[state_name(depth)]) / 2, inputs.mask, "mean"
+    ),
+    "mean of the last state but one": lambda values, inputs, depth: _rows(
+        values[state_name(max(depth - 1, 0))], inputs.mask, "mean"
+    ),
+}
+"""The vector before it is scaled, by name: of the values of all names, the inputs, and the number of layers."""
+
+
+def _length(x: FloatArray) -> FloatArray:
+    length: FloatArray = np.sqrt((x * x).sum(axis=-1, keepdims=True))
+    return np.where(length > 0, length, 1)
+
+
+SCALINGS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "unit": lambda x: x / _length(x),
+    "none": lambda x: x,
+    "twice": lambda x: x / _length(x) ** 2,
+}
+"""Normalised to length 1, left as it is, or divided by its length twice."""
+
+
+def vector(values: Arrays, inputs: Padded, depth: int, recipe: Recipe, mistakes: Iterable[Mistake] = ()) -> FloatArray:
+    """Make one vector per text, (B, H), with mistakes; `values` has the hidden states and the pooler.
+
+    Raises
+    ------
+    InapplicableError
+        A value is not there.
+    """
+    for mistake in mistakes:
+        if mistake.vector is not None:
+            recipe = mistake.vector(recipe)
+    try:
+        with np.errstate(all="ignore"):
+            return SCALINGS[recipe.scaling](POOLINGS[recipe.pooling](values, inputs, depth))
+    except KeyError as error:
+        raise InapplicableError(f"{error} is not known here") from None
+
+
+def find_recipe(values: Arrays, inputs: Padded, depth: int, wanted: FloatArray) -> Recipe | None:
+    """Return the recipe that makes the vectors `wanted` from the true values, or None."""
+    shown = inputs.mask.any(axis=1)
+    limit = 1e-4 * float(np.abs(wanted[shown]).max(initial=0))
+    for pooling in (*POOLING_MODES, *(["pooler"] if "pooler" in values else [])):
+        for scaling in ("unit", "none"):
+            made = vector(values, inputs, depth, Recipe(pooling, scaling))
+            if made.shape == wanted.shape and np.abs(made - wanted)[shown].max(initial=0) <= limit:
+                return Recipe(pooling, scaling)
+    return None

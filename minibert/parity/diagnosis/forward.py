@@ -19,22 +19,26 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray
+from minibert._utils.validation import FloatArray
 from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionOutput, LayerNorm, PreparedLinear, WrappedOps
-from minibert.models.pretrained import BertPreTrainedModel
-from minibert.parity.truth import Padded
+from minibert.parity.truth import Model, Padded
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names, Sizes, lookups
 
 Part: TypeAlias = Callable[..., FloatArray]
 """A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
 
+Arrays: TypeAlias = Mapping[str, FloatArray]
+"""Padded arrays by name."""
+
+NOTHING: Arrays = MappingProxyType({})
 
 NORMS = ("embeddings", "attention", "output")
 DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense")
@@ -136,7 +140,7 @@ PARTS: dict[str, Callable[..., Any]] = {
 
 
 class Recipe(NamedTuple):
-    """The recipe for a text's vector: a key of `formulas.POOLINGS` and a key of `formulas.SCALINGS`."""
+    """The recipe for a text's vector: a key of `POOLINGS` and a key of `SCALINGS` in formulas.py."""
 
     pooling: str
     scaling: str
@@ -217,10 +221,6 @@ def part_mistake(symbols: tuple[str, ...] | str, **parts: Callable[..., Any]) ->
     return Mistake("", "", "", (symbols,) if isinstance(symbols, str) else symbols, parts)
 
 
-Model: TypeAlias = BertPreTrainedModel[Any]
-"""`BertModel`, or a model with a head, which is not computed."""
-
-
 def names_of(model: Model) -> Names:
     """Return the names of a model without its head."""
     return Names.of(Sizes.of(model.config, pooler=model.weights.pooler is not None, head=None))
@@ -248,7 +248,6 @@ class Forward(WrappedOps):
         model: Model,
         inputs: Padded,
         mistakes: Iterable[Mistake] = (),
-        *,
         dtype: npt.DTypeLike = np.float64,
         store: Store | None = None,
     ) -> None:
@@ -267,8 +266,7 @@ class Forward(WrappedOps):
         # A row that shows nothing attends to everything, so that no number becomes NaN. Nobody compares such a row.
         self.shown = inputs.mask | ~inputs.mask.any(axis=1, keepdims=True)
         self._stage: int | None = None
-        self._given: Mapping[str, FloatArray] = {}
-        self._forced: Mapping[str, FloatArray] = {}
+        self._given, self._forced = NOTHING, NOTHING
         self._computed: dict[str, FloatArray] = {}
         self.values: dict[str, FloatArray] = {}
         """The values of this stage and of the one before it, as the next part sees them."""
@@ -282,12 +280,7 @@ class Forward(WrappedOps):
         return ["embeddings", *layers, *(["pooler"] if self.weights.pooler is not None else [])]
 
     def run(
-        self,
-        stage: int | str,
-        before: Mapping[str, FloatArray] | None = None,
-        *,
-        given: Mapping[str, FloatArray] | None = None,
-        forced: Mapping[str, FloatArray] | None = None,
+        self, stage: int | str, before: Arrays = NOTHING, given: Arrays = NOTHING, forced: Arrays = NOTHING
     ) -> dict[str, FloatArray]:
         """Compute one stage.
 
@@ -304,8 +297,7 @@ class Forward(WrappedOps):
         dict of names to padded arrays
             The values that were computed, before they were replaced.
         """
-        self._given, self._forced, self._computed = given or {}, forced or {}, {}
-        self.values = dict(before or {})
+        self._given, self._forced, self._computed, self.values = given, forced, {}, dict(before)
         self._stage = stage if isinstance(stage, int) else None
         self.store.enter(stage)
         batch = self.inputs.packed
@@ -325,10 +317,10 @@ class Forward(WrappedOps):
 
     def run_all(self) -> Iterator[tuple[str, FloatArray]]:
         """Compute all stages, and yield every value by name, in the order of the forward pass."""
-        before: dict[str, FloatArray] = {}
+        values: dict[str, FloatArray] = {}
         for stage in self.stages:
-            before = self.run(stage, before)
-            yield from before.items()
+            values = self.run(stage, values)
+            yield from values.items()
 
     def part(self, name: str, here: Here, *arguments: Any) -> Any:
         """Compute a part, with the mistakes that replace it."""
@@ -338,82 +330,42 @@ class Forward(WrappedOps):
 
     def embed(self, *arguments: Any) -> FloatArray:
         """Compute the three look-ups and their sum."""
-        found = []
-        for name, table, ids in lookups(arguments):
-            rows = functools.partial(self.part, "rows", self._here(name), table, ids)
-            found.append(self._site(name, rows))
-        name = "embeddings.LayerNorm.input"
-        return self._site(name, lambda: self.part("total", self._here(name), *found))
+        found = [self._computed_at(name, "rows", table, ids) for name, table, ids in lookups(arguments)]
+        return self._computed_at("embeddings.LayerNorm.input", "total", *found)
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Compute a LayerNorm."""
         path = self._placed(norm.path).removesuffix(".LayerNorm")
-        name = path if path == "embeddings" else path.removesuffix(".output")
-        return self._site(name, lambda: self.part("norm", self._here(name), x, norm))
+        return self._computed_at(path if path == "embeddings" else path.removesuffix(".output"), "norm", x, norm)
 
     def linear(
-        self,
-        x: FloatArray,
-        linear: PreparedLinear,
-        *,
-        activation: str | None = None,
-        residual: FloatArray | None = None,
+        self, x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: Any = None
     ) -> FloatArray:
         """Compute the linear maps one after the other, the activation and the sum."""
-        ys = []
-        for index, path in enumerate(linear.paths):
-            name = self._placed(path)
-            ys.append(self._site(name, functools.partial(self.part, "dense", self._here(name), x, linear, index)))
-        if len(ys) > 1:
-            return np.concatenate(ys, axis=1)
-        y = ys[0]
+        names = [self._placed(path) for path in linear.paths]
+        ys = [self._computed_at(name, "dense", x, linear, index) for index, name in enumerate(names)]
+        y, name = np.concatenate(ys, axis=1) if len(ys) > 1 else ys[0], names[0]
         if activation is not None:
-            after = name.removesuffix(".dense")
-            dense = y
-            y = self._site(after, lambda: self.part("activation", self._here(after), dense, activation))
+            y = self._computed_at(name.removesuffix(".dense"), "activation", y, activation)
         if residual is not None:
-            total = f"{name.removesuffix('dense')}LayerNorm.input"
-            inner = y
-            y = self._site(total, lambda: self.part("add", self._here(total), inner, residual))
+            y = self._computed_at(f"{name.removesuffix('dense')}LayerNorm.input", "add", y, residual)
         return y
 
-    def attention(
-        self,
-        query: FloatArray,
-        key: FloatArray,
-        value: FloatArray,
-        cu_seqlens: IntArray,
-        num_heads: int,
-        *,
-        path: str = "",
-        **returned: Any,
-    ) -> AttentionOutput:
-        """Compute scores, probs and context, padded or packed."""
-        path = self._placed(path)
-        q, k, v = (self._padded(x) for x in (query, key, value))
-        return AttentionOutput(self._attend(q, k, v, self.shown, num_heads, path), None, None)
-
-    def _attend(
-        self,
-        query: FloatArray,
-        key: FloatArray,
-        value: FloatArray,
-        shown: npt.NDArray[np.bool_],
-        num_heads: int,
-        path: str,
-    ) -> FloatArray:
+    def attention(self, *arguments: Any, path: str = "", **returned: Any) -> AttentionOutput:
         """Compute scores, probs and context of padded sequences; return the context as rows."""
+        query, key, value = (self._padded(x) for x in arguments[:3])
+        path = self._placed(path)
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
 
         def split(x: FloatArray, name: str) -> Any:
-            return self.part("split", self._here(name), x, num_heads)
+            return self.part("split", self._here(name), x, arguments[4])
 
         def scores_of() -> Any:
             return self.part("scores", self._here(scores_name), split(query, scores_name), split(key, scores_name))
 
         def probs_of() -> Any:
             at = self._here(probs_name)
-            return self.part("softmax", at, self.part("mask", at, scores, shown))
+            return self.part("softmax", at, self.part("mask", at, scores, self.shown))
 
         def context_of() -> FloatArray:
             weighed = self.part("weigh", self._here(path), probs, split(value, path))
@@ -424,7 +376,7 @@ class Forward(WrappedOps):
             scores = self._pairs(scores_name, scores_of)
         if needs_probs:
             probs = self._pairs(probs_name, probs_of)
-        return self._site(path, context_of)
+        return AttentionOutput(self._site(path, context_of), None, None)
 
     # --- values by name -----------------------------------------------------------------------------------------------
 
@@ -442,6 +394,10 @@ class Forward(WrappedOps):
 
     def _flat(self, padded: FloatArray) -> FloatArray:
         return padded.reshape(-1, padded.shape[-1]) if padded.ndim == 3 else padded
+
+    def _computed_at(self, name: str, part: str, *arguments: Any) -> FloatArray:
+        """Return the value of a name, which is the result of one part."""
+        return self._site(name, functools.partial(self.part, part, self._here(name), *arguments))
 
     def _site(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
         """Return the value of a name as rows: the given one, or the computed one, or the forced one."""

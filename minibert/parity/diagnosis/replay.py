@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
+from minibert.parity.diagnosis.formulas import vector
 from minibert.parity.diagnosis.forward import (
     DENSE,
     Forward,
     Here,
     Mistake,
-    Model,
     Part,
     Recipe,
     Store,
@@ -35,8 +35,7 @@ from minibert.parity.diagnosis.forward import (
     state_name,
     symbol_of,
 )
-from minibert.parity.diagnosis.simulation import vector
-from minibert.parity.truth import VECTOR, Padded, mask_of, visible
+from minibert.parity.truth import VECTOR, Model, Padded, mask_of, rms, visible
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
@@ -82,12 +81,6 @@ class Measured:
     def ratio(self) -> float:
         """The error in units; infinity if the error is not finite."""
         return self.error / self.unit if np.isfinite(self.error) else np.inf
-
-
-def rms(values: FloatArray) -> float:
-    """Return the root mean square; 0 for no values."""
-    with np.errstate(all="ignore"):
-        return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
 
 
 Values: TypeAlias = dict[str, FloatArray]
@@ -148,6 +141,10 @@ class Replay:
     def names_in(self, span: Sequence[int | str]) -> list[str]:
         """Return the names of the port that a span computes, in the order of the forward pass."""
         return [name for name in self.port if self._stage_of(name) in span]
+
+    def span_of(self, name: str) -> int:
+        """Return the index of the span that computes a name of the port."""
+        return next(i for i, span in enumerate(self.spans) if self._stage_of(name) in span)
 
     def _stage_of(self, name: str) -> int | str:
         if name == VECTOR:

@@ -1,14 +1,9 @@
-"""`diagnose`: which known mistakes explain the difference between a port and the truth.
+"""`Search`: which mistakes explain a wrong value of a port. findings.py asks, name by name, and says what was found.
 
-1. Names: is an array the true value of another name?
-2. Replay (replay.py): which names are wrong, computed from the port's own values before them?
-3. For each wrong name, from the first on: the mistakes of the catalogue, and those that from_values.py suggests, are
-   simulated from the port's own values on. A mistake is accepted only if the rest of the difference is within the
-   budget and it makes no right name wrong; if it does, it is tried only where it explains something. If no single
-   mistake explains the name, mistakes in one of their ops are tried, and then up to three at once.
-4. Mistakes that explain the same names equally well are listed together; one mistake in several layers is one cause.
-
-What is left has no known cause, and that is said.
+Mistakes are simulated from the port's own values on (replay.py): those of the catalogue, and those that the values
+themselves suggest: dropout, other ids, the weights of another layer. A mistake is accepted only if the rest of the
+difference is within the budget and it makes no right name wrong; if it does, it is tried only where it explains
+something. If no single mistake explains the name, mistakes in one of their ops are tried, and then up to three at once.
 """
 
 from __future__ import annotations
@@ -16,21 +11,22 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.diagnosis import findings
+from minibert.bert import reference
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.findings import Finding, Sites
-from minibert.parity.diagnosis.forward import Forward, Mistake, Model, state_name, symbol_of
-from minibert.parity.diagnosis.from_values import LAYER_OF, find_dropout, mistakes_from_values
+from minibert.parity.diagnosis.formulas import IN_LAYER
+from minibert.parity.diagnosis.forward import Here, Mistake, Part, state_name, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
-from minibert.parity.diagnosis.simulation import find_recipe
-from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
+from minibert.parity.truth import InapplicableError, mask_of, rms, visible
 from minibert.trace.names import LAYER
+
+BUDGET = 4.0
+"""The RMS error that is right, in units of a plain float32 forward's."""
 
 # A mistake must remove this part of a difference, beside leaving an error within the budget; one that rounds must
 # remove the second part, and may leave more.
@@ -45,69 +41,8 @@ _AT_ONCE, _BEAM, _USEFUL = 3, 4, 0.05
 # For how many names two and three mistakes at once are tried without success. Each such trial is hundreds of forwards.
 _FAILURES = 3
 
-# How many mistakes of a port are looked for, one after the other, and how many kinds of unknown ones are described.
-_MOST = 8
-
 # The values of a layer, in the order in which they are computed.
 _SYMBOLS = tuple(entry.symbol for entry in LAYER)
-
-
-def diagnose(
-    model: Model,
-    inputs: Padded,
-    port: Mapping[str, FloatArray],
-    wrong: Sequence[str],
-    *,
-    budget: float,
-    vectors: FloatArray | None = None,
-    rows: Sequence[str] = (),
-    holds: Mapping[str, str] | None = None,
-) -> list[Finding]:
-    """Say which known mistakes explain the difference between a port and the truth.
-
-    Parameters
-    ----------
-    model : BertModel, or a model with a head
-    inputs : Padded
-    port : mapping of canonical names to padded arrays
-        "sentence_embedding" is the name of one vector per text. Hidden places may hold anything.
-    wrong : the names of `port` whose difference from the truth is outside the budget
-    budget : float
-        The RMS error that is right, in units of a plain float32 forward's.
-    vectors : the true vectors of the texts, if `port` has vectors
-    rows : what each row of the inputs is, for example its text
-    holds : mapping of names of `port` to the names whose values they hold, if that is known
-
-    Returns
-    -------
-    list of Finding
-        The ones that explain most first; empty if nothing is wrong.
-    """
-    if not wrong:
-        return []
-    recipe = None
-    if VECTOR in port and vectors is not None:
-        depth = model.config.num_hidden_layers
-        states = {*map(state_name, range(depth + 1)), "pooler"}
-        values = {name: value for name, value in Forward(model, inputs).run_all() if name in states}
-        recipe = find_recipe(values, inputs, depth, np.asarray(vectors, np.float64))
-    search = Search(Replay(model, inputs, port, recipe), budget)
-    return list(_Diagnosis(search, port, list(wrong), rows).findings(dict(holds or {})))
-
-
-def namings(moved: Mapping[str, str], names: Collection[str], depth: int) -> list[Mistake]:
-    """Return the naming mistakes that would mislabel exactly the names in `moved`, and none of the others."""
-    states = [state_name(i) for i in range(depth + 1)]
-    sums = [f"{state}{'.output' if i else ''}.LayerNorm.input" for i, state in enumerate(states)]
-    true = {name: np.zeros(0) for name in (*states, *sums, "embeddings.word_embeddings")}
-    found = []
-    for mistake in MISTAKES.values():
-        if mistake.dump is not None:
-            made = mistake.dump(dict(true), depth)
-            changed = {name for name, value in made.items() if value is not true[name] and name in names}
-            if changed == moved.keys() and all(made[name] is true.get(held) for name, held in moved.items()):
-                found.append(mistake)
-    return found
 
 
 class Trial(NamedTuple):
@@ -138,7 +73,7 @@ class Search:
     def __init__(self, replay: Replay, budget: float) -> None:
         self.replay, self.budget = replay, budget
         self.model, self.inputs = replay.model, replay.inputs
-        self.measured: dict[str, Measured] = replay.measure()
+        self.measured = replay.measure()
         self.chosen: list[Mistake] = []
         self.unknown: list[str] = []
         self.untried: list[str] = []
@@ -149,13 +84,25 @@ class Search:
         """Return whether the error of a name is within the budget."""
         return one.error <= self.budget * one.unit
 
-    def span_of(self, name: str) -> int:
-        """Return the index of the replay's span that computes a name."""
-        return next(i for i, span in enumerate(self.replay.spans) if name in self.replay.names_in(span))
+    def wrong(self) -> list[str]:
+        """Return the names that are outside the budget without mistakes."""
+        return [name for name, one in self.measured.items() if not self.within_budget(one)]
 
     def has_several_layers(self, name: str) -> bool:
         """Return whether more than one layer is computed for a name."""
-        return sum(stage != "vector" for stage in self.replay.spans[self.span_of(name)]) > 2
+        return sum(stage != "vector" for stage in self.replay.spans[self.replay.span_of(name)]) > 2
+
+    def computed(self, name: str, extra: Sequence[Mistake] = (), **options: Any) -> FloatArray:
+        """Return a value that follows from the port's own values before it, with the chosen mistakes and others."""
+        return self.replay.run([*self.chosen, *extra], [self.replay.span_of(name)], compute=[name], **options)[name]
+
+    def rows_that_differ(self, name: str, exact: FloatArray) -> tuple[list[int], list[int]]:
+        """Return the wrong rows and the right rows; rows without visible positions are in neither list."""
+        given, mask = self.replay.port[name], mask_of(name, self.inputs.mask)
+        errors = [[visible(array[i : i + 1], mask[i : i + 1]) for array in (given, exact)] for i in range(len(mask))]
+        limit = 2 * self.budget * self.measured[name].unit
+        right = {i: rms(one - other) <= limit for i, (one, other) in enumerate(errors) if one.size}
+        return [i for i in right if not right[i]], [i for i in right if right[i]]
 
     # --- which mistakes -----------------------------------------------------------------------------------------------
 
@@ -180,13 +127,7 @@ class Search:
         if self._failures == _FAILURES:
             self.untried.append(target)
             return []
-        found = self._several(target, remaining)
-        self._failures += not found
-        return found
-
-    def _several(self, target: str, remaining: Sequence[str]) -> list[Trial]:
-        candidates = self._candidates(target)
-        before = self.measured[target].error
+        candidates, before = self._candidates(target), self.measured[target].error
         beam: list[tuple[float, tuple[Mistake, ...]]] = [(before, ())]
         for _ in range(_AT_ONCE):
             tried: dict[frozenset[str], tuple[float, tuple[Mistake, ...]]] = {}
@@ -199,9 +140,9 @@ class Search:
                             tried[ids] = (rest, (*chosen, mistake))
             beam = sorted(tried.values(), key=lambda one: one[0])[:_BEAM]
             near = [chosen for rest, chosen in beam if rest <= (1 - _PROMISING) * before and len(chosen) > 1]
-            trials = self.ranked(near, remaining, target)
-            if trials or not beam:
+            if trials := self.ranked(near, remaining, target):
                 return trials
+        self._failures += 1
         return []
 
     def by_hidden_keys(self, trials: list[Trial]) -> list[Trial]:
@@ -220,7 +161,8 @@ class Search:
         """Return the mistakes that could make this name wrong, beside those that are already made there."""
         # A harmless mistake explains the value that it changes, and nothing that follows.
         alone, config, replay = len(self.replay.segments[target]) == 1, self.model.config, self.replay
-        right = self._right_rows(target)
+        # Trials of one layer are short.
+        right = self.rows_that_differ(target, self.computed(target))[1] if self.has_several_layers(target) else []
         made = {one.id for one in self.chosen if replay.affected(one, [target])}
         return [
             mistake
@@ -232,14 +174,6 @@ class Search:
             and replay.affected(mistake, [target])
             and (not right or self._may_spare(mistake, right))
         ]
-
-    def _right_rows(self, target: str) -> list[int]:
-        """Return the rows of a target that are right; none if one layer is computed for it, whose trials are short."""
-        if not self.has_several_layers(target):
-            return []
-        exact = self.replay.run(self.chosen, [self.span_of(target)], compute=[target])[target]
-        limit = 2 * self.budget * self.measured[target].unit
-        return findings.rows_that_differ(exact, self.replay.port[target], mask_of(target, self.inputs.mask), limit)[1]
 
     def _may_spare(self, mistake: Mistake, rows: list[int]) -> bool:
         """Return whether a mistake can leave these rows right: only one with the inputs, the mask or the vector can."""
@@ -265,17 +199,15 @@ class Search:
         """Return the error of a name with these and the chosen mistakes, computed in float32 from its span on."""
         key = (target, len(self.chosen))
         if self._layer_values[0] != key:
-            self._layer_values = (key, self.replay.values_of_layer(self.chosen, self.span_of(target), target))
+            self._layer_values = (key, self.replay.values_of_layer(self.chosen, self.replay.span_of(target), target))
         # The values of the target's layer that are computed before any of these mistakes acts.
         changed = {symbol for mistake in mistakes for symbol in mistake.symbols}
         kept = {*itertools.takewhile(lambda symbol: symbol not in changed, _SYMBOLS)} - {symbol_of(target)}
         known = {name: value for name, value in self._layer_values[1].items() if symbol_of(name) in kept}
-        spans, together = [self.span_of(target)], [*self.chosen, *mistakes]
         try:
-            made = self.replay.run(together, spans, compute=[target], known=known, dtype=np.float32)
+            error = self.replay.error(target, self.computed(target, mistakes, known=known, dtype=np.float32))
         except InapplicableError:
             return math.inf
-        error = self.replay.error(target, made[target])
         return error if np.isfinite(error) else math.inf
 
     def ranked(self, sets: Iterable[tuple[Mistake, ...]], remaining: Sequence[str], target: str) -> list[Trial]:
@@ -309,10 +241,10 @@ class Search:
         names = {name for mistake in mistakes for name in self.replay.affected(mistake, self.measured)} | {target}
         try:
             # First the span of the target, because most sets fail there.
-            made = self.replay.measure(together, spans=[self.span_of(target)], compute=names)
+            made = self.replay.measure(together, spans=[self.replay.span_of(target)], compute=names)
             if not self._explains(made[target], mistakes):
                 return None
-            if len({self.span_of(name) for name in names}) > 1:
+            if len({self.replay.span_of(name) for name in names}) > 1:
                 made = self.replay.measure(together, compute=names)
         except InapplicableError:
             return None
@@ -327,210 +259,109 @@ class Search:
             return True
         return self.within_budget(one) and not one.error > (1 - _REMOVED) * before
 
+    # --- what is read from the port's values --------------------------------------------------------------------------
 
-@dataclasses.dataclass(frozen=True)
-class _Cause:
-    """A mistake that was accepted, the mistakes that would do as well, and the names that contradict it."""
+    def from_values(self, target: str, remaining: Sequence[str]) -> list[Trial]:
+        """Return what explains the target among the mistakes that its values suggest: other ids, another layer."""
+        return self.ranked([(one,) for one in (*self._ids(target), *self._of_other_layers(target))], remaining, target)
 
-    mistake: Mistake
-    alternatives: tuple[Mistake, ...]
-    contradicted: frozenset[str]
-
-
-class _Diagnosis:
-    """The findings about one port."""
-
-    def __init__(self, search: Search, port: Mapping[str, FloatArray], wrong: list[str], rows: Sequence[str]) -> None:
-        self._search, self._port, self._wrong, self._rows = search, port, wrong, rows
-        self._model, self._inputs = search.model, search.inputs
-        self._causes: list[_Cause] = []
-
-    def findings(self, holds: dict[str, str]) -> Iterator[Finding]:
-        """Yield the findings; `holds` maps mislabelled names to the names whose values they hold."""
-        search = self._search
-        remaining = [name for name, one in search.measured.items() if not search.within_budget(one)]
-        moved = holds or self._moved()
-        if moved and (holds or moved.keys() == {*self._wrong}):
-            # A mistake that leaves out the last step of a name looks the same.
-            matching = namings(moved, self._port, self._model.config.num_hidden_layers)
-            first = [name for name in remaining if name in moved]
-            trials = search.singles(first[0], remaining) if first else []
-            same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
-            if matching or not same:
-                yield findings.mislabelled(moved, [*matching, *(same if matching else [])])
-                yield from self._with_names(moved)
-                return
-        states = [state_name(i) for i in range(self._model.config.num_hidden_layers + 1)]
-        late = dict(itertools.pairwise(reversed(states)))
-        if moved and moved.items() <= late.items() and (shifted := self._shifted(late)):
-            yield from shifted
-            return
-        if not remaining:
-            name = self._wrong[0]
-            if name in search.measured:
-                yield findings.cannot_tell(self._wrong, alone=search.has_several_layers(name))
-            else:
-                yield findings.cannot_tell(self._wrong, alone=False) if name == VECTOR else findings.wrong_head(name)
-            return
-        dropped = find_dropout(search.replay, remaining)
-        if dropped is not None:
-            yield dropped
-            remaining = [name for name in remaining if name not in dropped.names]
-        while remaining and len(self._causes) < _MOST:
-            remaining = self._explain(remaining)
-        search.unknown += remaining
-        # States that are counted from the first layer's output look like weights of the next layer.
-        is_early = "embeddings" in search.unknown and any(one.id == "W3.shifted" for one in search.chosen)
-        if is_early and (shifted := self._shifted(dict(itertools.pairwise(states)))):
-            yield from shifted
-            return
-        yield from self._known()
-        yield from self._unknown()
-
-    def _explain(self, remaining: list[str]) -> list[str]:
-        """Explain the first of the remaining names, and others with it; return those that still remain."""
-        search = self._search
-        target = remaining[0]
-        trials: list[Trial] = []
-        if np.isfinite(search.measured[target].error):  # nothing that is computed equals NaN
-            trials = search.singles(target, remaining)
-            if not trials:
-                trials = search.ranked([(one,) for one in mistakes_from_values(search, target)], remaining, target)
-            if not trials and not search.has_several_layers(target):
-                trials = search.in_one_op(target, remaining) or search.several(target, remaining)
-        if not trials:
-            search.unknown.append(target)
-            return remaining[1:]
-        best = trials[0]
-        count, narrow = len(best.mistakes), bool(best.contradicted)
-        # A mistake in all layers is a better cause than another one that would have to be in some layers only.
-        same = [
-            trial
-            for trial in trials
-            if (trial.explained, len(trial.mistakes), bool(trial.contradicted)) == (best.explained, count, narrow)
-            and not trial.contradicted > best.contradicted  # right names refute it in other ops
-        ]
-        best, *same = search.by_hidden_keys(same)
-        # Of several mistakes at once, alternatives are not listed one by one.
-        alternatives = tuple(trial.mistakes[0] for trial in same) if count == 1 else ()
-        self._causes += [_Cause(mistake, alternatives, best.contradicted) for mistake in best.mistakes]
-        search.chosen += best.mistakes
-        return [name for name in remaining if name not in best.explained]
-
-    # --- names --------------------------------------------------------------------------------------------------------
-
-    def _moved(self) -> dict[str, str]:
-        """Find arrays that are the true values of other names."""
-        wrong = [name for name in self._wrong if name != VECTOR and np.ndim(self._port[name]) == 3]
-        found: dict[str, str] = {}
-        for name, value in Forward(self._model, self._inputs).run_all() if wrong else ():
-            same_shape = [given for given in wrong if np.shape(self._port[given]) == value.shape and given != name]
-            shown = visible(value, self._inputs.mask)
-            limit = 1e-5 * np.linalg.norm(shown)
-            for given in [given for given in same_shape if given not in found]:
-                with np.errstate(all="ignore"):
-                    if np.linalg.norm(visible(self._port[given], self._inputs.mask) - shown) <= limit:
-                        found[given] = name
-        return found
-
-    def _shifted(self, holds: Mapping[str, str]) -> list[Finding]:
-        """Return what is wrong if the states are off by one, and known mistakes explain the rest; [] if they do not."""
-        moved = {name: holds[name] for name in self._search.measured if name in holds}
-        others = self._with_names(moved) if self._search.measured.keys() <= {*holds, *holds.values()} else []
-        if not others or not all(finding.mistake for finding in others):
+    def _of_other_layers(self, target: str) -> list[Mistake]:
+        """Find the layer whose weights were used instead."""
+        layer = self.replay.names.specs[target].layer if target in self.replay.names.specs else None
+        if layer is None or self.has_several_layers(target):
             return []
-        return [findings.mislabelled(moved, namings(moved, self._port, self._model.config.num_hidden_layers)), *others]
+        made = [layer_mistake(i) for i in range(self.model.config.num_hidden_layers) if i != layer]
+        errors = [self.attempt(target, [one]) if self.replay.affected(one, [target]) else math.inf for one in made]
+        limit = (1 - _PROMISING) * self.measured[target].error
+        return [one for one, error in zip(made, errors, strict=True) if error <= min(limit, min(errors))]
 
-    def _with_names(self, moved: Mapping[str, str]) -> list[Finding]:
-        """Return what is wrong if the arrays have the names whose values they hold."""
-        port: dict[str, FloatArray] = {}
-        for name, array in self._port.items():
-            held = moved.get(name, name)
-            if not np.array_equal(port.setdefault(held, array), array, equal_nan=True):
-                return []
-        search = Search(Replay(self._model, self._inputs, port), self._search.budget)
-        if all(map(search.within_budget, search.measured.values())):
+    def _ids(self, target: str) -> list[Mistake]:
+        """Find the ids that the port looked up, from its word embeddings or from the output of embeddings.LayerNorm."""
+        inputs, weights = self.inputs, self.model.weights
+        if target not in _WITH_IDS or inputs.embeds is not None:
             return []
-        return list(_Diagnosis(search, port, list(port), self._rows).findings({}))
+        given, computed = np.asarray(self.replay.port[target], np.float64), self.computed(target)
+        limit = 1e-4 * self.replay.size(target, computed)
+        differs = inputs.mask & (np.abs(given - computed).max(axis=2, initial=0) > limit)
+        if not differs.any() or not np.isfinite(given[differs]).all():
+            return []
+        ids, table = inputs.ids.copy(), weights.word_embeddings.astype(np.float64)
+        places = np.argwhere(differs)
+        for row, column in places[:64]:
+            rows: FloatArray = table
+            if target != "embeddings.word_embeddings":
+                rows = table + weights.token_type_embeddings[inputs.types[row, column]]
+                rows = rows + weights.position_embeddings[inputs.positions[row, column]]
+            if target == "embeddings":
+                rows = reference.layer_norm(rows, weights.embeddings_norm, dtype=np.float64)
+            ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ given[row, column]))
+        row, column = places[0]
+        text = (
+            f"input_ids: the port looked up other ids at {len(places)} places; at row {row}, column {column} it has "
+            f"{ids[row, column]}, the inputs have {inputs.ids[row, column]}"
+        )
+        remedy = MISTAKES["T1.unknown"].remedy
+        return [Mistake("T1.ids", text, remedy, ("words",), inputs=lambda one, _: dataclasses.replace(one, ids=ids))]
 
-    # --- what is said -------------------------------------------------------------------------------------------------
+    def dropout(self, remaining: Sequence[str]) -> tuple[list[str], float] | None:
+        """Return the names with dropout and its rate: some values are zero, and all others are larger by one factor."""
+        exact, rates = self.replay.run(compute=remaining), {}
+        for name in remaining:
+            if symbol_of(name) not in ("embeddings", "probs", "attention_sum", "output_sum"):
+                continue
+            wanted, given = exact[name], self.replay.port[name]
+            if symbol_of(name).endswith("_sum"):
+                dense = f"{name.removesuffix('LayerNorm.input')}dense"
+                if dense not in self.replay.port:
+                    continue
+                residual = wanted - self.replay.port[dense]
+                wanted, given = self.replay.port[dense], given - residual
+                given = np.where(np.abs(given) < 1e-5 * np.abs(residual).max(initial=1), 0, given)
+            rate = _rate_of_dropout(visible(wanted, self.inputs.mask), visible(given, self.inputs.mask))
+            if rate is not None:
+                rates[name] = rate
+        if not rates:
+            return None
+        # A later hidden state has dropout in it too, but does not show it.
+        states = [state_name(i + 1) for i in range(self.model.config.num_hidden_layers)]
+        later = [name for name in remaining if name in states and len(self.replay.segments[name]) > 3]
+        return list(dict.fromkeys([*rates, *later])), float(np.median([*rates.values()]))
 
-    def _known(self) -> Iterator[Finding]:
-        """Yield the causes that were found; one mistake in several layers is one cause."""
-        search = self._search
-        merged: dict[tuple[str, str], tuple[_Cause, tuple[str, ...], Sites]] = {}
-        for one, names in self._needed():
-            sites = Sites.of(search.replay.segments, one.mistake, names, one.contradicted)
-            key = (one.mistake.id, one.mistake.text)
-            if key in merged:
-                first, before, earlier = merged[key]
-                names = tuple(name for name in search.replay.port if name in {*before, *names})
-                ids = {other.id for other in one.alternatives}
-                alike = tuple(other for other in first.alternatives if other.id in ids)
-                one, sites = dataclasses.replace(first, alternatives=alike), earlier.together(sites)
-            merged[key] = (one, names, sites)
-        for key, (one, names, sites) in merged.items():
-            others = {layer for other in merged if other != key for _, layer in merged[other][2].found}
-            if one.mistake.id.startswith(LAYER_OF):  # which changes nothing in this layer
-                others.add(int(one.mistake.id.removeprefix(LAYER_OF)))
-            where = sites.text(one.mistake, self._model.config.num_hidden_layers, others)
-            said = f"{one.mistake.text}{where}"
-            if one.alternatives:
-                either = "; or ".join(other.text for other in (one.mistake, *one.alternatives[:5]))
-                said = f"This dump cannot tell which{where}: {either}"
-            config = self._model.config  # the catalogue is for any model
-            for field, value in (("hidden_act", config.hidden_act), ("layer_norm_eps", f"{config.layer_norm_eps:g}")):
-                said = said.replace(f"config.json has another {field}", f"config.json has {value}")
-            yield Finding(
-                text=said,
-                mistake=one.mistake.id,
-                names=names,
-                explained=self._share(names),
-                remedy=one.mistake.remedy,
-                alternatives=tuple(other.id for other in one.alternatives),
-                separate=findings.separate_by(one.mistake, one.alternatives),
-            )
 
-    def _needed(self) -> Iterator[tuple[_Cause, tuple[str, ...]]]:
-        """Yield each cause with the names that are wrong without it; a cause without such names is not one."""
-        search = self._search
-        for one in list(self._causes):
-            others = [mistake for mistake in search.chosen if mistake is not one.mistake]
-            known = [name for name in search.measured if name not in search.unknown]
-            affected = search.replay.affected(one.mistake, known)
-            without = search.replay.measure(others, compute=affected)
-            made = search.replay.measure(search.chosen, compute=affected)
-            names = tuple(
-                name
-                for name in affected
-                if not search.within_budget(without[name]) and not made[name].error > 0.5 * without[name].error
-            )
-            if names:
-                yield one, names
-            else:
-                search.chosen = others
+_WITH_IDS = ("embeddings.word_embeddings", "embeddings.LayerNorm.input", "embeddings")
 
-    def _share(self, names: Sequence[str]) -> float:
-        """Return the least share of a name's squared difference, in units, that the chosen mistakes remove."""
-        after = self._search.replay.measure(self._search.chosen, compute=names)
-        before = {name: self._search.measured[name].error for name in names}
-        shares = (1 - (after[name].error / error) ** 2 if np.isfinite(error) else 1.0 for name, error in before.items())
-        return max(0.0, min(shares, default=0.0))
 
-    def _unknown(self) -> Iterator[Finding]:
-        """Yield a finding for each kind of name that no mistake explains."""
-        search = self._search
-        groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        evidence: dict[str, findings.Facts] = {}
-        for name in (name for name in search.unknown if name in search.measured):
-            evidence[name] = findings.facts(search, name, self._rows)
-            finite = np.isfinite(search.measured[name].error)
-            groups.setdefault((symbol_of(name) or name if finite else "", evidence[name].same), []).append(name)
-        kinds = list(groups.values())
-        for names in kinds[:_MOST]:
-            yield findings.unknown(search, names, evidence[names[0]])
-        if kinds[_MOST:]:
-            shown = ", ".join(names[0] for names in kinds[_MOST:])
-            every = tuple(name for names in kinds[_MOST:] for name in names)
-            text = f"Also wrong, though what goes in is right, and with no known cause: {shown}"
-            yield Finding(text, "", every, 0.0, "")
+def _rate_of_dropout(wanted: FloatArray, given: FloatArray) -> float | None:
+    """Return the rate of dropout (the share of zeros) if all other values are larger by 1 / (1 - rate); else None."""
+    live = np.isfinite(given) & (np.abs(wanted) > 1e-6 * np.abs(wanted).max(initial=0))
+    if live.sum() < 100:
+        return None
+    zeros = given[live] == 0
+    rate = float(zeros.mean())
+    if not 0.005 < rate < 0.9:
+        return None
+    factors = (given[live] / wanted[live])[~zeros]
+    factor = float(np.median(factors))
+    steady = np.abs(factors / factor - 1) < 1e-3
+    chance = 3 * np.sqrt(rate * (1 - rate) / live.sum())  # a share of zeros differs from the rate by chance
+    fits = abs(1 - 1 / factor - rate) < 0.2 * rate + chance
+    return 1 - 1 / factor if factor > 1.003 and steady.mean() > 0.9 and fits else None
+
+
+_WEIGHTS_OF = {
+    **dict.fromkeys(IN_LAYER[:3], "query_key_value"),
+    **{"attention_dense": "attention_output", "intermediate_dense": "intermediate", "output_dense": "output"},
+    **{"attention": "attention_norm", "output": "output_norm"},
+}
+LAYER_OF = "W3.layer-"
+"""The begin of the id of a `layer_mistake`."""
+
+
+def layer_mistake(index: int) -> Mistake:
+    """Return the mistake of computing ops with the weights of layer `index`."""
+
+    def part(inner: Part, here: Here, x: FloatArray, _: object, *which: int) -> FloatArray:
+        return inner(here, x, getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)]), *which)
+
+    text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].remedy
+    return Mistake(f"{LAYER_OF}{index}", text, remedy, tuple(_WEIGHTS_OF), {"dense": part, "norm": part})
