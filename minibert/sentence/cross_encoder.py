@@ -23,15 +23,8 @@ from minibert.sentence.encoding import CutTexts, EncodedTexts
 from minibert.sentence.loading import one_of
 from minibert.sentence.model import SentenceModel, in_kind, texts_at_once
 from minibert.sentence.modules import ACTIVATIONS, activation_name, activation_path
+from minibert.tokenizer import windows
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
-from minibert.tokenizer.windows import (
-    CHARACTERS_AT_ONCE,
-    WITHOUT_WINDOWS,
-    distinct_longest_first,
-    encode_pairs,
-    in_chunks,
-    refuse_cut,
-)
 
 # Old names of keywords -> the new ones.
 _RENAMED = {
@@ -240,14 +233,9 @@ class CrossEncoder(SentenceModel):
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
         chosen = one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
         activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
+        text = self.resolve_prompt(prompt, prompt_name)
         with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
-            found = self.score_pairs(
-                pairs,
-                prompt=self.resolve_prompt(prompt, prompt_name),
-                batch_size=batch_size,
-                truncation=truncation,
-                progress=count,
-            )
+            found = self.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation=truncation, progress=count)
         if truncation == "warn":
             cut = CutTexts()
             cut.add(found.n_truncated)
@@ -340,18 +328,18 @@ class CrossEncoder(SentenceModel):
         ModelFormatError, ValueError
             As in `predict`.
         """
-        check_choice("truncation", truncation, WITHOUT_WINDOWS)
+        check_choice("truncation", truncation, windows.WITHOUT_WINDOWS)
         most, refuses = texts_at_once(batch_size), truncation == "error"
-        chosen, rows = distinct_longest_first(pairs, num_characters)
+        chosen, rows = windows.distinct_longest_first(pairs, num_characters)
         found = np.empty((len(chosen), self.num_labels), dtype=np.float32)
         n_kept, n_cut = np.zeros((2, len(chosen)), dtype=np.int64)
         done, copies = 0, np.bincount(rows, minlength=len(chosen))  # equal pairs of each distinct one
-        for part in in_chunks(chosen, most, lambda i: num_characters(pairs[i]), CHARACTERS_AT_ONCE):
+        for part in windows.in_chunks(chosen, most, lambda i: num_characters(pairs[i]), windows.CHARACTERS_AT_ONCE):
             some = slice(done, done + len(part))
-            some_pairs, limit = [pairs[i] for i in part], self.max_seq_length
-            encodings = encode_pairs(self.tokenizer, some_pairs, part, limit, prompt=prompt, exact=refuses)
+            inputs, limit = [pairs[i] for i in part], self.max_seq_length
+            encodings = windows.encode_pairs(self.tokenizer, inputs, part, limit, prompt=prompt, exact=refuses)
             if refuses:
-                refuse_cut(encodings, part, limit)
+                windows.refuse_cut(encodings, part, limit)
             batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
             found[some] = self.logits_of(batch)
             n_kept[some] = np.diff(batch.cu_seqlens)

@@ -354,8 +354,8 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
     """Read activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual."""
     config, name = read_config(files, module)
     _only_sentence_vectors(config, name)
-    inward, outward = (_size(config, key, name) for key in ("in_features", "out_features"))
-    _check_width(inward, width, name)
+    inward = _check_width(config, "in_features", width, name)
+    outward = check_stored_int(f"{name}: out_features", config.get("out_features"), 1, 2**20)
     bias, use_residual = config.get("bias", True), config.get("use_residual", False)
     if not isinstance(bias, bool) or not isinstance(use_residual, bool):
         raise ModelFormatError(f"{name}: bias={bias!r}, use_residual={use_residual!r}; expected true or false.")
@@ -407,7 +407,7 @@ def _dense(
 
 def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
     config, name = read_config(files, module)
-    _check_width(_size(config, "dimension", name), width, name)
+    _check_width(config, "dimension", width, name)
     tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
     norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], LAYER_NORM_EPS)
     compute = functools.partial(_layer_norm, ops, norm)
@@ -445,12 +445,9 @@ def _only_sentence_vectors(config: dict[str, Any], name: str) -> None:
             raise ModelFormatError(f"{name} has {key}={config[key]!r}; minibert implements 'sentence_embedding'.")
 
 
-def _size(config: dict[str, Any], key: str, name: str) -> int:
-    return check_stored_int(f"{name}: {key}", config.get(key), 1, 2**20)
-
-
-def _check_width(size: int, width: int, name: str) -> None:
+def _check_width(config: dict[str, Any], key: str, width: int, name: str) -> int:
+    """Check the length of the vectors that a module expects; the one before it gives `width`."""
+    size = check_stored_int(f"{name}: {key}", config.get(key), 1, 2**20)
     if size != width:
-        raise ModelFormatError(
-            f"{name}: this module expects vectors of length {size}, but the one before it gives {width}."
-        )
+        raise ModelFormatError(f"{name} expects vectors of length {size}, but the one before it gives {width}.")
+    return size

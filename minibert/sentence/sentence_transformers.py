@@ -20,17 +20,8 @@ from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.validation import FloatArray, check_bool, check_choice, check_int, is_masked
 from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
 from minibert.models.bert import BertModel
-from minibert.sentence.encoding import (
-    CHUNK_SIZE,
-    CutTexts,
-    EncodedTexts,
-    EncodeOptions,
-    EncodeTask,
-    encode_texts,
-    encode_tokens,
-    make_recipe,
-    sentence_width,
-)
+from minibert.sentence import encoding
+from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions, EncodeTask
 from minibert.sentence.loading import LoadKeywords, one_of
 from minibert.sentence.model import HOME, SavedModule, VectorModel, check_iterable, in_kind
 from minibert.sentence.modules import Module, read_pipeline
@@ -309,7 +300,7 @@ class SentenceTransformer(VectorModel):
         if output_value != "sentence_embedding" or work.recipe.modes == ("none",):
             check_for_tokens(out, precision, normalize_embeddings, truncation)
             width = self._width(work, options) if output_value is None else None
-            tokens, n_truncated, info = encode_tokens(work, texts, width)
+            tokens, n_truncated, info = encoding.encode_tokens(work, texts, width)
             cut.add(n_truncated)
             result = tokens[0] if single else tokens
         else:
@@ -317,8 +308,8 @@ class SentenceTransformer(VectorModel):
             vectors = make_out(out, (width,) if single else (len(texts), width), precision)
             rows, first = vectors[None] if single else vectors, 0
             with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
-                for chunk in encode_texts(
-                    work, texts, width=width, normalize=normalize_embeddings, size=CHUNK_SIZE, progress=count
+                for chunk in encoding.encode_texts(
+                    work, texts, width=width, normalize=normalize_embeddings, size=encoding.CHUNK_SIZE, progress=count
                 ):
                     rows[first : first + len(chunk.vectors)] = chunk.vectors
                     cut.add(chunk.n_truncated)
@@ -390,7 +381,7 @@ class SentenceTransformer(VectorModel):
         self,
         inputs: Iterable[str],
         *,
-        chunk_size: int = CHUNK_SIZE,
+        chunk_size: int = encoding.CHUNK_SIZE,
         progress: Callable[[int], object] | None = None,
         return_info: bool = False,
         **options: Any,
@@ -420,7 +411,7 @@ class SentenceTransformer(VectorModel):
         check_iterable(inputs)
         chosen = EncodeOptions(**options)
         task = self.encode_task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
-        return encode_texts(
+        return encoding.encode_texts(
             task,
             inputs,
             width=self._width(task, chosen),
@@ -460,13 +451,15 @@ class SentenceTransformer(VectorModel):
         TypeError, ValueError
             An option is wrong, or does not fit the model.
         """
-        recipe = make_recipe(self.model, self.pipeline, options)
+        recipe = encoding.make_recipe(self.model, self.pipeline, options)
         prompt = self.resolve_prompt(options.prompt, options.prompt_name)
         windows = self._windows(prompt, options.batch_size, options.truncation, options.stride)
         return EncodeTask(self.model, self.pipeline, recipe, windows, return_info, exact)
 
     def _width(self, task: EncodeTask, options: EncodeOptions) -> int:
-        return sentence_width(task, self.truncate_dim if options.truncate_dim is None else options.truncate_dim)
+        return encoding.sentence_width(
+            task, self.truncate_dim if options.truncate_dim is None else options.truncate_dim
+        )
 
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
@@ -501,25 +494,10 @@ def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: st
 
 
 def check_out(out: object) -> None:
-    """Raise an error unless `out` is a writeable array of floats whose elements do not overlap in memory."""
+    """Raise an error unless `out` is a writeable array of floats with rows of their own."""
     if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
         raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
     if is_masked(out):
         raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
-    if not _no_overlap(out):
-        raise ValueError(
-            f"out has strides {out.strides} for shape {out.shape}: its rows overlap in memory, so one vector would "
-            "overwrite another. Give an array whose rows lie apart, such as np.empty(shape, np.float32)."
-        )
-
-
-def _no_overlap(array: npt.NDArray[Any]) -> bool:
-    """Return whether each axis's stride covers the extent of the axes with smaller strides, so nothing overlaps."""
-    if not array.size:
-        return True
-    extent = array.itemsize
-    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
-        if length > 1 and stride < extent:
-            return False
-        extent += stride * (length - 1)
-    return True
+    if any(stride == 0 and length > 1 for stride, length in zip(out.strides, out.shape, strict=True)):
+        raise ValueError("out has rows that are one row in memory; give an array such as np.empty(shape, np.float32).")
