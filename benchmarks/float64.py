@@ -17,7 +17,7 @@ import numpy.typing as npt
 import scipy.special  # type: ignore[import-untyped]
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -87,6 +87,7 @@ def _attention(
     cu_seqlens: IntArray,
     num_heads: int,
     *,
+    bias: RelativeBias | None = None,
     path: str = "",
     return_scores: bool = False,
     return_probs: bool = False,
@@ -99,6 +100,9 @@ def _attention(
         for a, columns in enumerate(heads):
             q, k, v = (double(x[tokens, columns]) for x in (query, key, value))
             scores[a] = np.dot(q, k.T) / np.sqrt(q.shape[1])
+            for i, j in np.ndindex(scores[a].shape if bias is not None else (0, 0)):
+                distance = int(bias.columns[tokens][j]) - int(bias.columns[tokens][i])  # type: ignore[union-attr]
+                scores[a, i, j] += double(bias.table)[a, distance + bias.table.shape[1] // 2]  # type: ignore[union-attr]
             if length:
                 probs[a] = scipy.special.softmax(scores[a], axis=1)
             context[tokens, columns] = np.dot(probs[a], v)

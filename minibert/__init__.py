@@ -105,7 +105,16 @@ def __getattr__(name: str) -> Any:
         return value
     if name in (*_PUBLIC_MODULES, *_MODULES) or f"minibert.{name}" in ALIASES:
         return import_module(f"minibert.{name}")
-    return _refuse(name)
+    from minibert.bert.families import FAMILIES, NAMES, bert_class
+
+    bert = bert_class(name)
+    if bert == name or bert not in NAMES:
+        return _refuse(name)
+    from minibert.models.pretrained import class_of
+
+    family = next(family for family in FAMILIES.values() if name == bert.replace("Bert", family.class_name, 1))
+    kind = __getattr__(bert)
+    return class_of(kind, family) if hasattr(kind, "_family") else kind
 
 
 _refuse = missing_names("minibert", __all__)

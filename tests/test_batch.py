@@ -368,7 +368,7 @@ def test_steps_cover_every_token_once_in_order(max_tokens: int, embeds: bool) ->
 def test_steps_are_as_long_as_they_may_be() -> None:
     lengths = [3, 4, 5, 20, 1, 0, 2, 9]
     ids = [np.ones(n, np.int32) for n in lengths]
-    batch = PackedBatch.from_sequences(ids, ids)
+    batch = PackedBatch.from_sequences(CONFIG, ids, ids)
     assert [np.diff(step.cu_seqlens).tolist() for _, step in batch.steps(8)] == [[3, 4], [5], [20], [1, 0, 2], [9]]
     assert [np.diff(step.cu_seqlens).tolist() for _, step in batch.steps(10**6)] == [lengths]
 
@@ -377,7 +377,7 @@ def test_steps_are_as_long_as_they_may_be() -> None:
 def test_from_sequences_equals_the_padded_way(lengths: list[int]) -> None:
     random = np.random.default_rng(0)
     ids, types = ([random.integers(limit, size=n).astype(np.int32) for n in lengths] for limit in (V, TYPES))
-    batch = PackedBatch.from_sequences(ids, types)
+    batch = PackedBatch.from_sequences(CONFIG, ids, types)
     mask = np.arange(max(lengths, default=0)) < np.array(lengths, int).reshape(-1, 1)
     padded_ids, padded_types = np.zeros((2, *mask.shape), int)
     for row, n in enumerate(lengths):

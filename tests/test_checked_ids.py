@@ -80,7 +80,7 @@ def test_other_batches_that_do_not_fit_the_model(model: BertModel) -> None:
             model.forward_packed(packed(**changes), hidden_states=[2])
     ids = [np.zeros(2, int), np.zeros(3, int)]
     with pytest.raises(ValueError, match="2 token_ids and 3 token_types"):
-        PackedBatch.from_sequences(ids, ids[::-1])
+        PackedBatch.from_sequences(model.config, ids, ids[::-1])
 
 
 VECTORS = np.zeros((3, 24), np.float32)

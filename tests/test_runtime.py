@@ -350,7 +350,7 @@ def test_a_result_too_large_for_the_memory_is_refused_at_once(model: Path) -> No
         model = load()
         system.available_memory = lambda: 2**30
         ids = np.full((2000, 500), 7)
-        many = PackedBatch.from_sequences(ids, 0 * ids)
+        many = PackedBatch.from_sequences(model.config, ids, 0 * ids)
         start = time.process_time()
         try:
             model.forward_packed(many, hidden_states=range(4))

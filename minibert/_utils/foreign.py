@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _TRAINING = "minibert does not train; train with transformers or sentence-transformers, and load the folder here"
 MODULES_ARE_READ = "minibert reads the modules of a model from its files: SentenceTransformer(folder)."
@@ -71,11 +71,16 @@ ALIASES = {
 """Submodules of transformers and sentence-transformers -> the modules that have their names here."""
 
 
-def missing_names(module: str, own: Collection[str]) -> Callable[[str], NoReturn]:
-    """Return a ``__getattr__`` for a module that has the names `own`; its AttributeError says what to use instead."""
+def missing_names(module: str, own: Collection[str]) -> Callable[[str], Any]:
+    """Return a ``__getattr__`` for a module that has the names `own`; its AttributeError says what to use instead.
 
-    def refuse(name: str) -> NoReturn:
+    A class of another architecture can be imported, because programs import it beside the classes that they use.
+    """
+
+    def refuse(name: str) -> Any:
         if message := _message(module, name):
+            if module == "minibert" and _ARCHITECTURE.fullmatch(name):
+                return _Refusing(name, (), {"__doc__": message, "__module__": module})
             raise AttributeError(message)
         import difflib
 
@@ -96,11 +101,21 @@ def _message(module: str, name: str) -> str | None:
     instead = _INSTEAD.get(module, {}).get(name)
     if instead is None and module == "minibert" and (found := _ARCHITECTURE.fullmatch(name)):
         here = f"Bert{found[1]}" in sys.modules[module].__dict__["__all__"]
-        instead = f"it has BERT only; for a BERT checkpoint use Bert{found[1] if here else 'Model'}"
+        instead = f"it has models with the forward of BERT only; for these use Auto{found[1] if here else 'Model'}"
     elif instead is None and module == "minibert" and (found := _PIPELINE.fullmatch(name)):
         task = re.sub("(?<=[a-z])(?=[A-Z])", "-", found[1]).lower()
         instead = f'use pipeline("{task}", model=model, tokenizer=tokenizer)'
     return instead and f"{module} has no {name}: {instead}."
+
+
+class _Refusing(type):
+    """The type of a class that can be imported, but not used."""
+
+    def __call__(cls, *arguments: object, **keywords: object) -> NoReturn:
+        raise TypeError(cls.__doc__)
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        raise AttributeError(cls.__doc__)
 
 
 class Finder:

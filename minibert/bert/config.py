@@ -1,4 +1,4 @@
-"""The config of a BERT model, read from its config.json. Models that minibert does not implement are refused."""
+"""The config of a model, read from its config.json. Models that minibert does not implement are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import make_folder, read_json_object, write_json
 from minibert._utils.keywords import (
@@ -18,6 +18,7 @@ from minibert._utils.keywords import (
     given_name,
 )
 from minibert._utils.validation import brief, check_stored_int
+from minibert.bert.families import FAMILIES, Family
 from minibert.bert.reference import ACTIVATIONS
 from minibert.errors import ModelFormatError
 
@@ -46,10 +47,6 @@ _MODEL_DEFAULTS = {"output_hidden_states": True, "output_attentions": False, "re
 
 # Architectures that people confuse with BERT, each with a BERT model for the same use.
 _CLOSEST_BERT = {
-    "mpnet": "sentence-transformers/all-MiniLM-L12-v2",
-    "distilbert": "google-bert/bert-base-uncased",
-    "roberta": "google-bert/bert-base-cased",
-    "xlm-roberta": "sentence-transformers/LaBSE",
     "modernbert": "google-bert/bert-base-uncased",
     "nomic_bert": "BAAI/bge-base-en-v1.5",
     "new": "thenlper/gte-base",
@@ -65,16 +62,18 @@ class BertConfig:
 
     Parameters
     ----------
+    model_type : str                 a key of `FAMILIES`
     vocab_size : int                 V, rows of the word embeddings, at least 1
     hidden_size : int                H, a multiple of `num_attention_heads`
     num_hidden_layers : int          L, at least 0
     num_attention_heads : int        A, at least 1
     intermediate_size : int          F, at least 1
     hidden_act : str                 one of `ACTIVATIONS`
-    max_position_embeddings : int    P, the most tokens one sequence can have
+    max_position_embeddings : int    P, rows of the position embeddings; see `max_length`
     type_vocab_size : int            rows of the token_type embeddings, at least 1
+    embedding_size : int             features of the embeddings; None means `hidden_size`, as in all models but ELECTRA
     layer_norm_eps : float           added to the variance in every LayerNorm, above 0
-    pad_token_id : int or None       does not change any result, because padding is never computed
+    pad_token_id : int or None       changes results only where positions count from it (RoBERTa, MPNet)
     id2label : dict of int to str    names of a classifier's labels; None means two: "LABEL_0" and "LABEL_1"
     problem_type : str or None       one of `PROBLEM_TYPES`; it does not change the logits
     tie_word_embeddings : bool       False: a masked-LM head must have a decoder of its own
@@ -89,8 +88,7 @@ class BertConfig:
     Source: transformers 5, models/bert/configuration_bert.py.
     """
 
-    model_type: ClassVar[str] = "bert"
-
+    model_type: str = "bert"
     vocab_size: int = 30522
     hidden_size: int = 768
     num_hidden_layers: int = 12
@@ -99,6 +97,7 @@ class BertConfig:
     hidden_act: str = "gelu"
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    embedding_size: int | None = None
     layer_norm_eps: float = 1e-12
     pad_token_id: int | None = 0
     id2label: dict[int, str] = dataclasses.field(default=None, hash=False)  # type: ignore[arg-type]  # see __post_init__
@@ -106,10 +105,16 @@ class BertConfig:
     tie_word_embeddings: bool = True
 
     def __post_init__(self) -> None:
-        for name in (*_SIZES, "type_vocab_size"):
+        if not isinstance(self.model_type, str) or self.model_type not in FAMILIES:
+            raise ModelFormatError(f"model_type={brief(self.model_type)}; minibert has {', '.join(FAMILIES)}.")
+        if self.embedding_size is None or not self.family.has_embedding_size:
+            object.__setattr__(self, "embedding_size", self.hidden_size)
+        for name in (*_SIZES, "type_vocab_size", "embedding_size"):
             smallest = 0 if name == "num_hidden_layers" else 1
             check_stored_int(name, getattr(self, name), smallest)
-        if self.pad_token_id is not None:
+        if self.family.counts_tokens:
+            check_stored_int("pad_token_id", self.pad_token_id, 0, self.max_position_embeddings - 2)
+        elif self.pad_token_id is not None:
             check_stored_int("pad_token_id", self.pad_token_id, 1 - 2**31)
         if self.hidden_size % self.num_attention_heads:
             raise ModelFormatError(
@@ -141,6 +146,17 @@ class BertConfig:
     def label2id(self) -> dict[str, int]:
         """The id of each label; of two equal labels the last one counts."""
         return {label: index for index, label in self.id2label.items()}
+
+    @property
+    def family(self) -> Family:
+        """What differs from BERT."""
+        return FAMILIES[self.model_type]
+
+    @property
+    def max_length(self) -> int:
+        """The most tokens of one sequence: P, or the positions that are left if they begin at pad_token_id + 1."""
+        unused = (self.pad_token_id or 0) + 1 if self.family.counts_tokens else 0
+        return self.max_position_embeddings - unused
 
     @property
     def head_size(self) -> int:
@@ -229,12 +245,16 @@ class BertConfig:
         """
         if not isinstance(fields, Mapping):
             raise TypeError(f"fields is {brief(fields)}; expected a mapping, such as the object in a config.json.")
-        _refuse_unimplemented(fields)
+        family = _refuse_unimplemented(fields)
+        own = {own: name for name, own in family.fields.items()}
+        first = {"pad_token_id": 1} if family.counts_tokens else {}
+        stated = {own.get(name, name): value for name, value in fields.items() if name not in family.fields}
+        fields = {**first, **stated, **family.values}
         missing = [name for name in _SIZES if name not in fields]
         if missing:
             raise ModelFormatError(
-                f"the fields {', '.join(missing)} are absent; a BERT config must state its sizes. "
-                f"Found: {', '.join(sorted(map(brief, fields))[:20]) or 'nothing'}."
+                f"the fields {', '.join(family.fields.get(name, name) for name in missing)} are absent; a config must "
+                f"state its sizes. Found: {', '.join(sorted(map(brief, fields))[:20]) or 'nothing'}."
             )
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(
@@ -248,7 +268,9 @@ class BertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields under their names in config.json, with ``model_type``."""
-        return {"model_type": self.model_type, **dataclasses.asdict(self)}
+        family, fields = self.family, dataclasses.asdict(self)
+        left_out = {*family.values, *(() if family.has_embedding_size else ("embedding_size",))}
+        return {family.fields.get(name, name): value for name, value in fields.items() if name not in left_out}
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **fields: Any) -> None:
         """Write config.json into a folder; the folder is made if it does not exist.
@@ -313,14 +335,18 @@ def check_settings(
         check_agreement(call, {name: value}, own, remedy)
 
 
-def check_model_type(fields: Mapping[str, Any]) -> None:
-    """Raise a ModelFormatError if a config.json says that the model is not BERT."""
+def family_of(fields: Mapping[str, Any]) -> Family:
+    """Return the family of a config.json; raise a ModelFormatError if its forward is not BERT's."""
     # The first BERT repositories do not state a model_type; there the loader checks the names of the tensors.
     model_type = fields.get("model_type", "bert")
-    if model_type != "bert":
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
-        hint = f" A BERT model of similar use: {closest}." if closest else ""
-        raise ModelFormatError(f"model_type={brief(model_type)} is not BERT; minibert implements 'bert' only.{hint}")
+        hint = f" A model of similar use that loads: {closest}." if closest else ""
+        raise ModelFormatError(
+            f"model_type={brief(model_type)} is not BERT, and has another forward; minibert has "
+            f"{', '.join(FAMILIES)}.{hint}"
+        )
+    return FAMILIES[model_type]
 
 
 def _labels_of(fields: Mapping[str, Any]) -> object:
@@ -365,12 +391,12 @@ def _check_labels(id2label: object) -> dict[int, str]:
     return dict(sorted(labels.items()))
 
 
-def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
-    """Raise for a field that asks for something that minibert does not implement.
+def _refuse_unimplemented(fields: Mapping[str, Any]) -> Family:
+    """Raise for a field that asks for something that minibert does not implement; return the family.
 
     This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
     """
-    check_model_type(fields)
+    family = family_of(fields)
     position_type = fields.get("position_embedding_type", "absolute")
     if position_type != "absolute":
         raise ModelFormatError(
@@ -389,3 +415,12 @@ def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
                 f"{name}={brief(fields[name])} asks for {what}, which is not implemented; minibert runs BERT encoders "
                 "with float weights."
             )
+    for name, only in (
+        ("relative_attention_num_buckets", 32),
+        ("summary_type", "first"),
+        ("summary_use_proj", True),
+        ("summary_activation", "gelu"),
+    ):
+        if family.model_type in ("mpnet", "electra") and fields.get(name, only) != only:
+            raise ModelFormatError(f"{name}={brief(fields[name])} is not implemented; minibert has {only!r} only.")
+    return family

@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionOutput, Ops, PreparedLinear
+from minibert.bert.ops import AttentionOutput, Ops, PreparedLinear, RelativeBias
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
 
@@ -91,7 +91,9 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
     words = weights.word_embeddings if batch.inputs_embeds is None else batch.inputs_embeds  # (V, H) or (T, H)
     types, positions = weights.token_type_embeddings, weights.position_embeddings  # (type_vocab_size, H), (P, H)
     x = ops.embed(words, batch.token_ids, types, batch.token_types, positions, batch.positions)  # (T, H)
-    return ops.layer_norm(x, weights.embeddings_norm)  # (T, H)
+    x = ops.layer_norm(x, weights.embeddings_norm)  # (T, H)
+    # ELECTRA's embeddings have fewer features, and a linear map makes H of them.
+    return x if weights.embeddings_project is None else ops.linear(x, weights.embeddings_project)  # (T, H)
 
 
 def encoder_layer(
@@ -121,13 +123,15 @@ def self_attention(
     query, key, value = projected.reshape(-1, 3, config.hidden_size).swapaxes(0, 1)  # 3 x (T, H)
     # The path is only the name of this module, for wrappers that record; nothing is computed from it.
     heads, path = config.num_attention_heads, f"{layer.path}.attention.self"
-    return ops.attention(query, key, value, batch.cu_seqlens, heads, path=path, return_probs=return_probs)
+    # MPNet adds a bias to the scores, which depends on the distance of the two tokens; BERT does not.
+    bias = None if layer.relative_bias is None else RelativeBias(layer.relative_bias, batch.columns)
+    return ops.attention(query, key, value, batch.cu_seqlens, heads, bias=bias, path=path, return_probs=return_probs)
 
 
-def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops) -> FloatArray:
+def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops, activation: str = "tanh") -> FloatArray:
     """tanh(W x + b) of each sequence's first token, [CLS]; in the paper's code (modeling.py), not in its text.
 
     A sequence whose [CLS] is masked has no row here, so B counts only the others.
     """
     first_tokens = x[batch.first_tokens]  # (B, H)
-    return ops.linear(first_tokens, dense, activation="tanh")  # (B, H)
+    return ops.linear(first_tokens, dense, activation=activation)  # (B, H)

@@ -27,24 +27,35 @@ def masked_lm(x: FloatArray, head: PredictionWeights, config: BertConfig, ops: O
     The transform is in the paper's code, not in its text. The decoder's weight is the table of word embeddings, unless
     the checkpoint has another one.
     """
-    x = ops.linear(x, head.transform, activation=config.activation)  # (T, H)
+    activation = config.family.activation("BertForMaskedLM", config.activation)
+    x = ops.linear(x, head.transform, activation=activation)  # (T, H)
     x = ops.layer_norm(x, head.transform_norm)  # (T, H)
     return ops.linear(x, head.decoder)  # (T, V)
 
 
 def next_sentence(
-    x: FloatArray, dense: PreparedLinear, seq_relationship: PreparedLinear, batch: PackedBatch, ops: Ops
+    x: FloatArray,
+    dense: PreparedLinear,
+    seq_relationship: PreparedLinear,
+    batch: PackedBatch,
+    ops: Ops,
+    activation: str = "tanh",
 ) -> FloatArray:
     """Section 3.1, task 2: the logits of "B is the next sentence" and "B is a random sentence", in this order."""
-    pooled = pooler(x, dense, batch, ops)  # (B, H)
+    pooled = pooler(x, dense, batch, ops, activation)  # (B, H)
     return ops.linear(pooled, seq_relationship)  # (B, 2)
 
 
 def sequence_classification(
-    x: FloatArray, dense: PreparedLinear, classifier: PreparedLinear, batch: PackedBatch, ops: Ops
+    x: FloatArray,
+    dense: PreparedLinear,
+    classifier: PreparedLinear,
+    batch: PackedBatch,
+    ops: Ops,
+    activation: str = "tanh",
 ) -> FloatArray:
     """Figure 4 (a) and (b): a logit of each label for the whole sequence; for a regression, the number itself."""
-    pooled = pooler(x, dense, batch, ops)  # (B, H)
+    pooled = pooler(x, dense, batch, ops, activation)  # (B, H)
     return ops.linear(pooled, classifier)  # (B, N)
 
 
@@ -59,8 +70,13 @@ def question_answering(x: FloatArray, qa_outputs: PreparedLinear, ops: Ops) -> F
 
 
 def multiple_choice(
-    x: FloatArray, dense: PreparedLinear, classifier: PreparedLinear, batch: PackedBatch, ops: Ops
+    x: FloatArray,
+    dense: PreparedLinear,
+    classifier: PreparedLinear,
+    batch: PackedBatch,
+    ops: Ops,
+    activation: str = "tanh",
 ) -> FloatArray:
     """Section 4.4: one logit for each choice. Each choice is a sequence: the question, then one answer."""
-    pooled = pooler(x, dense, batch, ops)  # (B, H)
+    pooled = pooler(x, dense, batch, ops, activation)  # (B, H)
     return ops.linear(pooled, classifier)  # (B, 1)

@@ -93,6 +93,17 @@ class AttentionOutput(NamedTuple):
     probs: list[FloatArray] | None
 
 
+class RelativeBias(NamedTuple):
+    """What MPNet adds to the score of two tokens of a sequence: a number for each head and distance.
+
+    `table` has shape (A, 2 R - 1): number R - 1 + r belongs to a key that is r columns behind its query. `columns`, of
+    shape (T,), has the column of each token in the padded batch; it increases in each sequence, by less than R in all.
+    """
+
+    table: FloatArray
+    columns: IntArray
+
+
 class Prepare(Protocol):
     """The op that turns a weight of the checkpoint into the layout that `linear` needs.
 
@@ -140,7 +151,7 @@ class ApplyLinear(Protocol):
 
 
 class Attention(Protocol):
-    """softmax(query key^T / sqrt(D)) value for each sequence and attention head.
+    """softmax(query key^T / sqrt(D) + bias) value for each sequence and attention head; BERT has no bias.
 
     query, key and value have shape (T, H). They may be column blocks of one array, so the distance between two rows may
     be more than H. Empty sequences are allowed. `path` is the path of the attention module, for wrappers that record
@@ -155,6 +166,7 @@ class Attention(Protocol):
         cu_seqlens: IntArray,
         num_heads: int,
         *,
+        bias: RelativeBias | None = None,
         path: str = "",
         return_scores: bool = False,
         return_probs: bool = False,

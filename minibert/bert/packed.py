@@ -8,6 +8,7 @@ model before every forward (`BertModel.forward_packed`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -114,13 +115,19 @@ class PackedBatch:
         """
         if self.inputs_embeds is None:
             self._check_range("token_ids", config.vocab_size, "vocab_size")
-        elif self.inputs_embeds.shape[1] != config.hidden_size:
+        elif self.inputs_embeds.shape[1] != config.embedding_size:
+            name = "hidden_size" if config.embedding_size == config.hidden_size else "embedding_size"
             raise ValueError(
-                f"inputs_embeds has {self.inputs_embeds.shape[1]} features; the model has {config.hidden_size} "
-                "(hidden_size)."
+                f"inputs_embeds has {self.inputs_embeds.shape[1]} features; the model has {config.embedding_size} "
+                f"({name})."
             )
         self._check_range("token_types", config.type_vocab_size, "type_vocab_size")
         self._check_range("positions", config.max_position_embeddings, "max_position_embeddings")
+        if config.family.has_relative_bias and self.mask.shape[1] > config.max_position_embeddings:
+            raise ValueError(
+                f"mask has {self.mask.shape[1]} columns; the relative bias of the model has distances below "
+                f"{config.max_position_embeddings} (max_position_embeddings)."
+            )
 
     def _check_range(self, name: str, limit: int, limit_name: str) -> None:
         ids = getattr(self, name)
@@ -146,6 +153,11 @@ class PackedBatch:
         """The length of the longest sequence, 0 if the batch is empty."""
         return int(np.diff(self.cu_seqlens).max(initial=0))
 
+    @functools.cached_property
+    def columns(self) -> IntArray:
+        """The column of each token in the caller's padded arrays, (T,)."""
+        return np.nonzero(self.mask)[1].astype(np.int32)
+
     @property
     def first_tokens(self) -> IntArray:
         """Index of each sequence's [CLS] among the T tokens; sequences whose [CLS] is masked are omitted."""
@@ -157,11 +169,15 @@ class PackedBatch:
         return np.logical_or.reduce(self.mask[:, :1], axis=1)
 
     @classmethod
-    def from_sequences(cls, token_ids: Sequence[IntArray], token_types: Sequence[IntArray]) -> PackedBatch:
-        """Pack sequences of ids end to end, without padding. Positions are 0, 1, ... in each sequence.
+    def from_sequences(
+        cls, config: BertConfig, token_ids: Sequence[IntArray], token_types: Sequence[IntArray]
+    ) -> PackedBatch:
+        """Pack sequences of ids end to end, without padding.
 
         Parameters
         ----------
+        config : BertConfig
+            Says where positions begin, and whether there are token types.
         token_ids, token_types : sequences of B int arrays of shape (S_b,)
 
         Raises
@@ -175,10 +191,11 @@ class PackedBatch:
                 raise ValueError(
                     f"Sequence {b} has {len(ids)} token_ids and {len(types)} token_types; expected one type per id."
                 )
+        types = _private_int32("token_types", _concatenate(token_types))
         batch = cls._from_private_arrays(
             token_ids=_private_int32("token_ids", _concatenate(token_ids)),
-            token_types=_private_int32("token_types", _concatenate(token_types)),
-            positions=_concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+            token_types=types if config.family.has_token_types else np.zeros_like(types),
+            positions=_concatenate([positions_of(config, ids) for ids in token_ids]),
             cu_seqlens=_private_int32("cu_seqlens", cumulate(lengths)),
             mask=np.arange(lengths.max(initial=0)) < lengths[:, None],
         )
@@ -246,6 +263,17 @@ class PackedBatch:
             visible = np.flatnonzero(self.mask[b])
             padded[b][:, visible[:, None], visible] = pairs
         return padded
+
+
+def positions_of(config: BertConfig, token_ids: IntArray) -> IntArray:
+    """Return the position of each token in rows of ids, (..., S) int32: 0, 1, ... in BERT.
+
+    In a family that counts tokens, they are pad_token_id + 1, + 2, ...; tokens that are padding have pad_token_id.
+    """
+    if not config.family.counts_tokens:
+        return np.broadcast_to(np.arange(token_ids.shape[-1], dtype=np.int32), token_ids.shape)
+    real = (token_ids != config.pad_token_id).astype(np.int32)
+    return np.cumsum(real, axis=-1, dtype=np.int32) * real + np.int32(config.pad_token_id or 0)
 
 
 def valid_range(limit: int, limit_name: str) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
 
 
 def embed(
@@ -134,6 +134,7 @@ def attention(
     cu_seqlens: IntArray,
     num_heads: int,
     *,
+    bias: RelativeBias | None = None,
     path: str = "",
     return_scores: bool = False,
     return_probs: bool = False,
@@ -145,9 +146,11 @@ def attention(
     query, key, value : ndarrays of shape (T, H); head a owns columns [a D, (a + 1) D)
     cu_seqlens : int ndarray of shape (B + 1,)
     num_heads : int      A, divides H
+    bias : RelativeBias, optional
+        Add ``bias.table[:, R - 1 + columns[j] - columns[i]]`` to the scores of query i and key j.
     path : str           name of this module; only wrappers that record or label calls use it
     return_scores, return_probs : bool
-        Keep the scores (before softmax, scaled) or the probs (after), one (A, S, S) array per sequence.
+        Keep the scores (before softmax, scaled, with the bias) or the probs (after), one (A, S, S) array per sequence.
 
     Returns
     -------
@@ -164,6 +167,9 @@ def attention(
     for start, end in pairwise(cu_seqlens):
         q, k, v = (_split_heads(x[start:end], num_heads) for x in (query, key, value))  # 3 x (A, S, D)
         scores = q @ k.transpose(0, 2, 1) * q.dtype.type(1 / math.sqrt(q.shape[2]))  # (A, S, S)
+        if bias is not None:
+            distances = bias.columns[start:end] - bias.columns[start:end, None]  # (S, S)
+            scores = scores + bias.table.astype(q.dtype)[:, distances + bias.table.shape[1] // 2]  # (A, S, S)
         probs = softmax(scores)  # (A, S, S)
         context[start:end] = (probs @ v).transpose(1, 0, 2).reshape(end - start, query.shape[1])  # (S, H)
         if kept_scores is not None:

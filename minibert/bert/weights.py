@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear
@@ -20,6 +22,7 @@ class LayerWeights:
     intermediate: PreparedLinear
     output: PreparedLinear
     output_norm: LayerNorm
+    relative_bias: FloatArray | None = None  # one array for all layers; see `RelativeBias`
 
     @property
     def linears(self) -> tuple[PreparedLinear, ...]:
@@ -63,7 +66,7 @@ class Weights:
     Parameters
     ----------
     config : BertConfig
-    word_embeddings : ndarray of shape (V, H)
+    word_embeddings : ndarray of shape (V, H); in ELECTRA the embeddings have `embedding_size` features instead of H
     position_embeddings : ndarray of shape (P, H)
     token_type_embeddings : ndarray of shape (type_vocab_size, H)
     embeddings_norm : LayerNorm
@@ -71,6 +74,8 @@ class Weights:
     pooler : PreparedLinear or None    None if the checkpoint does not have it, or the caller did not ask for it
     ignored : tuple of str             tensors of the file that belong to heads that were not asked for
     head : HeadWeights or None         those of the head that was asked for
+    embeddings_project : PreparedLinear or None    makes H features of ELECTRA's embeddings
+    relative_attention_bias : ndarray of shape (32, A), or None    MPNet's; see `bias_of_distances`
 
     Raises
     ------
@@ -87,17 +92,24 @@ class Weights:
     pooler: PreparedLinear | None
     ignored: tuple[str, ...] = ()
     head: HeadWeights | None = None
+    embeddings_project: PreparedLinear | None = None
+    relative_attention_bias: FloatArray | None = None
 
     def __post_init__(self) -> None:
         # Ids are checked against the config only. With a smaller table, kernels would read memory beyond its end.
         if len(self.layers) != self.config.num_hidden_layers:
             raise ValueError(f"There are {len(self.layers)} layers; the config says {self.config.num_hidden_layers}.")
-        parts: list[tuple[str, object, tuple[Row, ...]]] = [("", self, EMBEDDING_ROWS)]
+        parts: list[tuple[str, object, tuple[Row, ...]]] = [("", self, embedding_rows(self.config))]
         parts += [(f"{layer.path}.", layer, LAYER_ROWS) for layer in self.layers]
         if self.pooler is not None:
             parts.append(("", self, POOLER_ROWS))
         if self.head is not None:
             parts += [("", self.head.owner(row.field), (row,)) for row in HEADS[self.head.name].rows]
+        distances = (self.config.num_attention_heads, 2 * self.config.max_position_embeddings - 1)
+        wanted = distances if self.config.family.has_relative_bias else None
+        for layer in self.layers:
+            if getattr(layer.relative_bias, "shape", None) != wanted:
+                raise ValueError(f"{layer.path}.relative_bias does not have the shape {wanted}.")
         for path, owner, rows in parts:
             for field in dict.fromkeys(row.field for row in rows):
                 stack = [row for row in rows if row.field == field]
@@ -129,13 +141,51 @@ def _shape(part: PreparedLinear | LayerNorm | FloatArray) -> tuple[int, ...]:
     return tuple(part.weight.shape if isinstance(part, LayerNorm) else part.shape)
 
 
-_H, _F = "hidden_size", "intermediate_size"
+_H, _F, _E = "hidden_size", "intermediate_size", "embedding_size"
 EMBEDDING_ROWS = (
-    Row("embeddings.word_embeddings", "word_embeddings", ("vocab_size", _H), bias=False),
-    Row("embeddings.position_embeddings", "position_embeddings", ("max_position_embeddings", _H), bias=False),
-    Row("embeddings.token_type_embeddings", "token_type_embeddings", ("type_vocab_size", _H), bias=False),
-    Row("embeddings.LayerNorm", "embeddings_norm", (_H,)),
+    Row("embeddings.word_embeddings", "word_embeddings", ("vocab_size", _E), bias=False),
+    Row("embeddings.position_embeddings", "position_embeddings", ("max_position_embeddings", _E), bias=False),
+    Row("embeddings.token_type_embeddings", "token_type_embeddings", ("type_vocab_size", _E), bias=False),
+    Row("embeddings.LayerNorm", "embeddings_norm", (_E,)),
 )
+_PROJECTION = Row("embeddings_project", "embeddings_project", (_H, _E))
+RELATIVE_BIAS = Row(
+    "encoder.relative_attention_bias", "relative_attention_bias", (32, "num_attention_heads"), bias=False
+)
+"""The table of MPNet: a bias for each of 32 ranges of distances, and each head."""
+
+
+def embedding_rows(config: BertConfig) -> tuple[Row, ...]:
+    """Return the modules of the embeddings; those of ELECTRA may have one more."""
+    return EMBEDDING_ROWS if config.embedding_size == config.hidden_size else (*EMBEDDING_ROWS, _PROJECTION)
+
+
+def stored_rows(config: BertConfig) -> tuple[Row, ...]:
+    """Return the modules beside layers and pooler that a checkpoint has."""
+    family = config.family
+    rows = [row for row in embedding_rows(config) if family.has_token_types or row.field != "token_type_embeddings"]
+    return (*rows, RELATIVE_BIAS) if family.has_relative_bias else tuple(rows)
+
+
+def bias_of_distances(buckets: FloatArray, largest: int) -> FloatArray:
+    """Return the table of a `RelativeBias` for distances below `largest`: (32, A) -> (A, 2 largest - 1).
+
+    A distance has one of 16 buckets for each direction: 0 to 7 one each, longer ones on a logarithmic scale to 128.
+
+    Notes
+    -----
+    Source: Raffel et al. 2020 (arXiv 1910.10683), section 2.1; the logarithms are in float32, as in transformers:
+    https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/mpnet/modeling_mpnet.py
+    """
+    distances = np.arange(1 - largest, largest)  # (2 largest - 1,): column of the key - column of the query
+    length = np.abs(distances)
+    scale = np.log(np.maximum(length, 8).astype(np.float32) / np.float32(8)) / np.float32(np.log(128 / 8))
+    bucket = np.where(length < 8, length, np.minimum(8 + (scale * np.float32(8)).astype(np.int64), 15))
+    table = np.ascontiguousarray(buckets[bucket + 16 * (distances > 0)].T)  # (A, 2 largest - 1)
+    table.flags.writeable = False
+    return table
+
+
 LAYER_ROWS = (
     Row("attention.self.query", "query_key_value", (_H, _H)),
     Row("attention.self.key", "query_key_value", (_H, _H)),
@@ -158,9 +208,9 @@ class HeadRows:
 
 
 _PREDICTIONS = (
-    Row("cls.predictions.transform.dense", "transform", (_H, _H)),
-    Row("cls.predictions.transform.LayerNorm", "transform_norm", (_H,)),
-    Row("cls.predictions.decoder", "decoder", ("vocab_size", _H)),
+    Row("cls.predictions.transform.dense", "transform", (_E, _H)),
+    Row("cls.predictions.transform.LayerNorm", "transform_norm", (_E,)),
+    Row("cls.predictions.decoder", "decoder", ("vocab_size", _E)),
 )
 _SEQ_RELATIONSHIP = Row("cls.seq_relationship", "seq_relationship", (2, _H))
 _CLASSIFIER = Row("classifier", "classifier", ("num_labels", _H))

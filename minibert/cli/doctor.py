@@ -326,7 +326,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
         of_heads = ("id2label", "problem_type", "tie_word_embeddings")  # heads are listed by class
         facts |= {key: value for key, value in config.to_dict().items() if key not in of_heads}
         facts["compute type"] = choose_compute_type(compute_type)
-        limits.append(config.max_position_embeddings)
+        limits.append(config.max_length)
         asked: dict[str, Any] = {"backend": "numpy", "compute_type": "float32", "shared_weights": False}
         model = attempt(lambda: BertModel.from_files(bert, config=config, **asked))
     if model is not None:

@@ -305,7 +305,7 @@ class _GoogleLines(_TokenTask):
         super().__post_init__()
         config, self.files = self.model.config, (ShardFile(".jsonl", self.path),)
         self.states = google_layers(self.layers, config.num_hidden_layers)
-        most = config.max_position_embeddings
+        most = config.max_length
         self.limit = min(_GOOGLE_LENGTH, most) if self.max_length is None else self.max_length
         if not 3 <= self.limit <= most:
             raise ValueError(f"max_length={self.limit}; expected 3 to {most} (max_position_embeddings).")
@@ -386,7 +386,7 @@ def _compute(model: BertModel, ids: list[IntArray], types: list[IntArray], state
     """Compute hidden states of each text: arrays (S, layers, H), float64 because Python's `round` needs it."""
     if not ids:
         return []
-    batch = PackedBatch.from_sequences(ids, types)
+    batch = PackedBatch.from_sequences(model.config, ids, types)
     output = model.forward_packed(batch, hidden_states=states, num_layers=max(states))
     stacked = np.stack([output.hidden_states[state] for state in states], axis=1, dtype=np.float64)
     return np.split(stacked, batch.cu_seqlens[1:-1])

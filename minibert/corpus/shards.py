@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Self
 from minibert._utils.files import FileLock, check_format, os_reason, printable, sync_folder, write_whole
 from minibert.corpus.sources import InputLine, Source
 
-FORMAT = 2
+FORMAT = 3
 """The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"

@@ -16,6 +16,7 @@ import numpy as np
 
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int, counted
+from minibert.bert.families import require_bert
 from minibert.bert.ops import LayerNorm
 from minibert.bert.reference import erf
 from minibert.inside.validation import check_model
@@ -162,6 +163,7 @@ def explain(
     model = check_model("explain", model)
     if not isinstance(text, str):
         raise TypeError(f"explain was given {brief(text)}; expected one text, a str.")
+    require_bert(model.config.model_type, "explain")
     trace, (encoding,) = trace_texts(model, tokenizer, [text])
     words = np.flatnonzero(encoding.special_tokens_mask == 0)
     count = len(encoding)
@@ -217,7 +219,7 @@ def trace_texts(
     """
     if not isinstance(tokenizer, BertTokenizer):
         raise TypeError(f"the tokenizer is {brief(tokenizer)}; expected a BertTokenizer.")
-    limit = model.config.max_position_embeddings
+    limit = model.config.max_length
     if tokenizer.model_max_length is not None:
         limit = min(limit, tokenizer.model_max_length)
     encodings = tokenizer.encodings(list(texts), max_length=limit, truncation=True, exact=False)

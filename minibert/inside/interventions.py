@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, WrappedOps
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, RelativeBias, WrappedOps
 from minibert.inside.validation import (
     Metric,
     check_inputs,
@@ -152,15 +152,16 @@ class _FromState(WrappedOps):
         num_heads: int,
         *,
         path: str = "",
+        bias: RelativeBias | None = None,
         **returned: bool,
     ) -> AttentionOutput:
         """Change the first attention."""
         if path != self._path:
-            return self.inner.attention(query, key, value, cu_seqlens, num_heads, path=path)
+            return self.inner.attention(query, key, value, cu_seqlens, num_heads, path=path, bias=bias)
         if self._value is not None:
             value = value.copy()
             self._apply(self._value, value, cu_seqlens)
-        output = self.inner.attention(query, key, value, cu_seqlens, num_heads, path=path)
+        output = self.inner.attention(query, key, value, cu_seqlens, num_heads, path=path, bias=bias)
         if self._context is not None:
             self._apply(self._context, output.context, cu_seqlens)
         self._next += len(cu_seqlens) - 1

@@ -1,4 +1,4 @@
-"""Attention, softmax(query key^T / sqrt(D)) value, with the micro-kernel of gemm.py.
+"""Attention, softmax(query key^T / sqrt(D) + bias) value, with the micro-kernel of gemm.py.
 
 What        One chunk of work is one attention head of one sequence of S tokens
 Layout      The keys are transposed into panels [S / NR][D][NR] and the values copied into panels [D / NR][S][NR]. Both
@@ -72,7 +72,7 @@ def attention_chunk(address, chunk, scratch):
     norms = floats_at(tile + MR * NR * FLOAT)
     pack_keys(floats_at(task.key), start, stride, S, D, keys)
     pack_values(floats_at(task.value), start, stride, S, D, values)
-    scale = np.float32(1.0) / np.sqrt(np.float32(D))
+    factor = np.float32(1.0) / np.sqrt(np.float32(D)) if task.bias == 0 else np.float32(1.0)
     pairs = np.int64(0)
     if task.scores != 0 or task.probs != 0:
         pairs = longs_at(task.pairs_first)[b] + head * S * S
@@ -89,10 +89,14 @@ def attention_chunk(address, chunk, scratch):
             prefetch_tile(rows, task.context + (offset + p * NR) * FLOAT, H)
         for p in range(columns // NR):
             multiply_tile(rows, query, stride, scratch + p * D * NR * FLOAT, D, scores + p * NR * FLOAT, columns)
+        if task.bias != 0:
+            table, middle = floats_at(task.bias + head * task.distances * FLOAT), task.distances // 2
+            for i in range(rows):
+                add_bias(floats_at(scores), i * columns, row + i, first, S, D, ints_at(task.columns), table, middle)
         if task.scores != 0:
             for i in range(rows):
-                keep_row(floats_at(scores), i * columns, S, scale, floats_at(task.scores), pairs + (row + i) * S)
-        exponentiate_rows(floats_at(scores), rows, S, columns, scale * _BITS_PER_E, norms)
+                keep_row(floats_at(scores), i * columns, S, factor, floats_at(task.scores), pairs + (row + i) * S)
+        exponentiate_rows(floats_at(scores), rows, S, columns, factor * _BITS_PER_E, norms)
         if task.probs != 0:
             for i in range(rows):
                 keep_row(floats_at(scores), i * columns, S, norms[i], floats_at(task.probs), pairs + (row + i) * S)
@@ -108,6 +112,22 @@ def attention_chunk(address, chunk, scratch):
                     else:
                         store_first(context, features + j, weighted, D - p * NR - j)
         row += rows
+
+
+@function
+def add_bias(scores, start, row, first, S, D, columns, table, middle):
+    """Compute scores[start + j] = scores[start + j] / sqrt(D) + table[middle + columns of token j - that of `row`].
+
+    Without a masked token among them, the columns are consecutive, and so are the numbers of the table.
+    """
+    factor = np.float32(1.0) / np.sqrt(np.float32(D))
+    origin = middle - columns[first + row]
+    whole = S - S % WIDTH if columns[first + S - 1] - columns[first] == S - 1 else 0
+    place = origin + columns[first]
+    for j in range(0, whole, WIDTH):
+        store(scores, start + j, load(scores, start + j) * broadcast(factor) + load(table, place + j))
+    for j in range(whole, S):
+        scores[start + j] = scores[start + j] * factor + table[origin + columns[first + j]]
 
 
 @function

@@ -17,7 +17,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.low_precision import FORMATS, format_of, quantise_linear
-from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
@@ -39,7 +39,10 @@ LINEAR_WORDS = {name: TaskKind(6 + 2 * i, _LINEAR_FIELDS) for i, name in enumera
 QUANTISE = {name: TaskKind(7 + 2 * i, "x y M K") for i, name in enumerate(FORMATS)}
 # The addresses of query, key and value, whose rows have a distance of `stride` floats; of cu_seqlens (B + 1,) and
 # context (T, H). `scores` and `probs` are 0 if they are not wanted; those of sequence b begin at pairs_first[b].
-ATTENTION = TaskKind(2, "query key value cu_seqlens context num_heads D stride scores probs pairs_first")
+# `bias` is 0, or the address of a table of `distances` numbers for each head; `columns` has that of each token.
+ATTENTION = TaskKind(
+    2, "query key value cu_seqlens context num_heads D stride scores probs pairs_first bias columns distances"
+)
 # Three tables and three look-ups into them; y (T, H).
 EMBED = TaskKind(3, "words ids type_table token_types position_table positions y T H")
 LAYER_NORM = TaskKind(4, "x weight bias y T H eps")
@@ -239,6 +242,7 @@ def attention(
     cu_seqlens: IntArray,
     num_heads: int,
     *,
+    bias: RelativeBias | None = None,
     path: str = "",
     return_scores: bool = False,
     return_probs: bool = False,
@@ -250,6 +254,7 @@ def attention(
     cu_seqlens = _ints(cu_seqlens)
     T, H = query.shape
     context = resources.buffers.empty(T, H)
+    table, columns = (None, None) if bias is None else (_floats(bias.table), _ints(bias.columns))
     first = scores = probs = None
     lengths = cu_seqlens[1:] - cu_seqlens[:-1]
     longest = max(lengths.tolist(), default=0)
@@ -270,6 +275,9 @@ def attention(
         0 if scores is None else address(scores),
         0 if probs is None else address(probs),
         0 if first is None else address(first),
+        0 if table is None else address(table),
+        0 if columns is None else address(columns),
+        0 if table is None else table.shape[1],
         num_chunks=len(lengths) * num_heads,
         scratch=attention_scratch(longest, H // num_heads),
     )

@@ -29,6 +29,7 @@ from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import heads
 from minibert.bert.config import BertConfig
+from minibert.bert.families import architectures
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import ModelFiles
@@ -37,7 +38,7 @@ from minibert.models.bert import BertModel
 from minibert.models.inputs import as_numbers, check_ids, pack
 from minibert.models.loading import find_heads, find_model
 from minibert.models.options import Selection, lists_keywords
-from minibert.models.pretrained import BertPreTrainedModel
+from minibert.models.pretrained import BertPreTrainedModel, class_of
 
 SLICE_BYTES = 1 << 24
 """The most bytes of logits that are computed at once, before they are copied to their places."""
@@ -182,8 +183,9 @@ class BertHead(BertPreTrainedModel[_Output]):
                 f"{type(self).__name__} was given weights with {found}. Use {type(self).__name__}.from_pretrained, "
                 "which loads the head that it needs."
             )
-        bert = BertModel(self.weights, self.ops, output_hidden_states=hidden_states, output_attentions=attentions)
-        vars(self).update(bert=bert)
+        kind = class_of(BertModel, self.config.family)
+        bert = kind(self.weights, self.ops, output_hidden_states=hidden_states, output_attentions=attentions)
+        vars(self).update({"bert": bert, self.base_model_prefix: bert})
 
     @property
     def num_labels(self) -> int:
@@ -220,7 +222,8 @@ class BertHead(BertPreTrainedModel[_Output]):
 
     def logits_of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:
         """Compute the logits of a head that reads [CLS], for the sequences of a step that show it."""
-        return self._formula(x, self.weights.pooler, self._dense, step, self.ops)
+        activation = self.config.family.activation(self._head, "tanh")
+        return self._formula(x, self.weights.pooler, self._dense, step, self.ops, activation)
 
     def _of_tokens(self, x: FloatArray) -> FloatArray:
         return self._formula(x, self._dense, self.ops)
@@ -388,8 +391,7 @@ def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) ->
 
 def choose_class(files: ModelFiles) -> type[Model]:
     """Choose the class of a checkpoint by its config.json and its tensors' names; warn if the two disagree."""
-    named = files.settings("config.json").get("architectures")
-    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    names = architectures(files.settings("config.json"))
     found = find_heads(files)
     for name in names:
         if name in found or (name == "BertModel" and not found):
@@ -433,7 +435,8 @@ class AutoModel:
         ModelFormatError
             The checkpoint is not BERT, or does not have this head; or as in `BertModel.from_pretrained`.
         """
-        return cls._model.from_pretrained(name_or_path, **harmless)
+        files, options = find_model(f"{cls.__name__}.from_pretrained", name_or_path, harmless, cls.from_pretrained)
+        return cls._model.from_files(files, options)
 
 
 def _auto(model: type[BertHead[Any]]) -> type[AutoModel]:

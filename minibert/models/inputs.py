@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, as_array
 from minibert.bert.config import BertConfig
-from minibert.bert.packed import PackedBatch, cumulate, valid_range
+from minibert.bert.packed import PackedBatch, cumulate, positions_of, valid_range
 
 
 def named_inputs(
@@ -61,20 +61,21 @@ def pack(
         )
     embeds = None
     if inputs_embeds is not None:
-        embeds = as_vectors("inputs_embeds", inputs_embeds, config.hidden_size, ndim=3)
+        embeds = as_vectors("inputs_embeds", inputs_embeds, config.embedding_size or config.hidden_size, ndim=3)
         shape = embeds.shape[:2]
     else:
         ids = check_ids("input_ids", input_ids, config.vocab_size, "vocab_size")
         shape = ids.shape
-    if position_ids is None and shape[1] > config.max_position_embeddings:
-        raise ValueError(
-            f"The batch is {shape[1]} tokens wide, the model has {config.max_position_embeddings} positions "
-            "(max_position_embeddings). Truncate the texts: tokenizer(..., truncation=True)."
-        )
     mask = _check_mask(attention_mask, shape)
     types = _optional_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size, "type_vocab_size")
     if position_ids is None:
-        position_ids = np.arange(shape[1])[None]
+        # Nobody knows which of the given vectors are padding, so all are counted, as in transformers.
+        position_ids = positions_of(config, ids if embeds is None else np.full(shape, -1, np.int32))
+        if position_ids.max(initial=0) >= config.max_position_embeddings:
+            raise ValueError(
+                f"The batch is {shape[1]} tokens wide, the model takes {config.max_length} tokens "
+                "(max_position_embeddings). Truncate the texts: tokenizer(..., truncation=True)."
+            )
     positions = _optional_ids(
         "position_ids", position_ids, shape, config.max_position_embeddings, "max_position_embeddings"
     )

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from minibert._utils.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
 from minibert._utils.validation import FloatArray
-from minibert.bert.config import SETTINGS, BertConfig, check_settings
+from minibert.bert.config import SETTINGS, BertConfig, check_settings, family_of
+from minibert.bert.families import Family
 from minibert.bert.ops import LayerNorm, Linear, PreparedLinear
 from minibert.bert.weights import (
-    EMBEDDING_ROWS,
     HEADS,
     LAYER_ROWS,
     POOLER_ROWS,
@@ -24,6 +24,8 @@ from minibert.bert.weights import (
     PredictionWeights,
     Row,
     Weights,
+    bias_of_distances,
+    stored_rows,
 )
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
@@ -34,8 +36,10 @@ from minibert.models.shared_weights import Restored, Sharing, noted_arrays
 # Old versions of transformers saved these buffers. They are counters, not weights.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
-# The modules of all heads, and the one whose weight may be the table of word embeddings.
-_HEAD_MODULES = ("cls.", "classifier.", "qa_outputs.")
+# What the names of the model's tensors begin with; the last two belong to DistilBERT and ELECTRA.
+_MODULES = ("embeddings.", "encoder.", "pooler.", "transformer.", "embeddings_project.")
+
+# The module of a head whose weight may be the table of word embeddings.
 _DECODER = "cls.predictions.decoder"
 
 _Part = TypeVar("_Part")
@@ -138,12 +142,17 @@ def load_weights(
         return made[0] if made else make(plain)
 
     def read_encoder(tensors: _Tensors) -> Weights:
-        fields = _assemble(tensors, EMBEDDING_ROWS, "", config)
+        fields: dict[str, Any] = _assemble(tensors, stored_rows(config), "", config)
+        if not config.family.has_token_types:
+            fields["token_type_embeddings"] = types = np.zeros((1, config.embedding_size or 0), np.float32)
+            types.flags.writeable = False
+        buckets = fields.get("relative_attention_bias")
+        bias = None if buckets is None else bias_of_distances(buckets, config.max_position_embeddings)
         layers = tuple(
-            LayerWeights(path, **_assemble(tensors, LAYER_ROWS, f"{path}.", config))  # type: ignore[arg-type]
+            LayerWeights(path, **_assemble(tensors, LAYER_ROWS, f"{path}.", config), relative_bias=bias)  # type: ignore[arg-type]
             for path in (f"encoder.layer.{i}" for i in range(config.num_hidden_layers))
         )
-        return Weights(config=config, layers=layers, pooler=None, ignored=checkpoint.ignored(), **fields)  # type: ignore[arg-type]
+        return Weights(config=config, layers=layers, pooler=None, ignored=checkpoint.ignored(), **fields)
 
     weights = read("encoder", read_encoder)
     if has_pooler:
@@ -154,7 +163,7 @@ def load_weights(
     def read_head(tensors: _Tensors) -> HeadWeights:
         fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != _DECODER], "", config)
         if has_decoder:
-            decoder, tied = tensors.decoder(_DECODER, checkpoint.decoder_bias, weights.word_embeddings)
+            decoder, tied = tensors.decoder(_DECODER, weights.word_embeddings)
             transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
             fields["predictions"] = PredictionWeights(decoder=decoder, tied=tied, **transform)
         return HeadWeights(head, **fields)
@@ -177,7 +186,7 @@ def find_heads(files: ModelFiles) -> tuple[str, ...]:
 
 def _open(files: ModelFiles) -> _Checkpoint:
     tensors = open_checkpoint(files)
-    return _Checkpoint(files, tensors, _find_prefix(tensors, files))
+    return _Checkpoint(files, tensors, _find_prefix(tensors, files), family_of(files.settings("config.json")))
 
 
 def _assemble(
@@ -222,14 +231,15 @@ class FromFiles:
         linear = self.noted[" ".join(paths)] = self._prepare(Linear(paths, weight, bias))
         return linear
 
-    def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+    def decoder(self, path: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
         """Return the decoder of a masked-LM head, and whether its weight is the table of word embeddings."""
         stored = f"{path}.weight" in self._checkpoint.tensors
         weight = self._checkpoint.read([f"{path}.weight"]) if stored else word_embeddings
         if tied := np.array_equal(weight, word_embeddings):
             weight = word_embeddings  # so that a second copy is not kept
         self.noted[f"{path}.tied"] = np.array([tied], np.float32)
-        linear = self.noted[path] = self._prepare(Linear((path,), weight, self._checkpoint.read([bias])))
+        bias = self._checkpoint.read([f"{path}.bias"])
+        linear = self.noted[path] = self._prepare(Linear((path,), weight, bias))
         return linear, tied
 
 
@@ -237,25 +247,26 @@ _Tensors: TypeAlias = FromFiles | Restored
 
 
 class _Checkpoint:
-    """The tensors of a model under their names without the prefix, and the checks of them.
+    """The tensors of a model under the names that BERT has for them, without the prefix, and the checks of them.
 
     Tensors without the prefix belong to a head, even if their names look like BERT's, as "pooler" does. `add_head`
     takes those of one head in.
     """
 
-    def __init__(self, files: ModelFiles, tensors: dict[str, StoredTensor], prefix: str) -> None:
-        self.files = files
-        self._stored = tuple(tensors)
+    def __init__(self, files: ModelFiles, tensors: dict[str, StoredTensor], prefix: str, family: Family) -> None:
+        self.files, self._stored, self._family = files, tensors, family
         self.tensors = self._renamed(tensors, prefix)
-        # A class with a head has BERT in its field "bert", and the modules of the head beside that.
-        beside = self._renamed(tensors, prefix.removesuffix("bert."))
-        self._beside = {name: tensor for name, tensor in beside.items() if name.startswith(_HEAD_MODULES)}
+        # A class with a head has the model in a field such as "bert", and the modules of the head beside that.
+        self._beside = prefix.removesuffix(f"{family.field}.")
         self._head: tuple[str, ...] = ()
 
-    def _renamed(self, tensors: Mapping[str, StoredTensor], prefix: str) -> dict[str, StoredTensor]:
-        """Return the tensors below a prefix under their modern names, which must differ."""
-        names = {name: _modern_name(name[len(prefix) :]) for name in tensors if name.startswith(prefix)}
-        renamed = {modern: tensors[name] for name, modern in names.items()}
+    def _renamed(
+        self, tensors: Iterable[str], prefix: str, head: str | None = None, only: Collection[str] | None = None
+    ) -> dict[str, StoredTensor]:
+        """Return the tensors below a prefix under their modern names in BERT, which must differ."""
+        names = {name: self._bert_name(name[len(prefix) :], head) for name in tensors if name.startswith(prefix)}
+        names = {name: bert for name, bert in names.items() if only is None or bert.rpartition(".")[0] in only}
+        renamed = {bert: self._stored[name] for name, bert in names.items()}
         if len(renamed) < len(names):
             twice = Counter(names.values()).most_common(1)[0][0]
             raise ModelFormatError(
@@ -264,6 +275,25 @@ class _Checkpoint:
             )
         return renamed
 
+    def _bert_name(self, name: str, head: str | None) -> str:
+        """Return the modern name in BERT of a tensor, which may be one of a head."""
+        path, _, part = _modern_name(name).rpartition(".")
+        name = f"{self._family.bert_path(path, head)}.{part}"
+        if name != "cls.predictions.bias" or head is None:
+            return name
+        # The bias of the decoder; some files have it under both names.
+        decoder = f"{self._beside}{self._family.own_path(_DECODER, head)}.bias"
+        return name if decoder in self._stored else f"{_DECODER}.bias"
+
+    def _own_name(self, name: str, head: str | None) -> str:
+        """Return the name in the family of a tensor of BERT, without prefixes."""
+        path, _, part = name.rpartition(".")
+        owner = "cls.predictions" if name == f"{_DECODER}.bias" else path
+        return f"{self._family.own_path(owner, head)}.{part}"
+
+    def _class_name(self, name: str) -> str:
+        return name.replace("Bert", self._family.class_name, 1)
+
     @property
     def has_pooler(self) -> bool:
         """True if the checkpoint has a tensor of a pooler."""
@@ -271,68 +301,70 @@ class _Checkpoint:
 
     def heads(self) -> tuple[str, ...]:
         """Return the classes of `HEADS` whose tensors exist, with the right number of rows where it is fixed."""
-        return tuple(
-            name
-            for name, head in HEADS.items()
-            if not self._missing(name, tied=True)
-            and all(
-                self._beside[f"{row.path}.weight"].shape[:1] == row.shape[:1]
-                for row in head.rows
-                if isinstance(row.shape[0], int)
-            )
+        return tuple(name for name in HEADS if self._has(name))
+
+    def _has(self, head: str) -> bool:
+        found, fixed = self._of_head(head), [row for row in HEADS[head].rows if isinstance(row.shape[0], int)]
+        return not self._missing(head, found, tied=True) and all(
+            found[f"{row.path}.weight"].shape[:1] == row.shape[:1] for row in fixed
         )
 
-    def _names(self, row: Row, scope: str = "", *, tied: bool = False) -> list[str]:
+    def _rows(self, head: str) -> tuple[Row, ...]:
+        """Return the modules of a head that are beside the model; in some families its dense map is one of them."""
+        beside = self._family.own_path("pooler.dense", head) != "pooler.dense"
+        return HEADS[head].rows + (POOLER_ROWS if HEADS[head].pooled and beside else ())
+
+    def _of_head(self, head: str) -> dict[str, StoredTensor]:
+        """Return the tensors beside the model that belong to a head."""
+        return self._renamed(self._stored, self._beside, head, {row.path for row in self._rows(head)})
+
+    def _names(self, row: Row, there: Collection[str], scope: str = "", *, tied: bool = False) -> list[str]:
         """Return the names of the tensors of a module, as far as they are needed."""
-        if row.path != _DECODER:
-            return [f"{scope}{row.path}.{part}" for part in (("weight", "bias") if row.bias else ("weight",))]
-        weight = f"{_DECODER}.weight"
-        return [*([weight] if weight in self._beside or not tied else ()), self.decoder_bias]
+        names = [f"{scope}{row.path}.{part}" for part in (("weight", "bias") if row.bias else ("weight",))]
+        return [name for name in names if name in there or not (tied and name == f"{_DECODER}.weight")]
 
-    @property
-    def decoder_bias(self) -> str:
-        """The name of the decoder's bias: that of the decoder if the files have it, else cls.predictions.bias."""
-        return f"{_DECODER}.bias" if f"{_DECODER}.bias" in self._beside else "cls.predictions.bias"
+    def _needed(self, head: str, found: Collection[str], *, tied: bool) -> list[str]:
+        return [name for row in self._rows(head) for name in self._names(row, found, tied=tied)]
 
-    def _needed(self, head: str, *, tied: bool) -> list[str]:
-        return [name for row in HEADS[head].rows for name in self._names(row, tied=tied)]
-
-    def _missing(self, head: str, *, tied: bool) -> list[str]:
-        pooler = [name for row in POOLER_ROWS if HEADS[head].pooled for name in self._names(row)]
-        missing = [name for name in self._needed(head, tied=tied) if name not in self._beside]
-        return missing + [name for name in pooler if name not in self.tensors]
+    def _missing(self, head: str, found: Collection[str], *, tied: bool) -> list[str]:
+        needed = self._needed(head, found, tied=tied)
+        missing = [name for name in needed if name not in found]
+        pooler = [name for row in POOLER_ROWS if HEADS[head].pooled for name in self._names(row, ())]
+        return missing + [name for name in pooler if name not in needed and name not in self.tensors]
 
     def add_head(self, head: str, config: BertConfig) -> None:
         """Add the tensors of a head to `tensors`; if one is missing, raise an error that lists the existing heads."""
-        if missing := self._missing(head, tied=config.tie_word_embeddings):
+        found, tied = self._of_head(head), config.tie_word_embeddings
+        if missing := [self._own_name(name, head) for name in self._missing(head, found, tied=tied)]:
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
             raise ModelFormatError(
-                f"{self.files.source} cannot be loaded as {head}: {', '.join(missing[:4])}{more} "
+                f"{self.files.source} cannot be loaded as {self._class_name(head)}: {', '.join(missing[:4])}{more} "
                 f"{'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
                 f"{self._what_is_there()}"
             )
-        self._head = tuple(self._needed(head, tied=config.tie_word_embeddings))
-        self.tensors |= {name: self._beside[name] for name in self._head}
+        self._head = tuple(self._needed(head, found, tied=tied))
+        self.tensors |= {name: found[name] for name in self._head}
 
     def _what_is_there(self) -> str:
         """Say which heads are there, and what to do if the one that was asked for is not."""
-        heads = self.heads()
-        there = f"It has the tensors of {' and '.join(heads)}" if heads else "It has no head, so BertModel loads it"
+        heads = [self._class_name(head) for head in self.heads()]
+        without = f"It has no head, so {self._class_name('BertModel')} loads it"
+        there = f"It has the tensors of {' and '.join(heads)}" if heads else without
         return f"{there}. Use a checkpoint that was trained for this task, or minibert.load, which finds the class."
 
     def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:
         """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
         self._check_layer_count(config)
         head_rows = HEADS[head].rows if head else ()
-        rows = [("", row) for row in (*EMBEDDING_ROWS, *(POOLER_ROWS if pooler else ()), *head_rows)]
+        rows = [("", row) for row in (*stored_rows(config), *(POOLER_ROWS if pooler else ()), *head_rows)]
         rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in LAYER_ROWS]
         expected = {
             name: row.shape if name.endswith(".weight") else row.shape[:1]
             for scope, row in rows
-            for name in self._names(row, scope, tied=config.tie_word_embeddings)
+            for name in self._names(row, self.tensors, scope, tied=config.tie_word_embeddings)
         }
         faults = _label_faults(config) if any("num_labels" in row.shape for row in head_rows) else []
-        faults += [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config))]
+        faults += [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config, head))]
         faults += [
             f"{self.tensors[name].name} is unexpected: it is not a part of BERT that minibert implements"
             for name in self._inside_bert()
@@ -343,7 +375,7 @@ class _Checkpoint:
             more = f"\n  and {len(faults) - 12} more" if len(faults) > 12 else ""
             what, remedy = "its config.json", "Use the config.json that belongs to the model, and a plain BERT."
             if head is not None and head not in (there := self.heads()) and there:
-                what, remedy = head, self._what_is_there()
+                what, remedy = self._class_name(head), self._what_is_there()
             raise ModelFormatError(f"The tensors of {self.files.source} do not match {what}:{listed}{more}\n{remedy}")
 
     def _check_layer_count(self, config: BertConfig) -> None:
@@ -355,10 +387,10 @@ class _Checkpoint:
                 f"{layers}. To run only the first layers, load the whole model and call it with num_layers=."
             )
 
-    def _fault(self, name: str, sizes: tuple[str | int, ...], config: BertConfig) -> str | None:
+    def _fault(self, name: str, sizes: tuple[str | int, ...], config: BertConfig, head: str | None) -> str | None:
         tensor = self.tensors.get(name)
         if tensor is None:
-            return f"{name} is missing"
+            return f"{self._own_name(name, head)} is missing"
         shape = tuple(size if isinstance(size, int) else getattr(config, size) for size in sizes)
         if tensor.shape != shape:
             fields = ", ".join(map(str, sizes)).replace("num_labels", "num_labels: see id2label in config.json")
@@ -369,7 +401,7 @@ class _Checkpoint:
 
     def _inside_bert(self) -> Iterator[str]:
         for name in self.tensors:
-            if name.startswith(("embeddings.", "encoder.", "pooler.")) and name not in _BUFFERS:
+            if name.startswith(_MODULES) and name not in _BUFFERS:
                 yield name
 
     def ignored(self) -> tuple[str, ...]:
@@ -428,35 +460,38 @@ def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
 def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[str, FloatArray]]:
     """Yield the name in the checkpoint and the values of each array of BERT, in the order of the forward pass.
 
-    With a class of `HEADS`, the names begin with "bert.", and the arrays of its head follow. A tied decoder's weight is
-    not given a second time.
+    With a class of `HEADS`, the names begin with "bert." or the field of another family, and the arrays of its head
+    follow. A tied decoder's weight is not given a second time.
     """
-    parts: list[tuple[Any, Sequence[Row]]] = [(weights, EMBEDDING_ROWS)]
+    parts: list[tuple[Any, Sequence[Row]]] = [(weights, stored_rows(weights.config))]
     parts += [(layer, LAYER_ROWS) for layer in weights.layers]
     if weights.pooler is not None:
         parts.append((weights, POOLER_ROWS))
-    prefix = "" if head is None or weights.head is None else "bert."
+    family, with_head = weights.config.family, head is not None and weights.head is not None
     for owner, rows in parts:
-        yield from ((prefix + name, array) for name, array in _arrays_of(owner, rows))
+        for path, part, array in _arrays_of(owner, rows):
+            own = family.own_path(path, head if with_head else None)
+            beside = path.startswith("pooler.") and own != path  # the head has a dense map instead of the pooler
+            yield f"{family.field}.{own}.{part}" if with_head and not beside else f"{own}.{part}", array
     if head is None or weights.head is None:
         return
-    predictions = weights.head.predictions
+    tied = weights.head.predictions is not None and weights.head.predictions.tied
     for row in HEADS[head].rows:
-        for name, array in _arrays_of(weights.head.owner(row.field), [row]):
-            if name == f"{_DECODER}.bias":
-                yield "cls.predictions.bias", array
-            if predictions is None or not predictions.tied or not name.startswith(_DECODER):
-                yield name, array
+        for path, part, array in _arrays_of(weights.head.owner(row.field), [row]):
+            names = [] if path == _DECODER and tied else [f"{family.own_path(path, head)}.{part}"]
+            if path == _DECODER and part == "bias":
+                names.append(f"{family.own_path('cls.predictions', head)}.bias")
+            yield from ((name, array) for name in dict.fromkeys(names))
 
 
-def _arrays_of(owner: Any, rows: Iterable[Row]) -> Iterator[tuple[str, FloatArray]]:
-    """Yield the arrays of the fields that the rows name, each field once."""
+def _arrays_of(owner: Any, rows: Iterable[Row]) -> Iterator[tuple[str, str, FloatArray]]:
+    """Yield the path, "weight" or "bias", and the array of the fields that the rows name, each field once."""
     for field, path in {row.field: row.path for row in rows}.items():
         part: PreparedLinear | LayerNorm | FloatArray = getattr(owner, field)
         if isinstance(part, np.ndarray):
-            yield f"{path}.weight", part
+            yield path, "weight", part
             continue
         paths = (part.path,) if isinstance(part, LayerNorm) else part.paths
         weights, biases = np.split(part.weight, len(paths)), np.split(part.bias, len(paths))
         for name, weight, bias in zip(paths, weights, biases, strict=True):
-            yield from ((f"{name}.weight", weight), (f"{name}.bias", bias))
+            yield from ((name, "weight", weight), (name, "bias", bias))

@@ -7,6 +7,7 @@ in float32. What would change something is refused, and the message says what to
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -20,12 +21,14 @@ from minibert._utils.keywords import FORWARD_KEYWORDS, SAVING_KEYWORDS, check_ke
 from minibert._utils.torch_interop import cpu_device, float32_dtype, holds_tensor, to_tensor, torch_is_loaded
 from minibert._utils.validation import FloatArray, brief, is_cpu
 from minibert.bert.config import BertConfig
+from minibert.bert.families import FAMILIES, Family
 from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS, Weights
+from minibert.bert.weights import HEADS, LAYER_ROWS, POOLER_ROWS, Weights, stored_rows
 from minibert.checkpoint.files import WEIGHTS, WEIGHTS_INDEX, ModelFiles, check_files
 from minibert.checkpoint.safetensors import write_safetensors
+from minibert.errors import ModelFormatError
 from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.inputs import named_inputs, pack
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from minibert.models.bert import BertModel, Embedding
 
 _Output = TypeVar("_Output", bound=ModelOutput)
+_Model = TypeVar("_Model", bound="BertPreTrainedModel[Any]")
 
 _GROW = "change it with transformers, save it, and load the folder here"
 _LAYER = "model.trace(...) gives the values of every layer by name, and trace(..., edit=...) changes them"
@@ -174,6 +178,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
     _head: ClassVar[str | None] = None  # a class in HEADS
     _keeps_hidden_states: ClassVar[bool] = False
 
+    _family: ClassVar[Family] = FAMILIES["bert"]
     base_model_prefix = "bert"
     main_input_name = "input_ids"
 
@@ -367,7 +372,15 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
             The model is not on this machine and could not be downloaded.
         """
         call = f"{cls.__name__}.from_pretrained"
-        return cls.from_files(*find_model(call, name_or_path, harmless, cls.from_pretrained))
+        files, options = find_model(call, name_or_path, harmless, cls.from_pretrained)
+        family = (options.config or BertConfig.from_files(files)).family
+        if family is not cls._family:
+            own = cls.__name__.replace(cls._family.class_name, family.class_name, 1)
+            raise ModelFormatError(
+                f"{files.source} is a model of the type {family.model_type!r}, not {cls._family.model_type!r}. Use "
+                f"minibert.{own}, or minibert.load, which finds the class."
+            )
+        return cls.from_files(files, options)
 
     @classmethod
     def from_files(cls, files: ModelFiles, options: LoadOptions | None = None, **more: Any) -> Self:
@@ -381,12 +394,14 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         config, pooler = asked.config or BertConfig.from_files(files), asked.add_pooling_layer
         weights = load_weights(files, config, ops.prepare, add_pooling_layer=pooler, head=cls._head, sharing=sharing)
         names = ("output_hidden_states", "output_attentions", "return_dict")
-        return cls(weights, ops, **{name: getattr(asked, name) for name in names})
+        kind = class_of(cls, config.family)  # type: ignore[arg-type]
+        return kind(weights, ops, **{name: getattr(asked, name) for name in names})
 
     def num_parameters(self) -> int:
         """Count the trained numbers of the model; a tied decoder's weight is counted once."""
         config, head = self.config, self.weights.head
-        rows = [*EMBEDDING_ROWS, *LAYER_ROWS * config.num_hidden_layers, *(POOLER_ROWS if self.weights.pooler else ())]
+        rows = [*stored_rows(config), *LAYER_ROWS * config.num_hidden_layers]
+        rows += POOLER_ROWS if self.weights.pooler else ()
         rows += HEADS[self._head].rows if self._head is not None else ()
         tied = self._has_decoder and head is not None and head.predictions is not None and head.predictions.tied
         count = sum(math.prod(row.sizes(config)) + row.bias * row.sizes(config)[0] for row in rows)
@@ -441,7 +456,8 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         if os.path.lexists(index := os.path.join(path, WEIGHTS_INDEX)):
             raise FileExistsError(f"{index} belongs to another model; save into a new folder.")
         write_safetensors(os.path.join(path, WEIGHTS), named_arrays(self.weights, self._head))
-        self.config.save_pretrained(path, architectures=[self._head or "BertModel"])
+        name = (self._head or "BertModel").replace("Bert", self.config.family.class_name, 1)
+        self.config.save_pretrained(path, architectures=[name])
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
@@ -487,3 +503,14 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
 def _copy(array: FloatArray) -> Any:
     """Copy an array: into a tensor if torch is loaded."""
     return to_tensor(array.copy()) if torch_is_loaded() else array.copy()
+
+
+@functools.cache
+def class_of(base: type[_Model], family: Family) -> type[_Model]:
+    """Return the class of a family that is like a class of BERT, with the name that transformers has for it."""
+    if base._family is family or not base.__name__.startswith("Bert"):
+        return base
+    name = base.__name__.replace("Bert", family.class_name, 1)
+    doc = f"`{base.__name__}` for checkpoints of the type {family.model_type!r}; see bert/families.py."
+    fields = {"_family": family, "base_model_prefix": family.field, "__module__": "minibert", "__doc__": doc}
+    return type(name, (base,), fields)

@@ -112,7 +112,7 @@ class Restored:
         name = " ".join(paths)
         return self._layout.restore(paths, shape, self._arrays[f"{name}.panels"], self._arrays[f"{name}.bias"])
 
-    def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+    def decoder(self, path: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
         """Return a decoder that was noted."""
         V, H = word_embeddings.shape
         return self.linear((path,), (V, H)), bool(self._arrays[f"{path}.tied"][0])

@@ -98,7 +98,7 @@ def probe(model: Any, *, tokenizer: Any = None) -> Probe:
     subject = Subject.of(model)
     tokenizer = tokenizer if tokenizer is not None else subject.tokenizer
     config = subject.config
-    width = min(_WIDTH, config.max_position_embeddings)
+    width = min(_WIDTH, config.max_length)
     rows = [
         _ids(tokenizer, config, i, first, second, max(1, most_tokens * width // _WIDTH))
         for i, (first, second, _, most_tokens) in enumerate(_ROWS)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert import float64, reference
 from minibert.bert.config import BertConfig
+from minibert.bert.families import require_bert
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.files import ModelFiles
@@ -80,6 +81,7 @@ class Subject:
                 f"the model was loaded with compute_type={model.compute_type!r}, so its weights are rounded; the true "
                 "values need those of the checkpoint. Load it with compute_type='float32'."
             )
+        require_bert(model.config.model_type, "parity")
         return cls(model, pipeline, tokenizer)
 
     @property

@@ -340,7 +340,9 @@ class CrossEncoder(SentenceModel):
             encodings = windows.encode_pairs(self.tokenizer, inputs, part, limit, prompt=prompt, exact=refuses)
             if refuses:
                 windows.refuse_cut(encodings, part, limit)
-            batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
+            batch = PackedBatch.from_sequences(
+                self.model.config, [e.ids for e in encodings], [e.token_types for e in encodings]
+            )
             found[some] = self.logits_of(batch)
             n_kept[some] = np.diff(batch.cu_seqlens)
             n_cut[some] = [encoding.n_truncated for encoding in encodings]

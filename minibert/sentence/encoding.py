@@ -165,7 +165,7 @@ def _run(
     """Yield for each step: its first encoding's index, the packed step, its combined states, the pooler's output."""
     if not encodings:
         return
-    batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
+    batch = PackedBatch.from_sequences(model.config, [e.ids for e in encodings], [e.token_types for e in encodings])
     pooler = model.weights.pooler if recipe.modes == ("pooler",) else None
     first = 0
     for step, found in model.states(batch, recipe.layers):

@@ -200,12 +200,12 @@ class SentenceModel(TorchLike):
         It is the tokenizer's `model_max_length`, as in sentence-transformers, or max_position_embeddings if that is
         lower.
         """
-        most, limit = self.model.config.max_position_embeddings, self.tokenizer.model_max_length
+        most, limit = self.model.config.max_length, self.tokenizer.model_max_length
         return most if limit is None else min(check_int("tokenizer.model_max_length", limit, 1), most)
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
-        most = self.model.config.max_position_embeddings
+        most = self.model.config.max_length
         least = self.tokenizer.num_special_tokens_to_add(self._takes_pairs)
         self.tokenizer.model_max_length = check_int(
             "max_seq_length", value, least, most, also=" (the number of special tokens, and max_position_embeddings)"

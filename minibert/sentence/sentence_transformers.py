@@ -494,10 +494,25 @@ def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: st
 
 
 def check_out(out: object) -> None:
-    """Raise an error unless `out` is a writeable array of floats with rows of their own."""
+    """Raise an error unless `out` is a writeable array of floats whose elements do not overlap in memory."""
     if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
         raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
     if is_masked(out):
         raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
-    if any(stride == 0 and length > 1 for stride, length in zip(out.strides, out.shape, strict=True)):
-        raise ValueError("out has rows that are one row in memory; give an array such as np.empty(shape, np.float32).")
+    if not _no_overlap(out):
+        raise ValueError(
+            f"out has strides {out.strides} for shape {out.shape}: its rows overlap in memory, so one vector would "
+            "overwrite another. Give an array such as np.empty(shape, np.float32)."
+        )
+
+
+def _no_overlap(array: npt.NDArray[Any]) -> bool:
+    """Return whether each axis's stride covers the extent of the axes with smaller strides, so nothing overlaps."""
+    if not array.size:
+        return True
+    extent = array.itemsize
+    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if length > 1 and stride < extent:
+            return False
+        extent += stride * (length - 1)
+    return True

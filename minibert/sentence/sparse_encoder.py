@@ -13,6 +13,7 @@ import numpy.typing as npt
 from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import log1p
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
+from minibert.bert.families import architectures
 from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
@@ -102,8 +103,7 @@ class SparseEncoder(VectorModel):
         super()._check_kind(files, listed)
         if listed is not None:
             return
-        named = files.settings("config.json").get("architectures")
-        names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        names = architectures(files.settings("config.json"))
         if not any(name.endswith("ForMaskedLM") for name in names):
             shown = ", ".join(f"{name[:60]!a}" for name in names) or "no architectures"
             raise ModelFormatError(
@@ -418,7 +418,7 @@ def pool_words(
     ends_of_texts = np.cumsum([len(group) for group in groups]).tolist()
     index_at = dict(zip(ends_of_texts, indices, strict=True))  # windows done -> the text that has ended there
     depth, vocab_size = model.config.num_hidden_layers, model.config.vocab_size
-    batch = PackedBatch.from_sequences([w.ids for w in windows], [w.token_types for w in windows])
+    batch = PackedBatch.from_sequences(model.config, [w.ids for w in windows], [w.token_types for w in windows])
     # One row of logits is the pooled one, in float64 for sums, and one more is a temporary.
     tokens_at_once = max(1, LOGITS_BYTES // (4 * vocab_size) - 3)
     done, pooled = 0, _Pooled(pooling, vocab_size)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from minibert.bert.families import architectures
 from minibert.checkpoint.files import locate
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.loading import full_name
@@ -493,7 +494,7 @@ def load_served(name: str, **options: Any) -> SentenceTransformer | CrossEncoder
     files = locate(full_name(name), revision=options.get("revision"))
     listed = list_modules(files)
     if listed is None:
-        scores = "BertForSequenceClassification" in (files.settings("config.json").get("architectures") or ())
+        scores = "BertForSequenceClassification" in architectures(files.settings("config.json"))
     else:
         scores = loader_of(listed) == "CrossEncoder"
     return (CrossEncoder if scores else SentenceTransformer)(name, **options)

@@ -464,7 +464,9 @@ class _Score(Forward):
     """The logits of texts and pairs."""
 
     def compute(self, units: Sequence[Encoding]) -> list[FloatArray]:
-        batch = PackedBatch.from_sequences([unit.ids for unit in units], [unit.token_types for unit in units])
+        batch = PackedBatch.from_sequences(
+            self.model.model.config, [unit.ids for unit in units], [unit.token_types for unit in units]
+        )
         return [*self.model.logits_of(batch)]
 
 

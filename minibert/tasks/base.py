@@ -135,7 +135,7 @@ class TextOptions:
 
     def limit(self, config: BertConfig, tokenizer: BertTokenizer) -> Limit:
         """Return the limit for a model."""
-        most, length = config.max_position_embeddings, self.max_length
+        most, length = config.max_length, self.max_length
         if length is not None and length > most:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
         strategy = self.truncation if self.truncation in STRATEGIES else self.strategy

@@ -8,6 +8,7 @@ from typing import Any
 
 from minibert._utils.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
 from minibert._utils.validation import brief
+from minibert.bert.families import architectures, bert_class
 from minibert.bert.weights import HEADS
 from minibert.models import heads
 from minibert.models.bert import BertModel
@@ -117,7 +118,7 @@ def pipeline(
         files, options = find_model("minibert.pipeline", model, given, BertModel.from_pretrained)
         kind = heads.choose_class(files) if name is None else TASKS[name][1]
         name = name or _task_of(kind)
-        _check_named_class(files.settings("config.json").get("architectures"), kind, name, files.source)
+        _check_named_class(architectures(files.settings("config.json")), kind, name, files.source)
         loaded = _with_head(kind.from_files(files, options, output_hidden_states=False), name)
         where = {option: getattr(options, option) for option in ("cache_dir", "token", "local_files_only")}
         used = BertTokenizer.from_files(files) if tokenizer is None else _tokenizer(tokenizer, None, **where)
@@ -148,11 +149,12 @@ def _task_name(task: Any) -> str | None:
 def _task_of(model: Any) -> str:
     """Return the task of a model, or of its class."""
     kind = model if isinstance(model, type) else type(model)
-    if kind.__name__ not in _TASK_OF:
+    task = _TASK_OF.get(bert_class(kind.__name__))
+    if task is None:
         raise ValueError(
             f"a {kind.__name__} has no task in minibert. Call the model itself, or name a task: {', '.join(TASKS)}."
         )
-    return _TASK_OF[kind.__name__]
+    return task
 
 
 def _with_head(model: Any, task: str) -> Any:
@@ -176,12 +178,11 @@ def _with_head(model: Any, task: str) -> Any:
     )
 
 
-def _check_named_class(named: Any, kind: type[Any], task: str, source: str) -> None:
+def _check_named_class(names: list[str], kind: type[Any], task: str, source: str) -> None:
     """Refuse a checkpoint whose config.json names another class with tensors of the same names.
 
     The classifier of texts and that of tokens cannot be told apart by their tensors.
     """
-    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     if kind is BertModel or kind.__name__ in names:
         return
     paths = {row.path for row in HEADS[kind.__name__].rows}

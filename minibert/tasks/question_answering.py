@@ -112,7 +112,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
         return isinstance(value, Mapping)
 
     def _check_options(self, options: QuestionAnsweringOptions) -> None:
-        limit, most = self._max_seq_len(options), self.model.config.max_position_embeddings
+        limit, most = self._max_seq_len(options), self.model.config.max_length
         if limit > most:
             raise ValueError(f"max_seq_len={limit}, but the model takes {most} tokens (max_position_embeddings).")
         if options.handle_impossible_answer and self.tokenizer.cls_token_id is None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from minibert._utils import keywords
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
-from minibert.bert.config import check_model_type
+from minibert.bert.config import family_of
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
@@ -698,7 +698,7 @@ class AutoTokenizer:
             config.json says that the model is of another type; or as in `BertTokenizer.from_pretrained`.
         """
         name = keywords.given_name("AutoTokenizer.from_pretrained", name_or_path, options)
-        check_model_type(LoadOptions.split(options)[0].locate(name).settings("config.json"))
+        family_of(LoadOptions.split(options)[0].locate(name).settings("config.json"))
         return BertTokenizer.from_pretrained(name, **options)
 
 

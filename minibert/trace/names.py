@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeAlias
 from minibert._utils.validation import brief, counted
 from minibert.bert import weights
 from minibert.bert.config import BertConfig
+from minibert.bert.families import FAMILIES
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
@@ -64,17 +65,20 @@ class Entry:
 # with a slash are those that torch.onnx.export gives: the path, then the last op in it.
 _TABLE = """
 embeddings
-  embeddings.word_embeddings | words = W[input_ids] | (B, S, H)
+  embeddings.word_embeddings | words = W[input_ids] | (B, S, E)
     embed.hook_embed  embed.hook_out  /embeddings/word_embeddings/Gather_output_0
-  embeddings.token_type_embeddings | types = W[token_type_ids] | (B, S, H)
+  embeddings.token_type_embeddings | types = W[token_type_ids] | (B, S, E)
     embed.hook_token_type_embed  token_type_embed.hook_out  /embeddings/token_type_embeddings/Gather_output_0
-  embeddings.position_embeddings | positions = W[position_ids] | (B, S, H)
+  embeddings.position_embeddings | positions = W[position_ids] | (B, S, E)
     embed.hook_pos_embed  hook_pos_embed  pos_embed.hook_out  /embeddings/position_embeddings/Gather_output_0
-  embeddings.LayerNorm.input | embeddings_sum = words + types + positions | (B, S, H)
+  embeddings.LayerNorm.input | embeddings_sum = words + types + positions | (B, S, E)
     embed_ln.hook_in  inp_embd  /embeddings/Add_1_output_0
-  embeddings | embeddings = layer_norm(embeddings_sum) | (B, S, H)
+  embeddings | embeddings = layer_norm(embeddings_sum) | (B, S, E)
     embeddings.LayerNorm  embeddings.dropout  hidden_states.0  encoder.input  hook_full_embed  embed_ln.hook_out
     inp_norm  /embeddings/LayerNorm/LayerNormalization_output_0  /embeddings/LayerNorm/Add_1_output_0
+projection
+  embeddings_project | projected = embeddings @ W.T + b | (B, S, H)
+    hidden_states.0  encoder.input
 layer
   encoder.layer.{i}.attention.self.query | query = x @ W.T + b | (B, S, H)
     Qcur-{i}  /encoder/layer.{i}/attention/self/query/Add_output_0
@@ -124,11 +128,11 @@ pooler
   pooler | pooler = tanh(pooler_dense) | (B, H)
     pooler.activation  pooler_output  pooler.hook_pooler_out  /pooler/activation/Tanh_output_0
 predictions
-  cls.predictions.transform.dense | transform_dense = x @ W.T + b | (B, S, H)
+  cls.predictions.transform.dense | transform_dense = x @ W.T + b | (B, S, E)
     cls.predictions.transform.transform_act_fn.input
-  cls.predictions.transform.transform_act_fn | transform_act = act(transform_dense) | (B, S, H)
+  cls.predictions.transform.transform_act_fn | transform_act = act(transform_dense) | (B, S, E)
     cls.predictions.transform.LayerNorm.input
-  cls.predictions.transform | transform = layer_norm(transform_act) | (B, S, H)
+  cls.predictions.transform | transform = layer_norm(transform_act) | (B, S, E)
     cls.predictions.transform.LayerNorm  cls.predictions.decoder.input
   cls.predictions.decoder | predictions = transform @ W.T + b | (B, S, V)
     cls.predictions  prediction_logits
@@ -168,6 +172,7 @@ def _read(table: str) -> dict[str, tuple[Entry, ...]]:
 
 _PARTS = _read(_TABLE)
 EMBEDDINGS, LAYER, POOLER = _PARTS["embeddings"], _PARTS["layer"], _PARTS["pooler"]
+PROJECTION = _PARTS["projection"]  # of ELECTRA
 HEADS = {
     "BertForPreTraining": _PARTS["predictions"] + _PARTS["next sentence"],
     "BertForMaskedLM": _PARTS["predictions"],
@@ -176,7 +181,7 @@ HEADS = {
 }
 
 TABLE = {"embeddings": EMBEDDINGS, "layer": LAYER, "pooler": POOLER, **HEADS}
-"""The whole table, in the order of the forward pass: the embeddings, one layer, the pooler, each head."""
+"""The whole table of BERT, in the order of the forward pass: the embeddings, one layer, the pooler, each head."""
 
 _S = "encoder.layer.{i}.attention.self"
 
@@ -216,7 +221,10 @@ In a pattern ``*`` stands for any text; between two other characters it does not
 # Patterns whose names each model's `Names` remembers: a search takes as long as the forward of a few tokens.
 _PATTERNS_KEPT = 256
 
-_PREFIXES = ("bert.", "model.", "BertModel.", "0.auto_model.", "0.model.")
+_PREFIXES = (
+    *(f"{family.field}." for family in FAMILIES.values()),
+    *("model.", "BertModel.", "0.auto_model.", "0.model."),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,6 +240,8 @@ class Sizes:
     pooler: bool
     head: str | None
     num_layers: int
+    embedding_size: int | None = None
+    model_type: str = "bert"
 
     @classmethod
     def of(cls, config: BertConfig, *, pooler: bool, head: str | None, num_layers: int | None = None) -> Sizes:
@@ -239,7 +249,14 @@ class Sizes:
         names = [field.name for field in dataclasses.fields(cls)][:6]
         stop = config.num_hidden_layers if num_layers is None else num_layers
         sizes = {name: getattr(config, name) for name in names}
-        return cls(**sizes, pooler=pooler, head=head, num_layers=stop)
+        return cls(
+            **sizes,
+            pooler=pooler,
+            head=head,
+            num_layers=stop,
+            embedding_size=config.embedding_size,
+            model_type=config.model_type,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +298,10 @@ class Names:
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        everything: list[tuple[int | None, Entry]] = [(None, entry) for entry in EMBEDDINGS]
+        family, projects = FAMILIES[sizes.model_type], sizes.embedding_size not in (None, sizes.hidden_size)
+        first = [entry for entry in EMBEDDINGS if family.has_token_types or entry.symbol != "types"]
+        first += PROJECTION if projects else ()
+        everything: list[tuple[int | None, Entry]] = [(None, entry) for entry in first]
         everything += [(i, entry) for i in range(sizes.num_hidden_layers) for entry in LAYER]
         everything += [(None, entry) for entry in POOLER if sizes.pooler]
         everything += [(None, entry) for entry in (HEADS[sizes.head] if sizes.head else ())]
@@ -294,7 +314,7 @@ class Names:
         ending = False
         for layer, entry in everything:
             name = entry.path.format(i=layer)
-            ending = ending or entry in POOLER or (layer is None and entry not in EMBEDDINGS)
+            ending = ending or entry in POOLER or (layer is None and entry not in first)
             if (layer is None and (whole or not ending)) or (layer is not None and layer < sizes.num_layers):
                 self.specs[name] = self._spec(name, layer, entry)
             else:
@@ -308,15 +328,20 @@ class Names:
             for (_, before), (layer, entry) in pairwise(everything)
             if entry.formula.startswith(("act(", "tanh("))
         }
-        self._add_states(sizes)
+        self._aliases |= {
+            family.own_path(module, sizes.head): (name, False)
+            for module, name in self.by_module.items()
+            if family.own_path(module, sizes.head) != module
+        }
+        self._add_states(sizes, "embeddings_project" if projects else "embeddings")
 
     def __reduce__(self) -> tuple[type[Names], tuple[Sizes]]:
         """Pickle the sizes alone, because all the rest follows from them."""
         return Names, (self.sizes,)
 
-    def _add_states(self, sizes: Sizes) -> None:
+    def _add_states(self, sizes: Sizes, first: str) -> None:
         """Add the names of hidden states that depend on their neighbours."""
-        states = ["embeddings", *(f"encoder.layer.{i}" for i in range(sizes.num_hidden_layers))]
+        states = [first, *(f"encoder.layer.{i}" for i in range(sizes.num_hidden_layers))]
         for i, state in enumerate(states):
             self._aliases[f"hidden_states.{i}"] = (state, False)
             if i < sizes.num_hidden_layers:
@@ -340,6 +365,7 @@ class Names:
         letters = entry.shape.strip("()").split(", ")
         sizes = self.sizes
         widths = {"H": sizes.hidden_size, "F": sizes.intermediate_size, "V": sizes.vocab_size, "N": sizes.num_labels}
+        widths["E"] = sizes.embedding_size or sizes.hidden_size
         if letters == ["B", "A", "S", "S"]:
             return Spec(name, layer, "pairs", sizes.num_attention_heads, True)
         width = widths[letters[-1]] if letters[-1] in widths else int(letters[-1])

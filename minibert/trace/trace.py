@@ -19,6 +19,7 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, check_output, os_reason, parse_json, parse_npy, printable, write_whole
 from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
+from minibert.bert.families import FAMILIES
 from minibert.bert.packed import PackedBatch, cumulate
 from minibert.bert.weights import Weights
 from minibert.trace.names import Names, Sizes, Spec
@@ -431,12 +432,14 @@ def _read_safetensors(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]
 
 def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
     found = Sizes(**sizes)
-    for field in dataclasses.fields(found)[:6]:
-        check_int(field.name, getattr(found, field.name), 0, 2**31 - 1)
+    for name in (*(field.name for field in dataclasses.fields(found)[:6]), "embedding_size"):
+        check_int(name, found.hidden_size if getattr(found, name) is None else getattr(found, name), 0, 2**31 - 1)
     check_int("num_layers", found.num_layers, 0, found.num_hidden_layers)
     if found.num_hidden_layers > 10_000:
         raise ValueError(f"it has {found.num_hidden_layers} layers")
-    if not isinstance(found.pooler, bool) or not (found.head is None or isinstance(found.head, str)):
+    if found.model_type not in FAMILIES or not isinstance(found.pooler, bool):
+        raise ValueError("its sizes are damaged")
+    if not (found.head is None or isinstance(found.head, str)):
         raise ValueError("its sizes are damaged")
     return found
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, RelativeBias, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
 from minibert.trace.applied_edits import Edits
@@ -148,6 +148,7 @@ class Tracer(WrappedOps):
         cu_seqlens: IntArray,
         num_heads: int,
         *,
+        bias: RelativeBias | None = None,
         path: str = "",
         return_scores: bool = False,
         return_probs: bool = False,
@@ -161,6 +162,7 @@ class Tracer(WrappedOps):
             value,
             cu_seqlens,
             num_heads,
+            bias=bias,
             path=path,
             return_scores=return_scores or self._wants(scores_name),
             return_probs=return_probs or self._wants(probs_name) or edited,

@@ -425,7 +425,7 @@ def embed_tokens(
 
 def token_limit(config: BertConfig, tokenizer: BertTokenizer, max_length: int | None = None) -> int:
     """Return the largest number of tokens of a text that the model, the tokenizer's settings and `max_length` allow."""
-    most = min(config.max_position_embeddings, tokenizer.model_max_length or config.max_position_embeddings)
+    most = min(config.max_length, tokenizer.model_max_length or config.max_length)
     if max_length is None:
         return most
     least = tokenizer.num_special_tokens_to_add()
@@ -466,7 +466,7 @@ def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], l
     """Return the vectors of each text's tokens."""
     ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
     vectors: list[FloatArray] = []
-    for step, states in model.states(PackedBatch.from_sequences(ids, token_types), layers):
+    for step, states in model.states(PackedBatch.from_sequences(model.config, ids, token_types), layers):
         combined = combine_layers([states[i] for i in layers], layer_pooling)
         vectors += np.split(combined, step.cu_seqlens[1:-1])
     return vectors

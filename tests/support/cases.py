@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import LayerNorm, Linear, Ops
+from minibert.bert.ops import LayerNorm, Linear, Ops, RelativeBias
 from minibert.bert.reference import ACTIVATIONS
 
 __all__ = ["OP_CASES", "Arguments", "OpCase", "pack_lengths"]
@@ -189,8 +189,16 @@ _ATTENTION_SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
 
 
 def _attention_case(
-    lengths: tuple[int, ...], num_heads: int, head_size: int, *, sharp: float = 1.0, apart: bool = False
+    lengths: tuple[int, ...],
+    num_heads: int,
+    head_size: int,
+    *,
+    sharp: float = 1.0,
+    apart: bool = False,
+    columns: int = 0,
 ) -> OpCase:
+    """Return a case of attention; with `columns`, a relative bias, and each token in one of so many columns."""
+
     def make(generator: np.random.Generator) -> Arguments:
         cu_seqlens = pack_lengths(lengths)
         T, H = int(cu_seqlens[-1]), num_heads * head_size
@@ -206,10 +214,13 @@ def _attention_case(
             "num_heads": num_heads,
             "return_scores": True,
             "return_probs": True,
+            "bias": (columns and RelativeBias(_normal(generator, num_heads, 2 * columns - 1), places)) or None,
         }
 
+    places = np.concatenate([np.sort(np.random.default_rng(0).permutation(columns)[:n]) for n in lengths] or [[]])
     shown = "+".join(map(str, lengths)) or "none"
     options = f"{f' sharp={sharp:g}' if sharp != 1 else ''}{' column-blocks' if apart else ''}"
+    options += f" bias of {columns} columns" if columns else ""
     return OpCase("attention", f"attention S={shown} A={num_heads} D={head_size}{options}", make)
 
 
@@ -217,6 +228,8 @@ def _attention_cases() -> Iterator[OpCase]:
     for shape in _ATTENTION_SHAPES:
         yield _attention_case(*shape)
     yield _attention_case((15, 0, 16, 1, 17), 3, 5, apart=True)
+    yield _attention_case((15, 0, 16, 1, 17), 3, 5, columns=17)  # some have a masked token between two others
+    yield _attention_case((70, 65), 2, 32, columns=70)
     yield _attention_case((22, 37), 12, 32, apart=True)
     yield _attention_case((22, 37), 2, 8, sharp=10.0)  # scores up to a few hundred: probs of 1 and of 0
     yield _attention_case((9, 2), 2, 8, sharp=30.0)  # scores in the thousands: exp overflows if they are not shifted

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.float64 import ACTIVATIONS, OPS, Float64Array, double, sequences
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Linear
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, RelativeBias
 
 __all__ = ["ACTIVATIONS", "EPSILON", "MAGNITUDES", "OPS", "arrays", "measure_ulps", "rounding_errors"]
 
@@ -45,13 +45,16 @@ def _attention_magnitude(
     cu_seqlens: IntArray,
     num_heads: int,
     *,
+    bias: RelativeBias | None = None,
     path: str = "",
     return_scores: bool = False,
     return_probs: bool = False,
 ) -> Sequence[Float64Array]:
     """Scores have the error of their products; exp turns a score's absolute error into a prob's relative one."""
-    exact = OPS.attention(query, key, value, cu_seqlens, num_heads, return_probs=True)
-    positive = OPS.attention(np.abs(query), np.abs(key), np.abs(value), cu_seqlens, num_heads, return_scores=True)
+    exact = OPS.attention(query, key, value, cu_seqlens, num_heads, bias=bias, return_probs=True)
+    added = bias and RelativeBias(np.abs(bias.table), bias.columns)
+    rows = (np.abs(x) for x in (query, key, value))
+    positive = OPS.attention(*rows, cu_seqlens, num_heads, bias=added, return_scores=True)
     context, scores, probs = np.zeros(query.shape), positive.scores or [], []
     for b, (tokens, heads) in enumerate(sequences(query.shape[1], cu_seqlens, num_heads)):
         probs.append((exact.probs or [])[b] * (1.0 + 2.0 * scores[b].max(axis=2, keepdims=True, initial=0.0)))

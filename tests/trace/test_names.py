@@ -115,6 +115,7 @@ def test_each_formula_and_shape_of_the_table_is_true(kind: str, odd_folder: Path
         "B": 2,
         "S": 11,
         "H": config.hidden_size,
+        "E": config.embedding_size or config.hidden_size,
         "A": config.num_attention_heads,
         "F": config.intermediate_size,
         "V": config.vocab_size,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
+from minibert.bert.families import require_bert
 from minibert.trace.page.data import (
     FIRST,
     FIRST_KEYS,
@@ -93,6 +94,7 @@ def page(
     """Return the page of a trace; `Trace.page` describes the arguments and errors."""
     max_bytes = check_int("max_bytes", max_bytes, 0)
     sizes = trace.sizes
+    require_bert(sizes.model_type, "page")
     rows = _chosen("sequences", sequences, len(trace.mask), "sequences")
     rows = [row for row in rows if trace.mask[row].any()]
     if not rows:
@@ -214,6 +216,7 @@ def _document(trace: Trace, title: str, note: str, description: dict[str, Any], 
     packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
     numbers = base64.b85encode(packed).translate(_HARMLESS).decode("ascii")
     sizes = trace.sizes
+    require_bert(sizes.model_type, "page")
     shown = visible(title) or f"BERT with {counted(sizes.num_hidden_layers, 'layer')}"
     parts = {
         "title": escape(shown),

@@ -69,7 +69,7 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "embeddings": (
         "LayerNorm: the numbers of each token get mean 0 and variance 1, then a learned scale and shift: "
         "(number - mean) / sqrt(variance + eps) * weight + bias. The result is hidden state 0.",
-        (("encoder.py", "return ops.layer_norm(x, weights.embeddings_norm"),),
+        (("encoder.py", "x = ops.layer_norm(x, weights.embeddings_norm"),),
     ),
     "query": ("A linear map of x, the hidden state that comes in. It is compared with the keys.", _PROJECT),
     "key": ("A second linear map of x. The queries of all tokens are compared with it.", _PROJECT),

@@ -1,0 +1,188 @@
+"""Each family whose forward is BERT's beside transformers: random checkpoints, all heads, names, compute types."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+import minibert
+from minibert import BertModel, ModelFormatError, load
+from minibert.bert.families import FAMILIES
+from minibert.bert.weights import bias_of_distances
+from minibert.inside.explain import explain
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 99,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 40,
+}
+MORE: dict[str, dict[str, Any]] = {
+    "roberta": {"type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "xlm-roberta": {"type_vocab_size": 1, "hidden_act": "relu"},
+    "electra": {"embedding_size": 16},
+}
+KINDS = (
+    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"),
+    *("ForQuestionAnswering", "ForMultipleChoice"),
+)
+
+
+def make(folder: Path, family: str, kind: str = "Model", **more: Any) -> Any:
+    """Save a random model of transformers, and return it."""
+    class_name = FAMILIES[family].class_name
+    sizes = {FAMILIES[family].fields.get(name, name): value for name, value in SIZES.items()}
+    config = getattr(transformers, f"{class_name}Config")(**sizes, **MORE.get(family, {}), **more)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{class_name}{kind}")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn_like(parameter))
+        for part in ("lm_head", "cls.predictions"):  # transformers ties the two names of this bias while it loads
+            if kind == "ForMaskedLM" and hasattr(model, part.partition(".")[0]):
+                head = model.get_submodule(part)
+                head.bias.copy_(head.decoder.bias)
+    model.save_pretrained(folder)
+    return model
+
+
+def inputs(padding: int, rows: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids and a mask with padding at the right, at the left, inside, and a padding token that is not masked."""
+    ids, mask = np.random.default_rng(1).integers(3, 99, (rows, 17)), np.ones((rows, 17), int)
+    for row, columns in ((1, slice(9, None)), (3, slice(None, 3)), (2, slice(4, 5))):
+        mask[row, columns] = 0
+        if row != 2:
+            ids[row, columns] = padding
+    ids[0, 5] = padding
+    return ids, mask
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_models_and_heads_equal_transformers(tmp_path: Path, family: str, kind: str) -> None:
+    untied = {"tie_word_embeddings": False} if kind == "ForMaskedLM" and family in ("electra", "mpnet") else {}
+    labels = {} if kind == "ForQuestionAnswering" else {"num_labels": 5}
+    theirs = make(tmp_path, family, kind, **untied, **labels)
+    ours = load(tmp_path)
+    assert type(ours).__name__ == type(theirs).__name__
+    assert pickle.loads(pickle.dumps(type(ours))) is type(ours)
+    assert untied or ours.num_parameters() == sum(parameter.numel() for parameter in theirs.parameters())
+    ids, mask = inputs(theirs.config.pad_token_id)
+    shape = (2, 2, 17) if kind == "ForMultipleChoice" else ids.shape
+    given = {"input_ids": ids.reshape(shape), "attention_mask": mask.reshape(shape)}
+    found = ours(**given, output_hidden_states=True, output_attentions=True)
+    tensors = {name: torch.as_tensor(array) for name, array in given.items()}
+    with torch.no_grad():
+        wanted = theirs.double()(**tensors, output_hidden_states=True, output_attentions=True)
+        rounded = theirs.float()(**tensors, output_hidden_states=True)
+    shown = mask.astype(bool)
+    for state, exact, single in zip(found.hidden_states, wanted.hidden_states, rounded.hidden_states, strict=True):
+        error, other = (np.sqrt(np.mean((x[shown] - exact.numpy()[shown]) ** 2)) for x in (state, single.numpy()))
+        assert error <= other
+    for name, value in wanted.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        exact, array = value.numpy(), np.asarray(found[name])
+        rows: Any = shown if exact.shape[:2] == ids.shape else slice(0, 3)  # the last row shows no first token
+        if kind == "ForMultipleChoice":
+            exact, array = exact.ravel(), array.ravel()
+        np.testing.assert_allclose(array[rows], exact[rows], rtol=0, atol=2e-5)
+    ours.save_pretrained(tmp_path / "saved")
+    again = type(theirs).from_pretrained(tmp_path / "saved").state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in theirs.state_dict().items())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_edits_and_compute_types(tmp_path: Path, family: str) -> None:
+    theirs, ours = make(tmp_path, family), load(tmp_path)
+    ids = np.random.default_rng(2).integers(3, 99, (2, 9))
+    values: dict[str, np.ndarray] = {}
+    for name, module in theirs.named_modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.LayerNorm | torch.nn.Embedding):
+            module.register_forward_hook(lambda m, i, out, name=name: values.update({name: out.numpy()}))
+    with torch.no_grad():
+        theirs(torch.as_tensor(ids))
+    trace, output = ours.trace(input_ids=ids), ours(input_ids=ids)
+    for name, value in values.items():
+        if name != "encoder.relative_attention_bias":
+            np.testing.assert_allclose(trace[name], np.broadcast_to(value, trace[name].shape), rtol=0, atol=1e-5)
+    for i, state in enumerate(output.hidden_states):
+        np.testing.assert_array_equal(trace[f"hidden_states.{i}"], state)
+    edited = ours.trace(
+        input_ids=ids, edit={"encoder.layer.1.attention.self.scores": lambda scores: scores + np.float32(1)}
+    )
+    np.testing.assert_allclose(edited["hidden_states.3"], output.last_hidden_state, rtol=0, atol=1e-5)
+    for name, most in (("int16", 1e-3), ("int8", 0.1), ("int8_int16", 0.05)):
+        low = load(tmp_path, compute_type=name)(input_ids=ids).last_hidden_state
+        assert 0 < np.abs(low - output.last_hidden_state).max() < most
+    for options in ({"shared_weights": True}, {"num_threads": 1}):
+        np.testing.assert_array_equal(load(tmp_path, **options)(input_ids=ids)[0], output.last_hidden_state)
+    alone = ours(input_ids=ids[:1, :4]).last_hidden_state
+    mask = np.array([[1, 1, 1, 1, 0, 0, 0, 0, 0], [1] * 9])
+    np.testing.assert_array_equal(ours(input_ids=ids, attention_mask=mask).last_hidden_state[:1, :4], alone)
+
+
+def test_the_ranges_of_distances_are_those_of_transformers() -> None:
+    distances = torch.arange(1 - 700, 700)
+    table = bias_of_distances(np.arange(32, dtype=np.float32)[:, None], 700)
+    np.testing.assert_array_equal(table[0], MPNetEncoder.relative_position_bucket(distances).numpy())
+
+
+def test_too_many_tokens_are_refused(tmp_path: Path) -> None:
+    make(tmp_path, "roberta")
+    model = load(tmp_path)
+    assert model.config.max_length == 38
+    ids = np.full((1, 38), 5)
+    assert model(input_ids=ids).last_hidden_state.shape == (1, 38, 24)
+    for given in ({"input_ids": np.full((1, 39), 5)}, {"inputs_embeds": np.zeros((1, 39, 24), np.float32)}):
+        with pytest.raises(ValueError, match="takes 38 tokens"):
+            model(**given)
+
+
+def test_classes_of_another_family_are_refused_by_name(tmp_path: Path) -> None:
+    make(tmp_path, "distilbert", "ForSequenceClassification")
+    for name, word in (("BertModel", "minibert.DistilBertModel"), ("MPNetModel", "minibert.DistilBertModel")):
+        with pytest.raises(ModelFormatError, match=word):
+            getattr(minibert, name).from_pretrained(tmp_path)
+    kind = minibert.DistilBertForSequenceClassification
+    assert isinstance(kind.from_pretrained(tmp_path).distilbert, BertModel)
+    with pytest.raises(ModelFormatError, match=r"loaded as DistilBertForMaskedLM: vocab_transform.*SequenceClassif"):
+        minibert.DistilBertForMaskedLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "DPRContextEncoder", "ModernBertModel"])
+def test_a_class_of_another_architecture_can_be_imported_and_not_used(name: str) -> None:
+    kind = getattr(minibert, name)
+    with pytest.raises(TypeError, match=f"has no {name}"):
+        kind()
+    with pytest.raises(AttributeError, match=f"has no {name}"):
+        kind.from_pretrained("x")
+
+
+def test_settings_that_change_the_forward_are_refused(tmp_path: Path) -> None:
+    for family, settings in (("mpnet", {"relative_attention_num_buckets": 16}), ("electra", {"summary_type": "last"})):
+        make(tmp_path / family, family, **settings)
+        with pytest.raises(ModelFormatError, match=next(iter(settings))):
+            load(tmp_path / family)
+
+
+def test_what_explains_formulas_knows_bert_only(tmp_path: Path) -> None:
+    make(tmp_path, "mpnet")
+    model = load(tmp_path)
+    trace = model.trace(input_ids=[[5, 6]])
+    for call in (
+        lambda: minibert.parity.check(model, {}),
+        lambda: explain(model, None, "a"),
+        lambda: trace.page(tmp_path / "page.html"),
+    ):
+        with pytest.raises(ValueError, match="formulas of BERT only, and this model is of the type 'mpnet'"):
+            call()
