@@ -297,7 +297,7 @@ const drawGridTable = () => {
 };
 
 const shapeOf = (shape) => {
-  const sizes = { B: 1, S: size(), H: about.model.hidden, A: about.model.heads, F: about.model.intermediate };
+  const sizes = { B: 1, S: size(), H: about.model.hidden, E: about.model.hidden, A: about.model.heads, F: about.model.intermediate };
   return shape.replace("(B, ", "(").replace(/^\((\w+)\)$/, "($1,)").replace(/[A-Z]/g, (letter) => sizes[letter] ?? letter);
 };
 const stepNumbers = (part, step, layer) => {
