@@ -329,6 +329,9 @@ def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path
         ("search text no/such/file", 1, "minibert: no/such/file cannot be read"),
         ("search text a\0b", 1, "'a\\x00b' cannot be read"),
         ("info -m README.md", 1, "README.md is a file"),
+        ("serve --max-wait 0", 2, "max_wait=0.0"),
+        ("serve --max-wait nan", 2, "max_wait=nan"),
+        ("serve --drain-delay -1", 2, "drain_delay=-1.0"),
     ],
 )
 def test_errors_and_exit_codes(

@@ -85,8 +85,13 @@ def test_sklearn_bad_input(prompted: Path) -> None:
     for texts, message in (("text", "one str"), (pandas.Series(["a", float("nan")], dtype=object), r"inputs\[1\]")):
         with pytest.raises(TypeError, match=message):
             transformer.transform(texts)
-    with pytest.raises(ValueError, match="pooling='median'"):
-        transformer.set_params(pooling="median").transform(["a"])
+    for name, value in (("pooling", "median"), ("backend", np.array(["kernels", "numpy"]))):
+        transformer.transform(["a"])
+        with pytest.raises(ValueError, match=f"{name}="):
+            clone(transformer).set_params(**{name: value}).transform(["a"])
+        with pytest.raises(ValueError, match=f"{name}="):
+            transformer.set_params(**{name: value}).transform(["a"])
+        transformer.set_params(**{name: None})
 
 
 @pytest.fixture

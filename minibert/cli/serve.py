@@ -131,12 +131,15 @@ def _serve(arguments: argparse.Namespace) -> int:
             raise ValueError("--api-key is empty; give a key, or leave the option out.")
         keys = ApiKeys(arguments.api_key or (), arguments.api_key_file)
     log_requests(as_json=arguments.json_logs)
-    settings = Settings(
-        **{field.name: given[field.name] for field in dataclasses.fields(Settings) if field.name in given},
-        step_seconds=arguments.step_ms / 1000,
-        max_inputs=arguments.max_client_batch_size,
-        max_result_bytes=arguments.max_inflight_bytes,
-    )
+    try:
+        settings = Settings(
+            **{field.name: given[field.name] for field in dataclasses.fields(Settings) if field.name in given},
+            step_seconds=arguments.step_ms / 1000,
+            max_inputs=arguments.max_client_batch_size,
+            max_result_bytes=arguments.max_inflight_bytes,
+        )
+    except ValueError as error:
+        arguments.parser.error(str(error))
     bound = listen(arguments.host, arguments.port)
 
     def load() -> Engine:

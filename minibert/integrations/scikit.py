@@ -22,7 +22,7 @@ except ImportError as error:
     raise missing_library("minibert.scikit", error, "scikit-learn") from error
 
 
-_OF_THE_MODEL = ("prompts", "revision", "backend", "num_threads", "compute_type", "shared_weights")
+_OF_MODEL = ("model_name_or_path", "prompts", "revision", "backend", "num_threads", "compute_type", "shared_weights")
 _OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))
 
 
@@ -115,10 +115,11 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):
 
     def _model(self) -> SentenceTransformer:
         """Return the model for the current parameters; load it only once."""
-        options = {name: getattr(self, name) for name in _OF_THE_MODEL}
-        key = (self.model_name_or_path, options)
-        loaded: tuple[Any, SentenceTransformer] | None = getattr(self, "_loaded", None)
-        if loaded is None or loaded[0] != key:
-            loaded = (key, SentenceTransformer(self.model_name_or_path, **options))
-            self._loaded = loaded
-        return loaded[1]
+        if not hasattr(self, "_loaded"):
+            self._loaded = SentenceTransformer(**{name: getattr(self, name) for name in _OF_MODEL})
+        return self._loaded
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in _OF_MODEL:
+            self.__dict__.pop("_loaded", None)

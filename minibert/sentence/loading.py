@@ -127,6 +127,8 @@ def prefixed(begin: str, kind: type[Exception] | None = None) -> Iterator[None]:
 
 def choose_backend(backend: Any) -> Any:
     """Return the backend for the model; "torch" means minibert's default, because libraries pass it for their users."""
+    if not isinstance(backend, str):
+        return backend
     if backend in ("onnx", "openvino"):
         raise ValueError(
             f"backend={backend!r} runs other files of the model in another library; minibert computes by itself. Leave "

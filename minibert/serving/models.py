@@ -115,10 +115,14 @@ class ServedModel(Generic[_Model]):
             raise wrong("prompt_name", f"{name[:200]!r} is not a prompt of this model. Available prompts: [{known}]")
         return name
 
-    def check_texts(self, texts: Sequence[Any], field: str, side: str | None) -> None:
-        """Raise an error for an input that is not a text, or a side that is neither "left" nor "right"."""
-        if side not in (None, "left", "right"):
-            raise wrong("truncation_direction", f"{side[:50]!r}; expected 'left' or 'right'.")
+    def side(self, asked: str | None) -> str:
+        """Return the end where a text is cut: the one that is asked for, else the tokenizer's."""
+        if asked not in (None, "left", "right"):
+            raise wrong("truncation_direction", f"{asked[:50]!r}; expected 'left' or 'right'.")
+        return asked or self.model.tokenizer.truncation_side
+
+    def check_texts(self, texts: Sequence[Any], field: str) -> None:
+        """Raise an error for an input that is not a text."""
         try:
             check_texts(texts, name=field)
         except (TypeError, ValueError) as error:
@@ -285,7 +289,7 @@ class Embedder(ServedModel[SentenceTransformer]):
         chosen = self._task(options, (model.max_seq_length, model.truncate_dim, tuple(model.prompts.items())))
         task, prompt_name, limit = chosen.task, chosen.prompt_name, chosen.model.max_seq_length
         given_ids = len(inputs) > 0 and not isinstance(inputs[0], str)
-        self.check_texts(() if given_ids else inputs, "input", options.side)
+        self.check_texts(() if given_ids else inputs, "input")
         if given_ids:
             more = (options.add_special_tokens, chosen.truncation)
             groups = [[reading.encoding_of_ids(chosen.model, i, one, *more)] for i, one in enumerate(inputs)]
@@ -373,7 +377,7 @@ class Embedder(ServedModel[SentenceTransformer]):
                 expected = f"expected -1 or a number from {least} to {model.max_seq_length}."
                 raise wrong("truncate_prompt_tokens", f"is {limit}; {expected}")
             model.max_seq_length = limit
-        model.tokenizer.truncation_side = options.side or model.tokenizer.truncation_side
+        model.tokenizer.truncation_side = self.side(options.side)
         return model
 
     def _prompt_of(self, options: TextOptions) -> str | None:
@@ -515,8 +519,8 @@ class Classifier(ServedModel[CrossEncoder]):
             raise ServiceError("unsupported", f"{message} /predict gives the scores of all labels.")
         if options.truncation not in (None, "mark", "error"):
             raise wrong("truncate", f"{options.truncation[:50]!r}; expected true, false or 'error'.")
-        self.check_texts([first for first, _ in inputs], options.field, options.side)
-        self.check_texts(["" if second is None else second for _, second in inputs], options.field, None)
+        self.check_texts([first for first, _ in inputs], options.field)
+        self.check_texts(["" if second is None else second for _, second in inputs], options.field)
         prompt_name = (
             model.default_prompt_name if options.prompt_name is None else self.check_prompt(options.prompt_name)
         )
@@ -524,8 +528,8 @@ class Classifier(ServedModel[CrossEncoder]):
         distinct = {pair: i for i, pair in enumerate(dict.fromkeys(inputs))}
         rows, function = [distinct[pair] for pair in inputs], self._functions[options.scores]
         truncation = options.truncation or ("error" if self.settings.truncation == "error" else "mark")
-        side = options.side or model.tokenizer.truncation_side
-        encodings = self._encodings([(prompt + first, second) for first, second in distinct], side, truncation)
+        pairs = [(prompt + first, second) for first, second in distinct]
+        encodings = self._encodings(pairs, self.side(options.side), truncation)
         return self.prepared(
             Job(
                 _Score(model),

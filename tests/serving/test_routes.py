@@ -456,7 +456,7 @@ WRONG_OF_OTHERS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, 400, "embedding_types: 'int8'"),
     ("/v2/embed", {"texts": ["a"], "embedding_types": ["x"]}, 400, "embedding_types: 'x'"),
     ("/v2/embed", {"texts": ["a"], "input_type": "x"}, 400, "input_type 'x'"),
-    ("/v2/embed", {"texts": ["a"], "output_dimension": 99}, 400, "dimensions is 99"),
+    ("/v2/embed", {"texts": ["a"], "output_dimension": 99}, 400, "output_dimension is 99"),
     ("/v2/embed", {"texts": ["a", LONG], "truncate": "NONE"}, 400, "texts[1] has"),
     ("/v2/embed", {"texts": ["a"], "truncate": "MID"}, 400, "NONE, START or END."),
     ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, 400, "float or base64."),
@@ -519,8 +519,12 @@ def test_the_shapes_of_errors(client: TestClient) -> None:
     assert found["error_type"] == "Validation"
     assert post(client, "/embed", {"inputs": []}).json()["error_type"] == "Empty"
     assert post(client, "/embed", {"inputs": "a", "model": "labels"}).json()["error_type"] == "Backend"
-    for field, wrong in (("layers", 99), ("pooling", "x"), ("dimensions", 0), ("prompt_name", "x"), ("model", 5)):
-        assert post(client, "/v1/embeddings", {"input": "a", field: wrong}).json()["error"]["param"] == field
+    wrong = {"layers": 99, "pooling": "x", "dimensions": 0, "prompt_name": "x", "model": 5, "truncation_direction": ""}
+    for field, value in wrong.items():
+        body = {"input": "a", "prompt_name": "query", field: value}
+        assert post(client, "/v1/embeddings", body).json()["error"]["param"] == field
+    body = {"texts": ["a"], "output_dimension": 99}
+    assert post(client, "/v2/embed", body).json()["error"]["param"] == "output_dimension"
     found = post(client, "/v1/embeddings", {"input": "a", "model": "gpt"}).json()["error"]
     assert (found["code"], "'org/small'" in found["message"]) == ("model_not_found", True)
     blank = post(client, "/encode", {"texts": [" "]}).json()

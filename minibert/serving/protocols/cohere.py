@@ -15,7 +15,7 @@ from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
 from minibert.serving.models import Embedder, TextOptions
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
-from minibert.serving.settings import ServiceError
+from minibert.serving.settings import ServiceError, wrong
 from minibert.vectors.similarity import quantize_embeddings
 
 
@@ -60,7 +60,12 @@ def _embed(
         prompt_name=request.prompt_name,
         dimensions=request.output_dimension,
     )
-    prepared = served.prepare(request.texts, options)
+    try:
+        prepared = served.prepare(request.texts, options)
+    except ServiceError as error:
+        if error.param != "dimensions":
+            raise
+        raise wrong("output_dimension", error.message.removeprefix("dimensions ")) from None
 
     def write(vectors: FloatArray) -> bytes:
         answer: dict[str, Any] = {
