@@ -5,6 +5,8 @@ Each one runs in a process of its own, because the waiting threads of one librar
 
 from __future__ import annotations
 
+import inspect
+import json
 import multiprocessing
 import sys
 import time
@@ -43,9 +45,9 @@ def make_base(folder: Path, num_layers: int = 12) -> Path:
 
 
 def _minibert(folder: Path, threads: int, scratch: Path) -> Compute:
-    from minibert import BertModel
+    from minibert import AutoModel
 
-    model = BertModel.from_pretrained(folder, output_hidden_states=False, add_pooling_layer=False, num_threads=threads)
+    model = AutoModel.from_pretrained(folder, output_hidden_states=False, add_pooling_layer=False, num_threads=threads)
     return lambda ids: model(ids).last_hidden_state
 
 
@@ -54,7 +56,7 @@ def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
     import transformers
 
     torch.set_num_threads(threads)
-    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False).eval()
+    model = transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
 
     def forward(ids: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
@@ -64,16 +66,16 @@ def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
 
 
 def export_onnx(folder: Path, scratch: Path) -> tuple[Path, object]:
-    """Export the model as an ONNX graph of three inputs, of any batch and length; return its path and the config."""
+    """Export the model as an ONNX graph of its inputs, of any batch and length; return its path and the config."""
     import transformers
 
     # The optimiser of onnxruntime knows the graph of eager attention.
-    model = transformers.BertModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False).eval()
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False).eval()
     return export_graph(model, "last_hidden_state", scratch), model.config
 
 
 def export_graph(model: Any, field: str, scratch: Path, *, leading: tuple[int, ...] = (2,)) -> Path:
-    """Export a model of transformers as an ONNX graph from three inputs to one field of its output; return the path.
+    """Export a model of transformers as an ONNX graph from its inputs to one field of its output; return the path.
 
     `leading` are the axes of the inputs before the length: one, or two for multiple choice. All axes may change.
     """
@@ -84,19 +86,21 @@ def export_graph(model: Any, field: str, scratch: Path, *, leading: tuple[int, .
             super().__init__()
             self.model = model
 
-        def forward(self, input_ids: object, attention_mask: object, token_type_ids: object) -> object:
-            return self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)[field]
+        def forward(self, *inputs: object) -> object:
+            return self.model(**dict(zip(names, inputs, strict=True)))[field]
 
-    names = ["input_ids", "attention_mask", "token_type_ids"]
+    accepted = inspect.signature(model.forward).parameters  # MPNet and DistilBERT have no token types
+    names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in accepted]
     ones = torch.ones((*leading, 16), dtype=torch.int64)
+    inputs = (ones, ones, ones * 0)[: len(names)]
     axes = dict(enumerate((*("batch", "choices")[: len(leading)], "length")))
     path = scratch / "model.onnx"
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
-        by_token = OneField().eval()(ones, ones, ones * 0).shape[1] == ones.shape[-1]
+        by_token = OneField().eval()(*inputs).shape[1] == ones.shape[-1]
         torch.onnx.export(
             OneField().eval(),
-            (ones, ones, ones * 0),
+            inputs,
             str(path),
             input_names=names,
             output_names=[field],
@@ -107,10 +111,11 @@ def export_graph(model: Any, field: str, scratch: Path, *, leading: tuple[int, .
     return path
 
 
-def _feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Name the graph's inputs, given ids or ids and their mask."""
+def _feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray], wanted: set[str]) -> dict[str, np.ndarray]:
+    """Name the inputs that a graph wants, given ids or ids and their mask."""
     ids, mask = inputs if isinstance(inputs, tuple) else (inputs, np.ones_like(inputs))
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    values = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    return {name: value for name, value in values.items() if name in wanted}
 
 
 def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
@@ -120,7 +125,6 @@ def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
 
 def fused_session(graph: Path, config: Any, threads: int, scratch: Path) -> Compute:
     """Fuse the operators of a graph with onnxruntime's optimiser for BERT, and return a function that runs it."""
-    import onnxruntime
     from onnxruntime.transformers import optimizer
 
     fused = optimizer.optimize_model(
@@ -128,30 +132,38 @@ def fused_session(graph: Path, config: Any, threads: int, scratch: Path) -> Comp
     )
     counts = fused.get_fused_operator_statistics()
     print(f"onnxruntime's fused operators: { {name: n for name, n in counts.items() if n} }", file=sys.stderr)
-    path = scratch / "fused.onnx"
-    fused.save_model_to_file(str(path))
+    fused.save_model_to_file(str(scratch / "fused.onnx"))
+    return session(scratch / "fused.onnx", threads)
+
+
+def session(path: Path, threads: int) -> Compute:
+    """Return a function that runs a graph with onnxruntime."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    wanted = {node.name for node in session.get_inputs()}
-    return lambda inputs: session.run(None, {k: v for k, v in _feed(inputs).items() if k in wanted})[0]
+    loaded = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    wanted = {node.name for node in loaded.get_inputs()}
+    return lambda inputs: loaded.run(None, _feed(inputs, wanted))[0]
 
 
-def _openvino(folder: Path, threads: int, scratch: Path) -> Compute:
-    import openvino
+def openvino(folder: Path, threads: int, scratch: Path, precision: str = "f32") -> Compute:
+    """Return a function that runs the exported model with OpenVINO."""
+    from openvino import Core
 
     graph, _ = export_onnx(folder, scratch)
-    core = openvino.Core()
-    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    core = Core()
+    options = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
-    return lambda inputs: request.infer(_feed(inputs), share_outputs=True)[0]
+    wanted = {name for port in request.model_inputs for name in port.names}
+    return lambda inputs: request.infer(_feed(inputs, wanted), share_outputs=True)[0]
 
 
 HIDDEN_STATES: dict[str, Maker] = {
     "minibert": _minibert,
     "transformers sdpa": _transformers,
     "onnxruntime fused": _onnxruntime,
-    "OpenVINO f32": _openvino,
+    "OpenVINO f32": openvino,
 }
 
 
@@ -184,13 +196,14 @@ def _pipeline(folder: Path, forward: Compute) -> Compute:
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    width = json.loads((folder / "config.json").read_text(encoding="utf-8"))["hidden_size"]
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_SEQ_LENGTH)
 
     def encode(texts: list[str]) -> np.ndarray:
         rows = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
         order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
-        vectors = np.empty((len(rows), 384), dtype=np.float32)
+        vectors = np.empty((len(rows), width), dtype=np.float32)
         for first in range(0, len(order), BATCH_SIZE):
             chosen = order[first : first + BATCH_SIZE]
             ids = np.zeros((len(chosen), len(rows[chosen[0]])), dtype=np.int64)
@@ -210,7 +223,7 @@ def _onnxruntime_texts(folder: Path, threads: int, scratch: Path) -> Compute:
 
 
 def _openvino_texts(folder: Path, threads: int, scratch: Path) -> Compute:
-    return _pipeline(folder, _openvino(folder, threads, scratch))
+    return _pipeline(folder, openvino(folder, threads, scratch))
 
 
 VECTORS: dict[str, Maker] = {
@@ -251,6 +264,7 @@ def start_process(serve: Callable[..., None], *arguments: Any) -> Connection | N
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     context.Process(target=serve, args=(*arguments, theirs), daemon=True).start()
+    theirs.close()  # so a process that fails ends the run, which would wait for ever
     if (absent := pipe.recv()) is not None:
         print(absent, file=sys.stderr)
         return None

@@ -1,6 +1,6 @@
 """The forward pass compared with transformers (sdpa), onnxruntime (fused BERT graph) and OpenVINO (f32).
 
-    python -m benchmarks.end_to_end [--write]
+    python -m benchmarks.end_to_end [--model FOLDER] [--write]
 
 Every contender gets the same ids and the same number of threads, and a process of its own (contenders.py). Their
 results are compared first. Then they run in turn, one at a time, several times, and the median of each is reported.
@@ -59,13 +59,17 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=9, help="number of runs, for the medians (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and shape (default: %(default)s)")
     parser.add_argument("--only", default="", help="measure only models whose name contains this")
+    parser.add_argument("--model", type=Path, help="the folder of another model, measured alone")
     options = parser.parse_args()
     threads = available_cores()
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
-        base = make_base(scratch / "base")
-        folders = {"MiniLM": locate(DEFAULT_MODEL).require("config.json").parent, "bert-base": base}
+        if options.model:
+            folders = {options.model.name: options.model}
+        else:
+            base = make_base(scratch / "base")
+            folders = {"MiniLM": locate(DEFAULT_MODEL).require("config.json").parent, "bert-base": base}
         for model, folder in folders.items():
             if options.only not in model:
                 continue

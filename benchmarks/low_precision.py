@@ -22,13 +22,12 @@ from benchmarks.contenders import (
     Compute,
     Contender,
     Maker,
-    _feed,
     _onnxruntime,
-    _openvino,
     _pipeline,
     _transformers,
-    export_onnx,
     make_base,
+    openvino,
+    session,
     start,
 )
 from benchmarks.end_to_end import SHAPES
@@ -88,18 +87,11 @@ def _transformers_masked(folder: Path, threads: int, scratch: Path) -> Compute:
 
 
 def _openvino_bf16(folder: Path, threads: int, scratch: Path) -> Compute:
-    import openvino
-
-    graph, _ = export_onnx(folder, scratch)
-    core = openvino.Core()
-    options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-    request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
-    return lambda inputs: request.infer(_feed(inputs), share_outputs=True)[0]
+    return openvino(folder, threads, scratch, "bf16")
 
 
 def _onnxruntime_int8(folder: Path, threads: int, scratch: Path) -> Compute:
     import onnx
-    import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     _onnxruntime(folder, threads, scratch)  # writes fused.onnx
@@ -107,11 +99,7 @@ def _onnxruntime_int8(folder: Path, threads: int, scratch: Path) -> Compute:
     # onnxruntime's own fused operators do not say the type of their results.
     given = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(scratch / "fused.onnx", path, weight_type=QuantType.QInt8, extra_options=given)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    wanted = {node.name for node in session.get_inputs()}
-    return lambda inputs: session.run(None, {k: v for k, v in _feed(inputs).items() if k in wanted})[0]
+    return session(path, threads)
 
 
 def _ctranslate2_int8(folder: Path, threads: int, scratch: Path) -> Compute:
@@ -139,7 +127,7 @@ def _ctranslate2_int8(folder: Path, threads: int, scratch: Path) -> Compute:
 CONTENDERS: dict[str, Maker] = {
     OURS: functools.partial(_minibert, "float32"),
     **{name: functools.partial(_minibert, name) for name in COMPUTE_TYPES if name != OURS},
-    "OpenVINO f32": functools.partial(_also_texts, _openvino),
+    "OpenVINO f32": functools.partial(_also_texts, openvino),
     "OpenVINO bf16": functools.partial(_also_texts, _openvino_bf16),
     "onnxruntime f32": functools.partial(_also_texts, _onnxruntime),
     "onnxruntime int8": functools.partial(_also_texts, _onnxruntime_int8),

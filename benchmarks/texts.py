@@ -1,6 +1,6 @@
 """Texts per second, from text to vector, on texts with the lengths of real ones; compared with three other pipelines.
 
-    python -m benchmarks.texts [--write]
+    python -m benchmarks.texts [--model FOLDER] [--write]
 
 MiniLM on texts of whole words whose lengths in tokens follow three real collections: questions and captions (mean 14),
 news (54) and passages (163). The pipelines that pad sort by length and use batches of 32. In a large collection a
@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.contenders import BATCH_SIZE, VECTORS, start
 from benchmarks.readme import publish, table_parser
-from minibert import BertTokenizer
+from minibert import AutoTokenizer
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
@@ -48,9 +48,11 @@ def main() -> int:
     parser = table_parser("texts")
     parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.0, help="seconds of each run, which is at least one call")
+    parser.add_argument("--model", type=Path, help="the folder of another sentence model than MiniLM")
     options = parser.parse_args()
-    folder, threads = locate(DEFAULT_MODEL).require("config.json").parent, available_cores()
-    tokenizer = BertTokenizer.from_pretrained(folder)
+    folder = options.model or locate(DEFAULT_MODEL).require("config.json").parent
+    threads = available_cores()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
     lines: list[str] = []
 
@@ -60,7 +62,8 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as scratch:
         contenders = start(VECTORS, folder, threads, Path(scratch))
-        say(f"| MiniLM, texts per second | mean tokens | {' | '.join(contenders)} |")
+        model = options.model.name if options.model else "MiniLM"
+        say(f"| {model}, texts per second | mean tokens | {' | '.join(contenders)} |")
         say("|---|--:|" + "--:|" * len(contenders))
         for name in COLLECTIONS:
             texts, lengths = make_texts(name, words)
