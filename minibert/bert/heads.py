@@ -5,7 +5,7 @@
   https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/models/bert/modeling_bert.py
 
 A head is a linear map, and the masked-LM head has one more in front of it. Some heads read every token (T rows), the
-others only [CLS], through the pooler (B rows). BERT's pre-training has two heads, `masked_lm` and `next_sentence`.
+others only [CLS], through the pooler (B rows). BERT's pre-training has two heads: masked LM and next sentence.
 
 The results are *logits*: scores before softmax or sigmoid. What they mean is the subject of the task, not of the model.
 Dropout acts in training only. The letters are those of encoder.py; N is the number of labels.
@@ -33,50 +33,23 @@ def masked_lm(x: FloatArray, head: PredictionWeights, config: BertConfig, ops: O
     return ops.linear(x, head.decoder)  # (T, V)
 
 
-def next_sentence(
-    x: FloatArray,
-    dense: PreparedLinear,
-    seq_relationship: PreparedLinear,
-    batch: PackedBatch,
-    ops: Ops,
-    activation: str = "tanh",
+def of_first_token(
+    x: FloatArray, dense: PreparedLinear, classifier: PreparedLinear, batch: PackedBatch, ops: Ops, activation: str
 ) -> FloatArray:
-    """Section 3.1, task 2: the logits of "B is the next sentence" and "B is a random sentence", in this order."""
-    pooled = pooler(x, dense, batch, ops, activation)  # (B, H)
-    return ops.linear(pooled, seq_relationship)  # (B, 2)
+    """Figure 4 (a) and (b): N logits for each sequence, from its [CLS]; four tasks differ in what they mean.
 
-
-def sequence_classification(
-    x: FloatArray,
-    dense: PreparedLinear,
-    classifier: PreparedLinear,
-    batch: PackedBatch,
-    ops: Ops,
-    activation: str = "tanh",
-) -> FloatArray:
-    """Figure 4 (a) and (b): a logit of each label for the whole sequence; for a regression, the number itself."""
+    - classification: a logit of each label; for a regression, the number itself.
+    - next sentence (section 3.1, task 2; N = 2): "B is the next sentence", "B is a random sentence".
+    - multiple choice (section 4.4; N = 1): each choice is a sequence, the question and then one answer.
+    """
     pooled = pooler(x, dense, batch, ops, activation)  # (B, H)
     return ops.linear(pooled, classifier)  # (B, N)
 
 
-def token_classification(x: FloatArray, classifier: PreparedLinear, ops: Ops) -> FloatArray:
-    """Figure 4 (d): a logit of each label for each token."""
+def of_each_token(x: FloatArray, classifier: PreparedLinear, ops: Ops) -> FloatArray:
+    """Figure 4 (c) and (d): N logits for each token.
+
+    - classification of tokens: a logit of each label.
+    - question answering (N = 2): "the answer starts here", "the answer ends here".
+    """
     return ops.linear(x, classifier)  # (T, N)
-
-
-def question_answering(x: FloatArray, qa_outputs: PreparedLinear, ops: Ops) -> FloatArray:
-    """Figure 4 (c): for each token, the logits of "the answer starts here" and "the answer ends here"."""
-    return ops.linear(x, qa_outputs)  # (T, 2)
-
-
-def multiple_choice(
-    x: FloatArray,
-    dense: PreparedLinear,
-    classifier: PreparedLinear,
-    batch: PackedBatch,
-    ops: Ops,
-    activation: str = "tanh",
-) -> FloatArray:
-    """Section 4.4: one logit for each choice. Each choice is a sequence: the question, then one answer."""
-    pooled = pooler(x, dense, batch, ops, activation)  # (B, H)
-    return ops.linear(pooled, classifier)  # (B, 1)

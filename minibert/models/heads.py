@@ -171,7 +171,6 @@ class BertHead(BertPreTrainedModel[_Output]):
     """
 
     _head: ClassVar[str]
-    _formula: ClassVar[Callable[..., FloatArray]]  # of bert/heads.py; the masked-LM head is apart
     _output_type: ClassVar[Any]  # a class of models/outputs.py
     bert: BertModel
 
@@ -194,7 +193,7 @@ class BertHead(BertPreTrainedModel[_Output]):
 
     @property
     def _dense(self) -> Any:
-        """The weights of `_formula`; the constructor has checked that they are there."""
+        """The last linear map of the head; the constructor has checked that it is there."""
         return getattr(self.weights.head, HEADS[self._head].rows[-1].field)
 
     def _compute(self, inputs: Mapping[str, Any], kept: Mapping[str, Any], num_layers: Any, positions: Any) -> Any:
@@ -222,11 +221,12 @@ class BertHead(BertPreTrainedModel[_Output]):
 
     def logits_of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:
         """Compute the logits of a head that reads [CLS], for the sequences of a step that show it."""
+        pooler: Any = self.weights.pooler
         activation = self.config.family.activation(self._head, "tanh")
-        return self._formula(x, self.weights.pooler, self._dense, step, self.ops, activation)
+        return heads.of_first_token(x, pooler, self._dense, step, self.ops, activation)
 
     def _of_tokens(self, x: FloatArray) -> FloatArray:
-        return self._formula(x, self._dense, self.ops)
+        return heads.of_each_token(x, self._dense, self.ops)
 
     def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
         """Make the output of a call."""
@@ -267,7 +267,6 @@ class BertForNextSentencePrediction(BertHead[outputs.NextSentencePredictorOutput
     """
 
     _head = "BertForNextSentencePrediction"
-    _formula = staticmethod(heads.next_sentence)
     _output_type = outputs.NextSentencePredictorOutput
 
 
@@ -275,7 +274,6 @@ class BertForPreTraining(BertHead[outputs.BertForPreTrainingOutput]):
     """BERT with both heads of its pre-training, masked LM and next sentence, which are computed in one forward."""
 
     _head = "BertForPreTraining"
-    _formula = staticmethod(heads.next_sentence)
     _output_type = outputs.BertForPreTrainingOutput
 
 
@@ -287,7 +285,6 @@ class BertForSequenceClassification(BertHead[outputs.SequenceClassifierOutput]):
     """
 
     _head = "BertForSequenceClassification"
-    _formula = staticmethod(heads.sequence_classification)
     _output_type = outputs.SequenceClassifierOutput
 
 
@@ -298,7 +295,6 @@ class BertForTokenClassification(BertHead[outputs.TokenClassifierOutput]):
     """
 
     _head = "BertForTokenClassification"
-    _formula = staticmethod(heads.token_classification)
     _output_type = outputs.TokenClassifierOutput
 
 
@@ -309,7 +305,6 @@ class BertForQuestionAnswering(BertHead[outputs.QuestionAnsweringModelOutput]):
     """
 
     _head = "BertForQuestionAnswering"
-    _formula = staticmethod(heads.question_answering)
     _output_type = outputs.QuestionAnsweringModelOutput
 
     def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
@@ -327,7 +322,6 @@ class BertForMultipleChoice(BertHead[outputs.MultipleChoiceModelOutput]):
     """
 
     _head = "BertForMultipleChoice"
-    _formula = staticmethod(heads.multiple_choice)
     _output_type = outputs.MultipleChoiceModelOutput
 
     def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:

@@ -45,10 +45,7 @@ SIZES: dict[str, Any] = {
 
 
 # These functions give `linear` one token of each sequence.
-ONE_TOKEN_OF_EACH = [
-    function.__code__
-    for function in (encoder.pooler, heads.next_sentence, heads.sequence_classification, heads.multiple_choice)
-]
+ONE_TOKEN_OF_EACH = [encoder.pooler.__code__, heads.of_first_token.__code__]
 
 
 # --- the comments ----------------------------------------------------------------------------------------------------
