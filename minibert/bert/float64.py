@@ -53,7 +53,8 @@ def forward(model: Model, *inputs: Any, **options: Any) -> Trace:
     model : BertModel, or a model with a head
         From any checkpoint and with any backend.
     *inputs, **options
-        As for `BertModel.trace`.
+        As for `BertModel.trace`: input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds; then, by name,
+        record, edit, num_layers, tokens, allow_noop.
 
     Returns
     -------

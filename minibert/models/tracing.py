@@ -106,12 +106,16 @@ def trace(
 
 def stream(
     model: Model,
-    *inputs: npt.ArrayLike | None,
+    input_ids: npt.ArrayLike | None = None,
+    attention_mask: npt.ArrayLike | None = None,
+    token_type_ids: npt.ArrayLike | None = None,
+    position_ids: npt.ArrayLike | None = None,
+    inputs_embeds: npt.ArrayLike | None = None,
+    *,
     record: Record = "*",
     edit: Mapping[str, EditValue] | None = None,
     num_layers: int | None = None,
     allow_noop: bool = False,
-    **named: Any,
 ) -> Iterator[Site]:
     """Run the model and yield each intermediate value as soon as it is computed; nothing is kept.
 
@@ -124,7 +128,8 @@ def stream(
         A value of one sequence without padding: name, layer, sequence, columns, array. The values of a sequence
         come in the order of the forward pass. The array is read-only.
     """
-    return _streamed(model, _plan(model, named_inputs(*inputs, **named), record, edit, num_layers), allow_noop)
+    inputs = named_inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+    return _streamed(model, _plan(model, inputs, record, edit, num_layers), allow_noop)
 
 
 def value_names(model: Model, num_layers: int | None = None) -> Names:
