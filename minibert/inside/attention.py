@@ -256,16 +256,12 @@ def norms(
     for i in chosen:
         own = f"encoder.layer.{i}.attention"
         names = [f"{own}.self.value", f"{own}.self.probs"]
-        names += [_input(i)] if include != "attention" else []
+        names += [f"hidden_states.{i}"] if include != "attention" else []
         names += [f"{own}.output.LayerNorm.input"] if include == "layer_norm" else []
         require("norms", traced, names, f"{_NEEDED}")
         layer = model.weights.layers[i]
         maps.append([_of_sequence(layer, traced, i, b, include, heads) for b in range(len(traced.mask))])
     return pad_maps(traced, maps)
-
-
-def _input(layer: int) -> str:
-    return "embeddings" if layer == 0 else f"encoder.layer.{layer - 1}"
 
 
 def _of_sequence(layer: Any, trace: Trace, i: int, b: int, include: str, heads: bool) -> FloatArray:
@@ -283,7 +279,7 @@ def _of_sequence(layer: Any, trace: Trace, i: int, b: int, include: str, heads: 
     mapped = np.einsum("sad,had->sah", vectors, weight.reshape(H, A, H // A), optimize=True)  # (S, A, H)
     if heads:
         return np.abs(probs) * np.linalg.norm(mapped, axis=2).T[:, None, :]
-    x = value(_input(i)) if include != "attention" else None
+    x = value(f"hidden_states.{i}") if include != "attention" else None
     scale = None
     if include == "layer_norm":
         sums = value(f"encoder.layer.{i}.attention.output.LayerNorm.input")

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.reporting import warn_caller
-from minibert._utils.validation import FloatArray, brief, check_int, counted
+from minibert._utils.reporting import cut_texts, warn_caller
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.families import require_bert
 from minibert.bert.ops import LayerNorm
 from minibert.bert.reference import erf
@@ -26,6 +26,7 @@ from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Entry, Record
 from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
 from minibert.trace.trace import Trace
+from minibert.vectors.token_vectors import token_limit
 
 WIDTH = 80
 
@@ -201,7 +202,7 @@ def explain(
 
 def trace_texts(
     model: Any, tokenizer: BertTokenizer, texts: Sequence[str], record: Record = "*"
-) -> tuple[Trace, list[Encoding]]:
+) -> tuple[Trace, Sequence[Encoding]]:
     """Tokenize texts, run the model on them and record; return the trace and the encoding of each text.
 
     A text that has more tokens than the model or the tokenizer takes is truncated, and a warning says so.
@@ -219,23 +220,11 @@ def trace_texts(
     """
     if not isinstance(tokenizer, BertTokenizer):
         raise TypeError(f"the tokenizer is {brief(tokenizer)}; expected a BertTokenizer.")
-    limit = model.config.max_length
-    if tokenizer.model_max_length is not None:
-        limit = min(limit, tokenizer.model_max_length)
-    encodings = tokenizer.encodings(list(texts), max_length=limit, truncation=True, exact=False)
-    if long := [i for i, encoding in enumerate(encodings) if encoding.n_truncated]:
-        warn_caller(
-            f"{len(long)} of {counted(len(texts), 'text')} had more than {limit} tokens and "
-            f"{'was' if len(long) == 1 else 'were'} cut (the first is at index {long[0]})."
-        )
-    lengths = [len(encoding) for encoding in encodings]
-    mask = np.arange(max(lengths, default=0)) < np.array(lengths, dtype=np.int64)[:, None]
-    ids, types = np.zeros(mask.shape, dtype=np.int64), np.zeros(mask.shape, dtype=np.int64)
-    for i, encoding in enumerate(encodings):
-        ids[i, : lengths[i]], types[i, : lengths[i]] = encoding.ids, encoding.token_types
-    words = [list(encoding.tokens) for encoding in encodings]
-    trace = model.trace(ids, mask.astype(np.int64), types, record=record, tokens=words)
-    return trace, encodings
+    limit = token_limit(model.config, tokenizer)
+    given = tokenizer(list(texts), padding=True, truncation=True, max_length=limit, return_tensors="np")
+    if long := [i for i, encoding in enumerate(given.encodings) if encoding.n_truncated]:
+        warn_caller(cut_texts(len(long), len(texts), limit, long[0]))
+    return model.trace(**given, record=record, tokens=tokenizer), given.encodings
 
 
 class _Numbers:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, RelativeBias, WrappedOps
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, WrappedOps
 from minibert.inside.validation import (
     Metric,
     check_inputs,
@@ -128,10 +128,7 @@ class _FromState(WrappedOps):
         change_context: Change | None,
     ) -> None:
         super().__init__(model.ops)
-        weights = model.weights
-        self._norm = weights.embeddings_norm.path
-        changed = change_value is not None or change_context is not None
-        self._path = f"{weights.layers[first].path}.attention.self" if changed else None
+        self._norm, self._path = model.weights.embeddings_norm.path, f"encoder.layer.{first}.attention.self"
         self._next, self._rows = skipped, rows
         self._value, self._context = change_value, change_context
 
@@ -149,22 +146,19 @@ class _FromState(WrappedOps):
         key: FloatArray,
         value: FloatArray,
         cu_seqlens: IntArray,
-        num_heads: int,
-        *,
+        *others: Any,
         path: str = "",
-        bias: RelativeBias | None = None,
-        **returned: bool,
+        **options: Any,
     ) -> AttentionOutput:
         """Change the first attention."""
-        if path != self._path:
-            return self.inner.attention(query, key, value, cu_seqlens, num_heads, path=path, bias=bias)
-        if self._value is not None:
+        first = path == self._path
+        if first and self._value is not None:
             value = value.copy()
             self._apply(self._value, value, cu_seqlens)
-        output = self.inner.attention(query, key, value, cu_seqlens, num_heads, path=path, bias=bias)
-        if self._context is not None:
+        output = self.inner.attention(query, key, value, cu_seqlens, *others, path=path, **options)
+        if first and self._context is not None:
             self._apply(self._context, output.context, cu_seqlens)
-        self._next += len(cu_seqlens) - 1
+        self._next += first * (len(cu_seqlens) - 1)
         return output
 
     def _apply(self, change: Change, array: FloatArray, cu_seqlens: IntArray) -> None:

@@ -305,7 +305,7 @@ class Edits:
             if not any(mark in pattern for mark in "*?[") and names.resolve(pattern)[1]:
                 raise ValueError(f"{pattern} has another shape than {names.resolve(pattern)[0]}; edit the latter.")
             one = as_edit(pattern, value)
-            tally = Tally(pattern, one, tuple(names.match(pattern)))
+            tally = Tally(pattern, one, names.match(pattern))
             self._tallies.append(tally)
             for name in tally.names:
                 target = self._targets.setdefault(name, Target(names.specs[name], names, batch, self._columns))

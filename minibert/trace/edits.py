@@ -109,7 +109,7 @@ class Edit:
     @classmethod
     def zero(cls, **where: Indices) -> Edit:
         """Set the value to 0."""
-        return cls((Change("zero", np.float64(0), _where("zero", where)),))
+        return cls((Change("zero", np.float64(0), Where(**where)),))
 
     @classmethod
     def mean(cls, over: Literal["tokens", "features", "heads"] = "tokens", **where: Indices) -> Edit:
@@ -119,22 +119,22 @@ class Edit:
         that of the keys.
         """
         check_choice("over", over, ("tokens", "features", "heads"))
-        return cls((Change("mean", over, _where("mean", where)),))
+        return cls((Change("mean", over, Where(**where)),))
 
     @classmethod
     def scale(cls, factor: npt.ArrayLike, **where: Indices) -> Edit:
         """Multiply the value by numbers."""
-        return cls((Change("scale", _numbers("factor", factor), _where("scale", where)),))
+        return cls((Change("scale", _numbers("factor", factor), Where(**where)),))
 
     @classmethod
     def add(cls, value: npt.ArrayLike, **where: Indices) -> Edit:
         """Add numbers to the value; -inf can be added to scores and makes the probs 0."""
-        return cls((Change("add", _numbers("value", value), _where("add", where)),))
+        return cls((Change("add", _numbers("value", value), Where(**where)),))
 
     @classmethod
     def replace(cls, value: npt.ArrayLike, **where: Indices) -> Edit:
         """Replace the value by numbers."""
-        return cls((Change("replace", _numbers("value", value), _where("replace", where)),))
+        return cls((Change("replace", _numbers("value", value), Where(**where)),))
 
     @classmethod
     def patch(cls, other: Trace, **where: Indices) -> Edit:
@@ -144,7 +144,7 @@ class Edit:
         """
         if not isinstance(other, Trace):
             raise TypeError(f"patch was given {brief(other)}; expected a Trace, the result of model.trace(...).")
-        return cls((Change("patch", other, _where("patch", where)),))
+        return cls((Change("patch", other, Where(**where)),))
 
     @classmethod
     def function(cls, function: Callable[..., FloatArray | None], **where: Indices) -> Edit:
@@ -155,7 +155,7 @@ class Edit:
         """
         if not callable(function):
             raise TypeError(f"function was given {brief(function)}; expected a function of an array.")
-        return cls((Change("function", function, _where("function", where)),))
+        return cls((Change("function", function, Where(**where)),))
 
     def __or__(self, other: Edit) -> Edit:
         if not isinstance(other, Edit):
@@ -194,13 +194,6 @@ def as_edit(pattern: str, value: Any) -> Edit:
         raise type(error)(
             f"edit[{pattern!r}]: {error} An Edit, an array, a number or a function is expected."
         ) from None
-
-
-def _where(method: str, where: dict[str, Any]) -> Where:
-    known = [field.name for field in dataclasses.fields(Where)]
-    if unknown := [name for name in where if name not in known]:
-        raise TypeError(f"Edit.{method} does not know {', '.join(unknown)}; it has {', '.join(known)}.")
-    return Where(**where)
 
 
 def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:

@@ -218,9 +218,6 @@ In a pattern ``*`` stands for any text; between two other characters it does not
 """
 
 
-# Patterns whose names each model's `Names` remembers: a search takes as long as the forward of a few tokens.
-_PATTERNS_KEPT = 256
-
 _PREFIXES = (
     *(f"{family.field}." for family in FAMILIES.values()),
     *("model.", "BertModel.", "0.auto_model.", "0.model."),
@@ -246,17 +243,10 @@ class Sizes:
     @classmethod
     def of(cls, config: BertConfig, *, pooler: bool, head: str | None, num_layers: int | None = None) -> Sizes:
         """Return the sizes of a model; with `num_layers` the forward pass stops after that layer."""
-        names = [field.name for field in dataclasses.fields(cls)][:6]
         stop = config.num_hidden_layers if num_layers is None else num_layers
-        sizes = {name: getattr(config, name) for name in names}
-        return cls(
-            **sizes,
-            pooler=pooler,
-            head=head,
-            num_layers=stop,
-            embedding_size=config.embedding_size,
-            model_type=config.model_type,
-        )
+        own: dict[str, Any] = {"pooler": pooler, "head": head, "num_layers": stop}
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in own]
+        return cls(**{name: getattr(config, name) for name in names}, **own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +300,6 @@ class Names:
         self._not_computed: set[str] = set()
         self.by_module: dict[str, str] = {}
         self._aliases: dict[str, tuple[str, bool]] = {}
-        self._matched: dict[str, tuple[str, ...]] = {}
         ending = False
         for layer, entry in everything:
             name = entry.path.format(i=layer)
@@ -401,7 +390,8 @@ class Names:
         found, by_head = self._aliases.get(short, (short, False))
         return (found, by_head) if found in self.specs else None
 
-    def match(self, pattern: str) -> list[str]:
+    @functools.lru_cache(maxsize=1024)  # noqa: B019  # a search takes as long as the forward of a few tokens
+    def match(self, pattern: str) -> tuple[str, ...]:
         """Return the table's names for a name, an alias or a pattern, in the order of the forward pass.
 
         Raises
@@ -409,18 +399,9 @@ class Names:
         ValueError
             There are none; the message lists the nearest names.
         """
-        found = self._matched.get(pattern)
-        if found is None:
-            found = tuple(self._search(pattern))
-            if len(self._matched) < _PATTERNS_KEPT:
-                self._matched[pattern] = found
-        return list(found)
-
-    def _search(self, pattern: str) -> list[str]:
-        """Return the names that a pattern means, by comparing it with all names and aliases."""
         short = _without_prefix(pattern)
         if not re.search(r"[*?[]", short):
-            return [self.resolve(short)[0]]
+            return (self.resolve(short)[0],)
         regex = _compile(short)
         found = {name for name in (*self.specs, *self._not_computed) if regex.fullmatch(name)}
         # "encoder.layer.3.*" does not mean the input of layer 3, because that is the output of layer 2.
@@ -430,7 +411,7 @@ class Names:
             for alias, (name, _) in self._aliases.items()
             if (inputs or not alias.endswith(".input")) and regex.fullmatch(alias)
         }
-        computed = [name for name in self.specs if name in found]
+        computed = tuple(name for name in self.specs if name in found)
         if not computed:
             raise ValueError(self._complaint(pattern, short, bool(found)))
         return computed

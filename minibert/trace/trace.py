@@ -19,7 +19,6 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, check_output, os_reason, parse_json, parse_npy, printable, write_whole
 from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
-from minibert.bert.families import FAMILIES
 from minibert.bert.packed import PackedBatch, cumulate
 from minibert.bert.weights import Weights
 from minibert.trace.names import Names, Sizes, Spec
@@ -225,7 +224,8 @@ class Trace(Mapping[str, FloatArray]):
         return {name: value for name, value in found.items() if value is not None}
 
     def value_of(self, name: str, index: int) -> FloatArray | None:
-        """Return one recorded value of the table for sequence `index`, read-only; None for [CLS] if it is masked."""
+        """Return one recorded value for sequence `index`, read-only; None for [CLS] if it is masked."""
+        name, by_head = self._find(name)
         value, batch = self._values[name], self._batch
         index = check_int("index", index, -batch.num_sequences, batch.num_sequences - 1) % batch.num_sequences
         if isinstance(value, list):
@@ -237,7 +237,7 @@ class Trace(Mapping[str, FloatArray]):
         else:
             part = value[batch.cu_seqlens[index] : batch.cu_seqlens[index + 1]]
         part.flags.writeable = False
-        return part
+        return part.reshape(len(part), self.sizes.num_attention_heads, -1) if by_head else part
 
     def output_map(self, layer: int) -> FloatArray | None:
         """Return the weight (H, H) of a layer's linear map after attention; None for a trace from a file or pickle."""
@@ -437,10 +437,6 @@ def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
     check_int("num_layers", found.num_layers, 0, found.num_hidden_layers)
     if found.num_hidden_layers > 10_000:
         raise ValueError(f"it has {found.num_hidden_layers} layers")
-    if found.model_type not in FAMILIES or not isinstance(found.pooler, bool):
-        raise ValueError("its sizes are damaged")
-    if not (found.head is None or isinstance(found.head, str)):
-        raise ValueError("its sizes are damaged")
     return found
 
 

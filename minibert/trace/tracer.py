@@ -10,15 +10,15 @@ only the numbers that depend on a changed one are replaced. So an edit that chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, RelativeBias, WrappedOps
+from minibert._utils.validation import FloatArray
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
 from minibert.trace.applied_edits import Edits
@@ -44,6 +44,12 @@ class Step:
         self.shows_first = np.flatnonzero(batch.shows_first)
         self.pooled = slice(first_pooled, first_pooled + len(self.shows_first))
         self.rows = [slice(int(start), int(end)) for start, end in pairwise(batch.cu_seqlens)]
+
+    def places(self, kind: str) -> Iterator[tuple[int, Any]]:
+        """Yield each sequence of the step that has a value of this kind, and where it is in the value of the step."""
+        if kind == "pooled":
+            return ((j, place) for place, j in enumerate(self.shows_first.tolist()))
+        return enumerate(self.rows if kind == "tokens" else range(len(self.rows)))
 
 
 Deliver = Callable[[str, Step, Value], None]
@@ -141,35 +147,19 @@ class Tracer(WrappedOps):
         return y
 
     def attention(
-        self,
-        query: FloatArray,
-        key: FloatArray,
-        value: FloatArray,
-        cu_seqlens: IntArray,
-        num_heads: int,
-        *,
-        bias: RelativeBias | None = None,
-        path: str = "",
-        return_scores: bool = False,
-        return_probs: bool = False,
+        self, *arguments: Any, path: str = "", return_scores: bool = False, return_probs: bool = False, **options: Any
     ) -> AttentionOutput:
         """Deliver scores, probs and context."""
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
         edited = scores_name in self._edits or probs_name in self._edits
-        output = self.inner.attention(
-            query,
-            key,
-            value,
-            cu_seqlens,
-            num_heads,
-            bias=bias,
-            path=path,
-            return_scores=return_scores or self._wants(scores_name),
-            return_probs=return_probs or self._wants(probs_name) or edited,
-        )
+        options |= {
+            "return_scores": return_scores or self._wants(scores_name),
+            "return_probs": return_probs or self._wants(probs_name) or edited,
+        }
+        output = self.inner.attention(*arguments, path=path, **options)
         context, scores, probs = output
         if edited:
-            context, scores, probs = self._edited_attention(output, value, num_heads, path)
+            context, scores, probs = self._edited_attention(output, arguments[2], path)
         if scores_name in self._record and scores is not None:
             self._deliver(scores_name, self._step, scores)
         if probs_name in self._record and probs is not None:
@@ -179,7 +169,7 @@ class Tracer(WrappedOps):
         return AttentionOutput(context, scores if return_scores else None, probs if return_probs else None)
 
     def _edited_attention(
-        self, output: AttentionOutput, value: FloatArray, num_heads: int, path: str
+        self, output: AttentionOutput, value: FloatArray, path: str
     ) -> tuple[FloatArray, list[FloatArray] | None, list[FloatArray]]:
         """Edit scores and probs; compute again the probs of changed scores, and the context of changed probs."""
         context, scores = output.context, output.scores
@@ -197,7 +187,7 @@ class Tracer(WrappedOps):
             if f"{path}.probs" in self._edits:
                 probs = self._edits.apply(f"{path}.probs", sequence, probs)
             if probs is not before:
-                size = context.shape[1] // num_heads
+                size = context.shape[1] // len(probs)
                 lines = (probs != before).any(axis=2)
                 for head in np.flatnonzero(lines.any(axis=1)):
                     columns = slice(head * size, (head + 1) * size)
@@ -213,8 +203,6 @@ class Tracer(WrappedOps):
 
     def _pass(self, name: str, packed: FloatArray) -> FloatArray:
         """Edit and deliver a value; return what goes on: the same object if no edit reached it."""
-        if name not in self._record and name not in self._edits:
-            return packed
         if name in self._edits:
             packed = self._edited(name, packed)
         if name in self._record:
@@ -222,15 +210,12 @@ class Tracer(WrappedOps):
         return packed
 
     def _edited(self, name: str, packed: FloatArray) -> FloatArray:
-        step = self._step
-        pooled = self._names.specs[name].kind == "pooled"
         if len(packed) != self._rows_of(name):
             raise RuntimeError(f"{name} has {len(packed)} of {self._rows_of(name)} rows")
         result = packed
-        for j in step.shows_first.tolist() if pooled else range(len(step.rows)):
-            place = int(np.searchsorted(step.shows_first, j)) if pooled else step.rows[j]
+        for j, place in self._step.places(self._names.specs[name].kind):
             before = packed[place]
-            after = self._edits.apply(name, step.sequences.start + j, before)
+            after = self._edits.apply(name, self._step.sequences.start + j, before)
             if after is not before:
                 if result is packed:
                     result = packed.copy()
@@ -314,18 +299,11 @@ class Queue:
     def __call__(self, name: str, step: Step, value: Value) -> None:
         """Cut a value of a step into the sequences' own."""
         spec = self._names.specs[name]
-        for j in step.shows_first.tolist() if spec.kind == "pooled" else range(len(step.rows)):
-            if isinstance(value, list):
-                array = value[j]
-            elif spec.kind == "pooled":
-                array = value[int(np.searchsorted(step.shows_first, j))]
-            else:
-                array = value[step.rows[j]]
-            sequence = step.sequences.start + j
-            columns = np.flatnonzero(step.batch.mask[j])
-            array = array.view()
+        for j, place in step.places(spec.kind):
+            array = value[place].view()
             array.flags.writeable = False  # the model may still need it
-            self._sites.append(Site(name, spec.layer, sequence, columns, array))
+            columns = np.flatnonzero(step.batch.mask[j])
+            self._sites.append(Site(name, spec.layer, step.sequences.start + j, columns, array))
 
     def take(self) -> list[Site]:
         """Return the values that came since the last call."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ __all__ = [
     "truncate_embeddings",
 ]
 
+_P = ParamSpec("_P")
+
 # Numbers in a block of differences (rows x rows x features) that manhattan_sim and euclidean_sim hold at a time.
 _BLOCK = 2**22
 
@@ -50,8 +52,11 @@ _BLOCK = 2**22
 _quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
 
 
-@as_scores
-@_quietly
+def _score(function: Callable[_P, FloatArray]) -> Callable[_P, Any]:
+    return as_scores(_quietly(function))
+
+
+@_score
 def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return the cosine of the angle between each row of `a` and each row of `b`; 0 for a row of zeros.
 
@@ -76,8 +81,7 @@ pytorch_cos_sim = cos_sim
 """The name of `cos_sim` in older programs."""
 
 
-@as_scores
-@_quietly
+@_score
 def dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return the dot product of each row of `a` with each row of `b`; arguments and errors as in `cos_sim`."""
     x, y = _rows(a, b)
@@ -88,22 +92,19 @@ def dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return scores
 
 
-@as_scores
-@_quietly
+@_score
 def euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return -|a_i - b_j|, the negative Euclidean distance; arguments and errors as in `cos_sim`."""
     return -_distances(*_rows(a, b), _lengths)
 
 
-@as_scores
-@_quietly
+@_score
 def manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return -sum |a_i - b_j|, the negative Manhattan distance; arguments and errors as in `cos_sim`."""
     return -_distances(*_rows(a, b), lambda difference: np.abs(difference).sum(axis=-1))
 
 
-@as_scores
-@_quietly
+@_score
 def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return the cosine of the angle between row i of `a` and row i of `b`.
 
@@ -124,8 +125,7 @@ def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return (normalize_embeddings(x) * normalize_embeddings(y)).sum(axis=-1)
 
 
-@as_scores
-@_quietly
+@_score
 def pairwise_dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return the dot product of row i of `a` and row i of `b`; arguments and errors as in `pairwise_cos_sim`."""
     x, y = _pairs(a, b)
@@ -136,16 +136,14 @@ def pairwise_dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return scores[()]
 
 
-@as_scores
-@_quietly
+@_score
 def pairwise_euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return -|a_i - b_i|; arguments and errors as in `pairwise_cos_sim`."""
     x, y = _pairs(a, b)
     return -_lengths(x - y)
 
 
-@as_scores
-@_quietly
+@_score
 def pairwise_manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return -sum |a_i - b_i|; arguments and errors as in `pairwise_cos_sim`."""
     x, y = _pairs(a, b)

@@ -216,7 +216,6 @@ def _document(trace: Trace, title: str, note: str, description: dict[str, Any], 
     packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
     numbers = base64.b85encode(packed).translate(_HARMLESS).decode("ascii")
     sizes = trace.sizes
-    require_bert(sizes.model_type, "page")
     shown = visible(title) or f"BERT with {counted(sizes.num_hidden_layers, 'layer')}"
     parts = {
         "title": escape(shown),
