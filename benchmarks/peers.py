@@ -15,7 +15,7 @@ from minibert._utils.system import missing_library
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import brief
 from minibert.checkpoint.files import ModelFiles
-from minibert.checkpoint.safetensors import open_checkpoint
+from minibert.checkpoint.tensors import open_checkpoint
 from minibert.parity.dumps import Dump
 from minibert.parity.truth import INPUTS
 

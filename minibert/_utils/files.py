@@ -174,6 +174,11 @@ def printable(text: str) -> str:
     return text if text and text.isprintable() else repr(text)
 
 
+def is_plain_name(name: str) -> bool:
+    """Return whether a name, with "/" between its parts, names something below a folder on every system."""
+    return name.isprintable() and not set(name) & {"\\", ":"} and not set(name.split("/")) & {"", ".", ".."}
+
+
 def within(prefix: str, names: Iterable[str]) -> list[str]:
     """Return the sorted names that begin with a prefix ("folder/", or "" for all), without the prefix."""
     return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))

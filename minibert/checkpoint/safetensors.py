@@ -1,4 +1,4 @@
-"""safetensors files <-> float32 tensors. All headers are read before memory for the tensors is allocated.
+"""safetensors files: where their tensors are, and writing float32 tensors into one.
 
 The reader is ours and not that of the safetensors library for two reasons. NumPy does not have bfloat16, so the library
 cannot give it. And the library maps a file: if the file is cut meanwhile, the system kills the process (SIGBUS).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -17,13 +17,10 @@ import numpy as np
 
 from minibert._utils.files import JSON_LIMIT, parse_json, write_whole
 from minibert._utils.validation import FloatArray, brief
-from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 
-_BUFFER_BYTES = 4 * 2**20
-
 # Bits of every dtype that a safetensors file can hold; the offset of each tensor depends on them.
-_BITS = {
+BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
     **dict.fromkeys(("U32", "I32", "F32"), 32),
@@ -33,25 +30,12 @@ _BITS = {
 }
 
 
-# The dtypes that minibert reads: the NumPy dtype of a stored value, and the conversion to float32.
-_READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
-    "F32": (np.dtype("<f4"), lambda stored: stored),
-    "F16": (np.dtype("<f2"), lambda stored: stored.astype(np.float32)),
-    # A bfloat16 is the upper half of a float32.
-    "BF16": (np.dtype("<u2"), lambda stored: (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)),
-}
-
-DTYPES = tuple(_READERS)
-"""The dtypes that minibert reads, by safetensors' names."""
-
-# With larger weights a product of query and key, which grows with the fourth power of the weights, may overflow
-# float32, and the model would give NaN. Up to this limit no hidden state is NaN, for any text and any width.
-_LARGEST_WEIGHT = 1e6
-
-
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: the file and its state, the tensor's name, dtype and shape, the offset of its first byte."""
+    """A tensor in a file: the file and its state, the tensor's name, dtype and shape, the offset of its first byte.
+
+    `strides` says how many numbers lie between neighbours in each dimension; None if the numbers lie row by row.
+    """
 
     path: Path
     state: tuple[int, ...]
@@ -59,96 +43,7 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
     offset: int
-
-
-def open_checkpoint(files: ModelFiles) -> dict[str, StoredTensor]:
-    """Read the headers of all files of a checkpoint, but no tensor.
-
-    Raises
-    ------
-    ModelFormatError
-        A file is missing, damaged or not a safetensors file, or the files and their index do not agree.
-    """
-    tensors: dict[str, StoredTensor] = {}
-    for path in files.checkpoint():
-        for tensor in read_header(path):
-            if (other := tensors.setdefault(tensor.name, tensor)) is not tensor:
-                raise ModelFormatError(f"{tensor.name} is in two files, {other.path.name} and {path.name}.")
-    for name, shard in (files.index() or {}).items():
-        if name not in tensors or tensors[name].path.name != shard:
-            raise ModelFormatError(f"model.safetensors.index.json says {name} is in {shard}, but it is not there.")
-    return tensors
-
-
-def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
-    """Fill `target` with one tensor of `DTYPES`, buffer by buffer.
-
-    Raises
-    ------
-    ModelFormatError
-        The tensor holds NaN, infinity or a number beyond 10^6; or the file cannot be read, or has changed since its
-        header was read.
-    """
-    stored, to_float32 = _READERS[tensor.dtype]
-    flat = target.reshape(-1)
-    step = _BUFFER_BYTES // stored.itemsize
-    try:
-        with open(tensor.path, "rb", buffering=0) as file:
-            file.seek(tensor.offset)
-            for first in range(0, flat.size, step):
-                part = flat[first : first + step]
-                if stored == part.dtype:
-                    _fill(file, part.view(np.uint8).data)
-                else:
-                    part[:] = to_float32(np.frombuffer(_read_exactly(file, part.size * stored.itemsize), dtype=stored))
-                if not -_LARGEST_WEIGHT <= part.min() <= part.max() <= _LARGEST_WEIGHT:  # nor if one is NaN
-                    wrong = int(np.argmin(np.abs(part) <= _LARGEST_WEIGHT))
-                    index = np.unravel_index(first + wrong, target.shape)
-                    raise ModelFormatError(
-                        f"{tensor.path}: tensor {tensor.name} holds {part[wrong]} at "
-                        f"{[int(i) for i in index]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
-                        f"{_LARGEST_WEIGHT:g}. The file was saved from a broken model."
-                    )
-            if file_state(file) != tensor.state:
-                raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
-    except OSError as error:
-        raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}.") from error
-
-
-def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, FloatArray]:
-    """Read the safetensors of a small module, such as a Dense layer, that must hold exactly these tensors.
-
-    Parameters
-    ----------
-    files : ModelFiles
-        The folder of the module.
-    shapes : tensor name -> expected shape
-
-    Returns
-    -------
-    dict of str to ndarray, float32, read-only
-
-    Raises
-    ------
-    ModelFormatError
-        A file is missing or damaged, the weights are only a pickle, which is never opened, or the tensors differ from
-        `shapes`.
-    """
-    tensors = open_checkpoint(files)
-    for name in (*tensors, *shapes):
-        tensor, expected = tensors.get(name), shapes.get(name)
-        if tensor is None or tensor.shape != expected or tensor.dtype not in DTYPES:
-            found = "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
-            raise ModelFormatError(
-                f"{files.source}: {name} is {found}; expected {list(expected or ()) or 'nothing'} by its config.json, "
-                f"in {', '.join(DTYPES)}."
-            )
-    arrays = {}
-    for name, shape in shapes.items():
-        arrays[name] = np.empty(shape, dtype=np.float32)
-        read_tensor(tensors[name], arrays[name])
-        arrays[name].flags.writeable = False
-    return arrays
+    strides: tuple[int, ...] | None = None
 
 
 def read_header(path: Path) -> list[StoredTensor]:
@@ -161,14 +56,14 @@ def read_header(path: Path) -> list[StoredTensor]:
             state = file_state(file)
             if (size := state[2]) < 8:
                 raise ValueError(f"it has {size} bytes, expected at least 8")
-            if (begin := _read_exactly(file, 8)) == b"version ":
+            if (begin := read_exactly(file, 8)) == b"version ":
                 raise ValueError("it is a Git LFS pointer instead of the file: run `git lfs pull` in its folder")
             length = int.from_bytes(begin, "little")
             if length > min(size - 8, JSON_LIMIT):
                 raise ValueError(
                     f"its header should be {length} bytes long; the file has {size}, at most {JSON_LIMIT} are allowed"
                 )
-            header = bytes(_read_exactly(file, length))
+            header = bytes(read_exactly(file, length))
         return _tensors_of(path, state, parse_json(header, "its header"), 8 + length)
     except (OSError, ValueError) as error:
         reason = str(error).removesuffix(".")
@@ -187,7 +82,7 @@ def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> 
     entries = [(name, *_entry(name, entry)) for name, entry in header.items()]
     tensors, end = [], 0
     for name, dtype, shape, begin, stop in sorted(entries, key=lambda entry: entry[3:]):
-        bits = math.prod(shape) * _BITS[dtype]
+        bits = math.prod(shape) * BITS[dtype]
         if begin != end or bits % 8 or stop - begin != bits // 8:
             raise ValueError(
                 f"tensor {name!a} ({dtype} {list(shape)}) is at {begin} to {stop}; expected {end} to {end + bits // 8}"
@@ -203,7 +98,7 @@ def _entry(name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
     """Return dtype, shape, offset of the first byte and of the one after the last, of one tensor of a header."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, stop]}:
-            if dtype not in _BITS:
+            if dtype not in BITS:
                 raise ValueError(f"tensor {name!a} has the dtype {dtype[:20]!a}, which minibert does not know")
             whole = all(type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, stop))
             # The product of many large sizes takes minutes; no array has more than 64 sizes.
@@ -218,13 +113,15 @@ def file_state(file: IO[bytes]) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _read_exactly(file: BinaryIO, count: int) -> bytearray:
+def read_exactly(file: BinaryIO, count: int) -> bytearray:
+    """Read this many bytes; raise an OSError if the file ends before."""
     data = bytearray(count)
-    _fill(file, memoryview(data))
+    fill(file, memoryview(data))
     return data
 
 
-def _fill(file: BinaryIO, view: memoryview) -> None:
+def fill(file: BinaryIO, view: memoryview) -> None:
+    """Fill memory with bytes of a file; raise an OSError if the file ends before."""
     filled, count = 0, len(view)
     while filled < count:
         got = file.readinto(view[filled:])  # type: ignore[attr-defined]

@@ -28,7 +28,8 @@ from minibert.bert.weights import (
     stored_rows,
 )
 from minibert.checkpoint.files import ModelFiles
-from minibert.checkpoint.safetensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
+from minibert.checkpoint.safetensors import StoredTensor
+from minibert.checkpoint.tensors import DTYPES, open_checkpoint, read_tensor
 from minibert.errors import ModelFormatError
 from minibert.models.options import ModelOptions
 from minibert.models.shared_weights import Restored, Sharing, noted_arrays
@@ -87,13 +88,13 @@ def load_weights(
     head: str | None = None,
     sharing: Sharing | None = None,
 ) -> Weights:
-    """Read a model's safetensors into float32 weights, and call `prepare` for each linear map as soon as it is read.
+    """Read a model's files into float32 weights, and call `prepare` for each linear map as soon as it is read.
 
     Parameters
     ----------
     files : ModelFiles
-        model.safetensors, or the shards of model.safetensors.index.json, in float32, float16 or bfloat16. The names may
-        have one common prefix such as "bert.", and LayerNorm.gamma / beta are accepted.
+        model.safetensors, or pytorch_model.bin, or the shards of one, in float32, float16, bfloat16 or float64. The
+        names may have one common prefix such as "bert.", and LayerNorm.gamma / beta are accepted.
     config : BertConfig
     prepare : (Linear) -> PreparedLinear
         `Ops.prepare` of the ops that will compute.

@@ -19,7 +19,7 @@ from minibert._utils.files import read_json, read_json_object
 from minibert._utils.validation import FloatArray, IntArray, brief, check_stored_int
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.files import ModelFiles
-from minibert.checkpoint.safetensors import load_tensors
+from minibert.checkpoint.tensors import load_tensors
 from minibert.errors import ModelFormatError
 from minibert.vectors.similarity import normalize_embeddings
 

@@ -1,4 +1,4 @@
-"""Models in folders and the default model: file names, checkpoints, shards, pickles, the package and its hashes."""
+"""Models in folders and the default model: file names, checkpoints, shards, the package and its hashes."""
 
 from __future__ import annotations
 
@@ -126,32 +126,13 @@ def test_a_shard_name_must_be_a_plain_safetensors_file(tmp_path: Path, content: 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ((), r"neither model\.safetensors nor .*It has: nothing"),
+        ((), r"none of model\.safetensors, .*It has: nothing"),
         (("tf_model.h5",), r"It has: tf_model\.h5\."),
-        (("tf_model.h5", "pytorch_model.bin"), r"pickle \(pytorch_model\.bin\).*refs/pr/N.*safetensors/convert\n"),
-        (("pytorch_model.bin.index.json", "pytorch_model-1.bin"), r"pickle \(pytorch_model\.bin\.ind"),
     ],
 )
 def test_a_folder_without_safetensors_names_the_remedy(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
     with pytest.raises(ModelFormatError, match=message):
         locate(write(tmp_path, dict.fromkeys(names, b"{}"))).checkpoint()
-
-
-def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
-    opened: list[str] = []
-    watching = True
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if watching and event in ("open", "pickle.find_class"):
-            opened.append(str(arguments[0]))
-
-    sys.addaudithook(watch)
-    with pytest.raises(ModelFormatError, match="never opens one"):
-        locate(write(tmp_path, {"config.json": CONFIG, "pytorch_model.bin": b"a pickle"})).checkpoint()
-    watching = False
-    assert [path for path in opened if "pytorch_model.bin" in path] == [str(tmp_path / "pytorch_model.bin")], (
-        "only the test itself may open it, to write it"
-    )
 
 
 @pytest.fixture

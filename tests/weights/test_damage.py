@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert.checkpoint import safetensors as tensors_module
+from minibert.checkpoint import safetensors
+from minibert.checkpoint import tensors as tensors_module
 from minibert.checkpoint.files import locate
 from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
@@ -124,7 +125,7 @@ def test_a_damaged_file_is_refused_or_loads_the_same_numbers(
 def test_a_file_that_is_cut_between_any_two_reads_is_refused(
     tensors: Tensors, write: Write, monkeypatch: pytest.MonkeyPatch, call: int, size: int
 ) -> None:
-    path, read, calls = write(tensors), tensors_module._fill, []
+    path, read, calls = write(tensors), safetensors.fill, []
 
     def cut_before(*arguments: Any) -> None:
         calls.append(arguments)
@@ -132,7 +133,8 @@ def test_a_file_that_is_cut_between_any_two_reads_is_refused(
             os.truncate(path / "model.safetensors", size)
         read(*arguments)
 
-    monkeypatch.setattr(tensors_module, "_fill", cut_before)
+    for module in (safetensors, tensors_module):
+        monkeypatch.setattr(module, "fill", cut_before)
     assert_refused(path, str(path / "model.safetensors"))
 
 
@@ -140,7 +142,7 @@ OPEN_WHILE_IT_IS_CUT = """
 import sys
 from minibert import ModelFormatError
 from minibert.checkpoint.files import locate
-from minibert.checkpoint.safetensors import open_checkpoint
+from minibert.checkpoint.tensors import open_checkpoint
 
 files, refused = locate(sys.argv[1]), 0
 print("ready", flush=True)
@@ -183,7 +185,7 @@ def test_accepted_headers_are_read_as_by_the_safetensors_library(tmp_path: Path,
         content = damaged(contents[which], chance, value)
         path.write_bytes(content)
         try:
-            ours = tensors_module.read_header(path)
+            ours = safetensors.read_header(path)
         except ModelFormatError:
             return
         accepted.append(content)
@@ -217,7 +219,7 @@ def test_a_header_that_does_not_describe_its_file(tmp_path: Path, dtype: str, sh
     entry = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
     path.write_bytes(with_header(json.dumps({"x": entry}).encode(), bytes(8)))
     with pytest.raises(ModelFormatError, match="'x'"):
-        tensors_module.read_header(path)
+        safetensors.read_header(path)
 
 
 # --- a valid file, another model --------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ def test_each_fault_of_a_tensor_is_named(arrays: Arrays, tensors: Tensors, write
     assert len(changed) >= 3
     for other in changed:
         assert_refused(write({**tensors, name: stored(other)}), f"{name} has shape {list(other.shape)}")
-    for dtype in ("F64", "I64", "I32", "F8_E4M3", "BOOL"):
+    for dtype in ("I64", "I32", "F8_E4M3", "BOOL"):
         assert_refused(write({**tensors, name: stored(array, dtype)}), f"{name} is {dtype}")
 
 

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert.checkpoint import safetensors as tensors_module
+from minibert.checkpoint import tensors as tensors_module
 from minibert.checkpoint.files import locate
 from minibert.models import loading as weights_module
 from minibert.models.loading import load_weights

@@ -1,0 +1,292 @@
+"""pytorch_model.bin of torch 1.6 and later -> where its tensors are. Nothing in the file is executed.
+
+The file is a zip. Its `data.pkl` is a pickle, a program for a stack machine that makes a state dict; each storage, an
+array of numbers, is a file `data/KEY` that is not compressed. This module knows the few instructions that a state dict
+needs. They make dicts, tuples, strings, numbers and the three records below. No name in the file is imported or called.
+
+Sources: `torch/serialization.py`, `torch/_utils.py` (https://github.com/pytorch/pytorch/tree/v2.13.0/torch) and
+`pickletools.py` of Python, which describes each instruction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import pickletools
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from minibert._utils.validation import brief
+from minibert.checkpoint.safetensors import BITS, StoredTensor, file_state, read_exactly
+from minibert.errors import ModelFormatError
+
+# Those of BERT-large have 40 KB; Python's objects for them take ten times as much memory.
+_LIMIT = 2**20
+_MOST_INSTRUCTIONS = 200_000  # BERT-large has 15,000
+
+_STORAGES = {
+    **{"FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "DoubleStorage": "F64"},
+    **{"LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8"},
+    "BoolStorage": "BOOL",
+}
+_DICT, _TENSOR = "collections.OrderedDict", "torch._utils._rebuild_tensor_v2"
+_PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
+_NAMES = {_DICT, _TENSOR, *_PARAMETERS, *(f"torch.{name}" for name in _STORAGES)}
+
+_REMEDY = (
+    'Fetch it again, or give safetensors: revision="refs/pr/N", a pull request of the hub that has them '
+    "(https://huggingface.co/spaces/safetensors/convert makes one); or load the file with transformers, if you trust "
+    "it, and give a folder that save_pretrained wrote"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Name:
+    """A class or function that the pickle names; its full name is in `_NAMES`."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+    """An array of `count` numbers; `dtype` is safetensors' name."""
+
+    dtype: str
+    key: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """A tensor: its numbers are in a storage; offset and strides count numbers."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def read_header(path: Path) -> list[StoredTensor]:
+    """List the tensors of one file, in the order of its state dict; read no storage.
+
+    Raises
+    ------
+    ModelFormatError
+        The file is damaged, is of the format before torch 1.6, or holds something else than a dict of tensors.
+    """
+    try:
+        with _BoundedFile(path) as file:
+            state = file_state(file)
+            if (begin := file.read(8)) == b"version ":
+                raise ValueError("it is a Git LFS pointer instead of the file: run `git lfs pull` in its folder")
+            if not begin.startswith(b"PK\3\4"):
+                raise ValueError("it is not a zip file; minibert does not read the format before torch 1.6")
+            ranges = _ranges(file)
+            folders = [name[:-8] for name in ranges if name.endswith("/data.pkl") and name.count("/") == 1]
+            if len(folders) != 1:
+                raise ValueError(f"its zip has {len(folders)} files NAME/data.pkl; expected one")
+            read = {name: _content(file, ranges.get(folders[0] + name)) for name in ("data.pkl", "byteorder")}
+        if read["byteorder"] not in (b"", b"little"):  # torch before 2.1 does not write it
+            raise ValueError(f"its numbers have the byte order {brief(read['byteorder'])}; expected b'little'")
+        tensors = [
+            _tensor(path, state, name, view, ranges.get(f"{folders[0]}data/{view.storage.key}"))
+            for name, view in _run(read["data.pkl"]).items()
+        ]
+        # Many names of one storage would need more memory than the file says.
+        if (total := sum(math.prod(one.shape) * BITS[one.dtype] // 8 for one in tensors)) > 2 * state[2]:
+            raise ValueError(f"its tensors have {total} bytes, more than twice those of the file")
+        return tensors
+    # zipfile raises errors of many types.
+    except (
+        OSError,
+        ValueError,
+        OverflowError,
+        EOFError,
+        NotImplementedError,
+        struct.error,
+        zipfile.BadZipFile,
+    ) as error:
+        reason = str(error).removesuffix(".")
+        raise ModelFormatError(f"{path} cannot be read: {reason}. Nothing in it was executed. {_REMEDY}.") from error
+
+
+# --- the zip ----------------------------------------------------------------------------------------------------------
+
+
+class _BoundedFile(io.FileIO):
+    """A file of which at most 1 MB is read at once, because zipfile asks for as much as the file says."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(_LIMIT if size is None or size < 0 else min(size, _LIMIT))
+
+
+def _ranges(file: _BoundedFile) -> dict[str, tuple[int, int]]:
+    """Return the name in the zip -> where its content begins, and its size."""
+    archive = zipfile.ZipFile(file)
+    entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
+    ends = [entry.header_offset for entry in entries[1:]] + [archive.start_dir]
+    ranges: dict[str, tuple[int, int]] = {}
+    for entry, end in zip(entries, ends, strict=True):
+        name = entry.filename
+        file.seek(entry.header_offset)
+        magic, flags, length, extra = struct.unpack("<4s2xH18xHH", read_exactly(file, 30))
+        stored_name = read_exactly(file, length).decode("utf-8" if flags & 0x800 else "cp437")
+        begin = entry.header_offset + 30 + length + extra
+        if magic != b"PK\3\4" or stored_name != entry.orig_filename or name in ranges:
+            raise ValueError(f"its zip has no header of {brief(name)}, or has it twice")
+        if entry.compress_type != zipfile.ZIP_STORED or flags & 1 or entry.compress_size != entry.file_size:
+            raise ValueError(f"{brief(name)} in its zip is compressed or encrypted, which torch does not write")
+        if begin + entry.file_size > end:
+            raise ValueError(f"{brief(name)} in its zip overlaps what follows it, at byte {end}")
+        ranges[name] = begin, entry.file_size
+    return ranges
+
+
+def _content(file: _BoundedFile, place: tuple[int, int] | None) -> bytes:
+    """Return a small file of the zip; b"" if there is none. The checksum is not compared, as torch can leave it out."""
+    if place is None:
+        return b""
+    if place[1] > _LIMIT:
+        raise ValueError(f"a file in its zip has {place[1]} bytes; at most {_LIMIT} are allowed there")
+    file.seek(place[0])
+    return bytes(read_exactly(file, place[1]))
+
+
+# --- the pickle -------------------------------------------------------------------------------------------------------
+
+_MARK = object()
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
+
+
+def _run(program: bytes) -> dict[str, _View]:
+    """Run a pickle that makes a state dict; refuse any other one."""
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+
+    def pop(count: int | None = None) -> list[Any]:
+        """Take `count` values from the stack, or all above the last mark."""
+        items: list[Any] = []
+        while len(items) != count and ((item := stack.pop()) is not _MARK or count is not None):
+            items.append(item)
+        return items[::-1]
+
+    try:
+        argument: Any
+        for count, (instruction, argument, _) in enumerate(pickletools.genops(program)):
+            if count == _MOST_INSTRUCTIONS:
+                raise ValueError(f"its data.pkl has more than {_MOST_INSTRUCTIONS} instructions")
+            match instruction.name:
+                case "PROTO" | "FRAME":
+                    pass
+                case "BINUNICODE" | "SHORT_BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1":
+                    stack.append(argument)
+                case name if name in _CONSTANTS:
+                    stack.append(_CONSTANTS[name])
+                case "EMPTY_DICT":
+                    stack.append({})
+                case "TUPLE":
+                    stack.append(tuple(pop()))
+                case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
+                    stack.append(tuple(pop(int(name[-1]))))
+                case "BINPUT" | "LONG_BINPUT":
+                    memo[argument] = stack[-1]
+                case "MEMOIZE":
+                    memo[len(memo)] = stack[-1]
+                case "BINGET" | "LONG_BINGET":
+                    stack.append(memo[argument])
+                case "SETITEM" | "SETITEMS" as name:
+                    items = pop(2 if name == "SETITEM" else None)
+                    _set_items(stack[-1], items)
+                case "GLOBAL":
+                    stack.append(_known(argument.replace(" ", ".", 1)))
+                case "STACK_GLOBAL":
+                    stack.append(_known(".".join(pop(2))))
+                case "BINPERSID":
+                    stack.append(_storage(stack.pop()))
+                case "REDUCE":
+                    stack.append(_made(*pop(2)))
+                case "BUILD":  # the versions of the modules; nothing uses them
+                    stack.pop()
+                    _set_items(stack[-1], [])
+                case "STOP":
+                    return _state_dict(*stack)
+                case other:
+                    raise ValueError(f"its data.pkl has the instruction {other}, which a state dict does not need")
+    except (IndexError, KeyError, TypeError) as error:
+        raise ValueError("its data.pkl is damaged") from error
+    raise ValueError("its data.pkl does not end")
+
+
+def _set_items(target: object, items: list[Any]) -> None:
+    """Put keys and values that follow each other into a dict."""
+    if type(target) is not dict or len(items) % 2:
+        raise ValueError(f"its data.pkl sets items of {brief(target)}; expected a dict")
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if type(key) is not str or not key.isprintable() or key in target:
+            raise ValueError(f"its data.pkl has a dict with the key {brief(key)}; expected names, each once")
+        target[key] = value
+
+
+def _known(name: str) -> _Name:
+    if name not in _NAMES:
+        raise ValueError(f"it asks for {name[:200]!a}, which a state dict does not need")
+    return _Name(name)
+
+
+def _storage(described: object) -> _Storage:
+    match described:
+        case ("storage", _Name(name), str(key), str(), int(count)):
+            return _Storage(_STORAGES[name.removeprefix("torch.")], key, count)
+    raise ValueError(f"its data.pkl describes a storage by {brief(described)}")
+
+
+def _made(function: object, arguments: object) -> dict[str, Any] | _View:
+    """Return what a call makes, if it is one of the calls in state dicts."""
+    match function, arguments:
+        case _Name(name), () if name == _DICT:
+            return {}
+        # A seventh argument says that the numbers are the negative of those in the file.
+        case _Name(name), (_Storage() as storage, int(offset), tuple(shape), tuple(strides), _, _) if name == _TENSOR:
+            if all(type(number) is int and 0 <= number < 2**63 for number in (offset, *shape, *strides)):
+                return _View(storage, offset, shape, strides)
+        case _Name(name), (_View() as tensor, *_) if name in _PARAMETERS:
+            return tensor
+    called = function.name if isinstance(function, _Name) else brief(function)
+    raise ValueError(f"its data.pkl calls {called} with {brief(arguments)}")
+
+
+def _state_dict(result: object = None, *others: object) -> dict[str, _View]:
+    """Check that the result of a pickle is a dict of tensors."""
+    if type(result) is not dict or others:
+        raise ValueError(f"its data.pkl makes {brief(result)}; expected a state dict")
+    for name, value in result.items():
+        if not isinstance(value, _View):
+            found = "a dict with more tensors" if isinstance(value, dict) else brief(value)
+            raise ValueError(
+                f"{brief(name)} in it is {found}, expected a tensor: save the state dict of the model alone"
+            )
+    return result
+
+
+def _tensor(path: Path, state: tuple[int, ...], name: str, view: _View, place: tuple[int, int] | None) -> StoredTensor:
+    """Check that a tensor is within its storage; return where it is in the file."""
+    storage, shape, strides = view.storage, view.shape, view.strides
+    width = BITS[storage.dtype] // 8
+    if place is None or place[1] != storage.count * width:
+        raise ValueError(f"tensor {name!a} has no storage of {storage.count} {storage.dtype} in the zip")
+    # The product of many large sizes takes minutes; no array has more than 64 sizes. A size of 0 hides the others.
+    fits = len(shape) == len(strides) <= 64 and math.prod(max(size, 1) for size in shape) < 2**60
+    count = math.prod(shape) if fits else 0
+    span = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1 if count else 0
+    # A view may repeat numbers, but then it must not be larger than its storage.
+    if not fits or view.offset + max(span, count) > storage.count:
+        described = f"shape {brief(shape)}, strides {brief(strides)}, first number {view.offset}"
+        raise ValueError(f"tensor {name!a} ({described}) is not within its storage of {storage.count} numbers")
+    by_rows = all(
+        n in (0, 1) or step == math.prod(shape[i + 1 :]) for i, (n, step) in enumerate(zip(shape, strides, strict=True))
+    )
+    first = place[0] + view.offset * width
+    return StoredTensor(path, state, name, storage.dtype, shape, first, None if by_rows or not count else strides)
