@@ -6,10 +6,14 @@ other classes import their library. No library is imported before its class is a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from minibert._utils.system import missing_library
+from minibert.sentence.sentence_transformers import SentenceTransformer
 
 # Each class with its module, and the package that the module needs.
 _CLASSES = {
@@ -38,3 +42,21 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_CLASSES})
+
+
+def load_model(
+    model: SentenceTransformer | str, encode_options: Mapping[str, Any], **model_options: Any
+) -> SentenceTransformer:
+    """Return the model, and check the options of `encode`; a name is loaded with `model_options`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is not one of `encode`, its value is wrong, or with it the result is not an array of one vector per
+        text.
+    """
+    loaded = model if isinstance(model, SentenceTransformer) else SentenceTransformer(model, **model_options)
+    if not isinstance(loaded.encode([], **encode_options), np.ndarray):
+        shown = ", ".join(f"{name}={value!r}" for name, value in encode_options.items())
+        raise ValueError(f"With {shown} encode does not give an array of one vector per text. Leave that out.")
+    return loaded

@@ -11,7 +11,7 @@ from typing import Any
 
 from minibert._utils.validation import FloatArray
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.integrations.common import load_model
+from minibert.integrations import load_model
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
 _LIBRARIES = {"BERTopicBackend": "bertopic", "KeyBERTBackend": "keybert"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from minibert._utils.validation import FloatArray, brief
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.integrations.common import load_model
+from minibert.integrations import load_model
 
 
 class ChromaEmbeddingFunction:
@@ -78,10 +78,8 @@ class ChromaEmbeddingFunction:
         TypeError, ValueError
             An argument is not a configuration; or the two differ.
         """
-        for argument, config in (("old_config", old_config), ("new_config", new_config)):
-            if not isinstance(config, Mapping) or not all(isinstance(name, str) for name in config):
-                raise TypeError(f"{argument}={brief(config)}; expected a dict of names to values.")
-        other = sorted(name for name in {*old_config, *new_config} if old_config.get(name) != new_config.get(name))
+        old, new = dict(old_config), dict(new_config)
+        other = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         if other:
             raise ValueError(
                 f"the collection was made with another {', '.join(other)}. Use the same configuration, or make a new "

@@ -8,7 +8,7 @@ from typing import Any
 from haystack import Document, component
 
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.integrations.common import load_model
+from minibert.integrations import load_model
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
 

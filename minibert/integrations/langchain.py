@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.integrations.common import load_model, name_of
+from minibert.integrations import load_model
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
 
@@ -26,17 +26,18 @@ class LangChainEmbeddings:
     ------
     TypeError, ValueError
         An option is not one of `encode`, its value is wrong, or with it the result is not a list of floats per text.
+
+    Attributes
+    ----------
+    model_name : str
+        The given name of the model, or "minibert" for a model object.
     """
 
     def __init__(self, model: SentenceTransformer | str = DEFAULT_MODEL, **encode_options: Any) -> None:
         self.model = load_model(model, encode_options)
         self.encode_options = encode_options
-        self._name = name_of(model)
-
-    @property
-    def model_name(self) -> str:
-        """The given name of the model, or "minibert" for a model object; llama-index's LangchainEmbedding reads it."""
-        return self._name
+        # llama-index's LangchainEmbedding reads it.
+        self.model_name = "minibert" if isinstance(model, SentenceTransformer) else str(model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return one vector per text, with the model's prompt for documents."""

@@ -26,7 +26,7 @@ from minibert._utils.validation import FloatArray, IntArray, brief, check_choice
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.corpus.embed import Results, probe_vector
 from minibert.corpus.sources import ON_ERROR
-from minibert.integrations.common import load_model
+from minibert.integrations import load_model
 from minibert.models.backend import choose_backend, choose_compute_type
 from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 import minibert
 from minibert import CrossEncoder, SentenceTransformer
-from minibert.integrations.bert_serving import BertClient
+from minibert.compat.bert_serving import BertClient
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
 from minibert.serving.models import Embedder
