@@ -317,31 +317,24 @@ class _Request:
 
     async def _result(self, future: Future[Any], deadline: float) -> Any:
         """Wait for a future until the time for a request is over, or the client leaves; then it is cancelled."""
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
-        leaving: asyncio.Task[None] | None = None
-
-        def wake(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(woken.set)
-
-        future.add_done_callback(wake)
+        result = asyncio.wrap_future(future)  # when it is cancelled, so is the other one
+        waiting: set[asyncio.Future[Any]] = {result}
         try:
-            await _wait(woken, min(deadline - time.monotonic(), _WATCH_AFTER))
-            if not future.done():
-                leaving = asyncio.create_task(self._disconnected())
-                leaving.add_done_callback(wake)
-                await _wait(woken, deadline - time.monotonic())
-            if future.done():
-                return future.result()
-            if leaving is not None and leaving.done():
+            await asyncio.wait(waiting, timeout=min(deadline - time.monotonic(), _WATCH_AFTER))
+            if not result.done():
+                waiting.add(asyncio.create_task(self._disconnected()))
+                left = deadline - time.monotonic()
+                await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if result.done():
+                return result.result()
+            if any(one.done() for one in waiting):
                 raise _DisconnectedError
             message = f"the request took longer than {self._settings.request_timeout:g} seconds; send fewer texts."
             raise ServiceError("unavailable", message, retry_after=1.0)
         finally:
-            future.cancel()  # without an effect if it has ended
-            if leaving is not None:
-                leaving.cancel()
-                await asyncio.wait({leaving})
+            for one in waiting:
+                one.cancel()  # without an effect if it has ended
+            await asyncio.wait(waiting)
 
     async def _disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -371,12 +364,6 @@ class _Request:
 
 class _DisconnectedError(Exception):
     """The client has closed its connection."""
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 def _milliseconds(seconds: float) -> str:

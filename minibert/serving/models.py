@@ -468,10 +468,8 @@ class _Score(Forward):
     """The logits of texts and pairs."""
 
     def compute(self, units: Sequence[Encoding]) -> list[FloatArray]:
-        batch = PackedBatch.from_sequences(
-            self.model.model.config, [unit.ids for unit in units], [unit.token_types for unit in units]
-        )
-        return [*self.model.logits_of(batch)]
+        ids, types = [unit.ids for unit in units], [unit.token_types for unit in units]
+        return [*self.model.logits_of(PackedBatch.from_sequences(self.model.model.config, ids, types))]
 
 
 class Classifier(ServedModel[CrossEncoder]):
@@ -482,11 +480,8 @@ class Classifier(ServedModel[CrossEncoder]):
     def __init__(self, name: str, model: CrossEncoder, settings: Settings) -> None:
         super().__init__(name, model, settings)
         identity, sigmoid = (as_activation("", name, model.model.ops) for name in ("Identity", "Sigmoid"))
-        of_labels: dict[str, _Function] = {
-            "none": identity,
-            "sigmoid": sigmoid,
-            "softmax": lambda logits: softmax(logits).astype(np.float32),
-        }
+        of_labels: dict[str, _Function] = {"none": identity, "sigmoid": sigmoid}
+        of_labels["softmax"] = lambda logits: softmax(logits).astype(np.float32)
         labels = of_labels[function_of(model.model.config.problem_type, model.num_labels)]
         self._functions: dict[str, _Function] = {"rank": sigmoid, "labels": labels, "raw": identity}
 
@@ -521,22 +516,20 @@ class Classifier(ServedModel[CrossEncoder]):
             raise wrong("truncate", f"{options.truncation[:50]!r}; expected true, false or 'error'.")
         self.check_texts([first for first, _ in inputs], options.field)
         self.check_texts(["" if second is None else second for _, second in inputs], options.field)
-        prompt_name = (
-            model.default_prompt_name if options.prompt_name is None else self.check_prompt(options.prompt_name)
-        )
+        asked = options.prompt_name
+        prompt_name = model.default_prompt_name if asked is None else self.check_prompt(asked)
         prompt = model.prompts[prompt_name] if prompt_name is not None else ""
         distinct = {pair: i for i, pair in enumerate(dict.fromkeys(inputs))}
         rows, function = [distinct[pair] for pair in inputs], self._functions[options.scores]
         truncation = options.truncation or ("error" if self.settings.truncation == "error" else "mark")
         pairs = [(prompt + first, second) for first, second in distinct]
         encodings = self._encodings(pairs, self.side(options.side), truncation)
+
+        def assemble(results: list[FloatArray]) -> FloatArray:
+            return function(np.array(results, np.float32).reshape(-1, num_labels))[rows]
+
         return self.prepared(
-            Job(
-                _Score(model),
-                encodings,
-                [*map(len, encodings)],
-                lambda results: function(np.array(results, np.float32).reshape(-1, num_labels))[rows],
-            ),
+            Job(_Score(model), encodings, [*map(len, encodings)], assemble),
             rows,
             [[encoding] for encoding in encodings],
             model.max_seq_length if truncation == "error" else None,
@@ -563,9 +556,8 @@ class Classifier(ServedModel[CrossEncoder]):
         def tokenize(some: list[_Pair], _: list[int]) -> list[Encoding]:
             for first, second in some:  # a pair takes much memory
                 if second is not None and max(len(first), len(second)) > _MOST_PAIRED:
-                    raise ServiceError(
-                        "too_large", f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
-                    )
+                    message = f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
+                    raise ServiceError("too_large", message)
             exact = all(_size(pair) <= reading.COUNTED for pair in some)
             found = list[Encoding]()
             for part in reading.in_turns([*in_chunks(some, len(some) + 1, _size, CHARACTERS_AT_ONCE)]):

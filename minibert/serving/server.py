@@ -73,20 +73,13 @@ def listen(host: str, port: int) -> socket.socket:
         raise OSError(f"cannot listen on {printable(host)}, port {port}: a port is a number from 0 to 65535.")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, _, _, address = found[0]
-        bound = socket.socket(family, kind)
-        try:
-            if os.name == "posix":
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-            bound.listen(_BACKLOG)  # a port can be bound twice until one of the sockets listens
-        except OSError:
-            bound.close()
-            raise
+        family, _, _, _, address = found[0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        # It listens at once, because a port can be bound twice until one of the sockets listens.
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = os_reason(error) if isinstance(error, OSError) else error
         raise OSError(f"cannot listen on {printable(host)}, port {port}: {reason}.") from error
-    return bound
 
 
 # --- connections ---
@@ -182,9 +175,8 @@ class Connection(asyncio.Protocol):
         """Give bytes to the server; refuse a head that is too large."""
         if not self.working and not self._awaits_head:
             self._awaits_head, self._looks, self._head_bytes, self._last = True, 0, 0, b""
-        if (
-            self._awaits_head and _END_OF_HEAD not in self._last
-        ):  # uvloop may give several parts before `request` begins
+        # uvloop may give several parts before `request` begins.
+        if self._awaits_head and _END_OF_HEAD not in self._last:
             known = self._last + data
             place = known.find(_END_OF_HEAD)
             self._head_bytes += len(data) if place < 0 else place

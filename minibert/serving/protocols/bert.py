@@ -37,17 +37,11 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
         layers = check_indices("layers", request.layers, count, what="layers", expected="an int or several")
     except ValueError as error:
         raise ServiceError("invalid", str(error), param="layers") from None
-    options = TextOptions(
-        layers=[layer + 1 for layer in layers],  # its first layer is 0, which is the embeddings here
-        pooling=request.pooling,
-        modules=False,
-        add_special_tokens=True,
-    )
+    states = [layer + 1 for layer in layers]  # its first layer is 0, which is the embeddings here
+    options = TextOptions(layers=states, pooling=request.pooling, modules=False, add_special_tokens=True)
     inputs = base.listed(request.texts, "texts")
     if isinstance(inputs[0], list) != request.is_tokenized:
-        message = (
-            f"texts[0] is not what is_tokenized={request.is_tokenized} says; lists of tokens need it, texts do not."
-        )
+        message = f"texts[0] does not fit is_tokenized={request.is_tokenized}, which is for lists of tokens."
         raise ServiceError("invalid", message, param="texts")
     if request.is_tokenized:
         inputs = [[tokenizer.convert_tokens_to_ids(token) for token in row] for row in inputs]

@@ -53,13 +53,8 @@ def _embed(
             expected = f"expected float, base64, binary or ubinary{needs}."
             raise ServiceError("invalid", f"embedding_types: {kind[:50]!r}; {expected}", param="embedding_types")
     truncation, side = _TRUNCATE[request.truncate]
-    options = TextOptions(
-        truncation=truncation,
-        side=side,
-        input_type=request.input_type,
-        prompt_name=request.prompt_name,
-        dimensions=request.output_dimension,
-    )
+    same: dict[str, Any] = {"input_type": request.input_type, "prompt_name": request.prompt_name}
+    options = TextOptions(truncation=truncation, side=side, dimensions=request.output_dimension, **same)
     try:
         prepared = served.prepare(request.texts, options)
     except ServiceError as error:
@@ -81,11 +76,6 @@ def _embed(
 
 
 POSTS: Mapping[str, base.Post] = {
-    path: base.Post(
-        OPENAI_ERRORS,
-        "texts",
-        CohereEmbedRequest,
-        functools.partial(_embed, default),
-    )
+    path: base.Post(OPENAI_ERRORS, "texts", CohereEmbedRequest, functools.partial(_embed, default))
     for path, default in (("/v1/embed", ()), ("/v2/embed", ("float",)))
 }

@@ -64,13 +64,8 @@ def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]
     job, report, _ = prepared = served.prepare(base.listed(request.input, "input"), options)
 
     def write(vectors: FloatArray) -> bytes:
-        rest = {
-            **shown,
-            "total_duration": round(1e9 * (job.queue_seconds + job.compute_seconds)),
-            "load_duration": 0,
-            "prompt_eval_count": sum(report.n_tokens),
-            **base.notes_of(report, ignored),
-        }
+        rest = {**shown, **base.notes_of(report, ignored), "prompt_eval_count": sum(report.n_tokens)}
+        rest |= {"total_duration": round(1e9 * (job.queue_seconds + job.compute_seconds)), "load_duration": 0}
         return b'{"embeddings":' + base.list_of_vectors([*vectors]) + b"," + base.dump(rest)[1:]
 
     return base.Work(write, prepared, ignored)

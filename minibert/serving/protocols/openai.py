@@ -22,16 +22,9 @@ class OpenAIEmbeddingRequest(base.VectorFields, kw_only=True):
     encoding_format: Literal["float", "base64"] | None = None
 
 
-_CODES = {
-    "too_long": "context_length_exceeded",
-    "model": "model_not_found",
-    "invalid_json": "invalid_json",
-    "key": "invalid_api_key",
-    "overloaded": "overloaded",
-    "unavailable": "unavailable",
-    "unsupported": "unsupported",
-    "failed": "server_error",
-}
+_CODES = {kind: kind for kind in ("invalid_json", "overloaded", "unavailable", "unsupported")}
+_CODES |= {"too_long": "context_length_exceeded", "model": "model_not_found"}
+_CODES |= {"key": "invalid_api_key", "failed": "server_error"}
 
 
 def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:

@@ -95,13 +95,8 @@ class DecodeRequest(Struct, kw_only=True):
     model: str | None = None
 
 
-_TYPES = {
-    "empty": "Empty",
-    "overloaded": "Overloaded",
-    "unavailable": "Unhealthy",
-    "unsupported": "Backend",
-    "failed": "Backend",
-}
+_TYPES = {"empty": "Empty", "overloaded": "Overloaded", "unavailable": "Unhealthy"}
+_TYPES |= {"unsupported": "Backend", "failed": "Backend"}
 
 
 def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
@@ -211,12 +206,9 @@ def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) ->
 def _model_type(served: Any) -> dict[str, Any]:
     if isinstance(served, Embedder):
         return {"embedding": {"pooling": "+".join(served.model.pipeline.pooling)}}
-    names = served.labels
-    ids = {
-        "id2label": {str(i): name for i, name in enumerate(names)},
-        "label2id": {name: i for i, name in enumerate(names)},
-    }
-    return {"reranker" if len(names) == 1 else "classifier": ids}
+    labels: dict[str, Any] = {"id2label": {str(i): name for i, name in enumerate(served.labels)}}
+    labels["label2id"] = {name: i for i, name in enumerate(served.labels)}
+    return {"reranker" if len(served.labels) == 1 else "classifier": labels}
 
 
 def info(engine: Engine, version: str) -> dict[str, Any]:
