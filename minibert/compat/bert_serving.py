@@ -107,9 +107,8 @@ class BertClient:
         model = DEFAULT_MODEL if model is None else model
         self._model = copy.copy(model if isinstance(model, SentenceTransformer) else _load(model))
         config = self._model.model.config
-        layers = check_indices(
-            "pooling_layer", layers, config.num_hidden_layers, what="layers", expected="an int or several"
-        )
+        count = config.num_hidden_layers
+        layers = check_indices("pooling_layer", layers, count, what="layers", expected="an int or several")
         # hidden state 0 is the output of the embeddings, so that the first layer's output is hidden state 1
         self._options["layers"] = [layer + 1 for layer in layers]
         self._model.pipeline = Pipeline(config.hidden_size)
@@ -220,9 +219,8 @@ class _Service:
             raise TimeoutError(f"{self._url} did not answer in time; give a longer timeout, or fewer texts.") from error
         except (OSError, UnicodeError, http.client.HTTPException) as error:
             self.connection.close()
-            raise ConnectionError(
-                f"{self._url} does not answer: {error}. Is `minibert serve` running there?"
-            ) from error
+            reason = f"{self._url} does not answer: {error}. Is `minibert serve` running there?"
+            raise ConnectionError(reason) from error
         try:
             answer = json.loads(content)
             if status == 200:

@@ -131,12 +131,7 @@ def embed_corpus(
         sources,
         _Vectors(writer, model, silent, encoder),
         options=run,
-        settings={
-            **_as_json(model, chosen),
-            **number_settings(model.model),
-            "max_seq_length": limit,
-            "dtype": dtype,
-        },
+        settings={**_as_json(model, chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype},
         probe=probe,
         refuse_long=refuse_long if chosen.truncation == "error" else lambda lines: None,
     )

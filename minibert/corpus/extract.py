@@ -16,7 +16,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,20 +101,9 @@ def extract_corpus(
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     kind = _States if format == "binary" else _GoogleLines
     task = kind(os.path.realpath(output), model, tokenizer, chosen, dtype, max_length, batch_size)
-    return run_shards(
-        sources,
-        task,
-        options=options,
-        settings={
-            **number_settings(model),
-            "format": format,
-            "layers": list(map(int, chosen)),
-            "dtype": dtype,
-            "max_length": max_length,
-            "batch_size": batch_size,
-        },
-        probe=task.probe(),
-    )
+    settings = {**number_settings(model), "format": format, "layers": list(map(int, chosen)), "dtype": dtype}
+    settings |= {"max_length": max_length, "batch_size": batch_size}
+    return run_shards(sources, task, options=options, settings=settings, probe=task.probe())
 
 
 @dataclasses.dataclass
@@ -262,18 +251,8 @@ class TokenFeatures:
         if "null" in line:
             return None
         n, first = len(line["ids"]), line["first_token"]
-        return TokenVectors(
-            text=line["text"],
-            tokens=tuple(line["tokens"]),
-            ids=np.array(line["ids"], dtype=np.int64),
-            offsets=np.array(line["offsets"], dtype=np.int64).reshape(-1, 2),
-            word_ids=tuple(line["word_ids"]),
-            special=np.array(line["special"], dtype=np.bool_),
-            vectors=self.vectors[first : first + n],
-            layers=self.layers,
-            n_truncated=line["n_truncated"],
-            cut_words=frozenset(line["cut_words"]),
-        )
+        fields = {name: read(line[name]) for name, read in _FIELDS.items()}
+        return TokenVectors(vectors=self.vectors[first : first + n], layers=self.layers, **fields)
 
     def __iter__(self) -> Iterator[TokenVectors | None]:
         return (self[i] for i in range(len(self)))
@@ -282,17 +261,23 @@ class TokenFeatures:
         return f"TokenFeatures({len(self)} texts, vectors {self.vectors.shape} {self.vectors.dtype})"
 
 
+# The fields of `TokenVectors` in the index, in the order of a line, and how each is read from JSON.
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "text": str,
+    "tokens": tuple,
+    "ids": lambda ids: np.array(ids, dtype=np.int64),
+    "offsets": lambda offsets: np.array(offsets, dtype=np.int64).reshape(-1, 2),
+    "word_ids": tuple,
+    "special": lambda special: np.array(special, dtype=np.bool_),
+    "n_truncated": int,
+    "cut_words": frozenset,
+}
+
+
 def _description(one: TokenVectors) -> dict[str, Any]:
-    return {
-        "text": one.text,
-        "tokens": list(one.tokens),
-        "ids": one.ids.tolist(),
-        "offsets": one.offsets.tolist(),
-        "word_ids": list(one.word_ids),
-        "special": one.special.tolist(),
-        "n_truncated": one.n_truncated,
-        "cut_words": sorted(one.cut_words),
-    }
+    """Return the fields as JSON values."""
+    arrays = {name: getattr(one, name).tolist() for name in ("ids", "offsets", "special")}
+    return {name: getattr(one, name) for name in _FIELDS} | arrays | {"cut_words": sorted(one.cut_words)}
 
 
 # --- the google format ------------------------------------------------------------------------------------------------
