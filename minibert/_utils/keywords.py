@@ -61,7 +61,7 @@ def _anything(names: str) -> dict[str, Keyword]:
 _CODE = _one_of("trust_remote_code", None, False, True, remedy="Leave it out.")  # see check_remote_code
 _TOKEN = _nothing("use_auth_token", "Give token=.")
 _ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
-_SPACE = _nothing("add_prefix_space", "BERT has no tokens that begin with a space. Leave it out.")
+_SPACE = _nothing("add_prefix_space", "Give it to the from_pretrained of the tokenizer.")
 _SPECIAL = _nothing("split_special_tokens", "Special tokens in a text stay whole. Leave it out.")
 
 HUB_KEYWORDS: Mapping[str, Keyword] = {

@@ -22,16 +22,16 @@ from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
 from minibert.tokenizer.batch import TokenizedBatch
+from minibert.tokenizer.classes import SETTING_NAMES
 from minibert.tokenizer.encodings import Encoding, NoRoomError, RawEncoder, RawOptions, cut, cut_windows
-from minibert.tokenizer.files import SIDES, LoadedTokenizer, library_errors, load_tokenizer, normalizer_settings
+from minibert.tokenizer.files import SIDES, LoadedTokenizer, library_errors, load_tokenizer
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
 
 
-_NORMALIZER = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
-SETTINGS = (*_NORMALIZER, *files.SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
+SETTINGS = (*SETTING_NAMES, *files.SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
 """The keywords of a from_pretrained that name a setting of the files."""
 
 
@@ -57,14 +57,15 @@ def _special_token_id(name: str) -> property:
 
 
 class BertTokenizer:
-    """Text -> token ids, equal to transformers' BertTokenizer; made by `from_pretrained`.
+    """Text -> token ids, equal to transformers' tokenizers of BERT and its family; made by `from_pretrained`.
 
-    Any number of threads may use it at once. It differs from transformers in three points, to avoid surprises:
+    Any number of threads may use it at once. It differs from transformers in four points, to avoid surprises:
 
     - An empty `text_pair` is a text, for a single text too.
     - A special token that neither the files name nor the vocabulary has is None. transformers gives it a new id, which
       the model does not know.
     - Files that contradict each other about an id are refused.
+    - With RoBERTa's add_prefix_space, offsets of the first token of a window begin after the space, as all others do.
 
     Attributes
     ----------
@@ -74,9 +75,10 @@ class BertTokenizer:
         Without truncation the tokenizer accepts a longer text, and the model refuses it.
     padding_side, truncation_side : {"right", "left"}
         The end of a row that is padded, and the end of a text that is truncated.
+    model_input_names : sequence of str
+        The values that a call returns unless it says otherwise.
     """
 
-    model_input_names = ("input_ids", "token_type_ids", "attention_mask")
     init_inputs = ()
     bos_token, bos_token_id = _special_token("bos_token"), _special_token_id("bos_token")
     eos_token, eos_token_id = _special_token("eos_token"), _special_token_id("eos_token")
@@ -100,6 +102,7 @@ class BertTokenizer:
         self._raw = RawEncoder(loaded.tokenizer)
         self._vocab = loaded.vocab
         self._special_tokens = loaded.special_tokens
+        self.model_input_names = loaded.model_input_names
         self.clean_up_tokenization_spaces = loaded.clean_up_tokenization_spaces
         self.model_max_length = loaded.model_max_length
         self.padding_side, self.truncation_side = loaded.padding_side, loaded.truncation_side
@@ -119,15 +122,18 @@ class BertTokenizer:
         padding_side: str | None = None,
         truncation_side: str | None = None,
         clean_up_tokenization_spaces: bool | None = None,
+        add_prefix_space: bool | None = None,
         **harmless: Any,
     ) -> BertTokenizer:
         """Load the tokenizer of a model on the hub, or in a folder.
 
-        It reads tokenizer.json, or vocab.txt if there is no tokenizer.json. As in transformers, three settings of
-        tokenizer_config.json override tokenizer.json: do_lower_case (default true), strip_accents (default: as
-        do_lower_case) and tokenize_chinese_chars (default true). They override nothing if tokenizer_class is
-        PreTrainedTokenizerFast or TokenizersBackend, or if the normalizer or the model in tokenizer.json is not BERT's.
-        Truncation and padding that tokenizer.json stores are ignored.
+        It reads tokenizer.json; if there is none, vocab.txt, or vocab.json and merges.txt of a RoBERTa. As in
+        transformers, the tokenizer_class and settings of tokenizer_config.json override tokenizer.json: of a class in
+        classes.py, the normalizer is that of the class with do_lower_case (default true), strip_accents (default: as
+        do_lower_case) and tokenize_chinese_chars (default true), the splitting that with add_prefix_space. For BERT's
+        classes the other parts of tokenizer.json are used, and all of them if its normalizer is not BERT's. They
+        override nothing if the class is another one, or if its model is not that of tokenizer.json. Truncation and
+        padding that tokenizer.json stores are ignored.
 
         Parameters
         ----------
@@ -145,6 +151,8 @@ class BertTokenizer:
             Folder of the files inside the model.
         model_max_length, padding_side, truncation_side, clean_up_tokenization_spaces : optional
             Used instead of those of the files.
+        add_prefix_space : bool, optional
+            The same; only RoBERTa and the classes of Unigram have it.
         **harmless
             Keywords of transformers at values that change no token, such as ``use_fast=True``, or ``do_lower_case=`` as
             the model has it, and special tokens that the model has under this name.
@@ -171,7 +179,12 @@ class BertTokenizer:
         )
         found = options.locate(name)
         keywords.check_remote_code(call, harmless.get("trust_remote_code"), found.settings("tokenizer_config.json"))
-        tokenizer = cls.from_files(found)
+        changed = {} if add_prefix_space is None else {"add_prefix_space": add_prefix_space}
+        tokenizer = cls(load_tokenizer(found, changed))
+        if add_prefix_space and "add_prefix_space" not in tokenizer.init_kwargs:
+            raise ValueError(
+                "add_prefix_space=True has no effect: no token of this tokenizer has a space. Leave it out."
+            )
         tokenizer.name_or_path = os.fspath(name)
         tokenizer.check_asked(call, asked)
         limit = max_len if model_max_length is None else model_max_length
@@ -210,7 +223,7 @@ class BertTokenizer:
     @property
     def init_kwargs(self) -> dict[str, Any]:
         """The settings under their names in tokenizer_config.json."""
-        settings: dict[str, Any] = normalizer_settings(self._tokenizer) | self.special_tokens_map
+        settings: dict[str, Any] = self._loaded.settings | self.special_tokens_map
         if self.extra_special_tokens:
             settings["extra_special_tokens"] = self.extra_special_tokens
         if self.model_max_length is not None:
@@ -227,7 +240,7 @@ class BertTokenizer:
         ValueError
             A setting would change the tokens.
         """
-        settings = dict.fromkeys(SETTINGS) | normalizer_settings(self._tokenizer) | self.special_tokens_map
+        settings = dict.fromkeys(SETTINGS) | self._loaded.settings | self.special_tokens_map
         settings |= {"do_lower_case": self.do_lower_case} | dict.fromkeys(files.EXTRA_NAMES, self.extra_special_tokens)
         keywords.check_agreement(
             call,
@@ -253,8 +266,8 @@ class BertTokenizer:
         pad_to_multiple_of: int | None = None,
         padding_side: str | None = None,
         return_tensors: str | None = None,
-        return_token_type_ids: bool | None = True,
-        return_attention_mask: bool | None = True,
+        return_token_type_ids: bool | None = None,
+        return_attention_mask: bool | None = None,
         return_overflowing_tokens: bool = False,
         return_special_tokens_mask: bool = False,
         return_offsets_mapping: bool = False,
@@ -292,7 +305,7 @@ class BertTokenizer:
         return_tensors : {None, "np", "pt"}
             None: lists. "np": NumPy arrays of int64. "pt": tensors of torch.
         return_token_type_ids, return_attention_mask : bool
-            Return "token_type_ids", "attention_mask".
+            Return "token_type_ids", "attention_mask". Default: if they are in `model_input_names`.
         return_overflowing_tokens : bool
             Return the truncated tokens in more rows, and "overflow_to_sample_mapping" of shape (rows,).
         return_special_tokens_mask, return_offsets_mapping, return_length : bool
@@ -347,11 +360,12 @@ class BertTokenizer:
                 return [row.tolist() for row in values]
             return values if encodings else np.empty((0, 0), dtype=np.int64)
 
+        names = self.model_input_names
         # Without a padding token no row is padded, and this 0 is not used.
         data = {"input_ids": padded(lambda encoding: encoding.ids, self.pad_token_id or 0)}
-        if return_token_type_ids is not False:
+        if "token_type_ids" in names if return_token_type_ids is None else return_token_type_ids:
             data["token_type_ids"] = padded(lambda encoding: encoding.token_types, self.pad_token_type_id)
-        if return_attention_mask is not False:
+        if "attention_mask" in names if return_attention_mask is None else return_attention_mask:
             data["attention_mask"] = padded(lambda encoding: np.ones(len(encoding), dtype=np.int64), 0)
         if return_special_tokens_mask:
             data["special_tokens_mask"] = padded(lambda encoding: encoding.special_tokens_mask, 1)

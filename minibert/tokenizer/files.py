@@ -8,7 +8,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from minibert._utils.files import make_folder, parse_json, read_bytes, write_json, write_whole
 from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords
 from minibert._utils.validation import brief
+from minibert.bert.families import FAMILIES
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
+from minibert.tokenizer.classes import GENERIC, INPUT_NAMES, TokenizerClass, class_of, make_layout, make_parts
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -31,16 +33,9 @@ FILE_LIMIT = 32 * 2**20  # bytes; the largest real file of a BERT, multilingual-
 _LONGEST_TOKEN = 1000  # characters; its tries recurse once per byte, and its time for a word grows with the cube
 _LONGEST_PART = 8192  # characters of a normalizer and so on; the library takes minutes to compile a pattern of 100,000
 
-_BERT_SPECIAL_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", *_BERT_SPECIAL_TOKENS)
-# With these values of tokenizer_class transformers does not override settings of tokenizer.json.
-_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+SPECIAL_TOKEN_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+# Files of SentencePiece, which hold a vocabulary, too.
+_SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 # transformers writes larger values of model_max_length, such as 1e30, for "not known".
 _LARGEST_MODEL_MAX_LENGTH = 10**9
 
@@ -64,7 +59,10 @@ class LoadedTokenizer:
     model_max_length : int or None
     padding_side, truncation_side : {"right", "left"}
     clean_up_tokenization_spaces : bool
+    kind : TokenizerClass                       what the class of transformers says
     tokenizer_class : str or None               the class that tokenizer_config.json or config.json names
+    settings : dict of str to bool or None      of the class, by their names in tokenizer_config.json
+    model_input_names : sequence of str         the names that a call returns unless it says otherwise
     source : str                                where the files are, in words
     """
 
@@ -76,57 +74,90 @@ class LoadedTokenizer:
     padding_side: str
     truncation_side: str
     clean_up_tokenization_spaces: bool
+    kind: TokenizerClass
     tokenizer_class: str | None
+    settings: dict[str, Any]
+    model_input_names: Sequence[str]
     source: str
 
 
-def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
-    """Read tokenizer.json or vocab.txt and the settings; see BertTokenizer.from_pretrained for rules and errors."""
+def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) -> LoadedTokenizer:
+    """Read the vocabulary and the settings; see BertTokenizer.from_pretrained for rules and errors.
+
+    Parameters
+    ----------
+    files : ModelFiles
+    changed : mapping of str, optional
+        Settings that are used instead of those in tokenizer_config.json.
+    """
     config = files.settings("config.json")
     settings = files.settings("tokenizer_config.json")
     if "added_tokens_decoder" not in settings:
         # transformers wrote this file before it had added_tokens_decoder.
         settings = settings | files.settings("special_tokens_map.json")
     settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
-
-    found = [(read, path) for name, read in _READERS.items() if (path := files.find(name))]
-    if not found:
-        raise ModelFormatError(f"{files.source} has neither {' nor '.join(_READERS)}; expected one of them.")
-    read, path = found[0]
-    tokenizer, stored = read(path, settings)
+    settings |= changed or {}
+    of_family = class_of({}, config.get("model_type"))
+    kind = class_of(settings, config.get("model_type"))
+    path, tokenizer, stored = _read(files, kind, settings)
     settings = stored | settings
+    if not kind.fits(tokenizer):
+        kind = GENERIC
+    stated = kind.stated(settings)
     with library_errors(ModelFormatError, f"{path} does not work"):
-        special_tokens = _special_tokens(tokenizer, settings)
-        extra_special_tokens = _extra_special_tokens(settings)
+        if kind is not GENERIC:
+            make_parts(kind, tokenizer, stated)
+        special_tokens = _special_tokens(tokenizer, settings, kind)
+        known = [token for token in kind.extra_special_tokens if tokenizer.token_to_id(token) is not None]
+        extra_special_tokens = _extra_special_tokens(settings, known)
         declared = _declared_tokens(files, settings)
         every_special = [*special_tokens.values(), *extra_special_tokens]
         _check_lengths(token.content for token in (*declared.values(), *every_special))
         _add_tokens(tokenizer, declared, every_special)
-        _complete_bert(tokenizer, path, special_tokens)
+        named = {name: token.content for name, token in special_tokens.items()}
+        if kind is not GENERIC:
+            make_layout(kind, tokenizer, named, stated)
         vocab = _checked_vocab(tokenizer, path, config)
         _check_special_tokens(tokenizer, path, vocab, config)
+    has_types = (of_family if kind is GENERIC else kind).has_token_types
+    input_names = settings.get("model_input_names") or [name for name in INPUT_NAMES if has_types or "type" not in name]
     return LoadedTokenizer(
         tokenizer=tokenizer,
         vocab=vocab,
-        special_tokens={name: token.content for name, token in special_tokens.items()},
+        special_tokens=named,
         extra_special_tokens=[token.content for token in extra_special_tokens],
         model_max_length=_model_max_length(settings, config),
         padding_side=_checked_side(settings, "padding_side"),
         truncation_side=_checked_side(settings, "truncation_side"),
         clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
+        kind=kind,
         tokenizer_class=tokenizer_class if isinstance(tokenizer_class := settings["tokenizer_class"], str) else None,
+        settings=stated,
+        model_input_names=input_names,
         source=files.source,
     )
 
 
-def _is_wordpiece(tokenizer: Tokenizer) -> bool:
-    """Return whether a tokenizer of the library has the model of BERT's tokenizer."""
-    from tokenizers.models import WordPiece
+def _read(files: ModelFiles, kind: TokenizerClass, settings: dict[str, Any]) -> tuple[Path, Tokenizer, dict[str, Any]]:
+    """Read the vocabulary; return its file, the library's tokenizer and the settings that the file has."""
+    if path := files.find("tokenizer.json"):
+        return path, *_read_tokenizer_json(path)
+    name = {"WordPiece": "vocab.txt", "BPE": "vocab.json"}.get(kind.model)
+    if name and (path := files.find(name)):
+        with library_errors(ModelFormatError, f"{path} is not a vocabulary that can be read"):
+            if kind.model == "WordPiece":
+                return path, _read_vocab_txt(path, kind, settings), {}
+            return path, _read_vocab_json(path, files.require("merges.txt")), {}
+    if name:
+        raise ModelFormatError(f"{files.source} has neither tokenizer.json nor {name}; expected one of them.")
+    others = [other for other in _SENTENCEPIECE if files.find(other)]
+    raise ModelFormatError(
+        f"{files.source} has no tokenizer.json; {' and '.join(others) or 'the other files of its tokenizer'} cannot be "
+        "read. transformers can write it: AutoTokenizer.from_pretrained(name).save_pretrained(folder)."
+    )
 
-    return isinstance(tokenizer.model, WordPiece)
 
-
-def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
+def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
     """Read a tokenizer.json, but ignore its truncation and padding.
 
     Returns
@@ -136,7 +167,6 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
         The settings that transformers takes from truncation and padding.
     """
     from tokenizers import Tokenizer
-    from tokenizers.normalizers import BertNormalizer
 
     content = read_bytes(path, limit=FILE_LIMIT)
     with library_errors(ModelFormatError, f"{path} is not a tokenizer that can be read"):
@@ -145,13 +175,6 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
         truncation, padding = tokenizer.truncation or {}, tokenizer.padding or {}
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        normalizer = tokenizer.normalizer
-        if (
-            _is_wordpiece(tokenizer)
-            and isinstance(normalizer, BertNormalizer)
-            and settings["tokenizer_class"] not in _GENERIC_CLASSES
-        ):
-            tokenizer.normalizer = BertNormalizer(clean_text=normalizer.clean_text, **_normalizer_settings(settings))
         stored = {"truncation_side": truncation.get("direction"), "padding_side": padding.get("direction")}
         if tokenizer.token_to_id(padding.get("pad_token", "")) is not None:
             stored["pad_token"] = padding["pad_token"]
@@ -187,78 +210,51 @@ def _check_lengths(tokens: Iterable[object]) -> None:
         raise ValueError(f"it has a token of {longest} characters, more than {_LONGEST_TOKEN}")
 
 
-def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
-    """Make a BERT tokenizer from a vocab.txt, which lists one token per line in the order of the ids."""
+def _read_vocab_txt(path: Path, kind: TokenizerClass, settings: dict[str, Any]) -> Tokenizer:
+    """Read a vocab.txt, which lists one token per line in the order of the ids."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
-    from tokenizers.normalizers import BertNormalizer
-    from tokenizers.pre_tokenizers import BertPreTokenizer
 
-    with library_errors(ModelFormatError, f"{path} is not a vocabulary that can be read"):
-        # The library does not look at the kind and the size of a file, so it is read here first.
-        vocab = WordPiece.read_file(str(path)) if read_bytes(path, limit=FILE_LIMIT) else {}
-    tokens = {name: _token_content(settings.get(name) or token, name) for name, token in _BERT_SPECIAL_TOKENS.items()}
+    # The library does not look at the kind and the size of a file, so it is read here first.
+    vocab = WordPiece.read_file(str(path)) if read_bytes(path, limit=FILE_LIMIT) else {}
+    tokens = {name: _token_content(settings.get(name) or token, name) for name, token in kind.special_tokens.items()}
     for name, token in tokens.items():
         if token not in vocab and name != "mask_token":
             raise ModelFormatError(
                 f"{path} ({len(vocab)} tokens) lacks {token!r}, the {name}; expected the vocab.txt of a BERT model."
             )
-    tokenizer = Tokenizer(WordPiece(vocab, unk_token=tokens["unk_token"]))
-    tokenizer.normalizer = BertNormalizer(clean_text=True, **_normalizer_settings(settings))
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    return tokenizer, {}
+    return Tokenizer(WordPiece(vocab, unk_token=tokens["unk_token"]))
 
 
-# The files that hold a vocabulary, the preferred one first. A reader returns the tokenizer and settings of the file.
-_READERS: dict[str, Callable[[Path, dict[str, Any]], tuple[Tokenizer, dict[str, Any]]]] = {
-    "tokenizer.json": _read_tokenizer_json,
-    "vocab.txt": _read_vocab_txt,
-}
+def _read_vocab_json(path: Path, merges: Path) -> Tokenizer:
+    """Read a vocab.json, the ids by token, and a merges.txt, two parts of a token per line, the first merge first."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+
+    _check_lengths(parse_json(read_bytes(path, limit=FILE_LIMIT), str(path)))
+    read_bytes(merges, limit=FILE_LIMIT)
+    return Tokenizer(BPE(*BPE.read_file(str(path), str(merges)), continuing_subword_prefix="", end_of_word_suffix=""))
 
 
-# The settings of BERT's normalizer: their names in tokenizer_config.json, and in the library.
-_LIBRARY_NAMES = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
-
-
-def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings in tokenizer_config.json under the library's names, with transformers' defaults."""
-    found = {name: settings.get(name, None if name == "strip_accents" else True) for name in _LIBRARY_NAMES}
-    for name, value in found.items():
-        if not isinstance(value, bool) and (name != "strip_accents" or value is not None):
-            raise ModelFormatError(f"tokenizer_config.json has {name} {value!r}; expected true or false.")
-    return {_LIBRARY_NAMES[name]: value for name, value in found.items()}
-
-
-def normalizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the settings of BERT's normalizer, by their names in tokenizer_config.json; {} for another normalizer."""
-    from tokenizers.normalizers import BertNormalizer
-
-    normalizer = tokenizer.normalizer
-    if not isinstance(normalizer, BertNormalizer):
-        return {}
-    return {name: getattr(normalizer, own) for name, own in _LIBRARY_NAMES.items()}
-
-
-def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any]) -> dict[str, AddedToken]:
-    """Return the special tokens by name: those of the files, and BERT's if a WordPiece vocabulary has them."""
+def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any], kind: TokenizerClass) -> dict[str, AddedToken]:
+    """Return the special tokens by name: those of the files, and those of the class that the vocabulary has."""
     special_tokens = {}
     for name in SPECIAL_TOKEN_NAMES:
         entry = settings.get(name)
-        default = _BERT_SPECIAL_TOKENS.get(name)
-        if entry is None and default is not None and _is_wordpiece(tokenizer):
-            entry = default if tokenizer.token_to_id(default) is not None else None
+        default = kind.special_tokens.get(name)
+        if entry is None and default is not None and tokenizer.token_to_id(default) is not None:
+            entry = default
+        if isinstance(entry, str) and name == "mask_token" and kind.mask_takes_space:
+            entry = {"content": entry, "lstrip": True}
         if entry is not None:
             special_tokens[name] = _added_token(entry, name, special=True)
     return special_tokens
 
 
-def _extra_special_tokens(settings: dict[str, Any]) -> list[AddedToken]:
+def _extra_special_tokens(settings: dict[str, Any], known: list[str]) -> list[AddedToken]:
+    """Return the special tokens without a name that the files name; else those of the class."""
     name = "extra_special_tokens" if settings.get("extra_special_tokens") else "additional_special_tokens"
-    entries = settings.get(name) or []
+    entries = settings.get(name) or known
     if isinstance(entries, dict):
         entries = list(entries.values())
     if not isinstance(entries, list):
@@ -314,27 +310,6 @@ def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_t
             )
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_tokens([token for token in special_tokens if token.content not in known])
-
-
-def _complete_bert(tokenizer: Tokenizer, path: Path, special_tokens: dict[str, AddedToken]) -> None:
-    """Give a WordPiece tokenizer BERT's layout [CLS] A [SEP] B [SEP] and decoder, unless its file has others."""
-    from tokenizers.decoders import WordPiece as WordPieceDecoder
-    from tokenizers.processors import TemplateProcessing
-
-    if not _is_wordpiece(tokenizer):
-        return
-    if tokenizer.decoder is None:
-        tokenizer.decoder = WordPieceDecoder(prefix="##")
-    if tokenizer.post_processor is None:
-        missing = [name for name in ("cls_token", "sep_token") if name not in special_tokens]
-        if missing:
-            raise ModelFormatError(f"{path} has no post_processor, and the files lack {' and '.join(missing)}.")
-        cls, sep = special_tokens["cls_token"].content, special_tokens["sep_token"].content
-        tokenizer.post_processor = TemplateProcessing(
-            single=[f"{cls}:0", "$A:0", f"{sep}:0"],
-            pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
-            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
-        )
 
 
 def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> dict[str, int]:
@@ -394,10 +369,10 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
 
 def _model_max_length(settings: dict[str, Any], config: dict[str, Any]) -> int | None:
     """Return the smaller of the two limits that the files may give; None if they give neither."""
-    limits = (
-        settings.get("model_max_length", settings.get("max_len")),
-        config.get("max_position_embeddings"),
-    )
+    positions, family = config.get("max_position_embeddings"), FAMILIES.get(str(config.get("model_type")))
+    if family is not None and family.counts_tokens and type(positions) is int:
+        positions -= 1 + int(config.get("pad_token_id", 1))
+    limits = (settings.get("model_max_length", settings.get("max_len")), positions)
     sane = [limit for limit in limits if type(limit) is int and 0 < limit < _LARGEST_MODEL_MAX_LENGTH]
     return min(sane, default=None)
 
@@ -462,17 +437,10 @@ def save_tokenizer(
     written = {os.path.join(path, name): content.encode() for name, content in contents.items() if content}
     for name, content in written.items():
         write_whole(name, operator.methodcaller("write", content))
+    class_name = loaded.kind.name or loaded.tokenizer_class or "PreTrainedTokenizerFast"
     config = os.path.join(path, "tokenizer_config.json")
-    write_json(config, {"tokenizer_class": _class_name(loaded), **settings, "added_tokens_decoder": added})
+    write_json(config, {"tokenizer_class": class_name, **settings, "added_tokens_decoder": added})
     return *written, config
-
-
-def _class_name(loaded: LoadedTokenizer) -> str:
-    """Return the class that transformers loads the files with."""
-    stored = loaded.tokenizer_class
-    if stored is not None and (stored in _GENERIC_CLASSES or not stored.startswith("Bert")):
-        return stored
-    return "BertTokenizer" if _is_wordpiece(loaded.tokenizer) else _GENERIC_CLASSES[0]
 
 
 def _vocab_lines(library: Tokenizer) -> str:
@@ -481,4 +449,5 @@ def _vocab_lines(library: Tokenizer) -> str:
     tokens = sorted(vocab, key=vocab.__getitem__)
     numbered = [vocab[token] for token in tokens] == list(range(len(tokens)))
     lines = all(token == token.strip() and "\n" not in token for token in tokens)
-    return "".join(f"{token}\n" for token in tokens) if _is_wordpiece(library) and numbered and lines else ""
+    is_wordpiece = type(library.model).__name__ == "WordPiece"
+    return "".join(f"{token}\n" for token in tokens) if is_wordpiece and numbered and lines else ""

@@ -1,0 +1,212 @@
+"""What a tokenizer class of transformers makes of a vocabulary: special tokens, normalizer, splitting, layout, decoder.
+
+=======================================  =========  ================================  ================================
+class                                    model      one text, and a pair              its vocabulary file
+=======================================  =========  ================================  ================================
+BertTokenizer, ElectraTokenizer          WordPiece  [CLS] A [SEP], then B [SEP]       vocab.txt
+DistilBertTokenizer                      WordPiece  the same, without token types     vocab.txt
+MPNetTokenizer                           WordPiece  <s> A </s>, then </s> B </s>      vocab.txt
+RobertaTokenizer                         BPE        <s> A </s>, then </s> B </s>      vocab.json and merges.txt
+XLMRobertaTokenizer, CamembertTokenizer  Unigram    <s> A </s>, then </s> B </s>      a file of SentencePiece; not read
+=======================================  =========  ================================  ================================
+
+Source: the files tokenization_*.py of https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from minibert.errors import ModelFormatError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+_BERT_TOKENS = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+_ROBERTA_TOKENS = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
+}
+_NORMALIZER = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TokenizerClass:
+    """One class of transformers.
+
+    Parameters
+    ----------
+    name : str
+        The class that tokenizer_config.json names; "" for every class that is not here.
+    model : str
+        The class of the library's model that it has; another model in tokenizer.json is used as it is.
+    special_tokens : mapping of str to str
+        The special tokens by name, if the files do not name them.
+    extra_special_tokens : sequence of str
+        More special tokens, if the files do not name any and the vocabulary has them.
+    settings : mapping of str
+        The settings in tokenizer_config.json that change tokens or offsets, and their defaults.
+    has_token_types : bool
+        A call returns "token_type_ids" unless it says otherwise.
+    mask_takes_space : bool
+        The mask token takes the space before it.
+    keeps_file : bool
+        A part that tokenizer.json has is used, but for BERT's normalizer. If not, all parts are those of the class.
+    """
+
+    name: str = ""
+    model: str = ""
+    special_tokens: Mapping[str, str] = dataclasses.field(default_factory=lambda: _BERT_TOKENS)
+    extra_special_tokens: Sequence[str] = ()
+    settings: Mapping[str, bool | None] = dataclasses.field(default_factory=dict)
+    has_token_types: bool = False
+    mask_takes_space: bool = False
+    keeps_file: bool = False
+
+    def fits(self, tokenizer: Tokenizer) -> bool:
+        """Return whether a tokenizer of the library can be one of this class; the files may contradict each other."""
+        from tokenizers.normalizers import BertNormalizer
+
+        normal = not self.keeps_file or isinstance(tokenizer.normalizer, BertNormalizer | None)
+        return type(tokenizer.model).__name__ == self.model and normal
+
+    def stated(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of this class that tokenizer_config.json states, checked, with transformers' defaults."""
+        found = {name: settings.get(name, default) for name, default in self.settings.items()}
+        for name, value in found.items():
+            if not isinstance(value, bool) and (value is not None or self.settings[name] is not None):
+                raise ModelFormatError(f"tokenizer_config.json has {name} {value!r}; expected true or false.")
+        return found
+
+
+GENERIC = TokenizerClass()
+_BERT = TokenizerClass("BertTokenizer", "WordPiece", settings=_NORMALIZER, has_token_types=True, keeps_file=True)
+_ROBERTA = TokenizerClass(
+    "RobertaTokenizer", "BPE", _ROBERTA_TOKENS, settings={"add_prefix_space": False, "trim_offsets": True}
+)
+_XLM_ROBERTA = TokenizerClass("XLMRobertaTokenizer", "Unigram", _ROBERTA_TOKENS, settings={"add_prefix_space": True})
+_CLASSES = {
+    one.name: one
+    for one in (
+        _BERT,
+        dataclasses.replace(_BERT, name="ElectraTokenizer"),
+        dataclasses.replace(_BERT, name="DistilBertTokenizer", has_token_types=False),
+        TokenizerClass(
+            "MPNetTokenizer",
+            "WordPiece",
+            _ROBERTA_TOKENS | {"unk_token": "[UNK]"},
+            settings=_NORMALIZER,
+            mask_takes_space=True,
+        ),
+        _ROBERTA,
+        _XLM_ROBERTA,
+        dataclasses.replace(
+            _XLM_ROBERTA,
+            name="CamembertTokenizer",
+            extra_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+            mask_takes_space=True,
+        ),
+    )
+}
+SETTING_NAMES = tuple(dict.fromkeys(name for one in _CLASSES.values() for name in one.settings))
+_OF_MODEL_TYPE = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "mpnet": "MPNetTokenizer",
+}
+
+
+def class_of(settings: Mapping[str, Any], model_type: object) -> TokenizerClass:
+    """Return the class that tokenizer_config.json names; else that of the model; `GENERIC` if it is not known here."""
+    named = settings.get("tokenizer_class")
+    if not isinstance(named, str):
+        named = _OF_MODEL_TYPE.get(str(model_type), "BertTokenizer")
+    return _CLASSES.get(named.removesuffix("Fast"), GENERIC)
+
+
+def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
+    """Give the library's tokenizer what the class has beside the vocabulary, but for the layout of special tokens."""
+    from tokenizers import decoders, normalizers, pre_tokenizers
+
+    parts: dict[str, Any]
+    if kind.model == "WordPiece":
+        parts = {
+            "normalizer": normalizers.BertNormalizer(
+                clean_text=True,
+                handle_chinese_chars=settings["tokenize_chinese_chars"],
+                strip_accents=settings["strip_accents"],
+                lowercase=settings["do_lower_case"],
+            ),
+            "pre_tokenizer": pre_tokenizers.BertPreTokenizer(),
+            "decoder": decoders.WordPiece(prefix="##"),
+        }
+    elif kind.model == "BPE":
+        for name, value in {"dropout": None, "unk_token": None, "fuse_unk": False, "byte_fallback": False}.items():
+            setattr(tokenizer.model, name, value)
+        parts = {
+            "normalizer": None,
+            "pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=settings["add_prefix_space"]),
+            "decoder": decoders.ByteLevel(),
+        }
+    else:
+        space: Any = {"replacement": "▁", "prepend_scheme": "always" if settings["add_prefix_space"] else "never"}
+        found = tokenizer.normalizer
+        steps: list[Any] = list(found) if isinstance(found, normalizers.Sequence) else [found]  # type: ignore[call-overload]
+        parts = {
+            "normalizer": next((step for step in steps if isinstance(step, normalizers.Precompiled)), None),
+            "pre_tokenizer": pre_tokenizers.Sequence(
+                [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]
+            ),
+            "decoder": decoders.Metaspace(**space),
+        }
+    for name, part in parts.items():
+        present = getattr(tokenizer, name)
+        if not kind.keeps_file or present is None or isinstance(present, normalizers.BertNormalizer):
+            setattr(tokenizer, name, part)
+
+
+def make_layout(
+    kind: TokenizerClass, tokenizer: Tokenizer, special_tokens: Mapping[str, str], settings: Mapping[str, Any]
+) -> None:
+    """Give the library's tokenizer the layout of special tokens that the class has.
+
+    Raises
+    ------
+    ModelFormatError
+        The files do not name the special tokens of the layout.
+    """
+    from tokenizers import processors
+
+    if kind.keeps_file and tokenizer.post_processor is not None:
+        return
+    names = ("bos_token", "eos_token") if kind.model == "Unigram" else ("cls_token", "sep_token")
+    missing = [name for name in names if name not in special_tokens]
+    if missing:
+        raise ModelFormatError(f"the tokenizer has no post_processor, and the files lack {' and '.join(missing)}.")
+    first, last = ((token, int(tokenizer.token_to_id(token) or 0)) for token in map(special_tokens.__getitem__, names))
+    if kind.special_tokens is _BERT_TOKENS or kind.model == "Unigram":
+        one = f"{first[0]}:0 $A:0 {last[0]}:0"
+        other = f"$B:1 {last[0]}:1" if kind.special_tokens is _BERT_TOKENS else f"{last[0]}:0 $B:0 {last[0]}:0"
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=one.split(), pair=f"{one} {other}".split(), special_tokens=[first, last]
+        )
+    else:
+        tokenizer.post_processor = processors.RobertaProcessing(
+            last, first, settings.get("trim_offsets", True), settings.get("add_prefix_space", False)
+        )

@@ -1,0 +1,73 @@
+"""Tokenizers of each family, trained by the tokenizers library on some texts, as files of transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+BERT_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
+
+# The family -> the class that its checkpoints name.
+CLASSES = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "distilbert": "DistilBertTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "electra": "ElectraTokenizer",
+}
+WITH_VOCABULARY = ("roberta", "distilbert", "mpnet", "electra")
+"""The families whose vocabulary has a file of its own."""
+
+
+def train(family: str, texts: Sequence[str], size: int) -> Tokenizer:
+    """Train the library's tokenizer; what a class of transformers adds is not there yet."""
+    options: dict[str, Any] = {"vocab_size": size, "show_progress": False}
+    if family == "roberta":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer: Any = trainers.BpeTrainer(
+            special_tokens=[*ROBERTA_TOKENS, "<mask>"], initial_alphabet=alphabet, **options
+        )
+    elif family in ("xlm-roberta", "camembert"):
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            special_tokens=ROBERTA_TOKENS, unk_token="<unk>", **options | {"vocab_size": 3 * size}
+        )
+    else:
+        special = [*ROBERTA_TOKENS, "[UNK]", "<mask>"] if family == "mpnet" else BERT_TOKENS
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(special_tokens=special, **options)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def family_folder(folder: Path, family: str, trained: Tokenizer, *, vocabulary: bool = False, **settings: Any) -> Path:
+    """Write a folder of a family: tokenizer.json as transformers saves it, or the files of the vocabulary alone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    config = {"model_type": family, "max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    if vocabulary:
+        trained.model.save(str(folder))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": CLASSES[family]} | settings))
+        return folder
+    model = json.loads(trained.to_str())["model"]
+    parts: dict[str, Any] = {"vocab": model["vocab"]}
+    if family == "roberta":
+        parts["merges"] = [tuple(merge) for merge in model["merges"]]
+    elif isinstance(model["vocab"], list):
+        parts["vocab"] = [tuple(piece) for piece in model["vocab"]]
+    getattr(transformers, CLASSES[family])(**parts, **settings).save_pretrained(folder)
+    return folder

@@ -1,0 +1,172 @@
+"""The tokenizers of each family beside those of transformers: trained vocabularies, all kinds of files, real texts."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tokenizers import Tokenizer
+
+import minibert
+from minibert import AutoTokenizer, BertTokenizer, ModelFormatError
+from tests.support.family_tokenizers import CLASSES, WITH_VOCABULARY, family_folder, train
+from tests.support.report import REPORT
+from tests.support.text_data import english_texts, needs_data, udhr_lines
+from tests.support.tokenizer_files import AWKWARD_TEXTS
+from tests.tokenizer.test_parity import compare, real_texts
+
+MASKS = ["a <mask> b<mask>c  <mask>  d", "</s> <s> x <pad> <unk> y", "[MASK] a  [SEP]b", "▁a Ġb ▁ Ġ"]
+WINDOWS: dict[str, Any] = {"truncation": True, "max_length": 12, "stride": 3, "return_overflowing_tokens": True}
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    WINDOWS,
+    WINDOWS | {"truncation_side": "left"},
+    {"truncation": True, "max_length": 48, "padding": "max_length", "padding_side": "left"},
+    {"add_special_tokens": False, "pad_to_multiple_of": 8},
+    {"return_token_type_ids": True},
+]
+PAIRS: list[dict[str, Any]] = [{}, {"truncation": True, "max_length": 21}, {"truncation": "only_first"}]
+KINDS = [*((family, False) for family in CLASSES), *((family, True) for family in WITH_VOCABULARY)]
+
+
+@functools.cache
+def trained(family: str) -> Tokenizer:
+    return train(family, [*AWKWARD_TEXTS, *MASKS, *english_texts()], 400)
+
+
+def load(folder: Path) -> tuple[BertTokenizer, Any]:
+    return AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def compare_all(ours: BertTokenizer, theirs: Any, texts: Sequence[str]) -> int:
+    """Compare texts, pairs and lists of words; each 32 of them with the next options."""
+    singles, pairs, compared = itertools.cycle(OPTIONS), itertools.cycle(PAIRS), 0
+    for start in range(0, len(texts), 32):
+        some = list(texts[start : start + 32])
+        compared += compare(ours, theirs, some, **next(singles))
+        options = next(pairs)
+        if options.get("truncation") == "only_first":
+            options = WINDOWS | options | {"max_length": 24}
+        others = ["Is it?"] * len(some) if "stride" in options else some[::-1]
+        compared += compare(ours, theirs, some, others, **options)
+        words: Any = [text.split() for text in some]
+        compared += compare(ours, theirs, words, is_split_into_words=True)
+    return compared
+
+
+@pytest.mark.parametrize(("family", "vocabulary"), KINDS)
+def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabulary: bool) -> None:
+    ours, theirs = load(family_folder(tmp_path / "model", family, trained(family), vocabulary=vocabulary))
+    assert compare_all(ours, theirs, AWKWARD_TEXTS + MASKS) > 60
+    names = ("bos", "eos", "cls", "sep", "pad", "unk", "mask")
+    tokens = [name for one in names for name in (f"{one}_token", f"{one}_token_id")]
+    more = ["special_tokens_map", "all_special_tokens", "all_special_ids", "vocab_size", "extra_special_tokens"]
+    for name in [*tokens, *more]:
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert list(ours.model_input_names) == list(theirs.model_input_names)
+    assert (ours.get_vocab(), len(ours)) == (theirs.get_vocab(), len(theirs))
+    assert [ours.num_special_tokens_to_add(pair) for pair in (False, True)] == [2, 3 + (ours.sep_token == "</s>")]
+    assert ours.model_max_length == (514 if ours.sep_token == "[SEP]" else 512)
+    for text in AWKWARD_TEXTS + MASKS:
+        ids = theirs.encode(text)
+        assert ours.tokenize(text) == theirs.tokenize(text)
+        assert ours.convert_ids_to_tokens(ids) == (parts := theirs.convert_ids_to_tokens(ids))
+        assert ours.convert_tokens_to_ids(parts) == theirs.convert_tokens_to_ids(parts) == ids
+        assert ours.convert_tokens_to_string(parts) == theirs.convert_tokens_to_string(parts)
+        for skip in (False, True):
+            assert ours.decode(ids, skip) == theirs.decode(ids, skip)
+    ours.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "config.json").write_bytes((tmp_path / "model" / "config.json").read_bytes())
+    again, reference = load(tmp_path / "saved")
+    assert type(reference) is type(theirs)
+    assert again.init_kwargs == ours.init_kwargs
+    assert compare_all(again, reference, AWKWARD_TEXTS + MASKS) > 60
+
+
+@needs_data
+@pytest.mark.parametrize("most", [200, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", CLASSES)
+def test_real_texts(tmp_path: Path, family: str, most: int) -> None:
+    """The texts of test_parity.py, then spans of words from lines in 45 languages, each text once."""
+    ours, theirs = load(family_folder(tmp_path, family, train(family, udhr_lines()[::3], 4000)))
+    chance, texts = random.Random(5), dict.fromkeys(real_texts()[:: 1 if most > 5000 else 50])
+    while len(texts) < most:
+        line = chance.choice(udhr_lines())
+        first = chance.randrange(len(line))
+        texts[line[first : first + chance.randint(1, 120)]] = None
+    compared = compare_all(ours, theirs, list(texts))
+    REPORT.append(f"tokenizer of {family}: {len(texts):,} texts, {compared:,} rows compared, 0 mismatches")
+
+
+def test_spaces_before_texts(tmp_path: Path) -> None:
+    """In a window, transformers counts the space before the first token if add_prefix_space is set; minibert does not.
+
+    With the default, neither does.
+    """
+    folder = family_folder(tmp_path, "roberta", trained("roberta"), vocabulary=True)
+    ours = BertTokenizer.from_pretrained(folder, add_prefix_space=True)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
+    assert ours.tokenize("a") == theirs.tokenize("a") == ["Ġa"]
+    assert compare(ours, theirs, AWKWARD_TEXTS + MASKS, truncation=True, max_length=20) == len(AWKWARD_TEXTS + MASKS)
+    options = {"truncation": True, "max_length": 3, "return_overflowing_tokens": True, "return_offsets_mapping": True}
+    rows = [one("a b", **options)["offset_mapping"] for one in (ours, theirs)]
+    assert [row[1][1] for row in rows] == [(2, 3), (1, 3)]
+    bert = family_folder(tmp_path / "bert", "electra", trained("electra"))
+    with pytest.raises(ValueError, match="no token of this tokenizer has a space"):
+        BertTokenizer.from_pretrained(bert, add_prefix_space=True)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "as in bge-m3": {
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Strip", "strip_left": True, "strip_right": True}]},
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+    },
+    "another layout": {"post_processor": None, "decoder": None},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("class_name", ["XLMRobertaTokenizerFast", "TokenizersBackend", "UnknownTokenizer", None])
+def test_the_class_decides_what_a_file_means(tmp_path: Path, class_name: str | None, change: str) -> None:
+    folder = family_folder(tmp_path, "xlm-roberta", trained("xlm-roberta"))
+    for name, changed in (("tokenizer", CHANGES[change]), ("tokenizer_config", {"tokenizer_class": class_name})):
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    ours, theirs = load(folder)
+    assert compare(ours, theirs, AWKWARD_TEXTS, return_token_type_ids=False) == len(AWKWARD_TEXTS)
+    assert ours.decode(ours.encode("a b")) == theirs.decode(theirs.encode("a b"))
+
+
+def test_files_that_are_not_enough(tmp_path: Path) -> None:
+    folder = family_folder(tmp_path / "roberta", "roberta", trained("roberta"), vocabulary=True)
+    (folder / "merges.txt").unlink()
+    for content, word in (
+        ('{"a": "b"}', "merges.txt"),
+        ("[]", "merges.txt"),
+        (None, "neither tokenizer.json nor vocab.json"),
+    ):
+        if content is None:
+            (folder / "vocab.json").unlink()
+        with pytest.raises(ModelFormatError, match=word):
+            BertTokenizer.from_pretrained(folder)
+    folder = family_folder(tmp_path / "xlm", "xlm-roberta", trained("xlm-roberta"))
+    (folder / "tokenizer.json").rename(folder / "sentencepiece.bpe.model")
+    with pytest.raises(ModelFormatError, match=r"sentencepiece\.bpe\.model cannot be read.*save_pretrained"):
+        BertTokenizer.from_pretrained(folder)
+    folder = family_folder(
+        tmp_path / "other", "electra", trained("electra"), vocabulary=True, tokenizer_class="OtherTokenizer"
+    )
+    with pytest.raises(ModelFormatError, match=r"has no tokenizer\.json"):
+        BertTokenizer.from_pretrained(folder)
+
+
+def test_class_names() -> None:
+    for name in CLASSES.values():
+        assert getattr(minibert, name) is getattr(minibert, f"{name}Fast") is BertTokenizer
