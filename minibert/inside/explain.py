@@ -16,13 +16,12 @@ import numpy as np
 
 from minibert._utils.reporting import cut_texts, warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int
-from minibert.bert.families import require_bert
 from minibert.bert.ops import LayerNorm
 from minibert.bert.reference import erf
 from minibert.inside.validation import check_model
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Entry, Record
+from minibert.trace.names import Entry, Record, rows_of
 from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
 from minibert.trace.trace import Trace
@@ -164,7 +163,6 @@ def explain(
     model = check_model("explain", model)
     if not isinstance(text, str):
         raise TypeError(f"explain was given {brief(text)}; expected one text, a str.")
-    require_bert(model.config.model_type, "explain")
     trace, (encoding,) = trace_texts(model, tokenizer, [text])
     words = np.flatnonzero(encoding.special_tokens_mask == 0)
     count = len(encoding)
@@ -182,8 +180,10 @@ def explain(
     numbers = _Numbers(model, trace, token)
     found: list[StepNumbers] = []
 
+    rows = rows_of(trace.sizes)
+
     def add(part: str, layer: int | None) -> None:
-        for step in steps(part):
+        for step in steps(rows[part]):
             name = step.entry.path.format(i=layer)
             shape = trace.shapes[name][1:]
             lines = tuple(numbers.lines(step.entry, layer))
@@ -192,7 +192,7 @@ def explain(
     add("embeddings", None)
     for layer in chosen:
         add("layer", layer)
-    if model.weights.pooler is not None and depth - 1 in chosen:
+    if depth - 1 in chosen:
         add("pooler", None)
     config = model.config
     sizes = {"L": depth, "H": config.hidden_size, "A": config.num_attention_heads}
@@ -232,12 +232,13 @@ class _Numbers:
 
     def __init__(self, model: Any, trace: Trace, token: int) -> None:
         self._config, self._trace, self._token = model.config, trace, token
-        weights = model.weights
+        weights = self._weights = model.weights
         linears = [linear for layer in weights.layers for linear in layer.linears]
-        linears += [weights.pooler] if weights.pooler is not None else []
+        linears += filter(None, (weights.embeddings_project, weights.pooler))
         self._maps = {path: (linear, i) for linear in linears for i, path in enumerate(linear.paths)}
         norms = [norm for layer in weights.layers for norm in (layer.attention_norm, layer.output_norm)]
         self._norms = {norm.path: norm for norm in [weights.embeddings_norm, *norms]}
+        self._paths = {entry.symbol: entry.path for entries in rows_of(trace.sizes).values() for entry in entries}
 
     def lines(self, entry: Entry, layer: int | None) -> Iterator[Line]:
         """Yield the lines for a row of the table; the form of its formula decides which lines."""
@@ -248,32 +249,27 @@ class _Numbers:
         result, label = self._vector(layer, symbol), symbol
         function, _, argument = formula.rstrip(")").partition("(")
         if formula.startswith("W["):
-            assert self._trace.ids is not None
-            row = {"words": int(self._trace.ids[0][self._token]), "types": 0, "positions": self._token}[symbol]
-            yield _line("row of the table", [row])
+            batch = self._trace._batch
+            ids = {"words": batch.token_ids, "types": batch.token_types, "positions": batch.positions}[symbol]
+            yield _line("row of the table", [ids[self._token]])
         elif formula.endswith(" @ W.T + b"):
             yield from self._linear(layer, formula.removesuffix(" @ W.T + b"), module)
             yield _line(f"{symbol}[0]", result[:1], last=True)
         elif function == "layer_norm":
             yield from self._norm(layer, argument, self._norms[module])
-        elif function in ("act", "tanh"):
-            x = self._vector(layer, argument)[:_FEATURES]
-            yield _line(argument, x)
-            label = "tanh of each"
-            if function == "act":
-                label = yield from _activation(self._config.activation, x)
-        else:
+        elif " + " in formula:
             for part in formula.split(" + "):
                 yield _line(part, self._vector(layer, part)[:_FEATURES])
+        else:
+            x = self._vector(layer, argument)[:_FEATURES]
+            yield _line(argument, x)
+            label = yield from _activation(self._config.activation if function == "act" else function, x)
         yield _line(label, result[:_FEATURES], last=True)
 
     def _value(self, layer: int | None, symbol: str) -> FloatArray:
         """Return the value of a symbol of the table, in float64; x is the hidden state that goes into the layer."""
-        if symbol == "x":
-            before = self._config.num_hidden_layers if layer is None else layer
-            name = f"encoder.layer.{before - 1}" if before else "embeddings"
-        else:
-            name = _PATHS[symbol].format(i=layer)
+        before = self._config.num_hidden_layers if layer is None else layer
+        name = f"hidden_states.{before}" if symbol == "x" else self._paths[symbol].format(i=layer)
         return np.asarray(self._trace.value_of(name, 0), dtype=np.float64)
 
     def _vector(self, layer: int | None, symbol: str) -> FloatArray:
@@ -306,6 +302,8 @@ class _Numbers:
         query, key = self._vector(layer, "query")[:size], self._value(layer, "key")[0, :size]
         yield from _products("query of this token", query, "key of token 0", key)
         yield _line("sqrt(D)", [size**0.5])
+        if (table := self._weights.layers[layer].relative_bias) is not None:
+            yield _line("bias", [table[0, table.shape[1] // 2 - self._token]])
         scores = self._value(layer, "scores")[0, self._token]
         yield _line("score of token 0", scores[:1], last=True)
         yield _line(f"scores of tokens 0-{min(len(scores), _FEATURES) - 1}", scores[:_FEATURES], last=True)
@@ -328,9 +326,6 @@ class _Numbers:
         yield _line("context", context[:_FEATURES], last=True)
 
 
-_PATHS = {entry.symbol: entry.path for entry in (*EMBEDDINGS, *LAYER, *POOLER)}
-
-
 def _activation(name: str, x: FloatArray) -> Generator[Line, None, str]:
     """Yield the numbers on the way to an activation, and return the last step."""
     if name == "gelu":
@@ -350,7 +345,7 @@ def _activation(name: str, x: FloatArray) -> Generator[Line, None, str]:
 
 def _place(tokens: list[str], word: str) -> int:
     """Return the first place of a token."""
-    for one in (word, word.lower()):
+    for one in (word, word.lower(), f"\u2581{word}", f"\u0120{word}"):  # the marks of a space before the word
         if one in tokens:
             return tokens.index(one)
     raise ValueError(

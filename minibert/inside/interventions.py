@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, WrappedOps
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
 from minibert.inside.validation import (
     Metric,
     check_inputs,
@@ -71,15 +71,9 @@ def run_copies(
     Yields
     ------
     The output that the model gives for the whole batch
-
-    Raises
-    ------
-    TypeError
-        The model computes in float64: the states of the copies are given as inputs_embeds, which are float32.
     """
-    if np.dtype(model._result_dtype) != np.float32:
-        raise TypeError("The model computes in float64; give the model itself, because copies of texts are float32.")
     mask = np.asarray(mask)
+    shown = mask.reshape(-1, mask.shape[-1]) != 0
     tokens = max(1, int(np.count_nonzero(mask)))
     head = model.weights.head
     width = model.config.hidden_size if head is None or head.predictions is None else model.config.vocab_size
@@ -90,13 +84,10 @@ def run_copies(
         states = np.repeat(state[None], count, axis=0)
         for i in range(count if change_state is not None else 0):
             change_state(start + i, states[i])  # type: ignore[misc]
-        ops = _FromState(model, first, start * rows, rows, change_value, change_context).ops
-        resumed = _shortened(model, first, last, ops)
-        shape = (count * mask.shape[0], *mask.shape[1:])
-        output = resumed(
-            inputs_embeds=states.reshape(*shape, state.shape[-1]),
-            attention_mask=np.broadcast_to(mask, (count, *mask.shape)).reshape(shape),
-        )
+        packed = np.concatenate([copy[shown] for copy in states])
+        ops = _FromState(model, first, packed, start * rows, rows, change_value, change_context).ops
+        masks = np.concatenate([mask] * count)
+        output = _shortened(model, first, last, ops)(np.zeros_like(masks), masks)
         yield from split_output(output, count)
 
 
@@ -106,14 +97,15 @@ def _shortened(model: Any, first: int, last: int | None, ops: Ops) -> Any:
     layers = weights.layers[first : None if last is None else first + last]
     config = dataclasses.replace(weights.config, num_hidden_layers=len(layers))
     weights = dataclasses.replace(weights, config=config, layers=layers)
-    return type(model)(weights, ops, output_hidden_states=False)
+    return type(model)(weights, ops, output_hidden_states=False).with_ops(ops, model._result_dtype)
 
 
 class _FromState(WrappedOps):
-    """Ops that take the hidden state out of `inputs_embeds`, and change the first attention.
+    """Ops that begin with given hidden states instead of the embeddings, and change the first attention.
 
     Parameters
     ----------
+    states : ndarray    of all tokens that are not masked, (T, H)
     skipped : int       sequences of the copies before
     rows : int          sequences of one copy
     """
@@ -122,6 +114,7 @@ class _FromState(WrappedOps):
         self,
         model: Any,
         first: int,
+        states: FloatArray,
         skipped: int,
         rows: int,
         change_value: Change | None,
@@ -129,16 +122,21 @@ class _FromState(WrappedOps):
     ) -> None:
         super().__init__(model.ops)
         self._norm, self._path = model.weights.embeddings_norm.path, f"encoder.layer.{first}.attention.self"
-        self._next, self._rows = skipped, rows
+        self._states, self._next, self._rows = states, skipped, rows
         self._value, self._context = change_value, change_context
 
     def embed(self, words: FloatArray, token_ids: IntArray, *others: Any) -> FloatArray:
-        """Return the given hidden states."""
-        return words[token_ids]
+        """Return the hidden states of the tokens of the next step."""
+        found, self._states = np.split(self._states, [len(token_ids)])
+        return found
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Leave out the LayerNorm of the embeddings."""
         return x if norm.path == self._norm else self.inner.layer_norm(x, norm)
+
+    def linear(self, x: FloatArray, linear: PreparedLinear, **options: Any) -> FloatArray:
+        """Leave out the linear map of ELECTRA's embeddings."""
+        return x if linear.paths == ("embeddings_project",) else self.inner.linear(x, linear, **options)
 
     def attention(
         self,

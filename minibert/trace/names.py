@@ -180,9 +180,6 @@ HEADS = {
     **{name: entries for name, entries in _PARTS.items() if name.startswith("BertFor")},
 }
 
-TABLE = {"embeddings": EMBEDDINGS, "layer": LAYER, "pooler": POOLER, **HEADS}
-"""The whole table of BERT, in the order of the forward pass: the embeddings, one layer, the pooler, each head."""
-
 _S = "encoder.layer.{i}.attention.self"
 
 # Names of the hidden state that goes into layer {i}.
@@ -249,6 +246,26 @@ class Sizes:
         return cls(**{name: getattr(config, name) for name in names}, **own)
 
 
+def rows_of(sizes: Sizes) -> dict[str, tuple[Entry, ...]]:
+    """Return the rows of the embeddings, of one layer and of the pooler of a model, with the formulas of its family."""
+    family = FAMILIES[sizes.model_type]
+    formulas = {"pooler": f"{family.activation(sizes.head, 'tanh')}(pooler_dense)"}
+    if not family.has_token_types:
+        formulas["embeddings_sum"] = "words + positions"
+    if family.has_relative_bias:
+        formulas["scores"] = "by_head(query) @ transposed(by_head(key)) / sqrt(D) + bias"
+    projection = PROJECTION if sizes.embedding_size not in (None, sizes.hidden_size) else ()
+    parts = {"embeddings": EMBEDDINGS + projection, "layer": LAYER, "pooler": POOLER if sizes.pooler else ()}
+    return {
+        part: tuple(
+            dataclasses.replace(entry, formula=formulas.get(entry.symbol, entry.formula))
+            for entry in entries
+            if family.has_token_types or entry.symbol != "types"
+        )
+        for part, entries in parts.items()
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """One name of one model.
@@ -288,23 +305,19 @@ class Names:
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        family, projects = FAMILIES[sizes.model_type], sizes.embedding_size not in (None, sizes.hidden_size)
-        first = [entry for entry in EMBEDDINGS if family.has_token_types or entry.symbol != "types"]
-        first += PROJECTION if projects else ()
+        family, rows = FAMILIES[sizes.model_type], rows_of(sizes)
+        first, last = rows["embeddings"], rows["pooler"] + (HEADS[sizes.head] if sizes.head else ())
         everything: list[tuple[int | None, Entry]] = [(None, entry) for entry in first]
-        everything += [(i, entry) for i in range(sizes.num_hidden_layers) for entry in LAYER]
-        everything += [(None, entry) for entry in POOLER if sizes.pooler]
-        everything += [(None, entry) for entry in (HEADS[sizes.head] if sizes.head else ())]
+        everything += [(i, entry) for i in range(sizes.num_hidden_layers) for entry in rows["layer"]]
+        everything += [(None, entry) for entry in last]
         whole = sizes.num_layers == sizes.num_hidden_layers
         self.specs: dict[str, Spec] = {}
         self._not_computed: set[str] = set()
         self.by_module: dict[str, str] = {}
         self._aliases: dict[str, tuple[str, bool]] = {}
-        ending = False
         for layer, entry in everything:
             name = entry.path.format(i=layer)
-            ending = ending or entry in POOLER or (layer is None and entry not in first)
-            if (layer is None and (whole or not ending)) or (layer is not None and layer < sizes.num_layers):
+            if whole or entry in first or (layer is not None and layer < sizes.num_layers):
                 self.specs[name] = self._spec(name, layer, entry)
             else:
                 self._not_computed.add(name)
@@ -315,14 +328,14 @@ class Names:
         self.activated = {
             before.path.format(i=layer): entry.path.format(i=layer)
             for (_, before), (layer, entry) in pairwise(everything)
-            if entry.formula.startswith(("act(", "tanh("))
+            if entry.symbol in ("intermediate", "pooler", "transform_act")
         }
         self._aliases |= {
             family.own_path(module, sizes.head): (name, False)
             for module, name in self.by_module.items()
             if family.own_path(module, sizes.head) != module
         }
-        self._add_states(sizes, "embeddings_project" if projects else "embeddings")
+        self._add_states(sizes, first[-1].path)
 
     def __reduce__(self) -> tuple[type[Names], tuple[Sizes]]:
         """Pickle the sizes alone, because all the rest follows from them."""

@@ -11,7 +11,7 @@ import pytest
 
 import minibert
 from benchmarks.checkpoints import random_checkpoint
-from minibert import BertModel, Edit, SentenceTransformer, exact, inside
+from minibert import BertModel, Edit, SentenceTransformer, inside
 from tests.support.head_models import make_model
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
@@ -29,7 +29,6 @@ def given(tmp_path_factory: pytest.TempPathFactory, small_folder: Path) -> Simpl
     inputs = {"input_ids": np.array([[2, 5, 9, 3], [2, 7, 3, 0]]), "attention_mask": np.array([[1] * 4, [1, 1, 1, 0]])}
     return SimpleNamespace(
         bert=bert,
-        double=bert.with_ops(exact.OPS, np.float64),
         wide=BertModel.from_pretrained(random_checkpoint(top / "wide", hidden_size=30)),
         deep=BertModel.from_pretrained(random_checkpoint(top / "deep", num_hidden_layers=3)),
         flat=BertModel.from_pretrained(random_checkpoint(top / "flat", num_hidden_layers=0)),
@@ -59,7 +58,6 @@ TypeError | norms(None, trace) | given a NoneType as the model
 TypeError | explain_similarity(bert, "a", "b") | expected a SentenceTransformer of minibert
 ValueError | logit_lens(bert, inputs) | BertForMaskedLM.from_pretrained
 ValueError | ablate_heads(flat, inputs) | no layers to analyse
-TypeError | ablate_heads(double, inputs) | computes in float64; give the model itself
 TypeError | value_zeroing(bert, [[1, 2]]) | what a tokenizer returns
 TypeError | ablate_heads(bert, trace) | given a Trace as inputs
 TypeError | ablate_heads(bert, {**inputs, "labels": 1}) | labels

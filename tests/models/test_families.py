@@ -13,13 +13,17 @@ import transformers
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 import minibert
-from minibert import BertModel, ModelFormatError, load
+from minibert import BertModel, BertTokenizer, Edit, ModelFormatError, inside, load
+from minibert.bert import float64
 from minibert.bert.families import FAMILIES
 from minibert.bert.weights import bias_of_distances
 from minibert.inside.explain import explain
+from minibert.trace.page.document import page
+from tests.trace.test_explain import check
+from tests.trace.test_page import decoded
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 99,
+    "vocab_size": 199,
     "hidden_size": 24,
     "num_hidden_layers": 3,
     "num_attention_heads": 3,
@@ -178,11 +182,36 @@ def test_settings_that_change_the_forward_are_refused(tmp_path: Path) -> None:
 def test_what_explains_formulas_knows_bert_only(tmp_path: Path) -> None:
     make(tmp_path, "mpnet")
     model = load(tmp_path)
-    trace = model.trace(input_ids=[[5, 6]])
-    for call in (
-        lambda: minibert.parity.check(model, {}),
-        lambda: explain(model, None, "a"),
-        lambda: trace.page(tmp_path / "page.html"),
-    ):
-        with pytest.raises(ValueError, match="formulas of BERT only, and this model is of the type 'mpnet'"):
-            call()
+    with pytest.raises(ValueError, match="formulas of BERT only, and this model is of the type 'mpnet'"):
+        minibert.parity.check(model, {})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_step_is_explained_and_shown(tmp_path: Path, family: str, small_folder: Path) -> None:
+    make(tmp_path, family)
+    model, tokenizer = load(tmp_path), BertTokenizer.from_pretrained(small_folder)
+    for layers in (0, [1, 2]):
+        explanation = explain(model, tokenizer, "the cat sat on a mat", token=2, layers=layers)
+        check(explanation, model)
+    about, read = decoded(page(explanation.trace))
+    (text,), steps = about["texts"], about["steps"]
+    assert ("types" in [step["symbol"] for step in steps["embeddings"]]) == FAMILIES[family].has_token_types
+    assert ("bias" in " ".join(step["formula"] for step in steps["layer"])) == (family == "mpnet")
+    assert text["cosines"]["states"] == [0, 1, 2, 3]
+    np.testing.assert_allclose(read(text["embedding"]).sum(axis=1), 1, atol=3e-5)
+    assert text["values"]["embeddings"]["symbols"] == [step["symbol"] for step in steps["embeddings"]]
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "electra"])
+def test_analyses_run_from_any_state(tmp_path: Path, family: str) -> None:
+    make(tmp_path, family)
+    single = load(tmp_path)
+    ids, mask = inputs(single.config.pad_token_id)
+    given = {"input_ids": ids, "attention_mask": mask}
+    for model in (single, single.with_ops(float64.OPS, np.float64)):
+        measure = lambda output: float(output.last_hidden_state[0, 3, 5])  # noqa: E731
+        changes = inside.ablate_heads(model, given, measure)
+        one = model.trace(**given, record=(), edit={"encoder.layer.1.attention.self": Edit.zero(heads=2)}).output
+        assert changes[1, 2] == measure(one) - measure(model(**given))
+        np.testing.assert_allclose(inside.value_zeroing(model, given).sum(axis=3)[:, mask == 1], 1)
+    assert inside.norms(single, given).shape == (3, 4, 17, 17)

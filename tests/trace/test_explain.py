@@ -15,7 +15,7 @@ import pytest
 from minibert import BertModel, BertTokenizer
 from minibert.cli import main
 from minibert.inside.explain import Explanation, explain
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.names import rows_of
 from tests.support.checkpoints import random_checkpoint
 
 TEXT = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
@@ -57,7 +57,8 @@ def sum_of_products(step: Printed, *, divided: bool = False) -> None:
     ]
     (result,) = next(iter(step.results.values()))
     if divided:
-        recomputed(lambda root, *given: sum(given) / root, [*step.given["sqrt(D)"], *terms], result)
+        bias = step.given.get("bias", [0.0])
+        recomputed(lambda root, bias, *given: sum(given) / root + bias, [*step.given["sqrt(D)"], *bias, *terms], result)
     else:
         recomputed(lambda *given: sum(given), terms, result)
     assert list(step.results.values())[1][0] == result
@@ -91,7 +92,6 @@ def activated(step: Printed) -> None:
     functions: list[Callable[..., float]] = {
         "max(x, 0)": [lambda x: max(x, 0.0)],
         "tanh(x)": [math.tanh],
-        "tanh of each": [math.tanh],
         "x / (1 + exp(-x))": [lambda x: math.exp(-x), lambda x, power: x / (1 + power)],
         "x / 2 * (1 + tanh)": [
             lambda x: x + 0.044715 * x**3,
@@ -118,10 +118,9 @@ def looked_up(step: Printed, model: BertModel) -> None:
 def check(explanation: Explanation, model: Any) -> None:
     """Recompute each step; the results are those of the trace."""
     printed = steps_of(explanation)
-    layers = [entry.symbol for entry in LAYER] * len(explanation.layers)
-    last = model.config.num_hidden_layers - 1 in explanation.layers and model.weights.pooler is not None
-    expected = [entry.symbol for entry in EMBEDDINGS] + layers + [entry.symbol for entry in POOLER] * last
-    assert [step.symbol for step in printed] == expected
+    embeddings, layer, pooler = ([row.symbol for row in rows] for rows in rows_of(explanation.trace.sizes).values())
+    last = model.config.num_hidden_layers - 1 in explanation.layers
+    assert [step.symbol for step in printed] == embeddings + layer * len(explanation.layers) + pooler * last
     kinds: dict[str, Callable[[Printed], None]] = {
         **dict.fromkeys(("embeddings_sum", "attention_sum", "output_sum"), added),
         **dict.fromkeys(("embeddings", "attention", "output"), normalised),

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.trace.names import EMBEDDINGS
+from minibert.trace.names import rows_of
 from minibert.trace.page.payload import Payload
-from minibert.trace.page.steps import PARTS, VectorStep
+from minibert.trace.page.steps import VectorStep
 
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace
@@ -152,7 +152,7 @@ def text_data(
 def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of each token in each step: NaN where a value was not recorded."""
     found: dict[str, Any] = {}
-    for part, entries in PARTS.items():
+    for part, entries in rows_of(trace.sizes).items():
         layers: Sequence[int | None] = choice.layers if part == "layer" else [None]
         rows = [entry for entry in entries if "S, S" not in entry.shape]
         shape = (len(layers), len(rows), length if part != "pooler" else 1)
@@ -191,16 +191,17 @@ def _vector(steps: Sequence[VectorStep], index: int, payload: Payload) -> dict[s
 
 
 def _embedding(trace: Trace, index: int, payload: Payload) -> dict[str, Any] | None:
-    """Return the shares (S, 3) of the rows of words, types and positions in their sum e: part . e / |e|^2.
+    """Return the shares (S, tables) of the rows of words, types and positions in their sum e: part . e / |e|^2.
 
     The shares of a token add up to 1. A row that points away from the sum has a negative one.
     """
-    names = [entry.path for entry in EMBEDDINGS[:4]]
+    names = [entry.path for entry in rows_of(trace.sizes)["embeddings"]]
+    names = names[: names.index("embeddings")]
     if not set(names) <= set(trace.names):
         return None
-    words, types, positions, total = (np.asarray(trace.value_of(name, index), dtype=np.float64) for name in names)
+    *parts, total = (np.asarray(trace.value_of(name, index), dtype=np.float64) for name in names)
     squares = np.square(total).sum(axis=1)
-    along = np.stack([(part * total).sum(axis=1) for part in (words, types, positions)], axis=1)
+    along = np.stack([(part * total).sum(axis=1) for part in parts], axis=1)
     return payload.add("values", "f24", along / np.where(squares > 0, squares, 1.0)[:, None])
 
 
@@ -309,11 +310,10 @@ def _cosines(
     trace: Trace, index: int, tokens: Sequence[str], payload: Payload, num_texts: int
 ) -> dict[str, Any] | None:
     """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
-    names = ["embeddings", *(f"encoder.layer.{i}" for i in range(trace.sizes.num_layers))]
-    recorded = [i for i, name in enumerate(names) if name in trace.names]
+    recorded = [i for i in range(trace.sizes.num_layers + 1) if f"hidden_states.{i}" in trace]
     if not recorded:
         return None
-    states = np.stack([np.asarray(trace.value_of(names[i], index)) for i in recorded])
+    states = np.stack([np.asarray(trace.value_of(f"hidden_states.{i}", index)) for i in recorded])
     length = states.shape[1]
     if len(states) * math.comb(length, 2) * num_texts <= _MOST_COSINES:
         chosen: Sequence[IntArray] = np.triu_indices(length, 1)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
-from minibert.bert.families import require_bert
+from minibert.trace.names import rows_of
 from minibert.trace.page.data import (
     FIRST,
     FIRST_KEYS,
@@ -32,7 +32,7 @@ from minibert.trace.page.data import (
     visible,
 )
 from minibert.trace.page.payload import Payload
-from minibert.trace.page.steps import PARTS, VectorStep, activation_words, steps
+from minibert.trace.page.steps import VectorStep, steps
 
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace
@@ -94,7 +94,6 @@ def page(
     """Return the page of a trace; `Trace.page` describes the arguments and errors."""
     max_bytes = check_int("max_bytes", max_bytes, 0)
     sizes = trace.sizes
-    require_bert(sizes.model_type, "page")
     rows = _chosen("sequences", sequences, len(trace.mask), "sequences")
     rows = [row for row in rows if trace.mask[row].any()]
     if not rows:
@@ -122,6 +121,7 @@ def page(
             "layers": sizes.num_hidden_layers,
             "heads": sizes.num_attention_heads,
             "hidden": sizes.hidden_size,
+            "embedding": sizes.embedding_size or sizes.hidden_size,
             "intermediate": sizes.intermediate_size,
             "vocabulary": sizes.vocab_size,
         },
@@ -132,7 +132,7 @@ def page(
         "firstKeys": FIRST_KEYS,
         "edited": [f"{report.pattern}: {report.description}" for report in trace.edits],
         "wordPlaces": WORD_PLACES,
-        "steps": _all_steps(trace.activation, vector),
+        "steps": _all_steps(trace, vector),
         "texts": texts,
         "parts": None if parts is None else payload.add("parts", "f24", _checked_parts(parts, texts)),
         "errors": [[visible(name), f"{units:.3g}", visible(level)] for name, units, level in errors],
@@ -173,24 +173,19 @@ def _too_large(trace: Trace, payload: Payload, max_bytes: int, rows: list[int], 
     )
 
 
-def _all_steps(activation: str | None, vector: Sequence[VectorStep]) -> dict[str, list[dict[str, Any]]]:
+def _all_steps(trace: Trace, vector: Sequence[VectorStep]) -> dict[str, list[dict[str, Any]]]:
     """Return the steps of each part, in the order of the page."""
-    found = {}
-    for part in PARTS:
-        rows = [(step.entry, step.words, step.lines) for step in steps(part)]
-        found[part] = [
-            {
-                **{"symbol": entry.symbol, "name": entry.path, "formula": entry.formula, "shape": entry.shape},
-                **{"words": activation_words(activation) if entry.symbol == "intermediate" else words, "lines": lines},
-            }
-            for entry, words, lines in rows
+    keys = ("symbol", "name", "formula", "words", "lines", "shape")
+    parts: dict[str, list[tuple[Any, ...]]] = {
+        part: [
+            (entry.symbol, entry.path, entry.formula, words, lines, entry.shape)
+            for entry, words, lines in steps(entries, trace.activation)
         ]
+        for part, entries in rows_of(trace.sizes).items()
+    }
     if vector:
-        keys = ("symbol", "name", "formula", "words", "lines")
-        found["vector"] = [
-            {**{key: getattr(step, key) for key in keys}, "shape": f"(B, {len(step.values[0])})"} for step in vector
-        ]
-    return found
+        parts["vector"] = [(*step[:5], f"(B, {len(step.values[0])})") for step in vector]
+    return {part: [dict(zip(keys, step, strict=True)) for step in found] for part, found in parts.items()}
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
@@ -216,7 +211,7 @@ def _document(trace: Trace, title: str, note: str, description: dict[str, Any], 
     packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
     numbers = base64.b85encode(packed).translate(_HARMLESS).decode("ascii")
     sizes = trace.sizes
-    shown = visible(title) or f"BERT with {counted(sizes.num_hidden_layers, 'layer')}"
+    shown = visible(title) or f"{sizes.model_type.upper()} with {counted(sizes.num_hidden_layers, 'layer')}"
     parts = {
         "title": escape(shown),
         "note": escape(visible(note)),

@@ -297,7 +297,7 @@ const drawGridTable = () => {
 };
 
 const shapeOf = (shape) => {
-  const sizes = { B: 1, S: size(), H: about.model.hidden, E: about.model.hidden, A: about.model.heads, F: about.model.intermediate };
+  const sizes = { B: 1, S: size(), H: about.model.hidden, E: about.model.embedding, A: about.model.heads, F: about.model.intermediate };
   return shape.replace("(B, ", "(").replace(/^\((\w+)\)$/, "($1,)").replace(/[A-Z]/g, (letter) => sizes[letter] ?? letter);
 };
 const stepNumbers = (part, step, layer) => {
@@ -334,7 +334,7 @@ const drawPass = () => {
   const box = (part, step, count) => {
     const given = text().values[part], place = given ? given.symbols.indexOf(step.symbol) : -1, layer = part === "layer" ? now.layer : 0;
     const size = place < 0 ? NaN : at(given.rms, layer, place, part === "pooler" || part === "vector" ? 0 : now.token);
-    const state = { embeddings: "state 0", output: `state ${layers[now.layer] + 1}` }[step.symbol];
+    const state = { [about.steps.embeddings.at(-1).symbol]: "state 0", output: `state ${layers[now.layer] + 1}` }[step.symbol];
     return make("a", { href: `#step-${count}` }, state ?? step.symbol.replaceAll("_", " "), ...(Number.isNaN(size) ? [] : [" ", make("small", {}, number(size))]));
   };
   fill($("pass"), ...shownParts().map(([part, steps, first]) => make("div", { class: `boxes ${part}` },
@@ -351,20 +351,21 @@ const drawSteps = () => {
     make("ol", {}, ...steps.map((step, i) => stepItem(part, step, part === "layer" ? now.layer : 0, first + i + 1)))]));
 };
 
+const tables = about.steps.embeddings.map((step) => step.symbol).filter((symbol) => ["words", "types", "positions"].includes(symbol));
 const drawEmbedding = () => {
   const given = text().embedding, ids = text().ids;
   $("tokens-section").hidden = !given && !ids;
   if ($("tokens-section").hidden) return;
   $("tokens-table").closest("details").open = size() <= 64;
-  const cells = (i) => [...(ids ? [String(ids[i])] : []), ...(given ? [0, 1, 2].map((k) => (100 * at(given, i, k)).toFixed(1)) : [])];
-  fill($("tokens-table"), make("caption", {}, given ? "Percent of the embedding sum, from each of the three tables" : "Tokens and their ids"), head("token", ...(ids ? ["id"] : []), ...(given ? ["words", "types", "positions"] : [])),
+  const cells = (i) => [...(ids ? [String(ids[i])] : []), ...(given ? tables.map((_, k) => (100 * at(given, i, k)).toFixed(1)) : [])];
+  fill($("tokens-table"), make("caption", {}, given ? "Percent of the embedding sum, from each of the tables" : "Tokens and their ids"), head("token", ...(ids ? ["id"] : []), ...(given ? tables : [])),
     make("tbody", {}, ...text().tokens.map((_, i) => make("tr", {}, make("th", { scope: "row" }, numbered(i)), ...cells(i).map((cell) => make("td", {}, minus(cell)))))));
   markEmbedding();
 };
 const markEmbedding = () => {
   const given = text().embedding;
   [...($("tokens-table").tBodies[0]?.rows ?? [])].forEach((one, i) => (i === now.token ? one.setAttribute("aria-current", "true") : one.removeAttribute("aria-current")));
-  fill($("tokens-summary"), ...(given ? ["The embedding of ", numbered(now.token), " is a sum of three rows: ", ["words", "types", "positions"].map((table, k) => `${table} ${minus((100 * at(given, now.token, k)).toFixed(1))}\u00a0%`).join(", "), "."] : []));
+  fill($("tokens-summary"), ...(given ? ["The embedding of ", numbered(now.token), " is a sum of rows: ", tables.map((table, k) => `${table} ${minus((100 * at(given, now.token, k)).toFixed(1))}\u00a0%`).join(", "), "."] : []));
 };
 
 const pairCosine = (state, a, b) => {

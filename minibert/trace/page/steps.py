@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
 from minibert._utils.validation import FloatArray
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Entry
+from minibert.trace.names import Entry
 
 
 class SourceLine(NamedTuple):
@@ -50,8 +50,6 @@ class VectorStep(NamedTuple):
     notes: Sequence[str]
 
 
-PARTS = {"embeddings": EMBEDDINGS, "layer": LAYER, "pooler": POOLER}
-
 _EMBED = (("encoder.py", "x = ops.embed("), ("reference.py", "total = words[token_ids]"))
 _PROJECT = (("encoder.py", "projected = ops.linear("),)
 _ATTENTION = ("encoder.py", "return ops.attention(")
@@ -65,12 +63,13 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "words": ("The row of the word table at the token's id.", _EMBED),
     "types": ("The row for the first or the second text of a pair.", _EMBED),
     "positions": ("The row for the place of the token in the text.", _EMBED),
-    "embeddings_sum": ("The three rows are added.", _EMBED),
+    "embeddings_sum": ("The rows are added.", _EMBED),
     "embeddings": (
         "LayerNorm: the numbers of each token get mean 0 and variance 1, then a learned scale and shift: "
-        "(number - mean) / sqrt(variance + eps) * weight + bias. The result is hidden state 0.",
+        "(number - mean) / sqrt(variance + eps) * weight + bias.",
         (("encoder.py", "x = ops.layer_norm(x, weights.embeddings_norm"),),
     ),
+    "projected": ("A linear map to H features.", (("encoder.py", "return x if weights.embeddings_project"),)),
     "query": ("A linear map of x, the hidden state that comes in. It is compared with the keys.", _PROJECT),
     "key": ("A second linear map of x. The queries of all tokens are compared with it.", _PROJECT),
     "value": ("A third linear map of x. It is what other tokens take from this one.", _PROJECT),
@@ -107,7 +106,7 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
         (("encoder.py", "x = ops.layer_norm(x, layer.output_norm"),),
     ),
     "pooler_dense": ("A linear map of the last hidden state of the first token, [CLS].", _POOL),
-    "pooler": ("tanh, number by number.", _POOL),
+    "pooler": ("The activation function, number by number.", _POOL),
 }
 
 ACTIVATION_WORDS = {
@@ -119,12 +118,6 @@ ACTIVATION_WORDS = {
     "tanh": "tanh(x). It brings every number between -1 and 1.",
 }
 """What each activation that `hidden_act` can mean does (`ACTIVATIONS` of minibert/bert/reference.py)."""
-
-
-def activation_words(activation: str | None) -> str:
-    """Return what the step "intermediate" does in a model with this activation; None if it is not known."""
-    words = _EXPLAINED["intermediate"][0]
-    return words if activation is None else f"{words} {ACTIVATION_WORDS[activation]}"
 
 
 @functools.cache
@@ -140,12 +133,12 @@ def source_line(file: str, beginning: str) -> SourceLine:
     return SourceLine(file, number, text)
 
 
-def source_lines(symbol: str) -> tuple[SourceLine, ...]:
-    """Return the lines of minibert/bert that compute a symbol of the table: the line of encoder.py first."""
-    return tuple(source_line(file, beginning) for file, beginning in _EXPLAINED[symbol][1])
-
-
-@functools.cache
-def steps(part: str) -> tuple[Step, ...]:
-    """Return the steps of "embeddings", of one "layer", or of the "pooler", in the order of the forward pass."""
-    return tuple(Step(entry, _EXPLAINED[entry.symbol][0], source_lines(entry.symbol)) for entry in PARTS[part])
+def steps(entries: Iterable[Entry], activation: str | None = None) -> Iterator[Step]:
+    """Yield the steps that compute rows of the table; `activation` is that of the feed forward, if it is known."""
+    for entry in entries:
+        words, lines = _EXPLAINED[entry.symbol]
+        if entry.symbol == "intermediate" and activation is not None:
+            words += f" {ACTIVATION_WORDS[activation]}"
+        if entry.formula.endswith("+ bias"):
+            words += " Then a bias is added: a number for the head and the distance of the two tokens."
+        yield Step(entry, words, tuple(source_line(file, beginning) for file, beginning in lines))
