@@ -21,6 +21,7 @@ from minibert._utils.foreign import ALIASES, Finder, missing_names
 if TYPE_CHECKING:
     from minibert import exact as exact
     from minibert import inside as inside
+    from minibert import learn as learn
     from minibert import parity as parity
     from minibert.bert.config import BertConfig as BertConfig
     from minibert.errors import DownloadError as DownloadError
@@ -87,7 +88,7 @@ _NAMES = {
     "vectors.token_vectors": "TokenVectors embed_tokens word_occurrences",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
-_PUBLIC_MODULES = ("exact", "inside", "parity")
+_PUBLIC_MODULES = ("exact", "inside", "learn", "parity")
 __all__ = sorted((*_MODULE_OF, *_PUBLIC_MODULES, "__version__"))
 
 __version__ = "0.3.0"

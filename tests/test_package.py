@@ -25,7 +25,7 @@ RINGS = {
     "core": ("errors", "_utils", "checkpoint", "bert", "kernels", "trace", "exact", "models", "tokenizer"),
     "vectors": ("vectors", "similarity", "search", "index", "quantized", "tokens", "sentence", "tasks"),
     "lenses": ("inside", "parity"),
-    "apps": ("corpus", "serving", "integrations", "compat", "util", "plot", "scikit", "cli", "__main__"),
+    "apps": ("corpus", "serving", "integrations", "compat", "learn", "util", "plot", "scikit", "cli", "__main__"),
 }
 RING_OF = {folder: number for number, folders in enumerate(RINGS.values()) for folder in folders}
 

@@ -74,7 +74,7 @@ def forward(model: Model, *inputs: Any, **options: Any) -> Trace:
     return model.with_ops(OPS, np.float64).trace(*inputs, **options)
 
 
-def _gelu(x: FloatArray) -> FloatArray:
+def gelu(x: FloatArray) -> FloatArray:
     """Compute x erfc(-x / sqrt(2)) / 2 with Python's erfc; the erf of reference.py is exact to 1e-9 only."""
     flat = x.reshape(-1)
     y = np.empty(flat.shape)
@@ -85,5 +85,5 @@ def _gelu(x: FloatArray) -> FloatArray:
     return y.reshape(x.shape)
 
 
-OPS = reference.make_ops(dtype=np.float64, activations={**reference.ACTIVATION_FUNCTIONS, "gelu": _gelu})
+OPS = reference.make_ops(dtype=np.float64, activations={**reference.ACTIVATION_FUNCTIONS, "gelu": gelu})
 """The float64 set of ops. It uses weights that any other set has prepared."""

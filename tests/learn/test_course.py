@@ -1,0 +1,142 @@
+"""The course: what `start` writes, and what `check` says of right and wrong files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import minibert.learn
+from minibert.cli import main
+from minibert.learn.judge import Result
+from minibert.learn.right import RIGHT
+
+SOLUTION = (Path(__file__).parent / "solution.py").read_text(encoding="utf-8")
+
+# So that a machine with much other work does not make a right function too slow.
+PATIENT = 60.0
+
+
+def functions(*changes: tuple[str, str]) -> dict[str, Any]:
+    """Return the names of the solution, with some of its code replaced."""
+    source = SOLUTION
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new, 1)
+    names: dict[str, Any] = {}
+    exec(compile(source, "solution.py", "exec"), names)
+    return names
+
+
+def checked(step: str, *changes: tuple[str, str]) -> Result:
+    return minibert.learn.check(step, functions(*changes)[step])
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_start_writes_ten_functions_that_are_not_filled_in(tmp_path: Path, capsys: Any) -> None:
+    for name in ("mine.py", "mine.ipynb"):
+        path = tmp_path / name
+        assert main(["learn", "start", str(path)]) == 0
+        before = path.read_bytes()
+        assert main(["learn", "start", str(path)]) == 1
+        assert path.read_bytes() == before
+        found = list(minibert.learn.check_file(path, seconds=PATIENT))
+        assert [one.step for one in found] == [*RIGHT]
+        assert {one.status for one in found} == {"empty"}
+    assert main(["learn", "start", str(tmp_path / "mine.txt")]) == 1
+    assert "mine.txt must end in .py, .ipynb" in capsys.readouterr().err.replace(" or ", ", ")
+
+
+def test_the_solution_is_right_and_computes_the_vector_of_a_text(tmp_path: Path, capsys: Any) -> None:
+    assert len([line for line in SOLUTION.splitlines() if line.strip()]) <= 120
+    path, page = tmp_path / "mine.py", tmp_path / "page.html"
+    path.write_text(SOLUTION, encoding="utf-8")
+    words = ["learn", "check", str(path), "--seconds", str(PATIENT), "--page", str(page)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "10 of 10 functions are right" in said
+    assert float(re.search(r"largest difference\s+(\S+)", said)[1]) < 1e-6  # type: ignore[index]
+    assert "The river bank" in page.read_text(encoding="utf-8")
+    assert main(["learn", "check", str(path), "8", "softmax", "--seconds", str(PATIENT)]) == 0
+    assert re.findall(r"^ ?\d+ (\w+) +right$", capsys.readouterr().out, re.MULTILINE) == ["gelu", "softmax"]
+
+
+BAD_FILES = {
+    "def tokenize(": ("cannot be run", "SyntaxError", "line 1"),
+    "import no_such_module": ("ModuleNotFoundError", "line 1"),
+    "import sys; sys.exit(3)": ("exit()",),
+    "x = input()": ("EOFError", "no keyboard"),
+    "\0": ("cannot be run",),
+}
+
+
+@pytest.mark.parametrize("content", BAD_FILES)
+def test_files_that_cannot_be_run(tmp_path: Path, capsys: Any, content: str) -> None:
+    (tmp_path / "mine.py").write_text(content)
+    assert main(["learn", "check", str(tmp_path / "mine.py")]) == 1
+    said = capsys.readouterr().err
+    assert all(word in said for word in BAD_FILES[content]), said
+    assert "Traceback" not in said
+    (tmp_path / "book.ipynb").write_text(json.dumps({"cells": 3}))
+    assert main(["learn", "check", str(tmp_path / "book.ipynb")]) == 1
+
+
+STRANGE = """
+import os
+def tokenize(text, vocabulary, lower_case):
+    print("hello from tokenize")
+    return ["[CLS]", 3]
+def embed(token_ids, token_types, words, positions, types):
+    words[token_ids] += 1
+def layer_norm(x, weight, bias, eps):
+    x -= x.mean(axis=-1, keepdims=True)
+    return x
+def linear(x, weight, bias):
+    return x @ weight
+def softmax(scores):
+    input("a number? ")
+def head(query, key, value):
+    return "six"
+def gelu(x):
+    return gelu(x)
+def layer(x, weights, num_heads, eps):
+    os._exit(0)
+def bert(token_ids, token_types, weights, config):
+    return []
+"""
+SAID = {
+    "tokenize": ("error", "expected a list of tokens"),
+    "embed": ("error", "read-only"),
+    "layer_norm": ("error", "it changes what it was given"),
+    "linear": ("wrong", "right is"),
+    "softmax": ("error", 'input("a number? ")'),
+    "head": ("error", "array of real numbers"),
+    "attention": ("missing", "no function attention"),
+    "gelu": ("error", "return gelu(x)"),
+    "layer": ("error", "ended without an answer"),
+    "bert": ("error", "return states, vector"),
+}
+
+
+def test_strange_functions_have_a_plain_message(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(STRANGE)
+    found = {one.step: one for one in minibert.learn.check_file(path, seconds=PATIENT)}
+    for step, (status, words) in SAID.items():
+        assert found[step].status == status, found[step]
+        assert words in found[step].text, found[step]
+    assert found["tokenize"].printed == "hello from tokenize"
+
+
+def test_a_loop_without_end_is_ended(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    loop = "def {}(*arguments):\n    while True: print('x' * 1000)\n"
+    path.write_text("".join(loop.format(name) for name in RIGHT))
+    found = list(minibert.learn.check_file(path, seconds=0.2))
+    assert [one.status for one in found] == ["slow", "slow", *["not run"] * 8]
+    assert len(found[0].printed) <= 1000
