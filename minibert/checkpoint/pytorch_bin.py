@@ -27,14 +27,12 @@ from minibert.errors import ModelFormatError
 _LIMIT = 2**20
 _MOST_INSTRUCTIONS = 200_000  # BERT-large has 15,000
 
-_STORAGES = {
-    **{"FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16", "DoubleStorage": "F64"},
-    **{"LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8"},
-    "BoolStorage": "BOOL",
-}
+_DTYPES = {"Float": "F32", "Half": "F16", "BFloat16": "BF16", "Double": "F64", "Bool": "BOOL"}
+_DTYPES |= {"Long": "I64", "Int": "I32", "Short": "I16", "Char": "I8", "Byte": "U8"}
+_STORAGES = {f"torch.{name}Storage": dtype for name, dtype in _DTYPES.items()}
 _DICT, _TENSOR = "collections.OrderedDict", "torch._utils._rebuild_tensor_v2"
 _PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
-_NAMES = {_DICT, _TENSOR, *_PARAMETERS, *(f"torch.{name}" for name in _STORAGES)}
+_NAMES = {_DICT, _TENSOR, *_PARAMETERS, *_STORAGES}
 
 _REMEDY = (
     'Fetch it again, or give safetensors: revision="refs/pr/N", a pull request of the hub that has them '
@@ -88,28 +86,20 @@ def read_header(path: Path) -> list[StoredTensor]:
             folders = [name[:-8] for name in ranges if name.endswith("/data.pkl") and name.count("/") == 1]
             if len(folders) != 1:
                 raise ValueError(f"its zip has {len(folders)} files NAME/data.pkl; expected one")
-            read = {name: _content(file, ranges.get(folders[0] + name)) for name in ("data.pkl", "byteorder")}
-        if read["byteorder"] not in (b"", b"little"):  # torch before 2.1 does not write it
-            raise ValueError(f"its numbers have the byte order {brief(read['byteorder'])}; expected b'little'")
+            program = _content(file, *ranges[folders[0] + "data.pkl"])
+            order = _content(file, *ranges.get(folders[0] + "byteorder", (0, 0)))
+        if order not in (b"", b"little"):  # torch before 2.1 does not write it
+            raise ValueError(f"its numbers have the byte order {brief(order)}; expected b'little'")
         tensors = [
             _tensor(path, state, name, view, ranges.get(f"{folders[0]}data/{view.storage.key}"))
-            for name, view in _run(read["data.pkl"]).items()
+            for name, view in _run(program).items()
         ]
         # Many names of one storage would need more memory than the file says.
         if (total := sum(math.prod(one.shape) * BITS[one.dtype] // 8 for one in tensors)) > 2 * state[2]:
             raise ValueError(f"its tensors have {total} bytes, more than twice those of the file")
         return tensors
-    # zipfile raises errors of many types.
-    except (
-        OSError,
-        ValueError,
-        OverflowError,
-        EOFError,
-        NotImplementedError,
-        struct.error,
-        zipfile.BadZipFile,
-    ) as error:
-        reason = str(error).removesuffix(".")
+    except Exception as error:  # zipfile and a damaged program raise errors of many types
+        reason = str(error).removesuffix(".") if isinstance(error, ValueError | OSError) else "it is damaged"
         raise ModelFormatError(f"{path} cannot be read: {reason}. Nothing in it was executed. {_REMEDY}.") from error
 
 
@@ -145,14 +135,12 @@ def _ranges(file: _BoundedFile) -> dict[str, tuple[int, int]]:
     return ranges
 
 
-def _content(file: _BoundedFile, place: tuple[int, int] | None) -> bytes:
-    """Return a small file of the zip; b"" if there is none. The checksum is not compared, as torch can leave it out."""
-    if place is None:
-        return b""
-    if place[1] > _LIMIT:
-        raise ValueError(f"a file in its zip has {place[1]} bytes; at most {_LIMIT} are allowed there")
-    file.seek(place[0])
-    return bytes(read_exactly(file, place[1]))
+def _content(file: _BoundedFile, begin: int, size: int) -> bytes:
+    """Return a small file of the zip. Its checksum is not compared, because torch can leave it out."""
+    if size > _LIMIT:
+        raise ValueError(f"a file in its zip has {size} bytes; at most {_LIMIT} are allowed there")
+    file.seek(begin)
+    return bytes(read_exactly(file, size))
 
 
 # --- the pickle -------------------------------------------------------------------------------------------------------
@@ -173,50 +161,47 @@ def _run(program: bytes) -> dict[str, _View]:
             items.append(item)
         return items[::-1]
 
-    try:
-        argument: Any
-        for count, (instruction, argument, _) in enumerate(pickletools.genops(program)):
-            if count == _MOST_INSTRUCTIONS:
-                raise ValueError(f"its data.pkl has more than {_MOST_INSTRUCTIONS} instructions")
-            match instruction.name:
-                case "PROTO" | "FRAME":
-                    pass
-                case "BINUNICODE" | "SHORT_BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1":
-                    stack.append(argument)
-                case name if name in _CONSTANTS:
-                    stack.append(_CONSTANTS[name])
-                case "EMPTY_DICT":
-                    stack.append({})
-                case "TUPLE":
-                    stack.append(tuple(pop()))
-                case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
-                    stack.append(tuple(pop(int(name[-1]))))
-                case "BINPUT" | "LONG_BINPUT":
-                    memo[argument] = stack[-1]
-                case "MEMOIZE":
-                    memo[len(memo)] = stack[-1]
-                case "BINGET" | "LONG_BINGET":
-                    stack.append(memo[argument])
-                case "SETITEM" | "SETITEMS" as name:
-                    items = pop(2 if name == "SETITEM" else None)
-                    _set_items(stack[-1], items)
-                case "GLOBAL":
-                    stack.append(_known(argument.replace(" ", ".", 1)))
-                case "STACK_GLOBAL":
-                    stack.append(_known(".".join(pop(2))))
-                case "BINPERSID":
-                    stack.append(_storage(stack.pop()))
-                case "REDUCE":
-                    stack.append(_made(*pop(2)))
-                case "BUILD":  # the versions of the modules; nothing uses them
-                    stack.pop()
-                    _set_items(stack[-1], [])
-                case "STOP":
-                    return _state_dict(*stack)
-                case other:
-                    raise ValueError(f"its data.pkl has the instruction {other}, which a state dict does not need")
-    except (IndexError, KeyError, TypeError) as error:
-        raise ValueError("its data.pkl is damaged") from error
+    argument: Any
+    for count, (instruction, argument, _) in enumerate(pickletools.genops(program)):
+        if count == _MOST_INSTRUCTIONS:
+            raise ValueError(f"its data.pkl has more than {_MOST_INSTRUCTIONS} instructions")
+        match instruction.name:
+            case "PROTO" | "FRAME":
+                pass
+            case "BINUNICODE" | "SHORT_BINUNICODE" | "BININT" | "BININT1" | "BININT2" | "LONG1":
+                stack.append(argument)
+            case name if name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
+            case "EMPTY_DICT":
+                stack.append({})
+            case "TUPLE":
+                stack.append(tuple(pop()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
+                stack.append(tuple(pop(int(name[-1]))))
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "SETITEM" | "SETITEMS" as name:
+                items = pop(2 if name == "SETITEM" else None)
+                _set_items(stack[-1], items)
+            case "GLOBAL":
+                stack.append(_known(argument.replace(" ", ".", 1)))
+            case "STACK_GLOBAL":
+                stack.append(_known(".".join(pop(2))))
+            case "BINPERSID":
+                stack.append(_storage(stack.pop()))
+            case "REDUCE":
+                stack.append(_made(*pop(2)))
+            case "BUILD":  # the versions of the modules; nothing uses them
+                stack.pop()
+                _set_items(stack[-1], [])
+            case "STOP":
+                return _state_dict(*stack)
+            case other:
+                raise ValueError(f"its data.pkl has the instruction {other}, which a state dict does not need")
     raise ValueError("its data.pkl does not end")
 
 
@@ -238,8 +223,8 @@ def _known(name: str) -> _Name:
 
 def _storage(described: object) -> _Storage:
     match described:
-        case ("storage", _Name(name), str(key), str(), int(count)):
-            return _Storage(_STORAGES[name.removeprefix("torch.")], key, count)
+        case ("storage", _Name(name), str(key), str(), int(count)) if name in _STORAGES:
+            return _Storage(_STORAGES[name], key, count)
     raise ValueError(f"its data.pkl describes a storage by {brief(described)}")
 
 

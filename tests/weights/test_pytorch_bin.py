@@ -195,7 +195,7 @@ REFUSED: dict[str, Any] = {
     "before torch 1.6": legacy,
     "not a zip file": lambda: b"",
     "Git LFS pointer": lambda: b"version https://git-lfs.github.com/spec/v1\n",
-    "cannot be read: File is not a zip": lambda: crafted({"x": X})[:-9],
+    "cannot be read: it is damaged": lambda: crafted({"x": X})[:-9],
     "compressed": lambda: zipped({"data.pkl": program({"x": X}), "data/0": bytes(24)}, method=zipfile.ZIP_DEFLATED),
     "0 files NAME/data.pkl": lambda: zipped({"data/0": b""}),
     "'archive/data/0', or has it twice": lambda: crafted({"x": X}, {"data/1": b""}).replace(b"data/1", b"data/0"),
