@@ -177,21 +177,23 @@ def test_subfolders_and_shards(hub: FakeHub, cache: Path) -> None:
             files.require("vocab.txt")
 
 
-def test_pytorch_model_bin_is_fetched_only_if_there_are_no_safetensors(hub: FakeHub, cache: Path) -> None:
-    for files, wanted in (
-        (FILES, ["model.safetensors"]),
-        ({}, ["pytorch_model.bin"]),
-        ({"model.safetensors.index.json": index("a.safetensors"), "a.safetensors": b"w"}, ["a.safetensors"]),
-    ):
-        hub.commit(NAME, {**files, "pytorch_model.bin": b"zip"})
-        hub.asked.clear()
-        found = locate(NAME, cache_dir=cache / str(len(files)))
-        assert [path.name for path in found.checkpoint()] == wanted
-        fetched = [path for method, path, _ in hub.asked if method == "GET" and path.endswith((".bin", ".safetensors"))]
-        assert [path.rpartition("/")[2] for path in fetched] == wanted
-        asked = len(hub.asked)
-        assert locate(NAME, cache_dir=cache / str(len(files)), local_files_only=True).checkpoint() == found.checkpoint()
-        assert len(hub.asked) == asked
+@pytest.mark.parametrize(
+    ("files", "used"),
+    [
+        (FILES, "model.safetensors"),
+        ({"model.safetensors.index.json": index("a.safetensors"), "a.safetensors": b"w"}, "a.safetensors"),
+        ({}, "pytorch_model.bin"),
+    ],
+)
+def test_pytorch_model_bin_is_fetched_only_without_safetensors(
+    hub: FakeHub, cache: Path, files: dict[str, bytes], used: str
+) -> None:
+    hub.commit(NAME, {**files, "pytorch_model.bin": b"zip"})
+    [weights] = locate(NAME, cache_dir=cache).checkpoint()
+    assert weights.name == used
+    fetched = {path.rpartition("/")[2] for method, path, _ in hub.asked if method == "GET"}
+    assert fetched - {"model.safetensors.index.json"} == {used}
+    assert locate(NAME, cache_dir=cache, local_files_only=True).checkpoint() == [weights]
 
 
 def test_the_token_is_sent(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from torch._utils import _rebuild_tensor_v2
 
 
-def saved(value: object, protocol: int = 2) -> bytes:
+def saved(value: object, protocol: int = 2, **options: Any) -> bytes:
     file = io.BytesIO()
-    torch.save(value, file, pickle_protocol=protocol)
+    torch.save(value, file, pickle_protocol=protocol, **options)
     return file.getvalue()
 
 
@@ -78,9 +78,9 @@ def crafted(value: object, entries: Mapping[str, bytes] = {}) -> bytes:
     return zipped({"data.pkl": program(value), "data/0": bytes(24), "version": b"3\n", **entries})
 
 
-def only_bin(folder: Path, protocol: int = 2) -> Path:
+def only_bin(folder: Path) -> Path:
     """Replace model.safetensors of a folder by pytorch_model.bin."""
     path = folder / "model.safetensors"
-    (folder / "pytorch_model.bin").write_bytes(saved(OrderedDict(load_file(path)), protocol))
+    (folder / "pytorch_model.bin").write_bytes(saved(OrderedDict(load_file(path))))
     path.unlink()
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import io
 import json
 import math
 import os
@@ -20,13 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from minibert import BertModel, ModelFormatError, SentenceTransformer, load
 from minibert.bert.families import FAMILIES
-from minibert.checkpoint.files import locate
 from minibert.checkpoint.pytorch_bin import read_header
 from minibert.checkpoint.safetensors import BITS, StoredTensor
-from minibert.checkpoint.tensors import DTYPES, open_checkpoint, read_tensor
+from minibert.checkpoint.tensors import DTYPES, read_tensor
 from tests.models.test_families import make
 from tests.support.checkpoints import random_checkpoint
 from tests.support.damage import damaged_bytes
@@ -100,28 +99,23 @@ def test_every_tensor_has_the_bits_of_torch(tmp_path: Path, write: Any, protocol
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_a_model_is_the_same_from_both_formats_and_from_shards(tmp_path: Path, dtype: str) -> None:
     expected = BertModel.from_pretrained(random_checkpoint(tmp_path, dtype=dtype, **SIZES))(**INPUTS)
-    path = only_bin(tmp_path) / "pytorch_model.bin"
+    tensors, index = load_file(tmp_path / "model.safetensors"), dict[str, str]()
+    only_bin(tmp_path)
     assert_same_bits(BertModel.from_pretrained(tmp_path)(**INPUTS), expected)
-    tensors, index = torch.load(path, weights_only=True), {}
-    path.unlink()
+    (tmp_path / "pytorch_model.bin").unlink()
     for i in range(2):
         part = {name: tensors[name] for name in list(tensors)[i::2]}
         torch.save(part, tmp_path / (shard := f"pytorch_model-0000{i + 1}-of-00002.bin"))
         index |= dict.fromkeys(part, shard)
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": index}))
     assert_same_bits(BertModel.from_pretrained(tmp_path)(**INPUTS), expected)
-    index["pooler.dense.bias"] = "model.safetensors"
-    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": index}))
-    with pytest.raises(ModelFormatError, match=r"\*\.bin"):
-        BertModel.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_with_a_tied_head(tmp_path: Path, family: str) -> None:
     theirs, ids = make(tmp_path, family, "ForMaskedLM"), np.arange(3, 20)[None]
     expected = load(tmp_path)(ids).logits
-    (tmp_path / "model.safetensors").unlink()
-    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    (only_bin(tmp_path) / "pytorch_model.bin").write_bytes(saved(theirs.state_dict()))
     np.testing.assert_array_equal(load(tmp_path)(ids).logits, expected)
 
 
@@ -130,13 +124,6 @@ def test_modules_of_sentence_transformers(tmp_path: Path) -> None:
     expected = SentenceTransformer(folder).encode("the cat")
     only_bin(only_bin(folder) / "2_Dense")
     np.testing.assert_array_equal(SentenceTransformer(folder).encode("the cat"), expected)
-
-
-def test_safetensors_go_first(tmp_path: Path) -> None:
-    folder = random_checkpoint(tmp_path, **SIZES)
-    (folder / "pytorch_model.bin").write_bytes(b"never opened")
-    assert {tensor.path.name for tensor in open_checkpoint(locate(folder)).values()} == {"model.safetensors"}
-    assert BertModel.from_pretrained(folder)(**INPUTS)
 
 
 def test_checksums_that_torch_left_out(tmp_path: Path) -> None:
@@ -154,25 +141,12 @@ def test_checksums_that_torch_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_program_is_refused_by_its_name(tmp_path: Path, function: Any, protocol: int) -> None:
     attack = Call(function, f"touch {tmp_path}/ran")
-    name = f"{function.__module__}.{function.__name__}".replace(
-        "builtins", "__builtin__" if protocol == 2 else "builtins"
-    )
+    name = rf"'[\w.]+\.{function.__name__}'"  # Python 2 has other names for some modules
     for value in (attack, {"a": torch.ones(2), "b": attack}, {"a": Call(OrderedDict, attack)}):
         (tmp_path / "x.bin").write_bytes(saved(value, protocol))
-        with pytest.raises(ModelFormatError, match=f"asks for '{name}'.*Nothing in it was executed.*refs/pr/N"):
+        with pytest.raises(ModelFormatError, match=f"asks for {name}.*refs/pr/N"):
             read_without_running(tmp_path / "x.bin")
     assert not (tmp_path / "ran").exists()
-
-
-def legacy() -> bytes:
-    torch.save({"a": torch.ones(2)}, file := io.BytesIO(), _use_new_zipfile_serialization=False)
-    return file.getvalue()
-
-
-def repeated(count: int) -> bytes:
-    """Give a storage of 24 KB many names."""
-    views = {f"x{i}": view(0, (6000,), (1,), count=6000) for i in range(count)}
-    return crafted(views, {"data/0": bytes(24_000)})
 
 
 def doubled() -> Any:
@@ -191,8 +165,9 @@ def in_list(content: bytes, name: bytes, offset: int, new: bytes) -> bytes:
 
 X, LOOP = view(0, (2, 3), (3, 1)), dict[str, Any]()
 LOOP["x"] = LOOP
+LARGE = {"data/0": bytes(24_000)}
 REFUSED: dict[str, Any] = {
-    "before torch 1.6": legacy,
+    "before torch 1.6": lambda: saved({"a": torch.ones(2)}, _use_new_zipfile_serialization=False),
     "not a zip file": lambda: b"",
     "Git LFS pointer": lambda: b"version https://git-lfs.github.com/spec/v1\n",
     "cannot be read: it is damaged": lambda: crafted({"x": X})[:-9],
@@ -225,7 +200,7 @@ REFUSED: dict[str, Any] = {
     r"shape \(1, 1, 1": lambda: crafted({"x": view(0, (1,) * 65, (1,) * 65)}),
     r"_v2 with .*\(\(": lambda: crafted({"x": view(0, doubled(), doubled())}),
     "describes a storage": lambda: crafted({"x": view(0, (6,), (1,), count=doubled())}),
-    "72000 bytes, more than twice": lambda: repeated(3),
+    "more than twice those": lambda: crafted(dict.fromkeys("abc", view(0, (6000,), (1,), count=6000)), LARGE),
     "200000 instructions": lambda: zipped({"data.pkl": b"\x80\x02" + b"}" * 300_000 + b"."}),
     "at most 1048576": lambda: zipped({"data.pkl": b"}" * 2**21}),
     "damaged": lambda: zipped({"data.pkl": b"\x80\x02R."}),

@@ -77,11 +77,8 @@ def test_dtypes_may_be_mixed_in_one_file(arrays: Arrays, write: Write) -> None:
     weights = BertModel.from_pretrained(write(mixed)).weights
     query = [mixed[f"encoder.layer.1.attention.self.{part}.weight"] for part in ("query", "key", "value")]
     assert {dtype for dtype, _ in query} == {"F32", "F16", "BF16"}
-    as_float32 = [
-        (array.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else array.astype(np.float32)
-        for dtype, array in query
-    ]
-    np.testing.assert_array_equal(weights.layers[1].query_key_value.weight, np.concatenate(as_float32))
+    widened = [tensors_module._READERS[dtype][1](array) for dtype, array in query]
+    np.testing.assert_array_equal(weights.layers[1].query_key_value.weight, np.concatenate(widened))
 
 
 def test_every_weight_is_where_it_belongs_under_its_own_path(folder: Path, arrays: Arrays) -> None:
