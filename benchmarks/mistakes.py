@@ -240,13 +240,14 @@ def try_nothing(subject: Subject, mistake: Mistake, names: Iterable[str]) -> boo
     return max(subject.ratio(name, exact[name]) for name in names) <= BUDGET / 4
 
 
-def combinations(count: int, number: int) -> Iterator[list[Mistake]]:
+def combinations(model: BertModel, count: int, number: int) -> Iterator[list[Mistake]]:
     """Draw several mistakes at once: of different kinds, none of them harmless, none of low precision."""
     generator = random.Random(count)
     usable = [
         mistake
         for mistake in MISTAKES.values()
-        if mistake.parts and not mistake.rounds and not mistake.harmless and mistake.kind not in ("D1", "D2", "P1")
+        if mistake.parts and mistake.is_for(model) and not (mistake.rounds or mistake.harmless)
+        if mistake.kind not in ("D1", "D2", "P1")
     ]
     for _ in range(number):
         kinds: dict[str, Mistake] = {}
@@ -303,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for dump in options.dumps.split(","):
                 sets: list[list[Mistake]] = [[mistake] for mistake in MISTAKES.values()]
                 if dump in ("all names", "hidden states"):
-                    sets += [*combinations(2, options.several), *combinations(3, options.several)]
+                    sets += [one for count in (2, 3) for one in combinations(subject.model, count, options.several)]
                 for mistakes in sets:
                     result = kept.try_mistakes(subject, dump, mistakes)
                     if result is None:

@@ -216,12 +216,6 @@ def bert_class(name: str) -> str:
     return name if found is None else f"Bert{name.removeprefix(found.class_name)}"
 
 
-def require_bert(model_type: str, what: str) -> None:
-    """Raise a ValueError if a model is not BERT, for what explains or judges the formulas of BERT."""
-    if model_type != "bert":
-        raise ValueError(f"{what} knows the formulas of BERT only, and this model is of the type {model_type!r}.")
-
-
 def architectures(settings: Mapping[str, Any]) -> list[str]:
     """Return the classes that the ``architectures`` of a config.json name, as those of BERT."""
     named = settings.get("architectures")

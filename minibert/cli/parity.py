@@ -253,10 +253,13 @@ def _names(arguments: argparse.Namespace) -> int:
 
     arguments.backend, arguments.num_threads, arguments.shared_weights = "numpy", None, False
     subject = _subject(arguments)
-    width = max(len(both_names(name)) for name in subject.specs)
+    shown = {name: both_names(name) for name in subject.specs}
+    if "embeddings_project" in shown:  # which hidden state 0 is
+        shown["embeddings"] = "embeddings"
+    width = max(map(len, shown.values()))
     shapes = {"tokens": "(B, S, {})", "pairs": "(B, {}, S, S)", "pooled": "(B, {})"}
     for name, spec in subject.specs.items():
-        print(f"{both_names(name):{width}}  {shapes[spec.kind].format(spec.width)}")
+        print(f"{shown[name]:{width}}  {shapes[spec.kind].format(spec.width)}")
     print("The hidden states alone are enough to begin.")
     return 0
 

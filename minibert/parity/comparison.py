@@ -20,7 +20,7 @@ import minibert
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert.parity.diagnosis.findings import Finding, diagnose, mislabelled, namings
-from minibert.parity.diagnosis.forward import state_name
+from minibert.parity.diagnosis.forward import FIRST_STATES, states_of
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
@@ -145,7 +145,8 @@ def _about(subject: Subject, inputs: Mapping[str, Any], source: str) -> dict[str
     sizes = f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
     given = {name: np.asarray(inputs[name], "<f8") for name in INPUTS if name in inputs}
     shape = f"{counted(len(mask), 'row')} of {mask.shape[1]}, {counted(int(mask.sum()), 'token')}"
-    about = {"model": ", ".join(filter(None, [subject.name, subject.head, sizes]))}
+    kind = type(subject.model).__name__ if subject.head or config.model_type != "bert" else None
+    about = {"model": ", ".join(filter(None, [subject.name, kind, sizes]))}
     if subject.files is None:
         weights = {name: np.asarray(array, "<f4") for name, array in subject.weights().items()}
         about["weights"] = f"float32 numbers by name, {_digest(weights)}"
@@ -309,8 +310,8 @@ class _Comparison:
         computed = [(row, array) for row, array in both if not (row.name in _LOOK_UPS and _within(row))]
         # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
         stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for _, array in computed)]
-        states = [(row, array) for row, array in both if row.name == "embeddings"]
-        if not stored and (not states or any(_within(row) or self._is_scaled(array) for row, array in states)):
+        states = [(row, array) for row, array in both if row.name in FIRST_STATES]
+        if not stored and (not states or any(_within(row) or self._is_scaled(row, array) for row, array in states)):
             return None
         for precision in stored[:1] or HALF_PRECISIONS:
             units = self._truth.units([row.name for row in rows], precision)
@@ -321,12 +322,14 @@ class _Comparison:
                 return precision, units
         return None
 
-    def _is_scaled(self, embeddings: FloatArray) -> bool:
+    def _is_scaled(self, row: Row, embeddings: FloatArray) -> bool:
         """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""
-        mask = self._truth.mask
-        true = self._truth["embeddings"][mask]
+        mask, weights = self._truth.mask, self._subject.model.weights
+        true, shift = self._truth[row.name][mask], weights.embeddings_norm.bias
         error = embeddings[mask] - true
-        centered = true - self._subject.model.weights.embeddings_norm.bias
+        if row.name == FIRST_STATES[1] and (project := weights.embeddings_project):
+            shift = project.weight @ shift + project.bias
+        centered = true - shift
         factors = (error * centered).sum(axis=1) / np.maximum((centered * centered).sum(axis=1), 1e-300)
         rest = error - factors[:, None] * centered
         return bool(np.sum(rest * rest) < _SCALED * np.sum(error * error))
@@ -367,8 +370,8 @@ class _Comparison:
         if any(held.endswith(_EXCHANGED) for held in moved.values()):
             text = f"Queries and keys are exchanged: {', '.join([row.given for row in rows if row.holds][:4])}."
             return [Finding(text, "", tuple(moved), 1.0, "Scores and probs are (B, A, queries, keys).")]
-        depth, names = self._subject.config.num_hidden_layers, {row.name for row in rows}
-        return [mislabelled(moved, namings(moved, names, depth))] if moved else []
+        names, states = {row.name for row in rows}, states_of(self._subject.config)
+        return [mislabelled(moved, namings(moved, names, states))] if moved else []
 
     # --- what else is said --------------------------------------------------------------------------------------------
 
@@ -395,7 +398,7 @@ class _Comparison:
         in_units = isinstance(budget, int | float)
         if verdict == "bits" or (verdict == "wrong" and not in_units):
             return
-        states = [state_name(i) for i in range(self._subject.config.num_hidden_layers + 1)]
+        states = states_of(self._subject.config)
         true: Mapping[str, FloatArray] = self._worst(rows)  # as near to the true values as float32 is
         if verdict != "float32" or in_units:
             true = Values(self._subject, self._inputs, states)

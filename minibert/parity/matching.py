@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
+from minibert.bert.families import FAMILIES
 from minibert.bert.packed import PackedBatch
-from minibert.parity.diagnosis.forward import state_name
+from minibert.parity.diagnosis.forward import states_of
 from minibert.parity.dumps import Array, Dump
 from minibert.parity.truth import INPUTS, VECTOR, Subject
 from minibert.trace.names import Spec
@@ -33,6 +34,7 @@ _LOOSE = re.compile(
 _FAR = 0.5
 _LONGEST = 200
 _SEVERAL = {"hidden_states", "all_hidden_states", "layers", "states", "encoder_states"}
+_FIELDS = "|".join({family.field: None for family in FAMILIES.values()})
 _INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token_type_ids", "mask": "attention_mask"}
 
 
@@ -143,15 +145,15 @@ def _match_behind_prefix(matched: Matched, dump: Dump, subject: Subject) -> None
 
 def _weight_name(name: str) -> str:
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-    return re.sub(r"^(?:(?:bert|model|0\.auto_model|0\.model)\.)+", "", name)
+    return re.sub(rf"^(?:(?:{_FIELDS}|model|0\.auto_model|0\.model)\.)+", "", name)
 
 
-def _states(given: str, value: Array) -> list[Meaning]:
-    return [Meaning(state_name(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
+def _states(given: str, value: Array, names: Sequence[str]) -> list[Meaning]:
+    return [Meaning(name, f"{given}[{i}]", state) for i, (name, state) in enumerate(zip(names, value, strict=True))]
 
 
 def _values(name: str, given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
-    depth = subject.config.num_hidden_layers
+    depth, states = subject.config.num_hidden_layers, states_of(subject.config)
     shape = () if isinstance(value, list) else value.shape
     flat_vectors = subject.pipeline is not None and shape == (len(batch.mask) * subject.pipeline.widths[-1],)
     vectors = (len(shape) == 2 and shape[0] == len(batch.mask)) or flat_vectors
@@ -162,33 +164,33 @@ def _values(name: str, given: str, value: Array | list[Array], subject: Subject,
         return [Meaning(found[0], given, value)]
     if name.lower() in _SEVERAL and not isinstance(value, list):
         if len(shape) == 1 and shape[0] % (depth + 1) == 0:  # a file without a header
-            return _states(given, value.reshape(depth + 1, -1))
+            return _states(given, value.reshape(depth + 1, -1), states)
         if len(shape) >= 3 and shape[0] == depth + 1:
-            return _states(given, value)
+            return _states(given, value, states)
         if len(shape) >= 3 and shape[0] == depth:
-            states = [(state_name(i + 1), state_name(i)) for i in range(depth)]
-            return [Meaning(own, f"{given}[{i}]", value[i], before, given) for i, (own, before) in enumerate(states)]
+            pairs = enumerate(zip(states[1:], states, strict=False))
+            return [Meaning(own, f"{given}[{i}]", value[i], before, given) for i, (own, before) in pairs]
     if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
         return [Meaning(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
     loose = _LOOSE.match(name.lower()) if len(name) < _LONGEST else None
     if loose is not None and int(loose[1]) <= depth:
         number, group = int(loose[1]), f"{name[: loose.start(1)]}#{name[loose.end(1) :]}"
         if number == depth:  # numbers from 0 to depth, or from 1 on: hidden states
-            return [Meaning(state_name(depth), given, value, "", group)]
-        return [Meaning(state_name(number + 1), given, value, state_name(number), group)]
+            return [Meaning(states[-1], given, value, "", group)]
+        return [Meaning(states[number + 1], given, value, states[number], group)]
     if name.lower() in _TOKENS_NAMES:
-        return [Meaning(state_name(depth), given, value)]
+        return [Meaning(states[-1], given, value)]
     return []
 
 
 def _by_shape(given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
     """Guess what the only array of a dump is, if its name is unknown: all hidden states, vectors, or the last state."""
-    (B, S), H, depth = batch.mask.shape, subject.config.hidden_size, subject.config.num_hidden_layers
+    (B, S), H, states = batch.mask.shape, subject.config.hidden_size, states_of(subject.config)
     if isinstance(value, list):
         return []
-    if value.shape in ((depth + 1, B, S, H), ((depth + 1) * B * S * H,)):
-        return _states(given, value.reshape(depth + 1, B, S, H))
-    for name in (VECTOR, state_name(depth)):
+    if value.shape in ((len(states), B, S, H), (len(states) * B * S * H,)):
+        return _states(given, value.reshape(len(states), B, S, H), states)
+    for name in (VECTOR, states[-1]):
         if name in subject.specs and align(value, name, subject, batch, lambda array, name: 0.0) is not None:
             return [Meaning(name, given, value, guessed=True)]
     return []
@@ -366,7 +368,7 @@ class Placement(NamedTuple):
 def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: Error) -> Placement:
     """Convert all arrays that fit to padded form."""
     placement, specs = Placement([], [], [], [], []), subject.specs
-    exact = {entry.name for entry in entries if not entry.group} & {*map(state_name, range(len(specs)))}
+    exact = {entry.name for entry in entries if not entry.group} & {*states_of(subject.config)}
     tried: list[tuple[Meaning, dict[str, Aligned]]] = []
     for entry in entries:
         if entry.name not in specs:

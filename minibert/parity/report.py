@@ -9,7 +9,7 @@ from typing import Any
 from minibert._utils.files import printable
 from minibert._utils.validation import counted
 from minibert.parity.diagnosis.findings import Finding, some_of
-from minibert.parity.diagnosis.forward import both_names
+from minibert.parity.diagnosis.forward import FIRST_STATES, both_names
 
 FORMAT = 2
 """The number of the format of `Report.to_json`."""
@@ -236,7 +236,7 @@ class Report:
         wrong = [i for i, row in enumerate(rows) if row.level == "wrong" or row.holds]
         marked = [i for i in wrong if self._is_marked(rows[i])] or wrong
         chosen = {0, len(rows) - 1, *wrong[:3], *marked[:20]} | {j for i in marked[:3] for j in range(i - 2, i + 3)}
-        chosen |= {i for i, row in enumerate(rows) if row.name == "embeddings" or row.name.count(".") == 2}
+        chosen |= {i for i, row in enumerate(rows) if row.name in FIRST_STATES or row.name.count(".") == 2}
         if not wrong:
             chosen |= {*sorted(range(len(rows)), key=lambda i: -rows[i].ratio)[:10]}
         return [row for i, row in enumerate(rows) if i in chosen]

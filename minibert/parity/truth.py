@@ -13,9 +13,8 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert import float64, reference
 from minibert.bert.config import BertConfig
-from minibert.bert.families import require_bert
 from minibert.bert.ops import Ops
-from minibert.bert.packed import PackedBatch
+from minibert.bert.packed import PackedBatch, positions_of
 from minibert.checkpoint.files import ModelFiles
 from minibert.models.bert import BertModel
 from minibert.models.heads import BertHead
@@ -81,7 +80,6 @@ class Subject:
                 f"the model was loaded with compute_type={model.compute_type!r}, so its weights are rounded; the true "
                 "values need those of the checkpoint. Load it with compute_type='float32'."
             )
-        require_bert(model.config.model_type, "parity")
         return cls(model, pipeline, tokenizer)
 
     @property
@@ -108,8 +106,9 @@ class Subject:
         return self.names.sizes.head
 
     def weights(self) -> Mapping[str, FloatArray]:
-        """Return the arrays of the checkpoint by their names, without the prefix "bert."."""
-        return {name.removeprefix("bert."): array for name, array in named_arrays(self.model.weights, self.head)}
+        """Return the arrays of the checkpoint by their names, without the prefix "bert." or that of another family."""
+        prefix = f"{self.config.family.field}."
+        return {name.removeprefix(prefix): array for name, array in named_arrays(self.model.weights, self.head)}
 
     def pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
         """Check inputs, and pack them without padding."""
@@ -156,9 +155,10 @@ class Padded:
         shape = batch.mask.shape
         embeds = None if given["inputs_embeds"] is None else np.array(given["inputs_embeds"], dtype=np.float64)
         ids = np.zeros(shape, np.int64) if embeds is not None else np.array(given["input_ids"], dtype=np.int64)
+        usual = positions_of(config, ids if embeds is None else np.full(shape, -1))
         types, positions = (
             np.broadcast_to(np.asarray(default if given[key] is None else given[key], dtype=np.int64), shape)
-            for key, default in (("token_type_ids", 0), ("position_ids", np.arange(shape[1])))
+            for key, default in (("token_type_ids", 0), ("position_ids", usual))
         )
         return cls(ids, batch.mask, types, positions, embeds)
 

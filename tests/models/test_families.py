@@ -179,13 +179,6 @@ def test_settings_that_change_the_forward_are_refused(tmp_path: Path) -> None:
             load(tmp_path / family)
 
 
-def test_what_explains_formulas_knows_bert_only(tmp_path: Path) -> None:
-    make(tmp_path, "mpnet")
-    model = load(tmp_path)
-    with pytest.raises(ValueError, match="formulas of BERT only, and this model is of the type 'mpnet'"):
-        minibert.parity.check(model, {})
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_step_is_explained_and_shown(tmp_path: Path, family: str, small_folder: Path) -> None:
     make(tmp_path, family)

@@ -17,6 +17,7 @@ from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.findings import Finding
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
 from minibert.parity.truth import VECTOR
+from tests.parity.conftest import OTHER_FAMILIES
 from tests.support.head_models import make_model
 
 
@@ -40,7 +41,7 @@ def said(found: Sequence[Finding]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("dump", [pytest.param("all names", marks=pytest.mark.slow), "hidden states"])
-@pytest.mark.parametrize("id", [id for id in MISTAKES if not id.startswith(("D2.q8_0", "P4"))])  # other sizes
+@pytest.mark.parametrize("id", [id for id in MISTAKES if not id.startswith(("D2.q8_0", "P4", *OTHER_FAMILIES))])
 def test_each_mistake_is_named(subject: Subject, id: str, dump: str) -> None:
     result = try_mistakes(subject, dump, [MISTAKES[id]])
     if result is None:

@@ -3,7 +3,7 @@
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once. The kinds: G activation, N LayerNorm, A attention, E inputs and
 embeddings, T ids, W weights, C residual and order, D dropout and precision, P the vector of a text, H names of states.
-The texts and remedies are on the page mistakes.md.
+The texts and remedies are on the page mistakes.md. Some mistakes are those of one family (`_FITS`).
 
 >>> from minibert import BertModel, BertTokenizer
 >>> from minibert.parity.diagnosis import MISTAKES, simulate
@@ -37,15 +37,16 @@ from minibert.parity.diagnosis.forward import (
     Forward,
     Mistake,
     Recipe,
+    head_activation,
     names_of,
     names_of_layer,
     part_mistake,
-    state_name,
+    states_of,
 )
 from minibert.parity.truth import VECTOR, InapplicableError, Model, Padded, to_bfloat16, to_float16, to_tf32
-from minibert.trace.names import LAYER, POOLER
+from minibert.trace.names import LAYER, POOLER, PROJECTION
 
-_MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in (*LAYER, *POOLER)}
+_MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in (*LAYER, *POOLER, *PROJECTION)}
 _SUMS = ("attention_sum", "output_sum")
 _ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "attention", "output")
 _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
@@ -53,6 +54,7 @@ _ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{one}" for one in _OTHERS
 _WHAT_IS: dict[str, Mistake] = {
     **{id: wrong.curve(name) for id, name in zip(_ACTIVATIONS, wrong.CURVES, strict=True)},
     "G3.pooler": wrong.curve("none", "pooler"),
+    **{f"G4.{name}": wrong.curve(name, "pooler") for name in ("tanh", "relu", "gelu", "none")},
     **{f"N1.{eps:g}".replace("e-0", "e-"): wrong.norm(eps) for eps in (1e-5, 1e-6, 1e-3, 1e-7, 1e-12)},
     "N1.zero": wrong.norm(0.0),
     "N2.outside": wrong.norm(None, "outside"),
@@ -97,21 +99,33 @@ _WHAT_IS: dict[str, Mistake] = {
     "A9.heads": wrong.softmax_over(1),
     "A9.float16": part_mistake("probs", softmax=wrong.softmax_in_float16),
     "A9.no-shift": part_mistake("probs", softmax=wrong.softmax_without_shift),
+    "A10.none": wrong.bias(lambda bias, config: np.zeros_like(bias)),
+    "A10.transposed": wrong.bias(lambda bias, config: bias.swapaxes(1, 2)),
+    "A10.scaled": wrong.bias(lambda bias, config: bias / bias.dtype.type(math.sqrt(config.head_size))),
+    "A10.one-way": wrong.buckets(wrong.one_way),
+    "A10.linear": wrong.buckets(lambda distances: np.minimum(np.abs(distances), 15) + 16 * (distances > 0)),
     "E1.first": wrong.types(lambda inputs: np.zeros_like(inputs.types)),
     "E1.second": wrong.types(lambda inputs: np.ones_like(inputs.types)),
-    "E3.plus-1": wrong.positions(lambda inputs: inputs.positions + 1),
-    "E3.plus-2": wrong.positions(lambda inputs: inputs.positions + 2),
-    "E3.zero": wrong.positions(lambda inputs: np.zeros_like(inputs.positions)),
-    "E3.visible": wrong.positions(lambda inputs: np.maximum(inputs.mask.cumsum(axis=1) - 1, 0)),
-    "E3.visible-1": wrong.positions(lambda inputs: inputs.mask.cumsum(axis=1)),
+    "E3.plus-1": wrong.positions(lambda inputs, pad: inputs.positions + 1),
+    "E3.plus-2": wrong.positions(lambda inputs, pad: inputs.positions + 2),
+    "E3.zero": wrong.positions(lambda inputs, pad: np.zeros_like(inputs.positions)),
+    "E3.visible": wrong.positions(lambda inputs, pad: np.maximum(inputs.mask.cumsum(axis=1) - 1, 0)),
+    "E3.visible-1": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1)),
     "E3.segments": wrong.positions(wrong.restart),
-    "E3.backwards": wrong.positions(lambda inputs: inputs.positions[:, ::-1]),
+    "E3.backwards": wrong.positions(lambda inputs, pad: inputs.positions[:, ::-1]),
+    "E6.columns": wrong.positions(lambda inputs, pad: np.arange(inputs.ids.shape[1])[None].repeat(len(inputs.ids), 0)),
+    "E6.zero": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - pad - 1, 0)),
+    "E6.pad": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - 1, 0)),
+    "E6.padding": wrong.positions(lambda inputs, pad: np.ones_like(inputs.ids).cumsum(axis=1) + pad),
+    "E6.mask": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1) * inputs.mask + pad),
     "E5.swapped": wrong.types(lambda inputs: inputs.mask.astype(np.int64), mask=lambda inputs: inputs.types > 0),
     "E2.missing": wrong.total(lambda words, types, positions: words + positions),
     "E4.positions": wrong.total(lambda words, types, positions: words + types),
     "E4.scaled": wrong.total(
         lambda words, types, positions: words * words.dtype.type(np.sqrt(words.shape[-1])) + types + positions
     ),
+    "E7.added": wrong.total(wrong.added),
+    "E8.padded": part_mistake("projected", dense=wrong.filled_up),
     "E4.sinusoids": part_mistake("positions", rows=wrong.sinusoids),
     "E4.norm": part_mistake("embeddings", norm=wrong.no_norm),
     "E4.order": wrong.total(lambda words, types, positions: words + (positions + types)),
@@ -121,8 +135,9 @@ _WHAT_IS: dict[str, Mistake] = {
     **{
         f"W1.{_MODULES[one]}": wrong.weights(one, wrong.transposed)
         for one in DENSE
-        if one not in ("intermediate_dense", "output_dense")
+        if one not in ("intermediate_dense", "output_dense", "projected")
     },
+    "W1.embeddings_project": wrong.weights("projected", lambda weight, bias: (weight.reshape(weight.T.shape).T, bias)),
     **{f"W2.{_MODULES[one]}": wrong.weights(one, wrong.without_bias) for one in DENSE},
     "W2.all": wrong.weights(DENSE, wrong.without_bias),
     "W3.shifted": wrong.weights_of(lambda i, count: (i + 1) % count),
@@ -163,11 +178,11 @@ _WHAT_IS: dict[str, Mistake] = {
     "P3.raw": wrong.lengths("none"),
     "P3.unit": wrong.lengths("unit"),
     "P3.twice": wrong.lengths("twice"),
-    "H1.late": wrong.renamed(("output",), lambda i, depth: state_name(max(i - 1, 0))),
-    "H1.early": wrong.renamed(("embeddings", "output"), lambda i, depth: state_name(min(i + 1, depth))),
-    "H1.look-up": wrong.renamed(("embeddings",), lambda i, depth: state_name(i) if i else "embeddings.word_embeddings"),
+    "H1.late": wrong.renamed(("output",), lambda i, states: states[max(i - 1, 0)]),
+    "H1.early": wrong.renamed(("embeddings", "output"), lambda i, states: states[min(i + 1, len(states) - 1)]),
+    "H1.look-up": wrong.renamed(("embeddings",), lambda i, states: states[i] if i else "embeddings.word_embeddings"),
     "H1.before-norm": wrong.renamed(
-        ("embeddings", "output"), lambda i, depth: f"{state_name(i)}{'.output' if i else ''}.LayerNorm.input"
+        ("embeddings", "output"), lambda i, states: f"{states[i]}{'.output' if i else ''}.LayerNorm.input"
     ),
 }
 
@@ -185,6 +200,22 @@ _HARMLESS: dict[str, Callable[[BertConfig], bool]] = {
     "W2.attention.self.key": lambda config: True,  # a constant of all keys cancels in softmax
 }
 
+# Kinds of mistakes, and single ones, that a port of some models only can have.
+_FITS: dict[str, Callable[[Model], bool]] = {
+    **dict.fromkeys(("E1", "E2", "E5"), lambda model: model.config.family.has_token_types),
+    "E7": lambda model: not model.config.family.has_token_types,
+    "E3": lambda model: not model.config.family.counts_tokens,
+    "E6": lambda model: model.config.family.counts_tokens,
+    "A10": lambda model: model.config.family.has_relative_bias,
+    "G3.pooler": lambda model: head_activation(model) == "tanh",
+    "G4": lambda model: head_activation(model) != "tanh",
+    "H1.look-up": lambda model: model.weights.embeddings_project is None,
+    **dict.fromkeys(
+        ("E8", "W1.embeddings_project", "W2.embeddings_project"),
+        lambda model: model.weights.embeddings_project is not None,
+    ),
+}
+
 
 def _read_page() -> dict[str, Mistake]:
     """Put the texts and the remedies of mistakes.md into the mistakes."""
@@ -199,6 +230,7 @@ def _read_page() -> dict[str, Mistake]:
             for item in block.removeprefix("- ").split("\n- "):
                 id, text = " ".join(item.split()).removeprefix("`").split("` ", 1)
                 fields: dict[str, Any] = {"id": id, "text": text, "rounds": id in _ROUND, "harmless": _HARMLESS.get(id)}
+                fields["fits"] = _FITS.get(id, _FITS.get(id.partition(".")[0]))
                 found[id] = dataclasses.replace(_WHAT_IS[id], **fields)
                 above.append(id)
     return found
@@ -276,6 +308,9 @@ def simulate(
     """
     layers = model.config.num_hidden_layers
     mistakes = find_mistakes(mistake, layers) if mistake != () else []
+    for one in mistakes:
+        if not one.is_for(model):
+            raise ValueError(f"{one.id} is not possible here: {model.config.model_type} is another family.")
     padded = Padded.of(model.config, inputs)
     patterns = {record} if isinstance(record, str) else {*record}
     chosen = names_of(model).select([*patterns - {VECTOR}])
@@ -302,11 +337,11 @@ def forward_values(
     InapplicableError
         A mistake is not possible with this model or these inputs.
     """
-    forward, depth = Forward(model, inputs, mistakes, dtype), model.config.num_hidden_layers
+    forward, states = Forward(model, inputs, mistakes, dtype), states_of(model.config)
     values = dict(forward.run_all())
     if recipe is not None:
-        values[VECTOR] = wrong.vector(values, forward.inputs, depth, recipe, mistakes)
+        values[VECTOR] = wrong.vector(values, forward.inputs, states, recipe, mistakes)
     for mistake in mistakes:
         if mistake.dump is not None:
-            values = mistake.dump(values, depth)
+            values = mistake.dump(values, states)
     return values

@@ -20,11 +20,20 @@ import numpy as np
 from minibert._utils.validation import FloatArray, counted
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.formulas import find_recipe
-from minibert.parity.diagnosis.forward import DENSE, Arrays, Forward, Mistake, both_names, state_name, symbol_of
+from minibert.parity.diagnosis.forward import (
+    DENSE,
+    Arrays,
+    Forward,
+    Mistake,
+    both_names,
+    head_activation,
+    states_of,
+    symbol_of,
+)
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, LAYER_OF, Search, Trial
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Model, Padded, mask_of, rms, round_to, visible
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +194,7 @@ def separate_by(mistake: Mistake, alternatives: Sequence[Mistake]) -> str:
     )
 
 
-_FORMULAS = {entry.symbol: f"{entry.symbol} = {entry.formula}" for entry in (*EMBEDDINGS, *LAYER, *POOLER)}
+_FORMULAS = {entry.symbol: f"{entry.symbol} = {entry.formula}" for entry in (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER)}
 # The part of a difference that rounding may leave of one factor, or of one bias.
 _SAME = 1e-3
 
@@ -220,13 +229,21 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
         more = f" and {len(untried) - 1} more" if len(untried) > 1 else ""
         text += f". Combinations of mistakes were not tried for {untried[0]}{more}"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py"
-    remedy += f": {_FORMULAS[symbol_of(first)]}." if symbol_of(first) in _FORMULAS else "."
+    remedy += f": {_formula(symbol_of(first), search.model)}." if symbol_of(first) in _FORMULAS else "."
     if len(segment) > 1:
         missing = sorted(segment - {first})
         remedy = f"Dump every name of this part, so that one op is left: {', '.join(missing[:3])}, ..."
     if far and first.startswith("embeddings"):
         remedy = f"{_OTHER_MODEL} Then: {remedy}"
     return Finding(text, "", tuple(names), 0.0, remedy)
+
+
+def _formula(symbol: str, model: Model) -> str:
+    """Return the formula of a value in the family of a model."""
+    family, formula = model.config.family, _FORMULAS[symbol].replace("tanh(", f"{head_activation(model)}(")
+    if symbol == "scores" and family.has_relative_bias:
+        return f"{formula} + relative_attention_bias[bucket of the distance]"
+    return formula if family.has_token_types else formula.replace("types + ", "")
 
 
 def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
@@ -354,10 +371,9 @@ def diagnose(
         return []
     recipe = None
     if VECTOR in port and vectors is not None:
-        depth = model.config.num_hidden_layers
-        states = {*map(state_name, range(depth + 1)), "pooler"}
-        values = {name: value for name, value in Forward(model, inputs).run_all() if name in states}
-        recipe = find_recipe(values, inputs, depth, np.asarray(vectors, np.float64))
+        states = states_of(model.config)
+        values = {name: value for name, value in Forward(model, inputs).run_all() if name in (*states, "pooler")}
+        recipe = find_recipe(values, inputs, states, np.asarray(vectors, np.float64))
     search = Search(Replay(model, inputs, port, recipe), budget)
     return list(_Diagnosis(search, port, list(wrong), rows).findings(holds or {}))
 
@@ -389,15 +405,14 @@ def explain(model: Model, inputs: Mapping[str, Any], name: str, value: FloatArra
     return list(_Diagnosis(search, port, [name]).findings({})) if search.wrong() else []
 
 
-def namings(moved: Mapping[str, str], names: Collection[str], depth: int) -> list[Mistake]:
+def namings(moved: Mapping[str, str], names: Collection[str], states: Sequence[str]) -> list[Mistake]:
     """Return the naming mistakes that would mislabel exactly the names in `moved`, and none of the others."""
-    states = [state_name(i) for i in range(depth + 1)]
-    sums = [f"{state}{'.output' if i else ''}.LayerNorm.input" for i, state in enumerate(states)]
+    sums = ["embeddings.LayerNorm.input", *(f"{state}.output.LayerNorm.input" for state in states[1:])]
     true = {name: np.zeros(0) for name in (*states, *sums, "embeddings.word_embeddings")}
     found = []
     for mistake in MISTAKES.values():
         if mistake.dump is not None:
-            made = mistake.dump(dict(true), depth)
+            made = mistake.dump(dict(true), states)
             changed = {name for name, value in made.items() if value is not true[name] and name in names}
             if changed == moved.keys() and all(made[name] is true.get(held) for name, held in moved.items()):
                 found.append(mistake)
@@ -409,7 +424,7 @@ class _Diagnosis:
 
     def __init__(self, search: Search, port: Arrays, wrong: list[str], rows: Sequence[str] = ()) -> None:
         self._search, self._port, self._wrong, self._rows = search, port, wrong, rows
-        self._depth = search.model.config.num_hidden_layers
+        self._states = states_of(search.model.config)
         self._causes: list[Cause] = []
 
     def findings(self, holds: Mapping[str, str]) -> Iterator[Finding]:
@@ -418,7 +433,7 @@ class _Diagnosis:
         moved = holds or self._moved()
         if moved and (holds or moved.keys() == {*self._wrong}):
             # A mistake that leaves out the last step of a name looks the same.
-            matching = namings(moved, self._port, self._depth)
+            matching = namings(moved, self._port, self._states)
             first = [name for name in remaining if name in moved]
             trials = search.singles(first[0], remaining) if first else []
             same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
@@ -426,8 +441,7 @@ class _Diagnosis:
                 yield mislabelled(moved, [*matching, *(same if matching else [])])
                 yield from self._with_names(moved)
                 return
-        states = [state_name(i) for i in range(self._depth + 1)]
-        late = dict(itertools.pairwise(reversed(states)))
+        late = dict(itertools.pairwise(reversed(self._states)))
         if moved and moved.items() <= late.items() and (shifted := self._shifted(late)):
             yield from shifted
             return
@@ -449,8 +463,8 @@ class _Diagnosis:
             remaining = self._explain(remaining)
         search.unknown += remaining
         # States that are counted from the first layer's output look like weights of the next layer.
-        is_early = "embeddings" in search.unknown and any(one.id == "W3.shifted" for one in search.chosen)
-        if is_early and (shifted := self._shifted(dict(itertools.pairwise(states)))):
+        is_early = self._states[0] in search.unknown and any(one.id == "W3.shifted" for one in search.chosen)
+        if is_early and (shifted := self._shifted(dict(itertools.pairwise(self._states)))):
             yield from shifted
             return
         yield from self._known()
@@ -506,7 +520,7 @@ class _Diagnosis:
         others = self._with_names(moved) if self._search.measured.keys() <= {*holds, *holds.values()} else []
         if not others or not all(finding.mistake for finding in others):
             return []
-        return [mislabelled(moved, namings(moved, self._port, self._depth)), *others]
+        return [mislabelled(moved, namings(moved, self._port, self._states)), *others]
 
     def _with_names(self, moved: Mapping[str, str]) -> list[Finding]:
         """Return what is wrong if the arrays have the names whose values they hold."""
@@ -539,17 +553,23 @@ class _Diagnosis:
             others = {layer for other in merged if other != key for _, layer in merged[other][2].found}
             if mistake.id.startswith(LAYER_OF):  # which changes nothing in this layer
                 others.add(int(mistake.id.removeprefix(LAYER_OF)))
-            where = sites.text(mistake, self._depth, others)
+            where = sites.text(mistake, len(self._states) - 1, others)
             said = f"{mistake.text}{where}"
             if one.alternatives:
                 either = "; or ".join(other.text for other in (mistake, *one.alternatives[:5]))
                 said = f"This dump cannot tell which{where}: {either}"
             config = search.model.config  # the catalogue is for any model
+            family = config.family
             for field, value in (("hidden_act", config.hidden_act), ("layer_norm_eps", f"{config.layer_norm_eps:g}")):
-                said = said.replace(f"config.json has another {field}", f"config.json has {value}")
+                source = config.model_type if field in family.values else "config.json"
+                said = said.replace(f"config.json has another {field}", f"{source} has {value}")
+                said = said.replace(field, family.fields.get(field, field))
             alternatives = tuple(other.id for other in one.alternatives)
             separate = separate_by(mistake, one.alternatives)
-            yield Finding(said, mistake.id, names, self._share(names), mistake.remedy, alternatives, separate)
+            remedy, types = mistake.remedy, "word + token_type + position embeddings, three"
+            if not family.has_token_types:
+                remedy = remedy.replace(types, "word + position embeddings, two")
+            yield Finding(said, mistake.id, names, self._share(names), remedy, alternatives, separate)
 
     def _needed(self) -> Iterator[tuple[Cause, tuple[str, ...]]]:
         """Yield each cause with the names that are wrong without it; a cause without such names is not one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import LayerNorm, PreparedLinear
+from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.bert.weights import LayerWeights
 from minibert.parity.diagnosis.forward import (
@@ -23,14 +23,14 @@ from minibert.parity.diagnosis.forward import (
     Mistake,
     Part,
     Recipe,
+    distances,
     part_mistake,
-    state_name,
 )
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, to_float16
 from minibert.sentence.modules import POOLING_MODES
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION
 
-_EVERY = tuple(entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER))
+_EVERY = tuple(entry.symbol for entry in (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER))
 _LOOKUPS = _EVERY[:3]
 IN_LAYER = tuple(entry.symbol for entry in LAYER if entry.weights)
 
@@ -205,6 +205,29 @@ def causal(inner: Part, here: Here, scores: FloatArray, shown: npt.NDArray[np.bo
     return np.where(later, scores.dtype.type(-1e30), np.maximum(inner(here, scores, shown), scores.dtype.type(-1e30)))
 
 
+def bias(change: Callable[[FloatArray, BertConfig], FloatArray]) -> Mistake:
+    """Return the mistake of another bias of the scores, made from the right one, (A, S, S)."""
+    return part_mistake("scores", bias=lambda inner, here, bias: change(inner(here, bias), here.forward.config))
+
+
+def buckets(bucket_of: Callable[[IntArray], IntArray]) -> Mistake:
+    """Return the mistake of other ranges of distances, from the column of the key minus that of the query."""
+
+    def part(inner: Part, here: Here, bias: RelativeBias) -> FloatArray:
+        table = here.forward.weights.relative_attention_bias
+        assert table is not None
+        return table[bucket_of(distances(here))].transpose(2, 0, 1).astype(here.forward.dtype)
+
+    return part_mistake("scores", bias=part)
+
+
+def one_way(distances: IntArray) -> IntArray:
+    """Return the buckets of a decoder: 32 for keys before the query, none for those after it."""
+    length = np.maximum(-distances, 0)
+    scale = np.log(np.maximum(length, 16) / 16) / np.log(128 / 16)
+    return np.where(length < 16, length, np.minimum(16 + (16 * scale).astype(np.int64), 31))
+
+
 def _rotated(x: FloatArray, interleaved: bool) -> FloatArray:
     """Turn pairs of features by angles that grow with the position (RoPE, base 10,000)."""
     length, size = x.shape[-2:]
@@ -268,11 +291,11 @@ def types(types_of: Callable[[Padded], IntArray], **more: Callable[[Padded], Any
     return Mistake("", "", "", ("types", "probs") if more else ("types",), inputs=change)
 
 
-def positions(positions_of: Callable[[Padded], IntArray]) -> Mistake:
-    """Return the mistake of other positions, made from the inputs."""
+def positions(positions_of: Callable[[Padded, int], IntArray]) -> Mistake:
+    """Return the mistake of other positions, made from the inputs and pad_token_id."""
 
     def change(inputs: Padded, config: BertConfig) -> Padded:
-        positions = positions_of(inputs).astype(np.int64)
+        positions = positions_of(inputs, config.pad_token_id or 0).astype(np.int64)
         if not 0 <= positions.min(initial=0) <= positions.max(initial=0) < config.max_position_embeddings:
             raise InapplicableError(f"the model has {config.max_position_embeddings} positions")
         return dataclasses.replace(inputs, positions=positions)
@@ -280,7 +303,7 @@ def positions(positions_of: Callable[[Padded], IntArray]) -> Mistake:
     return Mistake("", "", "", ("positions",), inputs=change)
 
 
-def restart(inputs: Padded) -> IntArray:
+def restart(inputs: Padded, pad: int) -> IntArray:
     """Count the positions of the second segment from 0 again."""
     columns = np.arange(inputs.ids.shape[1])
     second = (inputs.types > 0) & inputs.mask
@@ -291,6 +314,12 @@ def restart(inputs: Padded) -> IntArray:
 def total(change: Callable[..., FloatArray]) -> Mistake:
     """Return the mistake of another sum of the look-ups of words, types and positions."""
     return part_mistake("embeddings_sum", total=lambda inner, here, *look_ups: change(*look_ups))
+
+
+def added(words: FloatArray, types: FloatArray, positions: FloatArray) -> FloatArray:
+    """Add the same random vector to every token."""
+    vector = np.random.default_rng(0).standard_normal(words.shape[-1]) * words.std()
+    return words + types + positions + vector.astype(words.dtype)
 
 
 def sinusoids(inner: Part, here: Here, table: FloatArray, ids: IntArray) -> FloatArray:
@@ -353,6 +382,14 @@ def without_bias(weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, Floa
     return weight, np.zeros_like(bias)
 
 
+def filled_up(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
+    """Fill up with zeros what the linear map should make."""
+    missing = linear.shape[0] - x.shape[-1]
+    if missing < 0:
+        raise InapplicableError("the embeddings have more features than the layers")
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+
+
 def weights_of(choose: Callable[[int, int], int]) -> Mistake:
     """Return the mistake of another layer's weights, chosen from this layer's index and the number of layers."""
     return part_mistake(IN_LAYER, layer=lambda inner, here, layers: layers[choose(here.layer, len(layers))])
@@ -371,13 +408,15 @@ def sum_before_norm(inner: Part, here: Here, dense: FloatArray, residual: FloatA
     before = f"encoder.layer.{here.layer}.attention.output"
     if here.name == f"{before}.LayerNorm.input":
         before = f"encoder.layer.{here.layer - 1}.output" if here.layer else "embeddings"
+        if here.layer == 0 and here.forward.states[0] != before:  # a linear map, not a LayerNorm, is before layer 0
+            return inner(here, dense, residual)
     return inner(here, dense, _value(here, f"{before}.LayerNorm.input", residual))
 
 
 def layer_input(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
     """Take as the residual the input of the layer."""
     assert here.layer is not None
-    return inner(here, dense, _value(here, state_name(here.layer), residual))
+    return inner(here, dense, _value(here, here.forward.states[here.layer], residual))
 
 
 def norm_in_front(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
@@ -482,11 +521,11 @@ def lengths(scaling: str) -> Mistake:
     return Mistake("", "", "", (VECTOR,), vector=lambda right: right._replace(scaling=scaling))
 
 
-def renamed(symbols: tuple[str, ...], source: Callable[[int, int], str]) -> Mistake:
+def renamed(symbols: tuple[str, ...], source: Callable[[int, Sequence[str]], str]) -> Mistake:
     """Return the mistake of dumping hidden state i with another name's values; `source` gives that name."""
 
-    def change(values: dict[str, FloatArray], depth: int) -> dict[str, FloatArray]:
-        pairs = {state_name(i): source(i, depth) for i in range(depth + 1)}
+    def change(values: dict[str, FloatArray], states: Sequence[str]) -> dict[str, FloatArray]:
+        pairs = {state: source(i, states) for i, state in enumerate(states)}
         return values | {name: values[held] for name, held in pairs.items() if held in values}
 
     return Mistake("", "", "", symbols, dump=change)
@@ -506,29 +545,27 @@ def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray
     return vectors
 
 
-def _mode(mode: str) -> Callable[[Arrays, Padded, int], FloatArray]:
-    return lambda values, inputs, depth: _rows(values[state_name(depth)], inputs.mask, mode)
+def _mode(mode: str) -> Callable[[Arrays, Padded, Sequence[str]], FloatArray]:
+    return lambda values, inputs, states: _rows(values[states[-1]], inputs.mask, mode)
 
 
-def _without_special(values: Arrays, inputs: Padded, depth: int) -> FloatArray:
+def _without_special(values: Arrays, inputs: Padded, states: Sequence[str]) -> FloatArray:
     count = inputs.mask.cumsum(axis=1)
     inside = inputs.mask & (count > 1) & (count < count.max(axis=1, keepdims=True))
-    return _rows(values[state_name(depth)], inside, "mean")
+    return _rows(values[states[-1]], inside, "mean")
 
 
-POOLINGS: dict[str, Callable[[Arrays, Padded, int], FloatArray]] = {
+POOLINGS: dict[str, Callable[[Arrays, Padded, Sequence[str]], FloatArray]] = {
     **{mode: _mode(mode) for mode in _MODES},
-    "pooler": lambda values, inputs, depth: values["pooler"],
-    "mean with padding": lambda values, inputs, depth: values[state_name(depth)].mean(axis=1),
+    "pooler": lambda values, inputs, states: values["pooler"],
+    "mean with padding": lambda values, inputs, states: values[states[-1]].mean(axis=1),
     "mean without [CLS] and [SEP]": _without_special,
-    "mean of the first and last state": lambda values, inputs, depth: _rows(
-        (values[state_name(0)] + values[state_name(depth)]) / 2, inputs.mask, "mean"
+    "mean of the first and last state": lambda values, inputs, states: _rows(
+        (values[states[0]] + values[states[-1]]) / 2, inputs.mask, "mean"
     ),
-    "mean of the last state but one": lambda values, inputs, depth: _rows(
-        values[state_name(max(depth - 1, 0))], inputs.mask, "mean"
-    ),
+    "mean of the last state but one": lambda values, inputs, states: _rows(values[states[-2:][0]], inputs.mask, "mean"),
 }
-"""The vector before it is scaled, by name: of the values of all names, the inputs, and the number of layers."""
+"""The vector before it is scaled, by name: of the values of all names, the inputs, and the names of the states."""
 
 
 def _length(x: FloatArray) -> FloatArray:
@@ -544,7 +581,9 @@ SCALINGS: dict[str, Callable[[FloatArray], FloatArray]] = {
 """Normalised to length 1, left as it is, or divided by its length twice."""
 
 
-def vector(values: Arrays, inputs: Padded, depth: int, recipe: Recipe, mistakes: Iterable[Mistake] = ()) -> FloatArray:
+def vector(
+    values: Arrays, inputs: Padded, states: Sequence[str], recipe: Recipe, mistakes: Iterable[Mistake] = ()
+) -> FloatArray:
     """Make one vector per text, (B, H), with mistakes; `values` has the hidden states and the pooler.
 
     Raises
@@ -557,18 +596,18 @@ def vector(values: Arrays, inputs: Padded, depth: int, recipe: Recipe, mistakes:
             recipe = mistake.vector(recipe)
     try:
         with np.errstate(all="ignore"):
-            return SCALINGS[recipe.scaling](POOLINGS[recipe.pooling](values, inputs, depth))
+            return SCALINGS[recipe.scaling](POOLINGS[recipe.pooling](values, inputs, states))
     except KeyError as error:
         raise InapplicableError(f"{error} is not known here") from None
 
 
-def find_recipe(values: Arrays, inputs: Padded, depth: int, wanted: FloatArray) -> Recipe | None:
+def find_recipe(values: Arrays, inputs: Padded, states: Sequence[str], wanted: FloatArray) -> Recipe | None:
     """Return the recipe that makes the vectors `wanted` from the true values, or None."""
     shown = inputs.mask.any(axis=1)
     limit = 1e-4 * float(np.abs(wanted[shown]).max(initial=0))
     for pooling in (*POOLING_MODES, *(["pooler"] if "pooler" in values else [])):
         for scaling in ("unit", "none"):
-            made = vector(values, inputs, depth, Recipe(pooling, scaling))
+            made = vector(values, inputs, states, Recipe(pooling, scaling))
             if made.shape == wanted.shape and np.abs(made - wanted)[shown].max(initial=0) <= limit:
                 return Recipe(pooling, scaling)
     return None

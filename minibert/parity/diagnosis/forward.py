@@ -18,19 +18,19 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionOutput, LayerNorm, PreparedLinear, WrappedOps
+from minibert.bert.ops import AttentionOutput, LayerNorm, PreparedLinear, RelativeBias, WrappedOps
 from minibert.parity.truth import Model, Padded
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names, Sizes, lookups
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, Names, Sizes, lookups
 
 Part: TypeAlias = Callable[..., FloatArray]
 """A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
@@ -41,10 +41,10 @@ Arrays: TypeAlias = Mapping[str, FloatArray]
 NOTHING: Arrays = MappingProxyType({})
 
 NORMS = ("embeddings", "attention", "output")
-DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense")
+DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense", "projected")
 """The symbols of the outputs of LayerNorms and of linear maps, in trace/names.py."""
 
-_SYMBOLS = {entry.path: entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER)}
+_SYMBOLS = {entry.path: entry.symbol for entry in (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER)}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -58,16 +58,22 @@ def names_of_layer(layer: int) -> list[str]:
     return [entry.path.format(i=layer) for entry in LAYER]
 
 
-def state_name(index: int) -> str:
-    """Return the name in trace/names.py of hidden state `index`."""
-    return "embeddings" if index == 0 else f"encoder.layer.{index - 1}"
+FIRST_STATES = ("embeddings", "embeddings_project")
+"""The names of hidden state 0; the second one is that of ELECTRA, if its embeddings have another width."""
+
+
+@functools.lru_cache(maxsize=16)
+def states_of(config: BertConfig) -> tuple[str, ...]:
+    """Return the names in trace/names.py of the L + 1 hidden states."""
+    first = FIRST_STATES[config.embedding_size != config.hidden_size]
+    return (first, *(f"encoder.layer.{i}" for i in range(config.num_hidden_layers)))
 
 
 def both_names(name: str) -> str:
     """Return a hidden state's name with its number: "hidden_states.1 (encoder.layer.0)"; other names do not change."""
-    if name != "embeddings" and not re.fullmatch(r"encoder\.layer\.\d+", name):
+    if name not in FIRST_STATES and not re.fullmatch(r"encoder\.layer\.\d+", name):
         return name
-    return f"hidden_states.{0 if name == 'embeddings' else int(name[14:]) + 1} ({name})"
+    return f"hidden_states.{int(name[14:]) + 1 if name.startswith('encoder') else 0} ({name})"
 
 
 class Store:
@@ -115,6 +121,12 @@ def _dense(here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> Flo
     return here.forward.part("product", here, x, weight) + bias
 
 
+def distances(here: Here) -> IntArray:
+    """Return the column of each key minus that of each query, (S, S)."""
+    columns = np.arange(here.forward.inputs.ids.shape[1])
+    return columns - columns[:, None]
+
+
 # In attention (B, A, S, D) are heads, scores and probs are (B, A, S, S), and `shown` (B, S) is False for hidden keys.
 PARTS: dict[str, Callable[..., Any]] = {
     "layer": lambda here, layers: layers[here.layer],
@@ -130,6 +142,7 @@ PARTS: dict[str, Callable[..., Any]] = {
     "scores": lambda here, query, key: (
         query @ key.transpose(0, 1, 3, 2) * query.dtype.type(1 / math.sqrt(query.shape[-1]))
     ),
+    "bias": lambda here, bias: bias.table.astype(here.forward.dtype)[:, distances(here) + bias.table.shape[1] // 2],
     "mask": lambda here, scores, shown: np.where(shown[:, None, None, :], scores, scores.dtype.type(-np.inf)),
     "softmax": lambda here, masked: reference.softmax(masked),
     "weigh": lambda here, probs, value: probs @ value,
@@ -164,12 +177,14 @@ class Mistake:
         What it does in the place of parts of forward.py.
     inputs : function of `Padded` and the config, optional
         How it changes the inputs of the model.
-    dump : function of the arrays by name and the number of layers, optional
+    dump : function of the arrays by name and the names of the hidden states, optional
         How it changes what is dumped; the numbers are right then, but they have wrong names.
     vector : function of `Recipe`, optional
         How it makes one vector of a text.
     harmless : function of the config, optional
         Whether it cannot change a hidden state of a model by more than rounding; None if it can in every model.
+    fits : function of the model, optional
+        Whether a port of this model can have it; None if it fits all families.
     rounds : bool
         It rounds numbers. Then float32 and float64 forwards with it differ by more than their own rounding, because a
         number near the middle of two rounded ones may become either.
@@ -183,9 +198,10 @@ class Mistake:
     symbols: tuple[str, ...]
     parts: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     inputs: Callable[[Padded, BertConfig], Padded] | None = None
-    dump: Callable[[dict[str, FloatArray], int], dict[str, FloatArray]] | None = None
+    dump: Callable[[dict[str, FloatArray], Sequence[str]], dict[str, FloatArray]] | None = None
     vector: Callable[[Recipe], Recipe] | None = None
     harmless: Callable[[BertConfig], bool] | None = None
+    fits: Callable[[Model], bool] | None = None
     rounds: bool = False
     names: frozenset[str] | None = None
 
@@ -211,6 +227,10 @@ class Mistake:
             raise ValueError(f"{self.id} is not a mistake inside a layer, so it cannot be made in one layer alone.")
         return dataclasses.replace(self, names=kept)
 
+    def is_for(self, model: Model) -> bool:
+        """Return whether a port of this model can have this mistake."""
+        return self.fits is None or self.fits(model)
+
     def is_harmless(self, config: BertConfig) -> bool:
         """Return whether this mistake cannot change a hidden state of such a model by more than rounding."""
         return self.harmless is not None and self.harmless(config)
@@ -219,6 +239,12 @@ class Mistake:
 def part_mistake(symbols: tuple[str, ...] | str, **parts: Callable[..., Any]) -> Mistake:
     """Return a mistake that replaces parts in the computation of these symbols."""
     return Mistake("", "", "", (symbols,) if isinstance(symbols, str) else symbols, parts)
+
+
+def head_activation(model: Model) -> str:
+    """Return the activation of the pooler, or of the dense map that a head has in its place."""
+    head = model.weights.head
+    return model.config.family.activation(None if head is None else head.name, "tanh")
 
 
 def names_of(model: Model) -> Names:
@@ -253,7 +279,7 @@ class Forward(WrappedOps):
     ) -> None:
         super().__init__(model.ops)
         self.model, self.config, self.weights = model, model.config, model.weights
-        self.dtype = np.dtype(dtype)
+        self.dtype, self.states = np.dtype(dtype), states_of(model.config)
         self.store = Store(dtype) if store is None else store
         self._parts = dict(PARTS)
         self.true_inputs = inputs
@@ -305,13 +331,13 @@ class Forward(WrappedOps):
             if stage == "embeddings":
                 encoder.embeddings(self.weights, batch, self.ops)
             elif stage == "pooler":
-                x = self.values[state_name(self.config.num_hidden_layers)]
+                x = self.values[self.states[-1]]
                 assert self.weights.pooler is not None
-                encoder.pooler(self._flat(x), self.weights.pooler, batch, self.ops)
+                encoder.pooler(self._flat(x), self.weights.pooler, batch, self.ops, head_activation(self.model))
             else:
                 assert isinstance(stage, int)
                 layer = self.part("layer", self._here(f"encoder.layer.{stage}"), self.weights.layers)
-                x = self.values[state_name(stage)]
+                x = self.values[self.states[stage]]
                 encoder.encoder_layer(self._flat(x), layer, batch, self.config, self.ops)
         return self._computed
 
@@ -331,6 +357,8 @@ class Forward(WrappedOps):
     def embed(self, *arguments: Any) -> FloatArray:
         """Compute the three look-ups and their sum."""
         found = [self._computed_at(name, "rows", table, ids) for name, table, ids in lookups(arguments)]
+        if not self.config.family.has_token_types:
+            del self._computed["embeddings.token_type_embeddings"]  # zeros, which have no name in this model
         return self._computed_at("embeddings.LayerNorm.input", "total", *found)
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
@@ -351,7 +379,9 @@ class Forward(WrappedOps):
             y = self._computed_at(f"{name.removesuffix('dense')}LayerNorm.input", "add", y, residual)
         return y
 
-    def attention(self, *arguments: Any, path: str = "", **returned: Any) -> AttentionOutput:
+    def attention(
+        self, *arguments: Any, bias: RelativeBias | None = None, path: str = "", **returned: Any
+    ) -> AttentionOutput:
         """Compute scores, probs and context of padded sequences; return the context as rows."""
         query, key, value = (self._padded(x) for x in arguments[:3])
         path = self._placed(path)
@@ -361,7 +391,9 @@ class Forward(WrappedOps):
             return self.part("split", self._here(name), x, arguments[4])
 
         def scores_of() -> Any:
-            return self.part("scores", self._here(scores_name), split(query, scores_name), split(key, scores_name))
+            at = self._here(scores_name)
+            scores = self.part("scores", at, split(query, scores_name), split(key, scores_name))
+            return scores if bias is None else scores + self.part("bias", at, bias)
 
         def probs_of() -> Any:
             at = self._here(probs_name)

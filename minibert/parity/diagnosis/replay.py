@@ -32,11 +32,11 @@ from minibert.parity.diagnosis.forward import (
     Store,
     names_of,
     part_mistake,
-    state_name,
+    states_of,
     symbol_of,
 )
 from minibert.parity.truth import VECTOR, Model, Padded, mask_of, rms, visible
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
@@ -104,7 +104,7 @@ class Replay:
         self, model: Model, inputs: Padded, port: Mapping[str, FloatArray], recipe: Recipe | None = None
     ) -> None:
         self.model, self.inputs, self.recipe = model, inputs, recipe
-        self.names = names_of(model)
+        self.names, self.states = names_of(model), states_of(model.config)
         known = [*self.names.specs, *([VECTOR] if recipe is not None else [])]
         self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
         self._complete = frozenset(name for name, array in self.port.items() if np.isfinite(array).all())
@@ -126,11 +126,10 @@ class Replay:
 
     def _spans(self) -> list[list[int | str]]:
         """Group the stages; each group ends with a hidden state that the port gave."""
-        depth = self.model.config.num_hidden_layers
         spans: list[list[int | str]] = [[]]
-        for stage in ["embeddings", *range(depth)]:
+        for stage in ["embeddings", *range(self.model.config.num_hidden_layers)]:
             spans[-1].append(stage)
-            if state_name(0 if stage == "embeddings" else int(stage) + 1) in self.port:
+            if self._state_after(stage) in self.port:
                 spans.append([])
         if self.model.weights.pooler is not None:
             spans[-1].append("pooler")
@@ -146,6 +145,10 @@ class Replay:
         """Return the index of the span that computes a name of the port."""
         return next(i for i, span in enumerate(self.spans) if self._stage_of(name) in span)
 
+    def _state_after(self, stage: int | str) -> str:
+        """Return the hidden state that the embeddings or a layer make."""
+        return self.states[0 if stage == "embeddings" else int(stage) + 1]
+
     def _stage_of(self, name: str) -> int | str:
         if name == VECTOR:
             return "vector"
@@ -158,23 +161,24 @@ class Replay:
     def segments(self) -> dict[str, frozenset[str]]:
         """For each name of the port, the names that are computed for it: itself, and earlier names that are unknown."""
         depth = self.model.config.num_hidden_layers
-        needs: dict[str, tuple[str, ...]] = {VECTOR: (state_name(depth),)}
+        needs: dict[str, tuple[str, ...]] = {VECTOR: self.states[-1:]}
         if self.recipe is not None and self.recipe.pooling == "pooler":
             needs[VECTOR] = ("pooler",)
-        rows = [(None, entry) for entry in (*EMBEDDINGS, *POOLER)]
+        rows = [(None, entry) for entry in (*EMBEDDINGS, *PROJECTION, *POOLER)]
         rows += [(i, entry) for i in range(depth) for entry in LAYER]  # type: ignore[misc]
         for layer, entry in rows:
             own = {other.symbol: other.path for other in (LAYER if layer is not None else (*EMBEDDINGS, *POOLER))}
             used = {node.id for node in ast.walk(ast.parse(entry.formula)) if isinstance(node, ast.Name)}
             found = [own[symbol].format(i=layer) for symbol in own if symbol in used]
             if "x" in used:
-                found.append(state_name(depth if layer is None else layer))
+                found.append(self.states[-1 if layer is None else layer])
             needs[entry.path.format(i=layer)] = tuple(name for name in found if name != entry.path.format(i=layer))
 
         # The names are in the order of the forward pass, so that what a name needs is known before it.
+        computed = self.names.specs.keys() - self.port.keys()
         closed: dict[str, frozenset[str]] = {}
         for name in (*self.names.specs, VECTOR):
-            before = (closed.get(one, frozenset({one})) for one in needs.get(name, ()) if one not in self.port)
+            before = (closed.get(one, frozenset({one})) for one in needs.get(name, ()) if one in computed)
             closed[name] = frozenset({name}).union(*before)
         return {name: closed[name] for name in self.port}
 
@@ -247,7 +251,7 @@ class Replay:
 
     def _end(self, span: Sequence[int | str]) -> str | None:
         """Return the hidden state that the port gave at the end of a span, or None."""
-        state = "" if isinstance(span[-1], str) else state_name(int(span[-1]) + 1)
+        state = "" if isinstance(span[-1], str) else self._state_after(span[-1])
         return state if state in self.port else None
 
     def _entry(self, number: int) -> Values:
@@ -288,7 +292,7 @@ class Replay:
             if stage == "pooler":
                 states["pooler"] = forward.values["pooler"]
                 continue
-            state = state_name(0 if stage == "embeddings" else int(stage) + 1)
+            state = self._state_after(stage)
             total = "embeddings.LayerNorm.input" if stage == "embeddings" else f"{state}.output.LayerNorm.input"
             tail = {state: forward.values[state], total: forward.values[total]}
             states |= {state: forward.values[state]}
@@ -296,11 +300,10 @@ class Replay:
 
     def _vector(self, values: Mapping[str, FloatArray], forward: Forward, mistakes: Sequence[Mistake]) -> FloatArray:
         assert self.recipe is not None
-        states = {state_name(i) for i in range(self.model.config.num_hidden_layers + 1)} | {"pooler"}
-        given = {name: array for name, array in self.port.items() if name in states}
+        given = {name: array for name, array in self.port.items() if name in (*self.states, "pooler")}
         filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in given.items()}
         together = {name: array.astype(forward.dtype) for name, array in {**values, **filled}.items()}
-        return vector(together, forward.inputs, self.model.config.num_hidden_layers, self.recipe, mistakes)
+        return vector(together, forward.inputs, self.states, self.recipe, mistakes)
 
     # --- comparing ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.formulas import IN_LAYER
-from minibert.parity.diagnosis.forward import Here, Mistake, Part, state_name, symbol_of
+from minibert.parity.diagnosis.forward import Forward, Here, Mistake, Part, states_of, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.truth import InapplicableError, mask_of, rms, visible
 from minibert.trace.names import LAYER
@@ -168,7 +168,8 @@ class Search:
             mistake
             for mistake in MISTAKES.values()
             if mistake.dump is None
-            and mistake.kind != "D1"
+            and mistake.kind not in ("D1", "E7")  # which are read from the values
+            and mistake.is_for(self.model)
             and mistake.id not in made
             and (alone or not mistake.is_harmless(config))
             and replay.affected(mistake, [target])
@@ -263,7 +264,31 @@ class Search:
 
     def from_values(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return what explains the target among the mistakes that its values suggest: other ids, another layer."""
-        return self.ranked([(one,) for one in (*self._ids(target), *self._of_other_layers(target))], remaining, target)
+        return self.ranked([(one,) for one in self._suggested(target)], remaining, target)
+
+    def _suggested(self, target: str) -> Iterator[Mistake]:
+        yield from self._ids(target)
+        yield from self._added(target)
+        yield from self._of_other_layers(target)
+
+    def _added(self, target: str) -> Iterator[Mistake]:
+        """Find a vector that the port adds to each token, as if the family had token types."""
+        mistake, norm = MISTAKES["E7.added"], self.model.weights.embeddings_norm
+        if not mistake.is_for(self.model) or target not in _WITH_IDS[1:] or not norm.weight.all():
+            return
+        shown = self.inputs.mask
+        total = Forward(self.model, self.inputs, self.chosen).run("embeddings")["embeddings.LayerNorm.input"][shown]
+        given = np.asarray(self.replay.port[target], np.float64)[shown]
+        if target == "embeddings":
+            # given[t] * sizes[t] = total[t] + vector, without their means: linear in the sizes and the vector.
+            given, total = (given - norm.bias) / norm.weight, total - total.mean(axis=1, keepdims=True)
+            products = np.diag((given * given).sum(axis=1)) - given @ given.T / len(given)
+            sizes = np.linalg.lstsq(products, (given * (total - total.mean(axis=0))).sum(axis=1), rcond=None)[0]
+            given = given * sizes[:, None]
+        vector = (given - total).mean(axis=0)
+        yield dataclasses.replace(
+            mistake, parts={"total": lambda inner, here, *found: inner(here, *found) + vector.astype(found[0].dtype)}
+        )
 
     def _of_other_layers(self, target: str) -> list[Mistake]:
         """Find the layer whose weights were used instead."""
@@ -323,7 +348,7 @@ class Search:
         if not rates:
             return None
         # A later hidden state has dropout in it too, but does not show it.
-        states = [state_name(i + 1) for i in range(self.model.config.num_hidden_layers)]
+        states = states_of(self.model.config)[1:]
         later = [name for name in remaining if name in states and len(self.replay.segments[name]) > 3]
         return list(dict.fromkeys([*rates, *later])), float(np.median([*rates.values()]))
 
