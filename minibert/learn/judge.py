@@ -24,7 +24,7 @@ from minibert.learn.lesson import Case, Lesson
 from minibert.learn.right import RIGHT, find_misreadings
 from minibert.learn.student import Outcome
 from minibert.parity.diagnosis import MISTAKES, diagnose, explain
-from minibert.parity.diagnosis.forward import state_name
+from minibert.parity.diagnosis.forward import states_of
 from minibert.parity.truth import VECTOR, rms
 
 _RMS, _SINGLE = 4, 8
@@ -202,7 +202,7 @@ def _causes(lesson: Lesson, step: str, index: int, values: Sequence[Any]) -> tup
     if not case.name or not all(np.isfinite(one).all() for one in value):
         return ()
     if step == "bert":
-        names = [*map(state_name, range(len(value) - 1)), VECTOR]
+        names = [*states_of(lesson.model.config), VECTOR]
         port = dict(zip(names, (one[None] for one in value), strict=True))
         parts = zip(names, value, _parts(lesson, step, index), strict=True)
         wrong = [name for name, given, both in parts if _wrong_numbers(given, *both).any()]
