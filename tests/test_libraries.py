@@ -145,7 +145,7 @@ def test_a_first_vector_imports_nothing_that_it_does_not_need(outcome_model: Pat
         from minibert.cli import main
         assert main(["embed", "hello", "-o", os.devnull]) == 0
         needless = ("huggingface_hub.file_download", "httpx", "httpx2", "urllib.request", "http.client", "tqdm",
-                    "numba", "llvmlite", "scipy", "multiprocessing", "minibert.search")
+                    "numba", "llvmlite", "scipy", "multiprocessing", "pickletools", "minibert.search")
         print("imported:", *(name for name in needless if name in sys.modules))
         """
     outcome, printed = outcomes.run(program, outcome_model, HF_HUB_CACHE=str(tmp_path / "no hub"))

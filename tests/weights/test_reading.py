@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -178,22 +177,15 @@ def test_a_model_without_pooler_has_no_pooler_output_never_a_random_one(
 # --- after loading ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda file: os.truncate(file, 100),
-        lambda file: file.write_bytes(file.stat().st_size * b"\xff"),  # in place: the same inode
-    ],
-    ids=["truncated", "overwritten in place"],
-)
 def test_changes_of_the_file_after_loading_change_nothing(
-    tensors: Tensors, write: Write, expected: BertModelOutput, damage: Callable[[Path], object]
+    tensors: Tensors, write: Write, expected: BertModelOutput
 ) -> None:
     path = write(tensors)
-    model = BertModel.from_pretrained(path)
-    damage(path / "model.safetensors")
-    assert_same_bits(model(**INPUTS), expected)
-    assert_refused(path, str(path))
+    file, model = path / "model.safetensors", BertModel.from_pretrained(path)
+    for content in (file.stat().st_size * b"\xff", b"x" * 100):  # in place: the same inode
+        file.write_bytes(content)
+        assert_same_bits(model(**INPUTS), expected)
+        assert_refused(path, str(path))
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
