@@ -23,7 +23,7 @@ from minibert._utils.validation import brief
 from minibert.checkpoint.safetensors import BITS, StoredTensor, file_state, read_exactly
 from minibert.errors import ModelFormatError
 
-# Most bytes of the pickle, and of the zip's list of files. Those of BERT-large have 75 KB, and Python's objects for them
+# Most bytes of the pickle, and of the zip's list of files. Those of BERT-large have 75 KB. Python's objects for them
 # take up to 15 times as much memory.
 _LIMIT = 2**20
 _MOST_INSTRUCTIONS = 200_000  # BERT-large has 16,000
