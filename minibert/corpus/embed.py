@@ -283,7 +283,8 @@ def rerank_corpus(
         pairs = [(query, text) for text in texts]
         found = model.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation="silent", progress=progress)
         scores = _decimals(model.activation_fn(found.vectors).reshape(-1))
-        return [{"score": score} for score in scores], int(found.n_tokens.sum()), int((found.n_truncated > 0).sum())
+        cut = found.n_truncated
+        return [{"score": score} for score in scores], int((found.n_tokens - cut).sum()), int((cut > 0).sum())
 
     settings = {
         **{"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation},

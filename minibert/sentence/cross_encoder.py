@@ -13,17 +13,16 @@ from minibert._utils import torch_interop
 from minibert._utils.keywords import arguments_of
 from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.reproducible_math import sigmoid, softmax
-from minibert._utils.validation import FloatArray, brief, check_choice, check_int
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.ops import Linear, Ops
 from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.files import ModelFiles
-from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForSequenceClassification
-from minibert.sentence.encoding import CutTexts, EncodedTexts
+from minibert.sentence.encoding import CutTexts, EncodedTexts, check_finite, encode_distinct, packed
 from minibert.sentence.loading import one_of
-from minibert.sentence.model import SentenceModel, in_kind, texts_at_once
+from minibert.sentence.model import SentenceModel, in_kind
 from minibert.sentence.modules import ACTIVATIONS, activation_name, activation_path
-from minibert.tokenizer import windows
+from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
 
 # Old names of keywords -> the new ones.
@@ -328,33 +327,15 @@ class CrossEncoder(SentenceModel):
         ModelFormatError, ValueError
             As in `predict`.
         """
-        check_choice("truncation", truncation, windows.WITHOUT_WINDOWS)
-        most, refuses = texts_at_once(batch_size), truncation == "error"
-        chosen, rows = windows.distinct_longest_first(pairs, num_characters)
-        found = np.empty((len(chosen), self.num_labels), dtype=np.float32)
-        n_kept, n_cut = np.zeros((2, len(chosen)), dtype=np.int64)
-        done, copies = 0, np.bincount(rows, minlength=len(chosen))  # equal pairs of each distinct one
-        for part in windows.in_chunks(chosen, most, lambda i: num_characters(pairs[i]), windows.CHARACTERS_AT_ONCE):
-            some = slice(done, done + len(part))
-            inputs, limit = [pairs[i] for i in part], self.max_seq_length
-            encodings = windows.encode_pairs(self.tokenizer, inputs, part, limit, prompt=prompt, exact=refuses)
-            if refuses:
-                windows.refuse_cut(encodings, part, limit)
-            batch = PackedBatch.from_sequences(
-                self.model.config, [e.ids for e in encodings], [e.token_types for e in encodings]
-            )
-            found[some] = self.logits_of(batch)
-            n_kept[some] = np.diff(batch.cu_seqlens)
-            n_cut[some] = [encoding.n_truncated for encoding in encodings]
-            bad = np.flatnonzero(~np.isfinite(found[some]).all(axis=1))
-            if len(bad):
-                raise ModelFormatError(
-                    f"the model computes NaN or infinity for inputs[{part[int(bad[0])]}]: its weights are too large, "
-                    "or damaged."
-                )
-            progress(int(copies[some].sum()))
-            done += len(part)
-        return EncodedTexts(found[rows], n_kept[rows], n_cut[rows])
+
+        def compute(groups: list[list[Encoding]], indices: Sequence[int]) -> FloatArray:
+            logits = self.logits_of(packed(self.model.config, [window for (window,) in groups]))
+            check_finite(logits, indices)
+            return logits
+
+        windows = self._windows(prompt, batch_size, truncation)
+        nothing = EncodedTexts(np.empty((0, self.num_labels), np.float32), *np.zeros((2, 0), np.int64))
+        return next(encode_distinct(windows, pairs, compute, max(1, len(pairs)), progress, exact=False), nothing)
 
     def logits_of(self, batch: PackedBatch) -> FloatArray:
         """Compute the logits of a packed batch, step by step: (B, N)."""
@@ -406,11 +387,6 @@ def _as_pair(value: Any, name: str) -> tuple[str, str]:
         )
     check_texts(value, name=name)
     return value[0], value[1]
-
-
-def num_characters(pair: tuple[str, str]) -> int:
-    """Count the characters of both texts."""
-    return len(pair[0]) + len(pair[1])
 
 
 _EXPECTED = f"expected one of {', '.join(map(repr, ACTIVATIONS))}, or a function"

@@ -16,12 +16,14 @@ from minibert._utils.reporting import cut_texts, warn_caller
 from minibert._utils.torch_interop import Scores
 from minibert._utils.validation import FloatArray, IntArray, check_bool, check_choice
 from minibert.bert import encoder
+from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
+from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
 from minibert.sentence.modules import Pipeline, pool, pooling_modes
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
-from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens, distinct_longest_first, in_chunks
+from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens, in_chunks
 from minibert.vectors.layers import COMBINED, LayerSelection, combine_layers, resolve_layers
 from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
 
@@ -165,7 +167,7 @@ def _run(
     """Yield for each step: its first encoding's index, the packed step, its combined states, the pooler's output."""
     if not encodings:
         return
-    batch = PackedBatch.from_sequences(model.config, [e.ids for e in encodings], [e.token_types for e in encodings])
+    batch = packed(model.config, encodings)
     pooler = model.weights.pooler if recipe.modes == ("pooler",) else None
     first = 0
     for step, found in model.states(batch, recipe.layers):
@@ -173,6 +175,19 @@ def _run(
         state = states[0] if len(states) == 1 else combine_layers(states, recipe.layer_pooling)
         yield first, step, state, None if pooler is None else encoder.pooler(state, pooler, step, model.ops)
         first += step.num_sequences
+
+
+def packed(config: BertConfig, encodings: Sequence[Encoding]) -> PackedBatch:
+    """Return encodings as a packed batch."""
+    return PackedBatch.from_sequences(config, [e.ids for e in encodings], [e.token_types for e in encodings])
+
+
+def check_finite(logits: FloatArray, indices: Sequence[int]) -> None:
+    """Raise a ModelFormatError for a row of logits with NaN or infinity; `indices` are those of the inputs."""
+    for row in np.flatnonzero(~np.isfinite(logits).all(axis=1)):
+        raise ModelFormatError(
+            f"the model computes NaN or infinity for inputs[{indices[int(row)]}]: its weights are too large or damaged."
+        )
 
 
 CHUNK_SIZE = 10_000
@@ -310,47 +325,43 @@ def encode_texts(
         found = _sentence_vectors(task, groups)[:, :width]
         return normalize_embeddings(found) if normalize else found
 
-    def empty(count: int) -> FloatArray:
-        return np.empty((count, width), dtype=np.float32)
-
-    return encode_distinct(task.windows, texts, compute, empty, size, progress, exact=task.exact, info=task.with_info)
+    return encode_distinct(task.windows, texts, compute, size, progress, exact=task.exact, info=task.with_info)
 
 
 def encode_distinct(
     windows: TokenWindows,
-    texts: Iterable[str],
+    texts: Iterable[Any],
     compute: Callable[[list[list[Encoding]], Sequence[int]], npt.NDArray[Any]],
-    empty: Callable[[int], npt.NDArray[Any]],
     size: int,
     progress: Callable[[int], object],
     *,
     exact: bool,
     info: bool = False,
 ) -> Iterator[EncodedTexts]:
-    """Compute an item of any kind for each text, as `encode_texts` does vectors.
+    """Compute an item of any kind for each text or pair, as `encode_texts` does vectors.
 
     Parameters
     ----------
-    compute : (the windows of each of n texts, the indices of the texts in the caller's input) -> n items
-    empty : (n) -> an array for n items
+    compute : (the windows of each of n texts, the indices of the texts in the caller's input) -> array of n items
     exact, info : bool
         As in `EncodeTask`.
     """
     first = 0
     for chunk in in_chunks(texts, size):
-        check_texts(chunk, first)
-        chosen, rows = distinct_longest_first(chunk)
+        chosen, rows = windows.distinct(chunk, first)
         order = np.argsort(rows, kind="stable")  # indices of texts in the chunk; equal texts follow one another
         starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
-        vectors = empty(len(chunk))
+        vectors: npt.NDArray[Any] | None = None
         counts, described = list[tuple[int, int]](), list[TextInfo]()
         chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
         for part, groups in windows.of(chosen_texts, indices, exact=exact):
             members = order[starts[part.start] : starts[part.stop]]
-            vectors[members] = compute(groups, indices[part])[rows[members] - part.start]
+            found = compute(groups, indices[part])
+            vectors = np.empty((len(chunk), *found.shape[1:]), found.dtype) if vectors is None else vectors
+            vectors[members] = found[rows[members] - part.start]
             counts += map(count_tokens, groups)
             described += map(windows.describe, groups) if info else ()
-            del groups  # frees their memory before the next texts are tokenized
+            del groups, found  # frees their memory before the next texts are tokenized
             progress(len(members))
         n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
         yield EncodedTexts(vectors, n_tokens, n_truncated, tuple(described[row] for row in rows if info))

@@ -29,7 +29,7 @@ from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import check_text, checked_texts
-from minibert.tokenizer.windows import TokenWindows, count_tokens
+from minibert.tokenizer.windows import PairWindows, TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 
 # sentence-transformers has had modules under these names since its beginning, and still reads them.
@@ -37,6 +37,10 @@ HOME = "sentence_transformers.models"
 
 SavedModule = tuple[str, Mapping[str, Any], Mapping[str, FloatArray]]
 """A module after the Transformer: its type, its config.json, and its weights by name."""
+
+
+# The most texts tokenized together. This limits the memory that the encodings of a large corpus take.
+_TEXTS_AT_ONCE = 1024
 
 
 class ModelCardData(SimpleNamespace):
@@ -245,6 +249,16 @@ class SentenceModel(TorchLike):
             )
         return check_text(self.prompts[name], f"prompts[{name!r}]")  # callers may change the dict
 
+    def _windows(self, prompt: str, batch_size: int, truncation: str, stride: int = 0) -> TokenWindows:
+        return (PairWindows if self._takes_pairs else TokenWindows)(
+            self.tokenizer,
+            prompt=prompt,
+            max_length=self.max_seq_length,
+            truncation=truncation,
+            stride=stride,
+            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1)),
+        )
+
     @property
     def compute_type(self) -> str:
         """The type of numbers that the encoder multiplies; see `BertModel.compute_type`."""
@@ -409,16 +423,6 @@ class VectorModel(SentenceModel):
             raise TypeError("texts is one str; expected a sequence of str, such as [text].")
         return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
 
-    def _windows(self, prompt: str, batch_size: int, truncation: str, stride: int) -> TokenWindows:
-        return TokenWindows(
-            self.tokenizer,
-            prompt=prompt,
-            max_length=self.max_seq_length,
-            truncation=truncation,
-            stride=stride,
-            texts_at_once=texts_at_once(batch_size),
-        )
-
     def encode_multi_process(self, inputs: Sequence[str], pool: Mapping[str, Any], *args: Any, **options: Any) -> Any:
         """Return ``encode(inputs)``; sentence-transformers keeps this method for older programs."""
         return self.encode(inputs, *args, pool=pool, **options)
@@ -455,15 +459,6 @@ class VectorModel(SentenceModel):
                 f"prompt='' silences this warning.",
             )
         return given[0] if given else (names[0] if names[0] in self.prompts else None)
-
-
-# Texts tokenized together. This limits the memory that the encodings of a large corpus take.
-_TEXTS_AT_ONCE = 1024
-
-
-def texts_at_once(batch_size: int) -> int:
-    """Return the number of texts that are tokenized together for a `batch_size`."""
-    return min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1))
 
 
 def check_iterable(inputs: object) -> None:

@@ -275,25 +275,14 @@ class SentenceTransformer(VectorModel):
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
+        given: Any = locals()
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
         if output_value is not None:
             check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
         precision = "float32" if precision is None else precision
         check_choice("precision", precision, PRECISIONS)
-        options = EncodeOptions(
-            prompt_name=prompt_name,
-            prompt=prompt,
-            batch_size=batch_size,
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-            layers=layers,
-            layer_pooling=layer_pooling,
-            pooling=pooling,
-            special_tokens=special_tokens,
-            truncation=truncation,
-            stride=stride,
-        )
+        options = EncodeOptions(**{name: given[name] for name in EncodeOptions.__dataclass_fields__})
         work = self.encode_task(options, return_info=return_info, exact=return_info)
         result: Any
         cut, info = CutTexts(), list[TextInfo]()

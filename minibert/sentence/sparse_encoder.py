@@ -14,11 +14,10 @@ from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import log1p
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert.families import architectures
-from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts, encode_distinct
+from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts, check_finite, encode_distinct, packed
 from minibert.sentence.loading import LoadKeywords, one_of
 from minibert.sentence.model import SavedModule, VectorModel, check_iterable
 from minibert.sentence.modules import Module, read_config
@@ -29,6 +28,9 @@ from minibert.vectors.similarity import SimilarityFunction
 
 # One text: its words, their weights.
 _Row = tuple[IntArray, FloatArray]
+
+# The arguments of `encode` that are those of `encode_chunks`.
+_ENCODE_OPTIONS = ("prompt_name", "prompt", "batch_size", "max_active_dims", "truncation", "stride")
 
 
 class SparseEncoder(VectorModel):
@@ -120,7 +122,7 @@ class SparseEncoder(VectorModel):
 
     @max_active_dims.setter
     def max_active_dims(self, value: int | None) -> None:
-        self._max_active_dims = None if value is None else check_int("max_active_dims", value, 1, also=", or None")
+        self._max_active_dims = None if value is None else _check_most(value)
 
     splade_pooling_chunk_size: int | None = None  # of sentence-transformers; here memory is always limited
 
@@ -193,21 +195,12 @@ class SparseEncoder(VectorModel):
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
+        given: Any = locals()
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs)
         with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
-            chunks = self.encode_chunks(
-                texts,
-                prompt_name=prompt_name,
-                prompt=prompt,
-                batch_size=batch_size,
-                max_active_dims=max_active_dims,
-                truncation=truncation,
-                stride=stride,
-                chunk_size=max(1, len(texts)),
-                progress=count,
-            )
-            chunk = next(chunks, None)
+            options = {name: given[name] for name in _ENCODE_OPTIONS}
+            chunk = next(self.encode_chunks(texts, **options, chunk_size=max(1, len(texts)), progress=count), None)
         vectors = make_sparse([], self.get_embedding_dimension()) if chunk is None else chunk.vectors
         found: Any = vectors if convert_to_sparse_tensor else vectors.todense()
         if truncation == "warn" and chunk is not None:
@@ -249,20 +242,15 @@ class SparseEncoder(VectorModel):
             As in `encode`.
         """
         check_iterable(inputs)
-        most = self.max_active_dims
-        if max_active_dims is not None:
-            most = check_int("max_active_dims", max_active_dims, 1, also=", or None")
+        most = self.max_active_dims if max_active_dims is None else _check_most(max_active_dims)
         windows = self._windows(self.resolve_prompt(prompt, prompt_name), batch_size, truncation, stride)
 
         def compute(groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
             found = pool_words(self.model, self.pooling, groups, indices)
             return np.fromiter((_largest(row, most) for row in found), dtype=object)
 
-        def empty(count: int) -> npt.NDArray[np.object_]:
-            return np.empty(count, dtype=object)
-
         size, exact = check_int("chunk_size", chunk_size, 1), truncation == "error"
-        chunks = encode_distinct(windows, inputs, compute, empty, size, progress, exact=exact)
+        chunks = encode_distinct(windows, inputs, compute, size, progress, exact=exact)
         length = self.get_embedding_dimension()
         return (dataclasses.replace(chunk, vectors=make_sparse(chunk.vectors, length)) for chunk in chunks)
 
@@ -329,6 +317,10 @@ class SparseEncoder(VectorModel):
         return [("sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling", config, {})]
 
 
+def _check_most(value: int) -> int:
+    return check_int("max_active_dims", value, 1, also=", or None")
+
+
 def _largest(row: _Row, most: int | None) -> _Row:
     """Keep the largest weights of a vector."""
     words, numbers = row
@@ -336,10 +328,6 @@ def _largest(row: _Row, most: int | None) -> _Row:
         return row
     kept = np.sort(np.argsort(-numbers, kind="stable")[:most])
     return words[kept], numbers[kept]
-
-
-def _check_most(value: int | None) -> int | None:
-    return None if value is None else check_int("max_active_dims", value, 1, also=", or None")
 
 
 # --- pooling over the vocabulary --------------------------------------------------------------------------------------
@@ -382,7 +370,26 @@ class SpladePooling:
                 )
         return cls(*found)
 
-    def weights(self, numbers: FloatArray) -> FloatArray:
+    def add(self, row: FloatArray, logits: FloatArray) -> None:
+        """Add the logits of some tokens of a text, (t, V), to the maximum or the sum of each word, (V,)."""
+        if self.pooling_strategy == "max":
+            np.maximum(row, logits.max(axis=0, initial=0), out=row)
+            return
+        for token in logits:  # one after another: the bits of a sum depend on its order
+            if not np.isfinite(token).all():
+                row[0] = np.nan  # which the caller finds
+                return
+            active = np.flatnonzero(token > 0)
+            row[active] += self._weights(token[active])
+
+    def take(self, row: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Return the words and the weights of a text, and set the row to zeros for the next one."""
+        words = np.flatnonzero(row > 0)
+        numbers = row[words] if self.pooling_strategy == "sum" else self._weights(row[words])
+        row[:] = 0
+        return words.astype(np.int32), numbers.astype(np.float32)
+
+    def _weights(self, numbers: FloatArray) -> FloatArray:
         """Compute log(1 + x), once or twice, in float64; the numbers are at least 0."""
         once = log1p(numbers)
         return log1p(once) if self.activation_function == "log1p_relu" else once
@@ -418,11 +425,11 @@ def pool_words(
     ends_of_texts = np.cumsum([len(group) for group in groups]).tolist()
     index_at = dict(zip(ends_of_texts, indices, strict=True))  # windows done -> the text that has ended there
     depth, vocab_size = model.config.num_hidden_layers, model.config.vocab_size
-    batch = PackedBatch.from_sequences(model.config, [w.ids for w in windows], [w.token_types for w in windows])
     # One row of logits is the pooled one, in float64 for sums, and one more is a temporary.
     tokens_at_once = max(1, LOGITS_BYTES // (4 * vocab_size) - 3)
-    done, pooled = 0, _Pooled(pooling, vocab_size)
-    for step, found in model.bert.states(batch, [depth]):
+    row: FloatArray = np.zeros(vocab_size, dtype=np.float64 if pooling.pooling_strategy == "sum" else np.float32)
+    done = 0
+    for step, found in model.bert.states(packed(model.config, windows), [depth]):
         x, ends = found[depth], step.cu_seqlens
         b = 0
         for start in range(0, max(1, len(x)), tokens_at_once):  # texts without tokens are texts too
@@ -430,45 +437,12 @@ def pool_words(
             logits = model.word_logits(x[start:stop]) if stop else np.zeros((0, vocab_size), np.float32)
             while b < step.num_sequences:
                 end = int(ends[b + 1])
-                pooled.add(logits[max(int(ends[b]), start) - start : min(end, stop) - start])
+                pooling.add(row, logits[max(int(ends[b]), start) - start : min(end, stop) - start])
                 if end > stop:
                     break
                 b += 1
                 done += 1
                 if done in index_at:
-                    yield pooled.take(index_at[done])
+                    check_finite(row[None], [index_at[done]])
+                    yield pooling.take(row)
             del logits  # before the next ones are computed
-
-
-class _Pooled:
-    """What the tokens of a text have given so far: the maximum, or the sum, for each word."""
-
-    def __init__(self, pooling: SpladePooling, vocab_size: int) -> None:
-        self._pooling = pooling
-        self._sums = pooling.pooling_strategy == "sum"
-        self._row: FloatArray = np.zeros(vocab_size, dtype=np.float64 if self._sums else np.float32)
-
-    def add(self, logits: FloatArray) -> None:
-        """Add the logits of some tokens, (t, V)."""
-        if not self._sums:
-            if len(logits):
-                np.maximum(self._row, logits.max(axis=0), out=self._row)
-            return
-        for token in logits:  # one after another: the bits of a sum depend on its order
-            if not np.isfinite(token).all():
-                self._row[0] = np.nan  # which `take` finds
-                return
-            active = np.flatnonzero(token > 0)
-            self._row[active] += self._pooling.weights(token[active])
-
-    def take(self, index: int) -> tuple[IntArray, FloatArray]:
-        """Return the words and weights of the text with this index in the input, and begin the next text."""
-        row = self._row
-        if not np.isfinite(row).all():
-            raise ModelFormatError(
-                f"the model computes NaN or infinity for inputs[{index}]: its weights are too large, or damaged."
-            )
-        words = np.flatnonzero(row > 0)
-        numbers = row[words] if self._sums else self._pooling.weights(row[words])
-        row[:] = 0
-        return words.astype(np.int32), numbers.astype(np.float32)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import check_text
+from minibert.tokenizer.texts import check_text, check_texts
 
 Truncation: TypeAlias = Literal["warn", "error", "split", "silent"]
 """Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
@@ -74,6 +74,8 @@ class TokenWindows:
         without a prompt.
     """
 
+    _treatments: ClassVar[tuple[str, ...]] = TRUNCATION
+
     def __init__(
         self,
         tokenizer: BertTokenizer,
@@ -84,7 +86,7 @@ class TokenWindows:
         stride: int,
         texts_at_once: int,
     ) -> None:
-        check_choice("truncation", truncation, TRUNCATION)
+        check_choice("truncation", truncation, self._treatments)
         stride = check_int("stride", stride, 0)
         if stride and truncation != "split":
             raise ValueError(
@@ -99,7 +101,7 @@ class TokenWindows:
             self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
 
     def of(
-        self, texts: Sequence[str], indices: Sequence[int], *, exact: bool = True
+        self, texts: Sequence[Any], indices: Sequence[int], *, exact: bool = True
     ) -> Iterator[tuple[slice, list[list[Encoding]]]]:
         """Yield slices of the texts, each with the windows of the texts in it.
 
@@ -120,14 +122,24 @@ class TokenWindows:
         """
         first = 0
         while first < len(texts):
-            last, characters = first + 1, len(self._prompt) + len(texts[first])
+            last, characters = first + 1, len(self._prompt) + self.length(texts[first])
             while last < min(first + self._texts_at_once, len(texts)):
-                characters += len(self._prompt) + len(texts[last])
+                characters += len(self._prompt) + self.length(texts[last])
                 if characters > CHARACTERS_AT_ONCE:
                     break
                 last += 1
             yield slice(first, last), self._tokenize(list(texts[first:last]), indices[first:last], exact)
             first = last
+
+    def distinct(self, texts: Sequence[Any], first: int) -> tuple[list[int], IntArray]:
+        """Check texts, whose first one has this index in the caller's input; then see `distinct_longest_first`."""
+        check_texts(texts, first)
+        return distinct_longest_first(texts)
+
+    @staticmethod
+    def length(text: Any) -> int:
+        """Count the characters of a text."""
+        return len(text)
 
     def describe(self, windows: Sequence[Encoding]) -> TextInfo:
         """Return the `TextInfo` of the text that has these windows."""
@@ -151,7 +163,7 @@ class TokenWindows:
             first += len(group)
         return averaged
 
-    def _tokenize(self, texts: list[str], indices: Sequence[int], exact: bool) -> list[list[Encoding]]:
+    def _tokenize(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[list[Encoding]]:
         if self._truncation == "split":
             try:
                 return self._tokenizer.windows(
@@ -160,11 +172,20 @@ class TokenWindows:
             except ValueError as error:
                 raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
         exact = exact or self._truncation == "error"  # its message says how many
-        whole = [self._prompt + text for text in texts]
-        encodings = self._tokenizer.encodings(whole, max_length=self._max_length, exact=exact)
-        if self._truncation == "error":
-            refuse_cut(encodings, indices, self._max_length, ", 'split' makes several windows of it")
+        encodings = self._encode(texts, indices, exact)
+        cut = [(index, one.n_truncated) for index, one in zip(indices, encodings, strict=True) if one.n_truncated]
+        if cut and self._truncation == "error":
+            index, n_truncated = min(cut)
+            also = ", 'split' makes several windows of it" if "split" in self._treatments else ""
+            raise ValueError(
+                f"inputs[{index}] has {self._max_length + n_truncated} tokens, the limit is {self._max_length} "
+                f"(max_seq_length). Shorten it, or choose: truncation='warn' truncates it{also}."
+            )
         return [[encoding] for encoding in encodings]
+
+    def _encode(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[Encoding]:
+        whole = [self._prompt + text for text in texts]
+        return self._tokenizer.encodings(whole, max_length=self._max_length, exact=exact)
 
     def _span(self, window: Encoding) -> tuple[int, int]:
         offsets = window.offsets[self._is_text(window)] - len(self._prompt)
@@ -174,15 +195,22 @@ class TokenWindows:
         return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self._prompt))
 
 
-def refuse_cut(encodings: Sequence[Encoding], indices: Sequence[int], max_length: int, also: str = "") -> None:
-    """Raise an error if tokens of a text were cut off; the error gives the caller's index of the first such text."""
-    cut = [(index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated]
-    if cut:
-        index, encoding = min(cut, key=lambda one: one[0])
-        raise ValueError(
-            f"inputs[{index}] has {max_length + encoding.n_truncated} tokens, the limit is {max_length} "
-            f"(max_seq_length). Shorten it, or choose: truncation='warn' truncates it{also}."
-        )
+class PairWindows(TokenWindows):
+    """The same for pairs of texts: each has one window, and the prompt is put before its first text."""
+
+    _treatments = WITHOUT_WINDOWS
+
+    def distinct(self, texts: Sequence[Any], first: int) -> tuple[list[int], IntArray]:
+        """See `distinct_longest_first`; the caller has checked the pairs."""
+        return distinct_longest_first(texts, self.length)
+
+    @staticmethod
+    def length(text: Any) -> int:
+        """Count the characters of both texts."""
+        return len(text[0]) + len(text[1])
+
+    def _encode(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[Encoding]:
+        return encode_pairs(self._tokenizer, texts, indices, self._max_length, prompt=self._prompt, exact=exact)
 
 
 def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:
