@@ -77,6 +77,10 @@ class Family:
         """Return the path in BERT of a module of this family, which may be one of a head."""
         return _replaced(path, _paths(self, head)[1])
 
+    def own_class(self, name: str) -> str:
+        """Return the name in this family of a class of BERT: "RobertaForMaskedLM" for "BertForMaskedLM"."""
+        return name.replace("Bert", self.class_name, 1)
+
     def activation(self, head: str | None, otherwise: str) -> str:
         """Return the activation of a head's dense map."""
         return self.activations.get((head or "").removeprefix("Bert"), otherwise)

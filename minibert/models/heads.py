@@ -28,7 +28,7 @@ import numpy.typing as npt
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import heads
-from minibert.bert.config import BertConfig
+from minibert.bert.config import BertConfig, family_of
 from minibert.bert.families import architectures
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
@@ -174,6 +174,10 @@ class BertHead(BertPreTrainedModel[_Output]):
     _output_type: ClassVar[Any]  # a class of models/outputs.py
     bert: BertModel
 
+    def __init_subclass__(cls) -> None:
+        if cls.__name__ in HEADS:
+            cls._head = cls.__name__
+
     def _make_parts(self, hidden_states: Selection, attentions: Selection) -> None:
         needed, there = HEADS[self._head], self.weights.head and HEADS[self.weights.head.name].rows
         if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
@@ -255,7 +259,6 @@ class BertForMaskedLM(BertHead[outputs.MaskedLMOutput]):
     ``logits`` have the shape (B, S, V), or (n, V) in the order of ``positions=``.
     """
 
-    _head = "BertForMaskedLM"
     _output_type = outputs.MaskedLMOutput
 
 
@@ -266,14 +269,12 @@ class BertForNextSentencePrediction(BertHead[outputs.NextSentencePredictorOutput
     ``tokenizer(first, second)`` gives it.
     """
 
-    _head = "BertForNextSentencePrediction"
     _output_type = outputs.NextSentencePredictorOutput
 
 
 class BertForPreTraining(BertHead[outputs.BertForPreTrainingOutput]):
     """BERT with both heads of its pre-training, masked LM and next sentence, which are computed in one forward."""
 
-    _head = "BertForPreTraining"
     _output_type = outputs.BertForPreTrainingOutput
 
 
@@ -284,7 +285,6 @@ class BertForSequenceClassification(BertHead[outputs.SequenceClassifierOutput]):
     Regression: the number itself. The logits are computed in the same way.
     """
 
-    _head = "BertForSequenceClassification"
     _output_type = outputs.SequenceClassifierOutput
 
 
@@ -294,7 +294,6 @@ class BertForTokenClassification(BertHead[outputs.TokenClassifierOutput]):
     ``logits`` have the shape (B, S, num_labels).
     """
 
-    _head = "BertForTokenClassification"
     _output_type = outputs.TokenClassifierOutput
 
 
@@ -304,7 +303,6 @@ class BertForQuestionAnswering(BertHead[outputs.QuestionAnsweringModelOutput]):
     ``start_logits`` and ``end_logits`` have the shape (B, S).
     """
 
-    _head = "BertForQuestionAnswering"
     _output_type = outputs.QuestionAnsweringModelOutput
 
     def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
@@ -321,7 +319,6 @@ class BertForMultipleChoice(BertHead[outputs.MultipleChoiceModelOutput]):
     through all choices.
     """
 
-    _head = "BertForMultipleChoice"
     _output_type = outputs.MultipleChoiceModelOutput
 
     def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
@@ -346,10 +343,7 @@ def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
             )
     if leading[1] == 0:
         raise ValueError("The input has no choices; give at least one for each row.")
-    return {
-        name: array.reshape(-1 if array.size else array.shape[0] * array.shape[1], *array.shape[2:])
-        for name, array in arrays.items()
-    }
+    return {name: array.reshape(math.prod(array.shape[:2]), *array.shape[2:]) for name, array in arrays.items()}
 
 
 # --- the class of a checkpoint ----------------------------------------------------------------------------------------
@@ -385,20 +379,22 @@ def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) ->
 
 def choose_class(files: ModelFiles) -> type[Model]:
     """Choose the class of a checkpoint by its config.json and its tensors' names; warn if the two disagree."""
-    names = architectures(files.settings("config.json"))
-    found = find_heads(files)
+    settings, found = files.settings("config.json"), find_heads(files)
+    names = architectures(settings)
     for name in names:
         if name in found or (name == "BertModel" and not found):
-            return _class_of(name)
+            return globals()[name]
     chosen = found[0] if found else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
     certain = not names and all(name == chosen or is_part(name, chosen) for name in found)
     if any(name in HEADS for name in names) or (found and not certain):
-        says = f"names {names[0][:60]!a}" if names else "names no class"
+        own_class = family_of(settings).own_class
+        says = f"names {own_class(names[0])[:60]!a}" if names else "names no class"
+        there = ", ".join(map(own_class, found)) or "no head"
         warn_caller(
-            f"config.json {says}, but {files.source} has the tensors of {', '.join(found) or 'no head'}, so it is "
-            f"loaded as {chosen}. To choose the class, call its from_pretrained."
+            f"config.json {says}, but {files.source} has the tensors of {there}, so it is loaded as "
+            f"{own_class(chosen)}. To choose the class, call its from_pretrained."
         )
-    return _class_of(chosen)
+    return globals()[chosen]
 
 
 def is_part(name: str, whole: str) -> bool:
@@ -406,28 +402,26 @@ def is_part(name: str, whole: str) -> bool:
     return set(HEADS[name].rows) < set(HEADS[whole].rows)
 
 
-def _class_of(name: str) -> type[Model]:
-    return BertModel if name == "BertModel" else globals()[name]
-
-
-class AutoModel:
-    """The model of a BERT checkpoint: `from_pretrained` gives a `BertModel`."""
-
-    _model: ClassVar[type[BertPreTrainedModel[Any]]] = BertModel
-
+class _Auto:
     def __init__(self, *arguments: object, **keywords: object) -> None:
         name = type(self).__name__
-        raise TypeError(f"{name} is not a model. Call {name}.from_pretrained(name_or_path).")
+        raise TypeError(f"{name} does not make objects. Call {name}.from_pretrained(name_or_path).")
+
+
+class AutoModel(_Auto):
+    """The model of a checkpoint: `from_pretrained` gives the `BertModel` of its family, such as `RobertaModel`."""
+
+    _model: ClassVar[type[BertPreTrainedModel[Any]]] = BertModel
 
     @classmethod
     @lists_keywords()
     def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> Any:
-        """Load a BERT model, as the `from_pretrained` of its class does; other types of models are refused by name.
+        """Load a model, as the `from_pretrained` of its class does; types without BERT's forward are refused by name.
 
         Raises
         ------
         ModelFormatError
-            The checkpoint is not BERT, or does not have this head; or as in `BertModel.from_pretrained`.
+            The checkpoint is of such a type, or does not have this head; or as in `BertModel.from_pretrained`.
         """
         files, options = find_model(f"{cls.__name__}.from_pretrained", name_or_path, harmless, cls.from_pretrained)
         return cls._model.from_files(files, options)
@@ -435,7 +429,7 @@ class AutoModel:
 
 def _auto(model: type[BertHead[Any]]) -> type[AutoModel]:
     """Make the class AutoModelFor... of a model with a head."""
-    text = f"The model of a BERT checkpoint with this head: `from_pretrained` gives a `{model.__name__}`."
+    text = f"The model of a checkpoint with this head: `from_pretrained` gives the `{model.__name__}` of its family."
     name = model.__name__.replace("Bert", "AutoModel")
     return type(name, (AutoModel,), {"_model": model, "__doc__": text, "__module__": __name__})
 
@@ -449,13 +443,10 @@ AutoModelForSequenceClassification = _auto(BertForSequenceClassification)
 AutoModelForTokenClassification = _auto(BertForTokenClassification)
 
 
-class AutoConfig:
-    """The config of a BERT checkpoint: `from_pretrained` gives a `BertConfig`."""
-
-    def __init__(self, *arguments: object, **keywords: object) -> None:
-        raise TypeError("AutoConfig is not a config. Call AutoConfig.from_pretrained(name_or_path).")
+class AutoConfig(_Auto):
+    """The config of a checkpoint of any family: `from_pretrained` gives a `BertConfig`."""
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> BertConfig:
-        """Read a BERT config, as `BertConfig.from_pretrained` does; other types of models are refused by name."""
+        """Read a config, as `BertConfig.from_pretrained` does; types without BERT's forward are refused by name."""
         return BertConfig.from_pretrained(name_or_path, **options)

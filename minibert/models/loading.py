@@ -292,9 +292,6 @@ class _Checkpoint:
         owner = "cls.predictions" if name == f"{_DECODER}.bias" else path
         return f"{self._family.own_path(owner, head)}.{part}"
 
-    def _class_name(self, name: str) -> str:
-        return name.replace("Bert", self._family.class_name, 1)
-
     @property
     def has_pooler(self) -> bool:
         """True if the checkpoint has a tensor of a pooler."""
@@ -339,8 +336,8 @@ class _Checkpoint:
         if missing := [self._own_name(name, head) for name in self._missing(head, found, tied=tied)]:
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
             raise ModelFormatError(
-                f"{self.files.source} cannot be loaded as {self._class_name(head)}: {', '.join(missing[:4])}{more} "
-                f"{'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
+                f"{self.files.source} cannot be loaded as {self._family.own_class(head)}: {', '.join(missing[:4])}"
+                f"{more} {'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
                 f"{self._what_is_there()}"
             )
         self._head = tuple(self._needed(head, found, tied=tied))
@@ -348,8 +345,8 @@ class _Checkpoint:
 
     def _what_is_there(self) -> str:
         """Say which heads are there, and what to do if the one that was asked for is not."""
-        heads = [self._class_name(head) for head in self.heads()]
-        without = f"It has no head, so {self._class_name('BertModel')} loads it"
+        heads = list(map(self._family.own_class, self.heads()))
+        without = f"It has no head, so {self._family.class_name}Model loads it"
         there = f"It has the tensors of {' and '.join(heads)}" if heads else without
         return f"{there}. Use a checkpoint that was trained for this task, or minibert.load, which finds the class."
 
@@ -376,7 +373,7 @@ class _Checkpoint:
             more = f"\n  and {len(faults) - 12} more" if len(faults) > 12 else ""
             what, remedy = "its config.json", "Use the config.json that belongs to the model, and a plain BERT."
             if head is not None and head not in (there := self.heads()) and there:
-                what, remedy = self._class_name(head), self._what_is_there()
+                what, remedy = self._family.own_class(head), self._what_is_there()
             raise ModelFormatError(f"The tensors of {self.files.source} do not match {what}:{listed}{more}\n{remedy}")
 
     def _check_layer_count(self, config: BertConfig) -> None:

@@ -456,8 +456,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         if os.path.lexists(index := os.path.join(path, WEIGHTS_INDEX)):
             raise FileExistsError(f"{index} belongs to another model; save into a new folder.")
         write_safetensors(os.path.join(path, WEIGHTS), named_arrays(self.weights, self._head))
-        name = (self._head or "BertModel").replace("Bert", self.config.family.class_name, 1)
-        self.config.save_pretrained(path, architectures=[name])
+        self.config.save_pretrained(path, architectures=[self.config.family.own_class(self._head or "BertModel")])
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
@@ -510,7 +509,6 @@ def class_of(base: type[_Model], family: Family) -> type[_Model]:
     """Return the class of a family that is like a class of BERT, with the name that transformers has for it."""
     if base._family is family or not base.__name__.startswith("Bert"):
         return base
-    name = base.__name__.replace("Bert", family.class_name, 1)
     doc = f"`{base.__name__}` for checkpoints of the type {family.model_type!r}; see bert/families.py."
     fields = {"_family": family, "base_model_prefix": family.field, "__module__": "minibert", "__doc__": doc}
-    return type(name, (base,), fields)
+    return type(family.own_class(base.__name__), (base,), fields)

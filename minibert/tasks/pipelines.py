@@ -112,13 +112,17 @@ def pipeline(
             raise ValueError(
                 f"{asked[0]}= is for a model that is loaded by name, and model is a loaded one. Leave it out."
             )
-        name, loaded, used = name or _task_of(model), model, _tokenizer(tokenizer, model)
-        loaded = _with_head(loaded, name)
+        name, used = name or _task_of(type(model)), _tokenizer(tokenizer, model)
+        loaded = _with_head(model, name)
     elif isinstance(model, str | os.PathLike):
         files, options = find_model("minibert.pipeline", model, given, BertModel.from_pretrained)
         kind = heads.choose_class(files) if name is None else TASKS[name][1]
         name = name or _task_of(kind)
-        _check_named_class(architectures(files.settings("config.json")), kind, name, files.source)
+        names = architectures(files.settings("config.json"))
+        for named in names if kind.__name__ in HEADS and kind.__name__ not in names else ():
+            # The classifier of texts and that of tokens cannot be told apart by the names of their tensors.
+            if named in HEADS and _paths(named) == _paths(kind.__name__):
+                raise _other_head(name, options.config, named, f"{files.source}, as its config.json says,")
         loaded = _with_head(kind.from_files(files, options, output_hidden_states=False), name)
         where = {option: getattr(options, option) for option in ("cache_dir", "token", "local_files_only")}
         used = BertTokenizer.from_files(files) if tokenizer is None else _tokenizer(tokenizer, None, **where)
@@ -146,9 +150,8 @@ def _task_name(task: Any) -> str | None:
     raise ValueError(f"task={brief(task)} is not a task of minibert, which has {known}. Give a model as model=.")
 
 
-def _task_of(model: Any) -> str:
-    """Return the task of a model, or of its class."""
-    kind = model if isinstance(model, type) else type(model)
+def _task_of(kind: type[Any]) -> str:
+    """Return the task of a class of models."""
     task = _TASK_OF.get(bert_class(kind.__name__))
     if task is None:
         raise ValueError(
@@ -158,13 +161,7 @@ def _task_of(model: Any) -> str:
 
 
 def _with_head(model: Any, task: str) -> Any:
-    """Return the model as the class of a task: itself, its `bert`, or one of the two heads of pre-training.
-
-    Raises
-    ------
-    ValueError
-        It does not have the head of the task.
-    """
+    """Return the model as the class of a task: itself, its `bert`, or one of the two heads of pre-training."""
     kind = TASKS[task][1]
     if isinstance(model, kind):
         return model
@@ -172,27 +169,19 @@ def _with_head(model: Any, task: str) -> Any:
         return model.bert
     if isinstance(model, heads.BertForPreTraining) and heads.is_part(kind.__name__, "BertForPreTraining"):
         return kind(model.weights, model.ops)
-    raise ValueError(
-        f"the task {task!r} needs a {kind.__name__}, and model is a {type(model).__name__}. Load the checkpoint with "
-        f"{kind.__name__}.from_pretrained, or give its name as model=."
+    raise _other_head(task, model.config, type(model).__name__, "model")
+
+
+def _paths(head: str) -> set[str]:
+    return {row.path for row in HEADS[head].rows}
+
+
+def _other_head(task: str, config: Any, found: str, source: str) -> ValueError:
+    kind, found = (config.family.own_class(name) for name in (TASKS[task][1].__name__, found))
+    return ValueError(
+        f"the task {task!r} needs a {kind}, but {source} is a {found}. Use a checkpoint for this task; or, if it has "
+        f"this head, give {kind}.from_pretrained(...) as model=, with tokenizer=."
     )
-
-
-def _check_named_class(names: list[str], kind: type[Any], task: str, source: str) -> None:
-    """Refuse a checkpoint whose config.json names another class with tensors of the same names.
-
-    The classifier of texts and that of tokens cannot be told apart by their tensors.
-    """
-    if kind is BertModel or kind.__name__ in names:
-        return
-    paths = {row.path for row in HEADS[kind.__name__].rows}
-    for name in names:
-        if name in HEADS and {row.path for row in HEADS[name].rows} == paths:
-            raise ValueError(
-                f"the task {task!r} needs a {kind.__name__}, but {source} is a {name}, as its config.json says. Use a "
-                f"checkpoint for this task; or, if config.json is wrong, give {kind.__name__}.from_pretrained(...) as "
-                "model=, with tokenizer=."
-            )
 
 
 def _tokenizer(tokenizer: Any, model: Any, **where: Any) -> BertTokenizer:

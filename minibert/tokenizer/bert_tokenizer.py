@@ -697,19 +697,19 @@ class BertTokenizer:
 
 
 class AutoTokenizer:
-    """The tokenizer of a BERT checkpoint: `from_pretrained` gives a `BertTokenizer`."""
+    """The tokenizer of a checkpoint of any family: `from_pretrained` gives a `BertTokenizer`."""
 
     def __init__(self, *arguments: object, **keywords: object) -> None:
         raise TypeError("AutoTokenizer is not a tokenizer. Call AutoTokenizer.from_pretrained(name_or_path).")
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> BertTokenizer:
-        """Load the tokenizer of a BERT model, as `BertTokenizer.from_pretrained` does.
+        """Load the tokenizer of a model, as `BertTokenizer.from_pretrained` does.
 
         Raises
         ------
         ModelFormatError
-            config.json says that the model is of another type; or as in `BertTokenizer.from_pretrained`.
+            config.json names a type without BERT's forward; or as in `BertTokenizer.from_pretrained`.
         """
         name = keywords.given_name("AutoTokenizer.from_pretrained", name_or_path, options)
         family_of(LoadOptions.split(options)[0].locate(name).settings("config.json"))

@@ -239,10 +239,10 @@ def test_nan_and_infinity(
         compute = getattr(owner, name)
         spoilt = staticmethod(lambda *given, compute=compute: np.full_like(compute(*given), value))
         monkeypatch.setattr(owner, name, spoilt)
-    message = "the model computes NaN or infinity.*too large, or damaged"
+    message = "the model computes NaN or infinity"
     with pytest.raises(ModelFormatError, match=message):
         cross.predict(PAIR)
-    message = r"the model computes NaN or infinity for inputs\[1\].*too large, or damaged"
+    message = r"the model computes NaN or infinity for inputs\[1\]"
     for strategy in ("sum", "max"):
         sparse.pooling = splade.SpladePooling(strategy)
         with pytest.raises(ModelFormatError, match=message):  # the longest text is computed first
