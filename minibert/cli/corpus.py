@@ -92,9 +92,7 @@ def run_over_files(
         *models,
         _sources(arguments),
         output,
-        resume=arguments.resume,
-        on_error=arguments.on_error,
-        shard_size=arguments.shard_size,
+        **chosen(arguments, ("resume", "on_error", "shard_size")),
         settings={
             "model": arguments.model,
             "revision": arguments.revision,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from minibert._utils.reporting import warn_caller
@@ -59,9 +60,7 @@ def choose_backend(backend: str | None = None) -> str | None:
     ValueError
         The argument or the variable is not a name in `BACKENDS`.
     """
-    chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
-    if chosen is not None:
-        check_choice("backend" if backend is not None else "MINIBERT_BACKEND", chosen, BACKENDS)
+    chosen = _choice("backend", backend, BACKENDS)
     return "kernels" if chosen == "numba" else chosen
 
 
@@ -73,9 +72,15 @@ def choose_compute_type(compute_type: str | None = None) -> str:
     ValueError
         The argument or the variable is not a name in `COMPUTE_TYPES`.
     """
-    source = "compute_type" if compute_type is not None else "MINIBERT_COMPUTE_TYPE"
-    chosen = compute_type if compute_type is not None else os.environ.get("MINIBERT_COMPUTE_TYPE") or "float32"
-    check_choice(source, chosen, COMPUTE_TYPES)
+    return _choice("compute_type", compute_type, COMPUTE_TYPES) or "float32"
+
+
+def _choice(name: str, given: str | None, choices: Sequence[str]) -> str | None:
+    """Return an argument, else its environment variable, else None."""
+    variable = f"MINIBERT_{name.upper()}"
+    chosen = os.environ.get(variable) or None if given is None else given
+    if chosen is not None:
+        check_choice(variable if given is None else name, chosen, choices)
     return chosen
 
 

@@ -19,7 +19,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -49,11 +49,30 @@ _Output = TypeVar("_Output", bound=outputs.ModelOutput)
 # --- the logits of a batch: filled step by step, in padded form, with zeros for masked tokens ---
 
 
-class _Logits:
-    """Logits of a fixed shape, zeros until they are computed; a head of `BertModel.forward_packed`."""
+class Logits:
+    """The logits of a head of `BertModel.forward_packed`, zeros until they are computed, step by step.
 
-    def __init__(self, model: BertHead[Any], compute: Callable[..., FloatArray], *shape: int) -> None:
+    Parameters
+    ----------
+    model : BertHead
+    compute : callable
+        For a head that reads [CLS]: (x of shape (t, H), step) -> one row for each sequence of the step that shows its
+        first token. For a head of tokens: (rows of the last hidden state, of shape (n, H)) -> n rows; it is called with
+        at most `SLICE_BYTES` of logits at once, so that it does not double the memory of a large vocabulary.
+    shape : tuple of int
+        The last axis is that of the logits of one sequence or token.
+    places : int ndarray
+        The row of each result; the other rows stay zeros.
+    tokens : int ndarray, optional
+        For a head of tokens: which of the T tokens each result belongs to, in increasing order.
+    """
+
+    def __init__(
+        self, model: BertHead[Any], compute: Callable[..., FloatArray], shape: Any, places: Any, tokens: Any = None
+    ) -> None:
         self._compute, self._shape, self._dtype = compute, shape, np.dtype(model._result_dtype)
+        self._places, self._tokens, self._done = places, tokens, 0
+        self._rows_at_once = max(1, model._slice_bytes // (4 * shape[-1]))
 
     @property
     def nbytes(self) -> int:
@@ -65,74 +84,33 @@ class _Logits:
         """The logits; their memory is allocated at the first use, after `BertModel` has checked `nbytes`."""
         return np.zeros(self._shape, dtype=self._dtype)
 
-
-class SequenceLogits(_Logits):
-    """`width` logits for each of B sequences; zeros for a sequence whose first token is masked.
-
-    Parameters
-    ----------
-    model : BertHead
-    batch : PackedBatch
-    width : int
-    compute : (x of shape (t, H), step) -> ndarray with one row for each sequence of the step that shows its first token
-    """
-
-    def __init__(
-        self, model: BertHead[Any], batch: PackedBatch, width: int, compute: Callable[..., FloatArray]
-    ) -> None:
-        super().__init__(model, compute, batch.num_sequences, width)
-        self._places = np.flatnonzero(batch.shows_first)
-        self._done = 0
-
     def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
         """Compute the logits of a step."""
-        rows = self._compute(x, step)
-        self.logits[self._places[self._done : self._done + len(rows)]] = rows
-        self._done += len(rows)
-
-
-class TokenLogits(_Logits):
-    """`width` logits for each token position, (B, S, width), or only for the requested `positions`, (n, width).
-
-    Parameters
-    ----------
-    model : BertHead
-    batch : PackedBatch
-    width : int
-    compute : (rows of the last hidden state, of shape (t, H)) -> ndarray of shape (t, width)
-        It is called with at most `SLICE_BYTES` of logits at once, so that it does not double the memory of a large
-        vocabulary.
-    positions : int array of shape (n, 2), or None
-        A row and a column of the padded batch each; see `check_positions`.
-    """
-
-    def __init__(
-        self,
-        model: BertHead[Any],
-        batch: PackedBatch,
-        width: int,
-        compute: Callable[[FloatArray], FloatArray],
-        positions: IntArray | None = None,
-    ) -> None:
-        super().__init__(model, compute, *(batch.mask.shape if positions is None else (len(positions),)), width)
-        self._rows_at_once = max(1, model._slice_bytes // (4 * width))
-        if positions is None:
-            self._places, self._tokens = np.flatnonzero(batch.mask), np.arange(batch.num_tokens)
-            return
-        rows, columns = positions.T
-        shown = np.flatnonzero(batch.mask[rows, columns])
-        # A token's index among the T tokens is the number of tokens before it that are not masked.
-        tokens = (np.cumsum(batch.mask) - 1).reshape(batch.mask.shape)[rows[shown], columns[shown]]
-        order = np.argsort(tokens, kind="stable")
-        self._places, self._tokens = shown[order], tokens[order]
-
-    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
-        """Compute the logits of a step."""
-        first, last = np.searchsorted(self._tokens, [tokens.start, tokens.stop])
         flat = self.logits.reshape(-1, self._shape[-1])
+        if self._tokens is None:
+            rows = self._compute(x, step)
+            flat[self._places[self._done : self._done + len(rows)]] = rows
+            self._done += len(rows)
+            return
+        first, last = np.searchsorted(self._tokens, [tokens.start, tokens.stop])
         for start in range(first, last, self._rows_at_once):
             some = slice(start, min(start + self._rows_at_once, last))
             flat[self._places[some]] = self._compute(x[self._tokens[some] - tokens.start])
+
+
+def _token_places(batch: PackedBatch, positions: IntArray | None) -> tuple[IntArray, IntArray]:
+    """Return the rows of a result that have numbers, and the token of each, in increasing order.
+
+    The result has a row for each token position of the padded batch, or for each of n requested `positions`, (n, 2).
+    """
+    if positions is None:
+        return np.flatnonzero(batch.mask), np.arange(batch.num_tokens)
+    rows, columns = positions.T
+    shown = np.flatnonzero(batch.mask[rows, columns])
+    # A token's index among the T tokens is the number of tokens before it that are not masked.
+    tokens = (np.cumsum(batch.mask) - 1).reshape(batch.mask.shape)[rows[shown], columns[shown]]
+    order = np.argsort(tokens, kind="stable")
+    return shown[order], tokens[order]
 
 
 def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
@@ -211,16 +189,18 @@ class BertHead(BertPreTrainedModel[_Output]):
         predictions: Any = self.weights.head and self.weights.head.predictions
         return heads.masked_lm(x, predictions, self.config, self.ops)
 
-    def _logits_of(self, batch: PackedBatch, positions: npt.ArrayLike | None) -> Sequence[SequenceLogits | TokenLogits]:
+    def _logits_of(self, batch: PackedBatch, positions: npt.ArrayLike | None) -> list[Logits]:
         """Return the logits of each head; they are computed while the model runs."""
-        found: list[SequenceLogits | TokenLogits] = []
+        found, shape = list[Logits](), batch.mask.shape
         if self._has_decoder:
-            places = None if positions is None else check_positions(positions, batch.mask.shape)
-            found.append(TokenLogits(self, batch, self.config.vocab_size, self.word_logits, places))
+            asked = None if positions is None else check_positions(positions, shape)
+            shape = (*(shape if asked is None else asked.shape[:1]), self.config.vocab_size)
+            found.append(Logits(self, self.word_logits, shape, *_token_places(batch, asked)))
         if HEADS[self._head].pooled:
-            found.append(SequenceLogits(self, batch, self._dense.shape[0], self.logits_of_sequences))
+            shape, places = (batch.num_sequences, self._dense.shape[0]), np.flatnonzero(batch.shows_first)
+            found.append(Logits(self, self.logits_of_sequences, shape, places))
         elif not self._has_decoder:
-            found.append(TokenLogits(self, batch, self._dense.shape[0], self._of_tokens))
+            found.append(Logits(self, self._of_tokens, (*shape, self._dense.shape[0]), *_token_places(batch, None)))
         return found
 
     def logits_of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:

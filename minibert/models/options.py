@@ -8,7 +8,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar, get_args
 
 if TYPE_CHECKING:
     from minibert.bert.config import BertConfig
@@ -80,18 +80,6 @@ class ModelOptions(LoadOptions):
     def of(cls, options: LoadOptions | None, keywords: Mapping[str, Any]) -> Self:
         """Return `options` with the values in `keywords` replacing theirs."""
         return cls(**{**vars(options or cls()), **keywords})
-
-
-class LoadKwargs(TypedDict, total=False):
-    """The keywords that all constructors of models have."""
-
-    revision: str | None
-    token: str | bool | None
-    local_files_only: bool
-    backend: Backend | Literal["torch"] | None  # "torch" is of sentence-transformers; its classes take it as None
-    num_threads: int | None
-    compute_type: ComputeType | None
-    shared_weights: bool | None
 
 
 def lists_keywords(names: Iterable[str] = tuple(ModelOptions.__dataclass_fields__)) -> Callable[[_Function], _Function]:

@@ -29,9 +29,7 @@ class ModelOutput:
         """Return the names of the values that are not None, in order."""
         return tuple(field.name for field in dataclasses.fields(self) if getattr(self, field.name) is not None)
 
-    def values(self) -> tuple[Any, ...]:
-        """Return the values that are not None, in order."""
-        return self.to_tuple()
+    values = to_tuple
 
     def items(self) -> tuple[tuple[str, Any], ...]:
         """Return the pairs (name, value) of the values that are not None, in order."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from minibert._utils import torch_interop
-from minibert._utils.keywords import arguments_of
 from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.reproducible_math import sigmoid, softmax
 from minibert._utils.validation import FloatArray, brief, check_int
@@ -291,8 +290,6 @@ class CrossEncoder(SentenceModel):
             raise TypeError("documents is one str; expected a sequence of str, such as [text].")
         for name in ("apply_softmax", "convert_to_numpy", "convert_to_tensor"):  # of older versions
             options.pop(name, None)
-        if unknown := options.keys() - set(arguments_of(self.predict)):
-            raise TypeError(f"CrossEncoder.rank() has no argument {min(unknown)}=.")
         scores = self.predict([(query, text) for text in texts], **options)
         order = sorted(range(len(texts)), key=lambda i: scores[i], reverse=True)[:top_k]
         return [

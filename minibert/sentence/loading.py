@@ -13,19 +13,26 @@ import contextlib
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from minibert._utils.keywords import MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, check_keywords
 from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.errors import ModelFormatError
-from minibert.models.options import LoadKwargs
+from minibert.models.options import Backend, ComputeType
 from minibert.tokenizer.bert_tokenizer import SETTINGS
 
 
-class LoadKeywords(LoadKwargs, total=False):
+class LoadKeywords(TypedDict, total=False):
     """The keywords that all three constructors take; `SentenceTransformer` describes them."""
 
+    revision: str | None
+    token: str | bool | None
+    local_files_only: bool
+    backend: Backend | Literal["torch"] | None
+    num_threads: int | None
+    compute_type: ComputeType | None
+    shared_weights: bool | None
     prompts: Mapping[str, str] | str | None
     default_prompt_name: str | None
     cache_folder: str | os.PathLike[str] | None

@@ -373,14 +373,11 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
         shapes["residual.weight"] = (outward, inward)
     tensors = load_tensors(files.subfolder(module.path), shapes)
 
-    def prepare(part: str) -> PreparedLinear:
-        nothing = np.zeros(outward, dtype=np.float32)
-        return ops.prepare(
-            Linear((f"{module.path}.{part}",), tensors[f"{part}.weight"], tensors.get(f"{part}.bias", nothing))
-        )
-
-    projected = prepare("residual") if "residual.weight" in tensors else None
-    compute = functools.partial(_dense, ops, prepare("linear"), ACTIVATIONS[activation], use_residual, projected)
+    maps, nothing = dict[str, PreparedLinear](), np.zeros(outward, dtype=np.float32)
+    for part in [name.removesuffix(".weight") for name in shapes if name.endswith(".weight")]:
+        weight, added = tensors[f"{part}.weight"], tensors.get(f"{part}.bias", nothing)
+        maps[part] = ops.prepare(Linear((f"{module.path}.{part}",), weight, added))
+    compute = functools.partial(_dense, ops, maps, ACTIVATIONS[activation], use_residual)
     saved = {
         "in_features": inward,
         "out_features": outward,
@@ -392,17 +389,12 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
 
 
 def _dense(
-    ops: Ops,
-    linear: PreparedLinear,
-    activation: str | None,
-    use_residual: bool,
-    projected: PreparedLinear | None,
-    vectors: FloatArray,
+    ops: Ops, maps: Mapping[str, PreparedLinear], activation: str | None, use_residual: bool, vectors: FloatArray
 ) -> FloatArray:
     added = vectors if use_residual else None
-    if projected is not None:
-        added = ops.linear(vectors, projected)
-    return ops.linear(vectors, linear, activation=activation, residual=added)
+    if "residual" in maps:
+        added = ops.linear(vectors, maps["residual"])
+    return ops.linear(vectors, maps["linear"], activation=activation, residual=added)
 
 
 def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:

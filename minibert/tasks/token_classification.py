@@ -144,15 +144,13 @@ class TokenClassificationPipeline(TaskPipeline):
         texts: Any = [one.text if one.words is None else one.words for one in inputs]
         groups: list[list[Encoding]] = [[] for _ in inputs]
         common: Any = {"max_length": limit.max_length, "is_split_into_words": options.is_split_into_words}
-        if options.stride is None:
-            for group, encoding in zip(groups, self.tokenizer.encodings(texts, truncation=True, **common), strict=True):
-                group.append(encoding)
-        else:
-            batch = self.tokenizer(
-                texts, truncation=True, stride=options.stride, return_overflowing_tokens=True, **common
-            )
-            for text, encoding in zip(batch["overflow_to_sample_mapping"], batch.encodings, strict=True):
-                groups[text].append(encoding)
+        if options.stride is not None:
+            common |= {"stride": options.stride, "return_overflowing_tokens": True}
+        batch = self.tokenizer(texts, truncation=True, **common)
+        for text, encoding in zip(
+            batch.get("overflow_to_sample_mapping", range(len(texts))), batch.encodings, strict=True
+        ):
+            groups[text].append(encoding)
         for index, group in enumerate(groups, first):
             if len(group) == 1:
                 limit.check(group[0], index)
