@@ -139,11 +139,9 @@ def test_other_pooling_than_the_models_own(tmp_path: Path) -> None:
     weight, bias = (model.pipeline.steps[0].tensors[f"linear.{part}"] for part in ("weight", "bias"))
     expected = np.tanh(expected @ weight.T + bias)
     np.testing.assert_allclose(model.encode(TEXTS, pooling="cls"), expected, atol=1e-5)
-    message = r"vectors of length 48, but the model's next module, Dense\(24, 13, Tanh\), expects 24"
-    with pytest.raises(ValueError, match=message):
-        model.encode(TEXTS, pooling="mean_max")
-    with pytest.raises(ValueError, match="vectors of length 48"):
-        model.encode(TEXTS, layers=[0, 1])
+    for wider in ({"pooling": "mean_max"}, {"layers": [0, 1]}):
+        with pytest.raises(ValueError, match=r"48 features; Dense\(24, 13, Tanh\) takes 24"):
+            model.encode(TEXTS, **wider)
     assert model.encode(TEXTS, layers=[0, 1], layer_pooling="mean").shape == (5, 13)
 
 
@@ -196,7 +194,7 @@ def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None
         ({"bias": "yes"}, "bias='yes'"),
         ({"use_residual": True}, "residual.weight is missing"),
         ({"activation_function": "torch.nn.modules.activation.PReLU"}, "PReLU"),
-        ({"activation_function": "os.system"}, "os.system.*No code is imported"),
+        ({"activation_function": "os.system"}, "os.system"),
         ({"activation_function": None}, "activation_function=None"),
         ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings'"),
     ],

@@ -126,10 +126,7 @@ def _sources(arguments: argparse.Namespace) -> list[Source]:
         kind, name = arguments.input_format or input_format(path), "standard input" if path == "-" else ""
         sources.append(Source(path, kind, column, None if kind == "text" else ids, name))
     if (column != "text" or ids is not None) and all(source.format == "text" for source in sources):
-        raise ValueError(
-            f"--text-column and --id-column name columns, but {sources[0].name} is read as plain text, which does not "
-            "have any; give --input-format jsonl, csv or tsv."
-        )
+        raise ValueError(f"--text-column and --id-column name columns; plain text, as {sources[0].name}, has none.")
     return sources
 
 

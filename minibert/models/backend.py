@@ -105,10 +105,7 @@ def choose_sharing(
     chosen = choose_backend(backend)
     if chosen == "numpy":
         asked = "MINIBERT_SHARED_WEIGHTS=1" if shared_weights is None else "shared_weights=True"
-        raise ValueError(
-            f"{asked}, and the backend is {chosen!r}: only the weights that are packed for minibert's kernels can be "
-            "shared. Use the backend 'kernels', or give shared_weights=False."
-        )
+        raise ValueError(f"{asked} needs the backend 'kernels', not {chosen!r}: other weights are not packed.")
     name = choose_compute_type(compute_type)
     try:
         from minibert.kernels.packing import PackedLayout

@@ -283,9 +283,7 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
     indices = check_indices(name, selection, count, what=what, expected="True, False, an int or several ints")
     for index in indices:
         if reach is not None and index > reach:
-            raise ValueError(
-                f"{name} names {index}, which is not computed with this num_layers=. Give a larger num_layers."
-            )
+            raise ValueError(f"{name} names {index}, which this num_layers= does not compute; give a larger one.")
     return frozenset(indices)
 
 

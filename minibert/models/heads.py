@@ -125,10 +125,7 @@ def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArra
     if found.size == 0 and not isinstance(positions, np.ndarray):
         return np.zeros((0, 2), dtype=np.int64)
     if found.ndim != 2 or found.shape[1] != 2:
-        raise ValueError(
-            f"positions has shape {found.shape}; expected (n, 2): the row and column of each token, as "
-            "np.argwhere(input_ids == mask_token_id) gives them."
-        )
+        raise ValueError(f"positions has shape {found.shape}; expected (n, 2), as np.argwhere(ids == mask_token_id).")
     rows = check_ids("positions[:, 0]", found[:, 0], shape[0], "rows of the batch", ndim=1)
     columns = check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)
     return np.stack([rows, columns], axis=1)
@@ -318,7 +315,7 @@ def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
         allowed = [leading, (1, 1)] if name == "position_ids" else [leading]
         if array.ndim != (4 if name == "inputs_embeds" else 3) or array.shape[:2] not in allowed:
             raise ValueError(
-                f"{name} has shape {array.shape}; expected (B, choices, S), with one axis more for inputs_embeds, and "
+                f"{name} has shape {array.shape}; expected (B, choices, S), one axis more for inputs_embeds, and "
                 f"the same {leading} in all inputs."
             )
     if leading[1] == 0:

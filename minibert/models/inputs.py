@@ -56,9 +56,7 @@ def pack(
         A shape or a value is wrong; the message names the row, the column and the value.
     """
     if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError(
-            f"Give exactly one of input_ids and inputs_embeds, not {'neither' if input_ids is None else 'both'}."
-        )
+        raise ValueError(f"Give input_ids or inputs_embeds, not {'neither' if input_ids is None else 'both'}.")
     embeds = None
     if inputs_embeds is not None:
         embeds = as_vectors("inputs_embeds", inputs_embeds, config.embedding_size or config.hidden_size, ndim=3)
@@ -117,10 +115,7 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
             raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
         ids = ids.astype(np.int64)  # NumPy makes an empty list float64
     if ndim is not None and ids.ndim != ndim:
-        raise ValueError(
-            f"{name} has shape {ids.shape}; expected {ndim} dimensions (B sequences, S tokens). "
-            "For one sequence write [ids]; tokenizer(text, return_tensors='np') gives two dimensions."
-        )
+        raise ValueError(f"{name} has shape {ids.shape}; expected {ndim} dimensions, (B, S). Give one text as [ids].")
     bad = (ids < 0) | (ids >= limit)
     if bad.any():
         index = tuple(np.argwhere(bad)[0])

@@ -270,10 +270,7 @@ class _Checkpoint:
         renamed = {bert: self._stored[name] for name, bert in names.items()}
         if len(renamed) < len(names):
             twice = Counter(names.values()).most_common(1)[0][0]
-            raise ModelFormatError(
-                f"{self.files.source} holds {twice} twice: under its old name (gamma, beta) and under its new name. "
-                "Keep one of the two."
-            )
+            raise ModelFormatError(f"{self.files.source} holds {twice} twice: as gamma or beta, and by its new name.")
         return renamed
 
     def _bert_name(self, name: str, head: str | None) -> str:
@@ -441,10 +438,8 @@ def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
     if len(prefixes) == 1:
         return prefixes[0]
     if prefixes:
-        raise ModelFormatError(
-            f"{files.source} holds {len(prefixes)} BERT models ({', '.join(map(repr, sorted(prefixes)))}); "
-            "minibert loads one. Save the one that you need in a file of its own."
-        )
+        found = ", ".join(map(repr, sorted(prefixes)))
+        raise ModelFormatError(f"{files.source} holds several models ({found}). Save the one that you need alone.")
     some = ", ".join(sorted(tensors)[:3]) or "nothing"
     raise ModelFormatError(
         f"{files.source} is not a BERT checkpoint: {anchor} is not among its tensors ({some}, ...). "

@@ -80,9 +80,8 @@ class Fixed:
     def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_") and (name in _PARTS or name in vars(self) or hasattr(type(self), name)):
             raise AttributeError(
-                f"{type(self).__name__}.{name} cannot be set, because a model does not change after it was made. To "
-                "change weights, change them with transformers, save the model, and load the folder here; to change "
-                "values in one call, give trace(..., edit=...)."
+                f"{type(self).__name__}.{name} cannot be set, because a model does not change. Change values in a call "
+                "by trace(..., edit=...); change weights with transformers, save them, and load the folder."
             )
         super().__setattr__(name, value)
 
@@ -109,10 +108,7 @@ class TorchLike:
     def train(self, mode: bool = True) -> Self:
         """Refuse to train; ``train(False)`` returns the model itself."""
         if mode:
-            raise ValueError(
-                "train() was called, but minibert only runs trained models. Train the model with transformers, then "
-                "load it here."
-            )
+            raise ValueError("train(): minibert only runs trained models. Train with transformers, and load that.")
         return self
 
     def to(self, *args: object, **kwargs: object) -> Self:
@@ -121,10 +117,7 @@ class TorchLike:
         values = [*args, *(value for name, value in kwargs.items() if name not in harmless)]
         for value in values or [None]:
             if not is_cpu(value) and (value is None or not is_float32(value)):
-                raise ValueError(
-                    f"{brief(value)} is not possible, because minibert runs on the CPU in float32. Leave it out; for "
-                    "less memory, load the model with compute_type='int16' or 'int8'."
-                )
+                raise ValueError(f"{brief(value)}: minibert runs on the CPU in float32. See compute_type= of loading.")
         return self
 
     def cpu(self) -> Self:
@@ -158,10 +151,7 @@ class TorchLike:
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Return the model itself for False; refuse gradients."""
         if requires_grad:
-            raise ValueError(
-                "requires_grad_() was called, but minibert does not compute gradients. Call requires_grad_(False), or "
-                "leave the call out."
-            )
+            raise ValueError("requires_grad_(): minibert does not compute gradients. Leave the call out.")
         return self
 
 
@@ -203,10 +193,9 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         name = type(self).__name__
         # Both are required. They may be None so that BertModel(config), which transformers allows, gets this message.
         if not isinstance(weights, Weights) or not isinstance(ops, Ops):
+            given = f"{type(weights).__name__} and {type(ops).__name__}"
             raise TypeError(
-                f"{name} was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights, "
-                "because it never makes random ones, and the Ops that prepared them. Use "
-                f"{name}.from_pretrained(name_or_path)."
+                f"{name} was given {given}; expected trained Weights and Ops. Use {name}.from_pretrained(name_or_path)."
             )
         vars(self).update(config=weights.config, weights=weights, ops=ops)
         self._return_dict = bool(return_dict)
@@ -448,10 +437,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         call = f"{type(self).__name__}.save_pretrained"
         check_keywords(call, harmless, SAVING_KEYWORDS)
         if self.compute_type != "float32":
-            raise ValueError(
-                f"{call}: the weights of this model were rounded to {self.compute_type} when it was loaded, so the "
-                "files would not hold the model. Load it with compute_type='float32', and save that."
-            )
+            raise ValueError(f"{call}: the weights are rounded to {self.compute_type}. Load the model in float32.")
         path = make_folder(save_directory)
         if os.path.lexists(index := os.path.join(path, WEIGHTS_INDEX)):
             raise FileExistsError(f"{index} belongs to another model; save into a new folder.")

@@ -122,10 +122,7 @@ class CrossEncoder(SentenceModel):
         files, bert_files, _, stored = self._load(name, given)
         for labels in asked:
             if labels is not None and labels != self.num_labels:
-                raise ValueError(
-                    f"num_labels={brief(labels)}, but the head of {files.source} has {self.num_labels}. Leave it "
-                    "out: minibert never makes random weights."
-                )
+                raise ValueError(f"num_labels={brief(labels)}, but {files.source} has {self.num_labels}. Leave it out.")
         if max_length is not None:
             self.max_seq_length = max_length
         default = "Sigmoid" if self.num_labels == 1 else "Identity"
@@ -277,10 +274,7 @@ class CrossEncoder(SentenceModel):
             As in `predict`; or the model has several labels.
         """
         if self.num_labels != 1:
-            raise ValueError(
-                f"rank needs a model with one label, and this one has {self.num_labels}. Use predict, and sort by the "
-                "label that you want."
-            )
+            raise ValueError(f"rank needs a model with one label, and this one has {self.num_labels}. Use predict.")
         if top_k is not None:
             check_int("top_k", top_k, 1, also=", or None for all")
         if not isinstance(query, str):
@@ -378,10 +372,7 @@ def _as_pair(value: Any, name: str) -> tuple[str, str]:
     if not isinstance(value, list | tuple):
         raise TypeError(f"{name} is {shown(value)}; expected a pair of texts: (query, text).")
     if len(value) != 2:
-        raise ValueError(
-            f"{name} has {len(value)} parts, {brief(value)}; expected a pair of texts: (query, text). Give several "
-            "pairs as a list of pairs."
-        )
+        raise ValueError(f"{name} has {len(value)} parts, {brief(value)}; expected a pair of texts: (query, text).")
     check_texts(value, name=name)
     return value[0], value[1]
 
@@ -443,19 +434,13 @@ class Activation:
                 f"activation_fn {self.name} failed for logits of shape {logits.shape}: {type(error).__name__}: {error}."
             ) from error
         if np.isnan(scores).any() or scores.shape[:1] != logits.shape[:1]:
-            raise ValueError(
-                f"activation_fn {self.name} returned {brief(scores)} for logits of shape {logits.shape}; expected one "
-                "row of numbers for each pair, without NaN, because scores are sorted."
-            )
+            raise ValueError(f"activation_fn {self.name} gave {brief(scores)}; expected {len(logits)} rows, no NaN.")
         return scores
 
     def path(self) -> str:
         """Return the name of the class in torch.nn; raise a ValueError for a function of the caller."""
         if self.function is not None:
-            raise ValueError(
-                f"activation_fn {self.name} does not have a name that files can hold. Set activation_fn to one of "
-                f"{', '.join(map(repr, ACTIVATIONS))} before you save the model."
-            )
+            raise ValueError(f"activation_fn {self.name} cannot be saved. Set one of {', '.join(ACTIVATIONS)}.")
         return activation_path(self.name)
 
     def __repr__(self) -> str:

@@ -104,9 +104,7 @@ def make_recipe(model: BertModel, pipeline: Pipeline, options: EncodeOptions) ->
         raise ValueError(f"pooling={modes[0]!r} fixes layers and tokens; leave out {' and '.join(given)}.")
     if modes == ("first_last",):
         if layer_pooling not in ("concat", "mean"):  # the default, and what it means
-            raise ValueError(
-                f"pooling='first_last' is a mean of two layers; leave out layer_pooling={layer_pooling!r}."
-            )
+            raise ValueError(f"pooling='first_last' is a mean; leave out layer_pooling={layer_pooling!r}.")
         return Recipe((min(1, depth), depth), "mean", ("mean",), True, include_prompt)
     if modes == ("pooler",) and model.weights.pooler is None:
         raise ValueError("pooling='pooler', but this checkpoint does not have a pooler; give another pooling.")
@@ -274,19 +272,13 @@ def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:
         wrong.
     """
     if task.recipe.modes == ("none",):
-        raise ValueError(
-            "pooling='none' gives vectors of tokens, and this call needs one vector of each text, as output_value=None "
-            "does; give another pooling."
-        )
+        raise ValueError("pooling='none' gives vectors of tokens, and this call needs one vector of each text.")
     kept = check_truncate_dim(truncate_dim)
     width = task.recipe.width(task.model.config.hidden_size)
     fixed = [name for name in task.pipeline.names if name != "Normalize"]
     if fixed:
         if width != task.pipeline.widths[0]:
-            raise ValueError(
-                f"layers= and pooling= give vectors of length {width}, but the model's next module, {fixed[0]}, "
-                f"expects {task.pipeline.widths[0]}; give others."
-            )
+            raise ValueError(f"layers= and pooling= give {width} features; {fixed[0]} takes {task.pipeline.widths[0]}.")
         width = task.pipeline.widths[-1]
     return width if kept is None else min(width, kept)
 

@@ -137,10 +137,7 @@ def choose_backend(backend: Any) -> Any:
     if not isinstance(backend, str):
         return backend
     if backend in ("onnx", "openvino"):
-        raise ValueError(
-            f"backend={backend!r} runs other files of the model in another library; minibert computes by itself. Leave "
-            "backend= out."
-        )
+        raise ValueError(f"backend={backend!r} is another library; minibert computes by itself. Leave backend= out.")
     return None if backend == "torch" else backend
 
 
@@ -227,10 +224,7 @@ def read_prompts(
     prompts = check_prompts(stored.get("prompts") or {}, file, ModelFormatError)
     if given == "builtin":
         if not builtin:
-            raise ValueError(
-                f"prompts='builtin': minibert knows those of E5, BGE, Arctic Embed and mxbai models, and {source} is "
-                "not one of them. Give them as prompts={'query': ..., 'document': ...}."
-            )
+            raise ValueError(f"prompts='builtin': {source} has none in minibert. Give them: prompts={{'query': ...}}.")
         prompts = {**builtin, **{name: text for name, text in prompts.items() if text}}
     elif given is not None:
         prompts |= check_prompts(given, "prompts", TypeError)

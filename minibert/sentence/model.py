@@ -100,10 +100,7 @@ class SentenceModel(TorchLike):
             raise TypeError(f"{call}() got an unexpected keyword argument {min(unknown)!r}.")
         loading.check_device(load.get("device"))
         if load.get("modules") is not None:
-            raise ValueError(
-                f"{call}(modules={brief(load['modules'])}); expected None: minibert does not run modules of torch. "
-                "Save that model with sentence-transformers, model.save_pretrained(folder), and give the folder."
-            )
+            raise ValueError(f"{call}(modules=): minibert runs no modules of torch. Save the model; load the folder.")
         trusted = load.get("trust_remote_code", False)
         check_keywords(call, {"trust_remote_code": trusted}, HUB_KEYWORDS)
         asked = loading.inner_settings(call, load)
@@ -178,9 +175,7 @@ class SentenceModel(TorchLike):
         implemented = {"transformer_task": self._task, "module_output_name": self._output}
         for name, value in {"transformer_task": task, **settings}.items():
             if value != implemented.get(name, value):
-                raise ModelFormatError(
-                    f"{where}: {name}={brief(value)} is not implemented here; expected {implemented[name]!r}."
-                )
+                raise ModelFormatError(f"{where}: {name}={brief(value)}; expected {implemented[name]!r}.")
         for name in ("processing_kwargs", "query_length", "document_length", "query_expansion"):
             if settings.get(name):
                 raise ModelFormatError(f"{where}: {name}={brief(settings[name])} is not implemented.")
@@ -244,9 +239,7 @@ class SentenceModel(TorchLike):
         if name is None:
             return ""
         if not isinstance(name, str) or name not in self.prompts:
-            raise ValueError(
-                f"prompt_name={brief(name)}; this model has {', '.join(map(repr, self.prompts)) or 'none'}."
-            )
+            raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(self.prompts) or 'none'}.")
         return check_text(self.prompts[name], f"prompts[{name!r}]")  # callers may change the dict
 
     def _windows(self, prompt: str, batch_size: int, truncation: str, stride: int = 0) -> TokenWindows:
@@ -297,10 +290,7 @@ class SentenceModel(TorchLike):
         if convert_to_tensor or not convert_to_numpy:
             torch_interop.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
         if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
-            raise ValueError(
-                f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}. To cut texts earlier, set "
-                "max_seq_length of the model."
-            )
+            raise ValueError(f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}.")
 
     # -- to files
 

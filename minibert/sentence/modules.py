@@ -242,9 +242,7 @@ def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
             known = ", ".join([*POOLING_MODES, *_ALONE])
-            raise ValueError(
-                f"pooling={brief(name)} is not a pooling mode; expected {known}, or bert-as-service's names."
-            )
+            raise ValueError(f"pooling={brief(name)}; expected {known}, or bert-as-service's names.")
         modes += _ALIASES.get(name, (name,))
     if len(modes) > 1 and (alone := [mode for mode in modes if mode in _ALONE]):
         raise ValueError(f"pooling {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")
@@ -314,9 +312,7 @@ def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[
         raise ModelFormatError(f"{name} has include_prompt={include_prompt!r}; expected true or false.")
     width = config.get("embedding_dimension", config.get("word_embedding_dimension", hidden_size))
     if width != hidden_size:
-        raise ModelFormatError(
-            f"{name}: this Pooling expects vectors of length {width!r}, but hidden_size is {hidden_size}."
-        )
+        raise ModelFormatError(f"{name}: Pooling expects {width!r} features, but hidden_size is {hidden_size}.")
     return tuple(modes), include_prompt
 
 
@@ -362,10 +358,7 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
     asked = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     activation = activation_name(asked)
     if activation is None:
-        raise ModelFormatError(
-            f"{name} asks for activation_function={asked!r}; expected one of torch.nn: "
-            f"{', '.join(ACTIVATIONS)}. No code is imported by name."
-        )
+        raise ModelFormatError(f"{name} has activation_function={asked!r}; expected one of torch.nn: {[*ACTIVATIONS]}.")
     shapes: dict[str, tuple[int, ...]] = {"linear.weight": (outward, inward)}
     if bias:
         shapes["linear.bias"] = (outward,)

@@ -476,9 +476,7 @@ def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: st
     if out.shape != shape:
         raise ValueError(f"out has shape {out.shape}; expected {shape}.")
     if precision != "float32":
-        raise ValueError(
-            f"precision={precision!r} needs all vectors at once, but out= receives them in chunks; give one of the two."
-        )
+        raise ValueError(f"precision={precision!r} needs all vectors at once, and out= gets them in chunks; give one.")
     return out
 
 
@@ -489,10 +487,7 @@ def check_out(out: object) -> None:
     if is_masked(out):
         raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
     if not _no_overlap(out):
-        raise ValueError(
-            f"out has strides {out.strides} for shape {out.shape}: its rows overlap in memory, so one vector would "
-            "overwrite another. Give an array such as np.empty(shape, np.float32)."
-        )
+        raise ValueError(f"out has strides {out.strides} for shape {out.shape}: its rows overlap. Give a new array.")
 
 
 def _no_overlap(array: npt.NDArray[Any]) -> bool:

@@ -110,7 +110,7 @@ class SparseEncoder(VectorModel):
             shown = ", ".join(f"{name[:60]!a}" for name in names) or "no architectures"
             raise ModelFormatError(
                 f"{files.source} has no modules.json, and its config.json names {shown}: it is not a SPLADE model, "
-                "whose architecture ends in ForMaskedLM. SentenceTransformer gives dense vectors."
+                "which is a ForMaskedLM. SentenceTransformer gives dense vectors."
             )
 
     # -- settings
@@ -306,10 +306,8 @@ class SparseEncoder(VectorModel):
     def _vectors(self, name: str, values: Any) -> SparseVectors:
         vectors = as_sparse(name, values)
         if vectors.shape[-1] != self.get_embedding_dimension():
-            raise ValueError(
-                f"{name} has vectors of length {vectors.shape[-1]}; this model has {self.get_embedding_dimension()} "
-                "words (vocab_size)."
-            )
+            size = self.get_embedding_dimension()
+            raise ValueError(f"{name} has vectors of length {vectors.shape[-1]}; expected {size}, the vocabulary's.")
         return vectors
 
     def _saved_modules(self) -> list[SavedModule]:
@@ -365,9 +363,7 @@ class SpladePooling:
             found.append(value)
         for key in ("embedding_dimension", "word_embedding_dimension"):
             if config.get(key) not in (None, vocab_size):
-                raise ModelFormatError(
-                    f"{where} has {key}={brief(config[key])}, but the vocabulary has {vocab_size} words (vocab_size)."
-                )
+                raise ModelFormatError(f"{where} has {key}={brief(config[key])}; expected vocab_size, {vocab_size}.")
         return cls(*found)
 
     def add(self, row: FloatArray, logits: FloatArray) -> None:

@@ -49,9 +49,7 @@ class SparseVectors:
         for name, kinds in (("data", "f"), ("indices", "iu"), ("indptr", "iu")):
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
-                raise TypeError(
-                    f"{name} is {brief(array)}; expected one axis of {'floats' if name == 'data' else 'ints'}."
-                )
+                raise TypeError(f"{name}={brief(array)}; expected one axis of {'floats' if kinds == 'f' else 'ints'}.")
         if not self._is_valid():
             raise ValueError(
                 f"shape={brief(self.shape)}, indices={brief(self.indices)} and indptr={brief(self.indptr)} do not "

@@ -310,9 +310,7 @@ class TaskPipeline:
             for index, (value, group) in enumerate(zip(values, groups, strict=True), first):
                 own = [next(logits) for _ in group]
                 if not all(np.isfinite(array).all() for array in own):
-                    raise ModelFormatError(
-                        f"the model computes NaN or infinity for inputs[{index}]: its weights are too large or damaged."
-                    )
+                    raise ModelFormatError(f"the model computes NaN or infinity for inputs[{index}]: it is damaged.")
                 yield self._answer(value, group, own, options)
             first += len(values)
 

@@ -61,9 +61,7 @@ class FillMaskPipeline(TaskPipeline):
 
     def __init__(self, model: Any, tokenizer: BertTokenizer, **arguments: Any) -> None:
         if tokenizer.mask_token_id is None:
-            raise ValueError(
-                "the tokenizer has no mask token, so a text cannot have a gap. Use the tokenizer of the model."
-            )
+            raise ValueError("the tokenizer has no mask token, so a text cannot have a gap. Use that of the model.")
         super().__init__(model, tokenizer, **arguments)
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
@@ -167,10 +165,7 @@ class FillMaskPipeline(TaskPipeline):
             raise ValueError("targets is empty; give at least one word, or leave targets out.")
         found = sorted({self._target_id(target) for target in targets})
         if found[-1] >= self.model.config.vocab_size:
-            raise ModelFormatError(
-                f"the id {found[-1]} of a target is not in the model, which has {self.model.config.vocab_size} words. "
-                "Use the tokenizer that belongs to the model."
-            )
+            raise ModelFormatError(f"the id {found[-1]} of a target is not in the model. Use the model's tokenizer.")
         return np.array(found, dtype=np.int64)
 
     def _target_id(self, target: Any) -> int:

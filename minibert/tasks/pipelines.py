@@ -109,9 +109,7 @@ def pipeline(
     if isinstance(model, BertPreTrainedModel):
         asked = [option for option, value in given.items() if value not in (None, False, "")]
         if asked:
-            raise ValueError(
-                f"{asked[0]}= is for a model that is loaded by name, and model is a loaded one. Leave it out."
-            )
+            raise ValueError(f"{asked[0]}= is for a model that is loaded by name; leave it out for a loaded one.")
         name, used = name or _task_of(type(model)), _tokenizer(tokenizer, model)
         loaded = _with_head(model, name)
     elif isinstance(model, str | os.PathLike):
@@ -154,9 +152,7 @@ def _task_of(kind: type[Any]) -> str:
     """Return the task of a class of models."""
     task = _TASK_OF.get(bert_class(kind.__name__))
     if task is None:
-        raise ValueError(
-            f"a {kind.__name__} has no task in minibert. Call the model itself, or name a task: {', '.join(TASKS)}."
-        )
+        raise ValueError(f"a {kind.__name__} has no task. Call the model itself, or name a task: {', '.join(TASKS)}.")
     return task
 
 

@@ -116,10 +116,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
         if limit > most:
             raise ValueError(f"max_seq_len={limit}, but the model takes {most} tokens (max_position_embeddings).")
         if options.handle_impossible_answer and self.tokenizer.cls_token_id is None:
-            raise ValueError(
-                "handle_impossible_answer=True reads the score of [CLS], and the tokenizer has no such token. Leave it "
-                "out."
-            )
+            raise ValueError("handle_impossible_answer=True needs [CLS], and the tokenizer has none. Leave it out.")
 
     def _max_seq_len(self, options: QuestionAnsweringOptions) -> int:
         if options.max_seq_len is not None:
@@ -143,10 +140,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
         size = self._max_seq_len(options)
         room = size - n_question - self.tokenizer.num_special_tokens_to_add(pair=True)
         if room < 1:
-            raise ValueError(
-                f"{name}: the question has {n_question} tokens, so a window of {size} tokens has no room for the "
-                "context. Shorten the question, or give a larger max_seq_len."
-            )
+            raise ValueError(f"{name}: {n_question} tokens of question leave no room for a context in {size} tokens.")
         stride = options.doc_stride
         if stride is None:
             stride = min(_DOC_STRIDE, size // 2, room // 2)
@@ -159,10 +153,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
             return_overflowing_tokens=True,
         )
         if len(batch.encodings) > 1 and stride >= room:
-            raise ValueError(
-                f"{name}: doc_stride={stride}, but a window has room for {room} tokens of the context. Give a smaller "
-                "doc_stride, or a larger max_seq_len."
-            )
+            raise ValueError(f"{name}: doc_stride={stride}; expected less than {room}, a window's room for context.")
         if not any(1 in window.sequence_ids for window in batch.encodings):
             raise ValueError(f"{name}['context'] has no tokens; give a context of at least one word.")
         return list(batch.encodings)

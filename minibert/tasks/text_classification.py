@@ -96,9 +96,7 @@ class TextClassificationPipeline(TaskPipeline):
             first, second = value[0]  # an old form of pairs, which transformers takes too
             return check_text(first, f"{name}[0][0]"), check_text(second, f"{name}[0][1]")
         if not isinstance(value, Mapping):
-            raise TypeError(
-                f"{name} is {shown(value)}; expected a str, or a dict with 'text' and 'text_pair' for two texts."
-            )
+            raise TypeError(f"{name} is {shown(value)}; expected {self._input_is}.")
         if set(value) == {"text"}:
             return check_text(value["text"], f"{name}['text']"), None
         return as_pair(value, name, "text", "text_pair")

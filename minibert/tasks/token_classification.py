@@ -55,10 +55,7 @@ class TokenClassificationOptions(TextOptions):
         if self.stride is not None:
             check_int("stride", self.stride, 0)
             if how == "none":
-                raise ValueError(
-                    "stride= joins the entities of several windows, and aggregation_strategy='none' gives tokens. Give "
-                    "another aggregation, such as aggregation_strategy='simple'."
-                )
+                raise ValueError("stride= joins entities; give another aggregation_strategy= than 'none'.")
         ignored: Any = ["O"] if self.ignore_labels is None else self.ignore_labels
         if isinstance(ignored, str) or not isinstance(ignored, Sequence | set | frozenset):
             raise TypeError(f"ignore_labels={brief(ignored)}; expected a list of labels, such as ['O'].")
@@ -122,10 +119,7 @@ class TokenClassificationPipeline(TaskPipeline):
         limit = options.limit(self.model.config, self.tokenizer)
         room = limit.max_length - self.tokenizer.num_special_tokens_to_add()
         if options.stride is not None and options.stride >= room:
-            raise ValueError(
-                f"stride={options.stride}, but a window has room for {max(room, 0)} tokens of a text. Give a smaller "
-                "stride; about a quarter of the window is usual."
-            )
+            raise ValueError(f"stride={options.stride}; expected less than {max(room, 0)}, a window's room for text.")
 
     def _check_input(self, value: Any, name: str, options: TokenClassificationOptions) -> _Text:
         if not options.is_split_into_words:

@@ -145,9 +145,7 @@ def _hypothesis(template: str, label: str) -> str:
     except (IndexError, KeyError, ValueError, AttributeError):
         hypothesis = template
     if hypothesis == template:
-        raise ValueError(
-            f"hypothesis_template={brief(template)} has no place for the label. Write {{}} where the label goes."
-        )
+        raise ValueError(f"hypothesis_template={brief(template)} has no place for the label; write {{}} there.")
     return hypothesis
 
 
@@ -165,9 +163,6 @@ def _label_ids(labels: dict[int, str]) -> tuple[int, int]:
     if not others and len(names) == 2:
         others = [index for index in names if index not in entailments]
     if len(entailments) != 1 or len(others) != 1:
-        raise ValueError(
-            f"the labels of the model are {', '.join(map(repr, labels.values()))}; zero-shot-classification needs one "
-            "that begins with 'entail' and one that begins with 'contra'. Use a model of natural language inference "
-            "(NLI), or correct id2label in its config.json."
-        )
+        found = ", ".join(map(repr, labels.values()))
+        raise ValueError(f"the model has the labels {found}; expected one like 'entailment', one like 'contradiction'.")
     return entailments[0], others[0]

@@ -140,7 +140,7 @@ def _pooling(**config: Any) -> Callable[[Path], object]:
 
 FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
     (CrossEncoder, MASKED, lambda folder: None, "classifier.weight, .*are missing, and minibert never makes random"),
-    (SparseEncoder, SEQUENCE, lambda folder: None, "it is not a SPLADE model, whose architecture ends in ForMaskedLM"),
+    (SparseEncoder, SEQUENCE, lambda folder: None, "it is not a SPLADE model"),
     (SparseEncoder, MASKED, _files(config={"architectures": None}), "names no architectures: it is not a SPLADE model"),
     (
         SparseEncoder,
@@ -160,7 +160,7 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
         CrossEncoder,
         SEQUENCE,
         _files(modules=modules(TRANSFORMER), sentence_bert_config={**CLASSIFY, "module_output_name": "x"}),
-        "module_output_name='x' is not implemented here; expected 'scores'",
+        "module_output_name='x'; expected 'scores'",
     ),
     (
         SparseEncoder,
@@ -170,7 +170,7 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
     ),
     (SparseEncoder, MASKED, _pooling(pooling_strategy="mean"), "pooling_strategy='mean'; expected one of max, sum"),
     (SparseEncoder, MASKED, _pooling(activation_function=["relu"]), "expected one of relu, log1p_relu"),
-    (SparseEncoder, MASKED, _pooling(embedding_dimension=5), "embedding_dimension=5, but the vocabulary has"),
+    (SparseEncoder, MASKED, _pooling(embedding_dimension=5), "embedding_dimension=5; expected vocab_size"),
     (
         SparseEncoder,
         MASKED,
@@ -198,7 +198,7 @@ def test_vectors_that_do_not_fit(sparse: SparseEncoder) -> None:
     for call, error, message in (
         (lambda: sparse.decode(vectors, top_k=0), ValueError, "top_k=0"),
         (lambda: sparse.decode("a"), TypeError, "embeddings holds"),
-        (lambda: sparse.decode(np.zeros(3)), ValueError, "embeddings has vectors of length 3; this model has"),
+        (lambda: sparse.decode(np.zeros(3)), ValueError, "embeddings has vectors of length 3"),
         (lambda: sparse.decode(np.zeros((1, 1, 3))), ValueError, r"expected \(B, V\)"),
         (lambda: sparse.sparsity(None), TypeError, "embeddings holds"),
         (lambda: sparse.similarity(vectors, np.zeros((2, 3))), ValueError, "with the same H"),
@@ -251,7 +251,7 @@ def test_nan_and_infinity(
 
 def test_a_custom_activation_cannot_be_saved(home: Path, tmp_path: Path) -> None:
     model = CrossEncoder(home / "cross", activation_fn=lambda x: x)
-    with pytest.raises(ValueError, match="does not have a name that files can hold"):
+    with pytest.raises(ValueError, match="cannot be saved"):
         model.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
     assert json.loads((home / "cross" / "config.json").read_text())["architectures"] == [SEQUENCE]

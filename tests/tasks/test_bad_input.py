@@ -212,7 +212,7 @@ def test_bad_pipelines(folder_for: FolderFor) -> None:
     for task, model, error, message in (
         ("fill-mask", ner, ModelFormatError, "cannot be loaded as BertForMaskedLM"),
         ("question-answering", ner, ModelFormatError, "qa_outputs.weight"),
-        ("zero-shot-classification", classes, ValueError, "needs one that begins with 'entail'"),
+        ("zero-shot-classification", classes, ValueError, "expected one like 'entailment'"),
     ):
         with pytest.raises(error, match=message):
             minibert.pipeline(task, model)
@@ -238,7 +238,7 @@ def test_models_and_tokenizers_that_do_not_fit(folder_for: FolderFor, tmp_path: 
     with pytest.raises(TypeError, match="tokenizer is"):
         minibert.pipeline("text-classification", model, tokenizer=transformers.AutoTokenizer.from_pretrained(folder))
     choices = make_model(tmp_path / "choices", "BertForMultipleChoice")
-    with pytest.raises(ValueError, match="a BertForMultipleChoice has no task in minibert"):
+    with pytest.raises(ValueError, match="a BertForMultipleChoice has no task"):
         minibert.pipeline(model=choices)
     with pytest.raises(ModelFormatError, match=r"file or folder|vocab|tokenizer"):
         minibert.pipeline("text-classification", make_model(tmp_path / "bare", "BertForSequenceClassification"))
@@ -248,9 +248,7 @@ def test_a_tokenizer_with_more_words_than_the_model(folder_for: FolderFor, tmp_p
     small = task_folder(tmp_path / "small", "BertForMaskedLM", length=64, vocab_size=90)
     own = folder_for("fill-mask", length=64)
     pipe = minibert.pipeline("fill-mask", BertForMaskedLM.from_pretrained(small), tokenizer=str(own))
-    with pytest.raises(
-        ModelFormatError, match=r"is not in the model, which has 90 words. Use the tokenizer that belongs"
-    ):
+    with pytest.raises(ModelFormatError, match=r"is not in the model"):
         pipe("[MASK]", targets="cat")
     with pytest.raises(ValueError, match="Use the tokenizer that belongs to the model"):
         pipe("the cat [MASK]")
@@ -271,7 +269,7 @@ def test_labels_that_inference_cannot_use(folder_for: FolderFor) -> None:
         {0: "entailment", 1: "neutral", 2: "other"},
     ):
         folder = folder_for("zero-shot-classification", id2label=labels, length=64)
-        with pytest.raises(ValueError, match=r"the labels of the model are .*zero-shot-classification needs one that"):
+        with pytest.raises(ValueError, match="the model has the labels"):
             minibert.pipeline("zero-shot-classification", folder)
 
 

@@ -180,5 +180,5 @@ def test_the_default_stride_leaves_room(pipe: Any) -> None:
     context = "the man sat on the mat by the river bank . " * 8
     found = pipe(question, context)
     assert found["answer"] == context[found["start"] : found["end"]]
-    with pytest.raises(ValueError, match=r"doc_stride=60, but a window has room for \d+ tokens"):
+    with pytest.raises(ValueError, match="doc_stride=60; expected less than"):
         pipe(question, context, doc_stride=60)
