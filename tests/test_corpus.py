@@ -317,7 +317,7 @@ def test_a_source_that_is_a_mistake(short_folder: Path, tmp_path: Path, capsys: 
     for option in ("--id-column", "--text-column"):
         assert embed(short_folder, "-i", tmp_path / "a.txt", "-o", tmp_path / "out.npy", option, "body") == 1
         err = capsys.readouterr().err
-        assert f"--id-column name columns, but {tmp_path / 'a.txt'} is read as plain text" in err
+        assert f"--id-column name columns; plain text, as {tmp_path / 'a.txt'}" in err
     assert not (tmp_path / "out.npy").exists()
 
 
