@@ -253,7 +253,7 @@ def test_each_tensor_of_a_head_is_needed_and_checked(folder_of: FolderOf, write:
         others = {other: array for other, array in arrays.items() if other != key}
         assert_refused(name, write(name, others), f"{short} is missing")
         assert_refused(name, write(name, {**arrays, key: arrays[key][:-1]}), f"{key} has shape")
-        assert_refused(name, write(name, {**arrays, key: stored(arrays[key], "F64")}), f"{key} is F64, minibert reads")
+        assert_refused(name, write(name, {**arrays, key: stored(arrays[key], "I32")}), f"{key} is I32, minibert reads")
         for value in (np.nan, np.inf, 1e7):
             broken = arrays[key].copy()
             broken.flat[-1] = value

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import BertForSequenceClassification, CrossEncoder, ModelFormatError, SparseEncoder, SparseVectors
+from minibert import CrossEncoder, ModelFormatError, SparseEncoder, SparseVectors
 from minibert.bert import heads
 from minibert.sentence import sparse_encoder as splade
 from tests.support.head_models import add_json
@@ -235,10 +235,9 @@ def test_nan_and_infinity(
     cross: CrossEncoder, sparse: SparseEncoder, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     """A loaded weight is finite, so only products that are too large give these."""
-    for owner, name in ((BertForSequenceClassification, "_formula"), (heads, "masked_lm")):
-        compute = getattr(owner, name)
-        spoilt = staticmethod(lambda *given, compute=compute: np.full_like(compute(*given), value))
-        monkeypatch.setattr(owner, name, spoilt)
+    for name in ("of_first_token", "masked_lm"):
+        compute = getattr(heads, name)
+        monkeypatch.setattr(heads, name, lambda *given, compute=compute: np.full_like(compute(*given), value))
     message = "the model computes NaN or infinity"
     with pytest.raises(ModelFormatError, match=message):
         cross.predict(PAIR)
