@@ -343,28 +343,18 @@ def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, .
 
 def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], IntArray, IntArray, int]:
     """Return a line's tokens, ids and token types, and how many of its tokens are cut off."""
-    stripped = text.strip()
-    pair = _PAIR.match(stripped)
-    parts = [
-        (list(encoding.tokens), list(encoding.ids), len(encoding) + encoding.n_truncated)
-        for encoding in tokenizer.encodings(
-            list(pair.groups()) if pair else [stripped],
-            max_length=limit,
-            truncation_side="right",
-            add_special_tokens=False,
-        )
-    ]
-    lengths = [length for _, _, length in parts]
-    kept = [min(length, limit) for length in lengths]
-    while sum(kept) > limit - 1 - len(parts):
+    pair = _PAIR.match(text.strip())
+    parts = pair.groups() if pair else (text.strip(),)
+    (whole,) = tokenizer.encodings(*([part] for part in parts), truncation=False)
+    sequences = np.array([-1 if sequence is None else sequence for sequence in whole.sequence_ids])
+    special, *places = (np.flatnonzero(sequences == sequence) for sequence in range(-1, len(parts)))
+    kept = [min(len(one), limit) for one in places]
+    while sum(kept) > limit - len(special):
         longest = 0 if len(kept) == 1 or kept[0] > kept[1] else 1  # of two equally long texts the second is cut
         kept[longest] -= 1
-    tokens, ids, types = [str(tokenizer.cls_token)], [tokenizer.cls_token_id], [0]
-    for number, ((part_tokens, part_ids, _), length) in enumerate(zip(parts, kept, strict=True)):
-        tokens += [*part_tokens[:length], str(tokenizer.sep_token)]
-        ids += [*part_ids[:length], tokenizer.sep_token_id]
-        types += [number] * (length + 1)
-    return tokens, np.array(ids), np.array(types), sum(lengths) - sum(kept)
+    left = (one[:length] for one, length in zip(places, kept, strict=True))
+    made = whole.take(np.sort(np.concatenate([special, *left])))
+    return made.tokens, made.ids, made.token_types, len(whole) - len(made)
 
 
 def _compute(model: BertModel, ids: list[IntArray], types: list[IntArray], states: tuple[int, ...]) -> list[np.ndarray]:

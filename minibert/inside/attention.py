@@ -110,8 +110,8 @@ def _measure(trace: Trace, name: str, lengths: npt.NDArray[Any]) -> dict[str, Fl
             "distance": (probs * np.abs(place[:, None] - place)).sum(axis=2),
         }
         words = np.array([] if trace.tokens is None else trace.tokens[b], dtype=np.str_)
-        for key, special in (("cls", "[CLS]"), ("sep", "[SEP]")):
-            there = words == special
+        for key, special in (("cls", ["[CLS]", "<s>"]), ("sep", ["[SEP]", "</s>"])):
+            there = np.isin(words, special)
             values[key] = probs[:, :, there].sum(axis=2) if there.any() else probs[:, :0, 0]
         for key, value in values.items():
             found.setdefault(key, []).append(value)

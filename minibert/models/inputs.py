@@ -65,6 +65,7 @@ def pack(
         ids = check_ids("input_ids", input_ids, config.vocab_size, "vocab_size")
         shape = ids.shape
     mask = _check_mask(attention_mask, shape)
+    token_type_ids = token_type_ids if config.family.has_token_types else None  # as in transformers
     types = _optional_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size, "type_vocab_size")
     if position_ids is None:
         # Nobody knows which of the given vectors are padding, so all are counted, as in transformers.

@@ -580,6 +580,5 @@ def _is_sure(pair: _Pair, encoding: Encoding) -> bool:
     """
     if not encoding.n_truncated or pair[1] is None:
         return bool(encoding.n_truncated)
-    second = encoding.token_types == 1
-    first_kept = len(encoding) - int(second.sum()) - 2  # [CLS] and [SEP]
-    return first_kept + 1 < int(second.sum()) - 1
+    kept = np.diff(np.flatnonzero(encoding.special_tokens_mask))  # one more than the tokens of the first, and the last
+    return bool(kept[0] + 1 < kept[-1])

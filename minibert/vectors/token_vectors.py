@@ -106,7 +106,8 @@ class TokenVectors:
     def words(self, subwords: str = "mean") -> WordVectors:
         """Join the vectors of each word's tokens.
 
-        The words are those of BERT's tokenizer, which splits at spaces and punctuation. A word that lost some of its
+        The words are those of the tokenizer: BERT's and RoBERTa's split at spaces and punctuation, XLM-RoBERTa's and
+        CamemBERT's at spaces. A word that lost some of its
         tokens is left out. If the text was given as words, row i is word i, and the vector of such a word is NaN.
 
         Parameters
