@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.contenders import on_threads
 from benchmarks.ops import Peak
-from benchmarks.readme import publish, table_parser
+from benchmarks.readme import Table, publish, table_parser
 from minibert import BertModel
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL
@@ -61,12 +61,7 @@ class Reading:
             for _ in range(10):
                 self.run(first, self.part, self.out[thread].ctypes.data)
 
-        helpers = [threading.Thread(target=work, args=(thread,)) for thread in range(1, len(self.out))]
-        for helper in helpers:
-            helper.start()
-        work(0)
-        for helper in helpers:
-            helper.join()
+        on_threads(work, len(self.out))
 
 
 def seconds(call: Callable[[], object], count: int) -> float:
@@ -96,14 +91,11 @@ def main() -> int:
         rows.append((taken, read, computed))
     forward, read, computed = (1e3 * statistics.median(column) for column in zip(*rows[1:], strict=True))
     ratio = statistics.median(taken / max(read, computed) for taken, read, computed in rows[1:])
-    lines = [
-        "| model | tokens | forward, ms | reading the weights, ms | GB/s | the products, ms | forward / the larger |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-        f"| MiniLM | {TOKENS} | {forward:.2f} | {read:.2f} | {4e-6 * num_weights / read:.1f} | {computed:.2f} "
-        f"| {ratio:.2f} |",
-    ]
-    print("\n".join(lines))
-    publish("bounds", lines, f"{threads} threads; medians of {ROUNDS} rounds", write=arguments.write)
+    head = ("forward, ms", "reading the weights, ms", "GB/s", "the products, ms", "forward / the larger")
+    table = Table("model", "tokens", *head)
+    rate = 4e-6 * num_weights / read
+    table.add("MiniLM", TOKENS, f"{forward:.2f}", f"{read:.2f}", f"{rate:.1f}", f"{computed:.2f}", f"{ratio:.2f}")
+    publish("bounds", table.lines, f"{threads} threads; medians of {ROUNDS} rounds", write=arguments.write)
     return 0
 
 

@@ -5,13 +5,16 @@ Each one runs in a process of its own, because the waiting threads of one librar
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
+import math
 import multiprocessing
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -124,7 +127,12 @@ def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
 
 
 def fused_session(graph: Path, config: Any, threads: int, scratch: Path) -> Compute:
-    """Fuse the operators of a graph with onnxruntime's optimiser for BERT, and return a function that runs it."""
+    """Fuse the operators of a graph, and return a function that runs it with onnxruntime."""
+    return session(fuse(graph, config, scratch / "fused.onnx"), threads)
+
+
+def fuse(graph: Path, config: Any, path: Path) -> Path:
+    """Fuse the operators of a graph with onnxruntime's optimiser for BERT; return `path`, which then has the graph."""
     from onnxruntime.transformers import optimizer
 
     fused = optimizer.optimize_model(
@@ -132,8 +140,8 @@ def fused_session(graph: Path, config: Any, threads: int, scratch: Path) -> Comp
     )
     counts = fused.get_fused_operator_statistics()
     print(f"onnxruntime's fused operators: { {name: n for name, n in counts.items() if n} }", file=sys.stderr)
-    fused.save_model_to_file(str(scratch / "fused.onnx"))
-    return session(scratch / "fused.onnx", threads)
+    fused.save_model_to_file(str(path))
+    return path
 
 
 def session(path: Path, threads: int) -> Compute:
@@ -238,7 +246,10 @@ VECTORS: dict[str, Maker] = {
 
 
 def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pipe: Connection) -> None:
-    """Run in a contender's process: answer (inputs, seconds) with the median time of a call and the last result."""
+    """Run in a contender's process: answer (inputs, seconds) with the median time of a call and the last result.
+
+    If `seconds` is None, only one call is made; else one that is not timed goes before.
+    """
     warnings.simplefilter("ignore")
     try:
         compute = make(folder, threads, scratch)
@@ -248,7 +259,9 @@ def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pi
     pipe.send(None)
     while (order := pipe.recv()) is not None:
         inputs, seconds = order
-        result, times, end = np.array(compute(inputs)), [], time.perf_counter() + seconds
+        if seconds is not None:
+            compute(inputs)
+        times, end = list[float](), time.perf_counter() + (seconds or 0.0)
         while time.perf_counter() < end or not times:
             start = time.perf_counter()
             result = compute(inputs)
@@ -256,15 +269,31 @@ def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pi
         pipe.send((float(np.median(times)), np.array(result)))
 
 
+def on_threads(work: Callable[[int], object], count: int) -> None:
+    """Call ``work(0)`` in this thread and ``work(1)``, ``work(2)`` and so on in others; wait for all."""
+    helpers = [threading.Thread(target=work, args=(number,)) for number in range(1, count)]
+    for helper in helpers:
+        helper.start()
+    work(0)
+    for helper in helpers:
+        helper.join()
+
+
+def open_process(serve: Callable[..., None], *arguments: Any) -> Connection:
+    """Call ``serve(*arguments, pipe)`` in a process of its own, and return the other end of the pipe."""
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    context.Process(target=serve, args=(*arguments, theirs), daemon=True).start()
+    theirs.close()  # so a process that fails ends the run, which would wait for ever
+    return pipe
+
+
 def start_process(serve: Callable[..., None], *arguments: Any) -> Connection | None:
     """Start a contender's process and return the pipe to it; print a message and return None if it is not installed.
 
     ``serve(*arguments, pipe)`` sends the reason why it is left out, or None. Then it answers orders until it gets None.
     """
-    context = multiprocessing.get_context("spawn")
-    pipe, theirs = context.Pipe()
-    context.Process(target=serve, args=(*arguments, theirs), daemon=True).start()
-    theirs.close()  # so a process that fails ends the run, which would wait for ever
+    pipe = open_process(serve, *arguments)
     if (absent := pipe.recv()) is not None:
         print(absent, file=sys.stderr)
         return None
@@ -277,7 +306,7 @@ class Contender:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
-    def run(self, inputs: Any, seconds: float) -> tuple[float, np.ndarray]:
+    def run(self, inputs: Any, seconds: float | None) -> tuple[float, np.ndarray]:
         """Return the median seconds of one call, and its result."""
         time.sleep(0.3)  # the threads of the last contender stop waiting for work
         self._pipe.send((inputs, seconds))
@@ -288,8 +317,9 @@ class Contender:
         self._pipe.send(None)
 
 
-def start(makers: Mapping[str, Maker], folder: Path, threads: int, scratch: Path) -> dict[str, Contender]:
-    """Start a process for each contender that is installed, and print which are not."""
+@contextlib.contextmanager
+def start(makers: Mapping[str, Maker], folder: Path, threads: int, scratch: Path) -> Iterator[dict[str, Contender]]:
+    """Start a process for each contender that is installed, print which are not, and end them with the block."""
     contenders = {}
     for name, make in makers.items():
         own = scratch / f"{name} {folder.name}"
@@ -297,4 +327,55 @@ def start(makers: Mapping[str, Maker], folder: Path, threads: int, scratch: Path
         pipe = start_process(_serve, name, make, folder, threads, own)
         if pipe is not None:
             contenders[name] = Contender(pipe)
-    return contenders
+    yield contenders
+    for contender in contenders.values():
+        contender.close()
+
+
+def in_turn(
+    contenders: Mapping[str, Contender],
+    inputs: Any,
+    runs: int,
+    seconds: float | None,
+    most: float | Mapping[str, float] = math.inf,
+) -> dict[str, list[float]]:
+    """Run the contenders one after the other, several times; return the median seconds of a call in each run.
+
+    RuntimeError if a result differs from the first contender's by more than `most`, which may be given by name.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(runs):
+        results = {}
+        for name, contender in contenders.items():
+            took, results[name] = contender.run(inputs, seconds)
+            times[name].append(took)
+        check_same(results, most)
+    return times
+
+
+def check_same(results: Mapping[str, np.ndarray], most: float | Mapping[str, float]) -> None:
+    """Raise a RuntimeError if a result differs from the first one by more than `most`."""
+    first = next(iter(results))
+    for name, result in results.items():
+        limit = most if isinstance(most, float) else most[name]
+        apart = float(np.abs(result - results[first]).max()) if limit < math.inf else 0.0
+        if not apart <= limit:  # written so that NaN fails too
+            raise RuntimeError(f"{name} differs from {first} by {apart}: it does not compute the same.")
+
+
+def ratios(times: Mapping[str, Sequence[float]], *, faster: bool = False) -> dict[str, float]:
+    """Return how many times the first contender's time each one needs; or how many times as fast as it each one is."""
+    first = next(iter(times.values()))
+    return {
+        name: float(np.median(np.divide(first, own) if faster else np.divide(own, first)))
+        for name, own in times.items()
+    }
+
+
+def cells(times: Mapping[str, Sequence[float]], texts: int = 0, *, faster: bool = False) -> list[str]:
+    """Return a cell for each contender: the median in milliseconds, or texts per second, and the ratio of `ratios`."""
+    medians = {name: float(np.median(own)) for name, own in times.items()}
+    shown = {name: f"{texts / own:.0f}" if texts else f"{1e3 * own:.2f}" for name, own in medians.items()}
+    (_, first), *others = shown.items()
+    found = ratios(times, faster=faster)
+    return [first, *(f"{cell} ({found[name]:.2f}x)" for name, cell in others)]

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import Compute, Contender, export_graph, fused_session, start
-from benchmarks.readme import publish, table_parser
+from benchmarks.contenders import Compute, Contender, cells, export_graph, fused_session, in_turn, start
+from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 
 SHAPES = ((1, 32), (32, 128))
@@ -101,31 +101,16 @@ def _onnxruntime(name: str, one_position: bool, folder: Path, threads: int, scra
     return lambda ids: wanted(run(np.ascontiguousarray(inputs_of(name, ids))), one_position)
 
 
-def measure(name: str, contenders: dict[str, Contender], runs: int, seconds: float) -> list[str]:
-    """Compare, then time; return a row for each shape."""
-    rows = []
+def measure(row: str, contenders: dict[str, Contender], table: Table, runs: int, seconds: float) -> None:
+    """Compare, then time; add a row for each shape."""
+    name = row.partition(",")[0]
     for shape in SHAPES:
         ids = np.random.default_rng(0).integers(1000, 2000, (max(shape[0], 2), shape[1]))
         if name != "BertForMultipleChoice":
             ids = ids[: shape[0]]
-        times: dict[str, list[float]] = {contender: [] for contender in contenders}
-        for _ in range(runs):
-            results = {}
-            for contender, process in contenders.items():
-                took, results[contender] = process.run(ids, seconds)
-                times[contender].append(took)
-            for contender, found in results.items():
-                apart = float(np.abs(results["minibert"] - found).max())
-                if not apart <= 1e-4:  # written so that NaN fails too
-                    raise RuntimeError(f"{name}: the logits of {contender} differ by {apart}: another computation.")
-        cells = [f"{1e3 * float(np.median(times['minibert'])):.2f}"]
-        for contender in OTHERS:
-            ratio = float(np.median(np.divide(times[contender], times["minibert"]))) if contender in times else 0.0
-            shown = f"{1e3 * float(np.median(times[contender])):.2f} ({ratio:.2f}x)" if contender in times else "-"
-            cells.append(shown)
-        rows.append(f"| {name} | {len(ids)} x {shape[1]} | {' | '.join(cells)} |")
-        print(rows[-1], flush=True)
-    return rows
+        times = in_turn(contenders, ids, runs, seconds, 1e-4)
+        shown = dict(zip(times, cells(times), strict=True))
+        table.add(row, f"{len(ids)} x {shape[1]}", *(shown.get(one, "-") for one in ("minibert", *OTHERS)))
 
 
 def main() -> int:
@@ -136,8 +121,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="measure only heads whose name contains this")
     options = parser.parse_args()
     threads = available_cores()
-    columns = ["head", "texts x tokens", *(f"{name}, ms" for name in ("minibert", *OTHERS))]
-    lines = [f"| {' | '.join(columns)} |", "|---|---|--:|--:|--:|"]
+    columns = (f"{name}, ms" for name in ("minibert", *OTHERS))
+    table = Table("head", "texts x tokens", *columns, texts=2)
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
         for row in (row for row in (*HEADS, ONE_POSITION) if options.only in row):
@@ -152,14 +137,9 @@ def main() -> int:
             }
             own = scratch / f"contenders of {row}"
             own.mkdir()
-            contenders = start(makers, folder, threads, own)
-            lines += [
-                line.replace(f"| {name} |", f"| {row} |", 1)
-                for line in measure(name, contenders, options.runs, options.seconds)
-            ]
-            for contender in contenders.values():
-                contender.close()
-    publish("heads", lines, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
+            with start(makers, folder, threads, own) as contenders:
+                measure(row, contenders, table, options.runs, options.seconds)
+    publish("heads", table.lines, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
     return 0
 
 

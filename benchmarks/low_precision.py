@@ -11,8 +11,6 @@ Every contender has a process of its own and the same number of threads, and all
 from __future__ import annotations
 
 import functools
-import json
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -20,18 +18,20 @@ import numpy as np
 
 from benchmarks.contenders import (
     Compute,
-    Contender,
     Maker,
     _onnxruntime,
     _pipeline,
     _transformers,
+    cells,
+    in_turn,
     make_base,
     openvino,
     session,
     start,
 )
 from benchmarks.end_to_end import SHAPES
-from benchmarks.readme import publish, table_parser
+from benchmarks.readme import Table, publish, table_parser
+from benchmarks.runtimes import ctranslate2_files
 from benchmarks.texts import COLLECTIONS, make_texts
 from minibert import BertTokenizer
 from minibert._utils.system import available_cores
@@ -104,15 +104,9 @@ def _onnxruntime_int8(folder: Path, threads: int, scratch: Path) -> Compute:
 
 def _ctranslate2_int8(folder: Path, threads: int, scratch: Path) -> Compute:
     import ctranslate2
-    from ctranslate2.converters import TransformersConverter
 
-    # Its converter needs a field of config.json that transformers 5 does not write any more.
-    copied = scratch / "model"
-    shutil.copytree(folder, copied)
-    config = json.loads((copied / "config.json").read_text(encoding="utf-8"))
-    (copied / "config.json").write_text(json.dumps({"position_embedding_type": "absolute", **config}))
-    TransformersConverter(str(copied)).convert(str(scratch / "converted"), quantization="int8_float32")
-    encoder = ctranslate2.Encoder(str(scratch / "converted"), compute_type="int8_float32", intra_threads=threads)
+    converted = ctranslate2_files(folder, scratch, "int8_float32")
+    encoder = ctranslate2.Encoder(str(converted), compute_type="int8_float32", intra_threads=threads)
 
     def forward(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         ids, mask = inputs if isinstance(inputs, tuple) else (inputs, np.ones_like(inputs))
@@ -136,43 +130,23 @@ CONTENDERS: dict[str, Maker] = {
 TRUTH: dict[str, Maker] = {"transformers": functools.partial(_also_texts, _transformers_masked)}
 
 
-def time_row(label: str, given: object, contenders: dict[str, Contender], runs: int, seconds: float) -> str:
-    """Time all contenders in turn; return a row: milliseconds, and how many times as fast as float32."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(runs):
-        for name, contender in contenders.items():
-            times[name].append(contender.run(given, seconds)[0])
-    cells = []
-    for name, values in times.items():
-        faster = float(np.median(np.divide(times[OURS], values)))
-        cells.append(f"{float(np.median(values)) * 1e3:.2f}" + ("" if name == OURS else f" ({faster:.2f}x)"))
-    return f"| {label} | {' | '.join(cells)} |"
-
-
 def time_model(model: str, folder: Path, scratch: Path, runs: int, seconds: float) -> list[str]:
-    """Time all contenders on one model; print and return the table."""
-    table: list[str] = []
+    """Time all contenders on one model, each ratio is the speed divided by that of float32; return the table."""
+    with start(CONTENDERS, folder, available_cores(), scratch) as contenders:
+        table = Table("milliseconds", *contenders)
 
-    def say(line: str) -> None:
-        print(line, flush=True)
-        table.append(line)
+        def add(label: str, given: object, runs: int, seconds: float) -> None:
+            table.add(f"{model}, {label}", *cells(in_turn(contenders, given, runs, seconds), faster=True))
 
-    contenders = start(CONTENDERS, folder, available_cores(), scratch)
-    say(f"| milliseconds | {' | '.join(contenders)} |")
-    say("|---|" + "--:|" * len(contenders))
-    generator = np.random.default_rng(0)
-    for shape in SHAPES:
-        ids = generator.integers(1000, 2000, shape)
-        say(time_row(f"{model}, {shape[0]} x {shape[1]}", ids, contenders, runs, seconds))
-    if (folder / "tokenizer.json").exists():
-        tokenizer = BertTokenizer.from_pretrained(folder)
-        words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
-        for name in COLLECTIONS:
-            made = make_texts(name, words)[0][:128]
-            say(time_row(f"{model}, 128 texts as in {name}", made, contenders, max(3, runs // 3), 0.0))
-    for contender in contenders.values():
-        contender.close()
-    return table
+        generator = np.random.default_rng(0)
+        for shape in SHAPES:
+            add(f"{shape[0]} x {shape[1]}", generator.integers(1000, 2000, shape), runs, seconds)
+        if (folder / "tokenizer.json").exists():
+            tokenizer = BertTokenizer.from_pretrained(folder)
+            words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
+            for name in COLLECTIONS:
+                add(f"128 texts as in {name}", make_texts(name, words)[0][:128], max(3, runs // 3), 0.0)
+    return table.lines
 
 
 def main() -> int:

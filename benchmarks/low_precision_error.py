@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.contenders import Contender, start
 from benchmarks.low_precision import CONTENDERS, OURS, TRUTH
-from benchmarks.readme import publish, table_parser
+from benchmarks.readme import Table, publish, table_parser
 from benchmarks.real_texts import udhr_languages
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.system import available_cores
@@ -34,15 +34,16 @@ LOW = [name for name in COMPUTE_TYPES if name != OURS]
 MOST_TOKENS = 128  # of a text whose hidden states or labels are compared
 
 
-def error_rows(label: str, texts: list[str], contenders: dict[str, Contender], truth: Contender) -> list[str]:
-    """Compare sentence vectors with those of transformers; return two rows: the mean and the largest 1 - cosine."""
+def add_errors(label: str, texts: list[str], contenders: dict[str, Contender], truth: Contender, table: Table) -> None:
+    """Compare sentence vectors with those of transformers; add two rows: the mean and the largest 1 - cosine."""
     exact = truth.run(texts, 0.0)[1].astype(np.float64)
     means, most = [], []
     for contender in contenders.values():
         apart = np.square(contender.run(texts, 0.0)[1] - exact).sum(axis=1) / 2  # of vectors of length 1: 1 - cosine
         means.append(f"{apart.mean():.1e}")
         most.append(f"{apart.max():.1e}")
-    return [f"| {label}, mean | {' | '.join(means)} |", f"| {label}, largest | {' | '.join(most)} |"]
+    table.add(f"{label}, mean", *means)
+    table.add(f"{label}, largest", *most)
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
@@ -80,8 +81,10 @@ def state_errors(models: dict[str, BertModel], tokenizer: BertTokenizer, texts: 
     return {name: list(np.sqrt(squares[name] / squares[OURS])) for name in LOW}
 
 
-def label_rows(models: dict[str, BertModel], tokenizer: BertTokenizer, lines: list[tuple[str, str]]) -> list[str]:
-    """Return the rows of three classifiers: the share of labels that are those of float32, or right."""
+def add_labels(
+    models: dict[str, BertModel], tokenizer: BertTokenizer, lines: list[tuple[str, str]], table: Table
+) -> None:
+    """Add the rows of three classifiers: the share of labels that are those of float32, or right."""
 
     def pooled(model: BertModel, chosen: list[tuple[str, str]]) -> np.ndarray:
         parts = []
@@ -101,24 +104,23 @@ def label_rows(models: dict[str, BertModel], tokenizer: BertTokenizer, lines: li
             for name, model in models.items()
         }
 
-    def row_of(what: str, labels: dict[str, np.ndarray]) -> str:
-        same = " | ".join(f"{(labels[name] == labels[OURS]).mean():.2%}" for name in LOW)
-        return f"| same label of {len(compared):,} lines: {what} | {same} |"
+    def add_row(what: str, labels: dict[str, np.ndarray]) -> None:
+        same = (f"{(labels[name] == labels[OURS]).mean():.2%}" for name in LOW)
+        table.add(f"same label of {len(compared):,} lines: {what}", *same)
 
-    rows = []
     for what, label_of in (("languages", lambda line: line[0]), ("scripts", lambda line: script_of(line[1]))):
         names = sorted({label_of(line) for line in lines})
         wanted = np.array([[name == label_of(line) for name in names] for line in fitted], np.float64)
         labels = labels_of(np.linalg.lstsq(np.c_[known, np.ones(len(known))], wanted, rcond=None)[0].T)
-        rows.append(row_of(f"{len(names)} {what}", labels))
+        add_row(f"{len(names)} {what}", labels)
         truth = np.array([names.index(label_of(line)) for line in compared])
         right = {name: f"{(truth == given).mean():.2%}" for name, given in labels.items()}
         label = f"right label: {len(names)} {what}; float32 {right[OURS]}"
-        rows.append(f"| {label} | {' | '.join(right[name] for name in LOW)} |")
+        table.add(label, *(right[name] for name in LOW))
     main_direction = np.linalg.svd(known - known.mean(axis=0), full_matrices=False)[2][0]
     sides = np.c_[[main_direction, -main_direction], [-known.mean(axis=0) @ main_direction] * 2]
     sides[1, -1] *= -1
-    return [*rows, row_of("2 sides", labels_of(sides))]
+    add_row("2 sides", labels_of(sides))
 
 
 def script_of(text: str) -> str:
@@ -139,26 +141,24 @@ def main() -> int:
 
     tokenizer = BertTokenizer.from_pretrained(folder)
     models = {name: BertModel.from_pretrained(folder, compute_type=name) for name in COMPUTE_TYPES}
-    table = [f"| beside float32 | {' | '.join(LOW)} |", "|---|" + "--:|" * len(LOW)]
+    table = Table("beside float32", *LOW)
     for i, errors in enumerate(zip(*state_errors(models, tokenizer, chosen[:400]).values(), strict=True)):
-        table.append(f"| hidden state {i + 1}, RMS of the error / RMS | {' | '.join(f'{x:.1e}' for x in errors)} |")
+        table.add(f"hidden state {i + 1}, RMS of the error / RMS", *(f"{x:.1e}" for x in errors))
     count, orders = order_of_pairs(folder, languages)
-    table.append(f"| Spearman of the cosines of {count:,} pairs | {' | '.join(f'{x:.6f}' for x in orders)} |")
-    table += label_rows(models, tokenizer, lines)
-    print("\n".join(table), flush=True)
-    publish("low precision states", table, "real texts", write=options.write)
+    table.add(f"Spearman of the cosines of {count:,} pairs", *(f"{x:.6f}" for x in orders))
+    add_labels(models, tokenizer, lines, table)
+    publish("low precision states", table.lines, "real texts", write=options.write)
 
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
-        contenders = start(CONTENDERS, folder, available_cores(), scratch)
-        truth = start(TRUTH, folder, available_cores(), scratch)["transformers"]
-        table = [f"| 1 - cosine | {' | '.join(contenders)} |", "|---|" + "--:|" * len(contenders)]
-        for label, texts in ((f"{len(chosen):,} lines in 45 languages", chosen), ("English lines", languages["eng"])):
-            table += error_rows(label, texts, contenders, truth)
-        for contender in (truth, *contenders.values()):
-            contender.close()
-    print("\n".join(table))
-    publish("low precision error", table, "real texts", write=options.write)
+        with start(TRUTH | CONTENDERS, folder, available_cores(), scratch) as contenders:
+            truth = contenders.pop("transformers")
+            table = Table("1 - cosine", *contenders)
+            labels = f"{len(chosen):,} lines in 45 languages", "English lines"
+            for label, texts in zip(labels, (chosen, languages["eng"]), strict=True):
+                add_errors(label, texts, contenders, truth, table)
+            truth.close()
+    publish("low precision error", table.lines, "real texts", write=options.write)
     return 0
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.contenders import make_base
 from benchmarks.environment import peak_memory
-from benchmarks.readme import publish, table_parser
+from benchmarks.readme import Table, publish, table_parser
 from minibert.bert.low_precision import COMPUTE_TYPES
 
 
@@ -52,12 +52,11 @@ def main() -> int:
         for name in COMPUTE_TYPES:
             found = measure(folder, name)
             columns.append([found[0], found[0] + found[1], found[2]])
-    table = [f"| bert-base | {' | '.join(COMPUTE_TYPES)} |", "|---|" + "--:|" * len(COMPUTE_TYPES)]
+    table = Table("bert-base", *COMPUTE_TYPES)
     for i, label in enumerate(("linear weights", "linear weights and embeddings", "peak memory")):
         cells = [f"{column[i] / 2**20:.0f} MB ({column[i] / columns[0][i]:.1%})" for column in columns]
-        table.append(f"| {label} | {' | '.join(cells)} |")
-    print("\n".join(table))
-    publish("low precision memory", table, "one text of 22 tokens", write=options.write)
+        table.add(label, *cells)
+    publish("low precision memory", table.lines, "one text of 22 tokens", write=options.write)
     return 0
 
 

@@ -19,6 +19,7 @@ import time
 
 import numpy as np
 
+from benchmarks.readme import Table
 from minibert.bert.low_precision import COMPUTE_TYPES, FORMATS
 from minibert.bert.ops import Linear
 from minibert.kernels import make_ops
@@ -67,15 +68,14 @@ def main() -> int:
         instructions = {name: words_of(name).dot.name for name in FORMATS}
         print(json.dumps({"instructions": instructions, "ratios": measure(options.seconds)}))
         return 0
-    print(f"| time / float32's | {' | '.join(COMPUTE_TYPES[1:])} | instructions |")
-    print("|---|" + "--:|" * len(COMPUTE_TYPES[1:]) + "---|")
+    table = Table("time / float32's", *COMPUTE_TYPES[1:], "instructions")
     command = [sys.executable, "-m", "benchmarks.low_precision_processors", "--one", "--seconds", str(options.seconds)]
     for label in (name for name, level in usable_levels().items() if len(level.compute_types) > 1):
         variables = {**os.environ, "MINIBERT_LEVEL": label}
         printed = subprocess.run(command, env=variables, check=True, capture_output=True, text=True)
         found = json.loads(printed.stdout)
-        ratios = " | ".join(f"{found['ratios'][name]:.2f}" for name in COMPUTE_TYPES[1:])
-        print(f"| {label} | {ratios} | {', '.join(found['instructions'].values())} |", flush=True)
+        ratios = (f"{found['ratios'][name]:.2f}" for name in COMPUTE_TYPES[1:])
+        table.add(label, *ratios, ", ".join(found["instructions"].values()))
     return 0
 
 

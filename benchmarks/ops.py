@@ -19,7 +19,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -29,7 +28,8 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 import numpy as np
 
-from benchmarks.readme import publish, table_parser
+from benchmarks.contenders import on_threads
+from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear
@@ -89,13 +89,7 @@ class Peak:
         self.run = load_function(chosen, 2)
 
     def __call__(self) -> None:
-        work = [(self.ROUNDS, out.ctypes.data) for out in self.outs]
-        helpers = [threading.Thread(target=self.run, args=part) for part in work[1:]]
-        for helper in helpers:
-            helper.start()
-        self.run(*work[0])
-        for helper in helpers:
-            helper.join()
+        on_threads(lambda number: self.run(self.ROUNDS, self.outs[number].ctypes.data), len(self.outs))
 
 
 def seconds_of(call: Call, least: float) -> float:
@@ -143,17 +137,15 @@ class Bench:
 
     def table(self, avx2: dict[str, str]) -> list[str]:
         """Return the table of the medians of all rounds; `avx2` has the last column."""
-        lines = [
-            "| op, rows x N x K | microseconds | NumPy needs | GFLOP/s | of the peak | AVX2 alone: of its peak |",
-            "|---|--:|--:|--:|--:|--:|",
-        ]
+        head = ("op, rows x N x K", "microseconds", "NumPy needs", "GFLOP/s", "of the peak", "AVX2 alone: of its peak")
+        table = Table(*head)
         for name, work in self.work.items():
             ours, numpy = np.array(self.seconds[name, "minibert"]), np.array(self.seconds[name, "numpy"])
             cells = [name, f"{np.median(ours) * 1e6:,.0f}", f"{np.median(numpy / ours):.2f}x", "", "", ""]
             if work:
                 cells[3:] = f"{np.median(work / ours) / 1e9:.0f}", self.share(name), avx2.get(name, "")
-            lines.append("| " + " | ".join(cells) + " |")
-        return lines
+            table.add(*cells)
+        return table.lines
 
     def share(self, name: str) -> str:
         """Return the share of the peak that a row reaches."""
@@ -204,23 +196,15 @@ class Bench:
         H = WEIGHTS[model][1][0]
         x, norm = self.floats(T, H), LayerNorm("n", self.floats(H), self.floats(H), 1e-12)
         check(self.ops.layer_norm(x, norm), reference.layer_norm(x, norm))
-        self.row(
-            f"LayerNorm {model} {T} tokens",
-            0.0,
-            lambda: self.ops.layer_norm(x, norm),
-            lambda: reference.layer_norm(x, norm),
-        )
+        calls = (lambda: self.ops.layer_norm(x, norm), lambda: reference.layer_norm(x, norm))
+        self.row(f"LayerNorm {model} {T} tokens", 0.0, *calls)
         words, types, positions = self.floats(30522, H), self.floats(2, H), self.floats(512, H)
         ids = self.generator.integers(0, 30522, T).astype(np.int32)
         zeros, place = np.zeros(T, np.int32), np.arange(T, dtype=np.int32) % 512
         tables = (words, ids, types, zeros, positions, place)
         check(self.ops.embed(*tables), reference.embed(*tables))
-        self.row(
-            f"embed {model} {T} tokens",
-            0.0,
-            lambda: self.ops.embed(*tables),
-            lambda: reference.embed(*tables),
-        )
+        calls = (lambda: self.ops.embed(*tables), lambda: reference.embed(*tables))
+        self.row(f"embed {model} {T} tokens", 0.0, *calls)
 
 
 def check(found: np.ndarray, expected: np.ndarray) -> None:
@@ -247,7 +231,6 @@ def main() -> int:
         print(json.dumps(bench.shares()))
         return 0
     lines = bench.table(shares_with_avx2(sys.argv[1:]) if "avx512f" in LEVEL.features else {})
-    print("\n".join(lines))
     rounds = options.passes * options.rounds
     publish("ops", lines, f"{bench.threads} threads; medians of {rounds} rounds", write=options.write)
     return 0

@@ -16,6 +16,28 @@ def table_parser(benchmark: str) -> argparse.ArgumentParser:
     return parser
 
 
+class Table:
+    """A Markdown table, whose rows are printed when they are added.
+
+    Parameters
+    ----------
+    *columns : str
+        The head.
+    texts : int
+        How many of the first columns hold texts; the others hold numbers.
+    """
+
+    def __init__(self, *columns: str, texts: int = 1) -> None:
+        self.lines: list[str] = []
+        self.add(*columns)
+        self.lines.append("|" + "---|" * texts + "--:|" * (len(columns) - texts))
+
+    def add(self, *cells: object) -> None:
+        """Add a row."""
+        self.lines.append(f"| {' | '.join(map(str, cells))} |")
+        print(self.lines[-1], flush=True)
+
+
 def publish(name: str, table: Sequence[str], measured_with: str, *, write: bool) -> None:
     """Print the versions and the machine of a table; write both between this name's markers in README.md if `write`."""
     note = f"{environment()}, {measured_with}."

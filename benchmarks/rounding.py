@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks import float64
 from benchmarks.parity import Subject, base_subject, minilm_subject, odd_subject, udhr_texts
-from benchmarks.readme import publish, table_parser
+from benchmarks.readme import Table, publish, table_parser
 from minibert import BertConfig
 from minibert._utils.system import available_cores
 from minibert.bert import encoder
@@ -103,13 +103,10 @@ def main() -> int:
             odd_subject(Path(folder) / "odd"),
         ]
         columns = [column(subject, own) for subject in subjects]
-    lines = [
-        "| computed by minibert | " + " | ".join(subject.name for subject in subjects) + " |",
-        "|---|" + "--:|" * len(subjects),
-        *(f"| {name} | {' | '.join(column[name] for column in columns)} |" for name in columns[0]),
-    ]
-    print("\n".join(lines))
-    publish("rounding", lines, "the RMS error of the last hidden state and its share", write=options.write)
+    table = Table("computed by minibert", *(subject.name for subject in subjects))
+    for name in columns[0]:
+        table.add(name, *(column[name] for column in columns))
+    publish("rounding", table.lines, "the RMS error of the last hidden state and its share", write=options.write)
     return 0
 
 

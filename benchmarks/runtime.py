@@ -19,7 +19,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -28,9 +27,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contenders import HIDDEN_STATES, make_base, start_process
+from benchmarks.contenders import HIDDEN_STATES, check_same, make_base, on_threads, session, start_process
 from benchmarks.environment import peak_memory
-from benchmarks.readme import publish, table_parser
+from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
@@ -69,20 +68,9 @@ vector = vector / np.linalg.norm(vector)
 
 def load(name: str, folder: Path, threads: int, graph: Path) -> Forward:
     """Load a contender's forward; onnxruntime's is loaded from `graph`, so that its process never imports torch."""
-    if name != "onnxruntime fused":
-        return HIDDEN_STATES[name](folder, threads, graph.parent)
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-    wanted = [node.name for node in session.get_inputs()]
-
-    def forward(ids: np.ndarray) -> np.ndarray:
-        feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-        return session.run(None, {name: feed[name] for name in wanted})[0]
-
-    return forward
+    return (
+        session(graph, threads) if name == "onnxruntime fused" else HIDDEN_STATES[name](folder, threads, graph.parent)
+    )
 
 
 def make_graph(folder: Path, threads: int, scratch: Path) -> None:
@@ -101,11 +89,7 @@ def rate(forward: Forward, ids: np.ndarray, seconds: float, callers: int) -> flo
             forward(ids)
             counts[number] += 1
 
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(call, callers)
     return sum(counts) / (time.perf_counter() - start)
 
 
@@ -155,14 +139,6 @@ def first_vector(name: str, folder: Path, graph: Path) -> tuple[float, np.ndarra
     return seconds, np.array([float(number) for number in line.split()])
 
 
-def check_same(what: str, results: dict[str, np.ndarray]) -> None:
-    """Raise if a result differs from minibert's."""
-    for name, result in results.items():
-        apart = float(np.abs(result - results["minibert"]).max())
-        if not apart <= 1e-4:
-            raise RuntimeError(f"{what}: {name} differs from minibert by {apart}.")
-
-
 def main() -> int:
     """Measure, print the table, and write it into README.md if asked."""
     parser = table_parser("runtime")
@@ -184,7 +160,7 @@ def main() -> int:
             pipes[name].send(order)
             return pipes[name].recv()
 
-        check_same("forward", {name: ask(name, "result") for name in pipes})  # type: ignore[misc]
+        check_same({name: ask(name, "result") for name in pipes}, 1e-4)  # type: ignore[misc]
         for name in pipes:
             figures[name]["peak memory"].append(ask(name, "peak"))  # type: ignore[arg-type]
         for _ in range(options.rounds):
@@ -206,11 +182,11 @@ def main() -> int:
                 seconds, vectors[name] = first_vector(name, folder, graph)
                 if turn:
                     figures[name]["first vector"].append(seconds)
-            check_same("first vector", vectors)
+            check_same(vectors, 1e-4)
 
-    lines = table(figures)
-    print("\n".join(lines))
-    publish("runtime", lines, f"{threads} threads each; medians of {options.rounds} rounds", write=options.write)
+    publish(
+        "runtime", table(figures), f"{threads} threads each; medians of {options.rounds} rounds", write=options.write
+    )
     return 0
 
 
@@ -235,14 +211,13 @@ def start(folder: Path, threads: int, scratch: Path) -> tuple[Path, dict[str, Co
 
 def table(figures: dict[str, dict[str, list[float]]]) -> list[str]:
     """Return the rows of the table, one for each contender."""
-    head = ("", "forwards/s", "with a busy core", f"{CALLERS} callers", "first vector", *FIGURES[-2:])
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * 6]
+    rows = Table("", "forwards/s", "with a busy core", f"{CALLERS} callers", "first vector", *FIGURES[-2:])
     for name, found in figures.items():
         busy, many = (np.median(np.divide(found[key], found["idle"])) for key in ("busy core", "many callers"))
         idle, first, *peaks = (np.median(found[key]) for key in ("idle", "first vector", *FIGURES[-2:]))
         cells = [f"{idle:.1f}", f"{busy:.2f}x", f"{many:.2f}x", f"{first:.2f} s", *(f"{peak:.0f} MB" for peak in peaks)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return lines
+        rows.add(name, *cells)
+    return rows.lines
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import export_onnx
+from benchmarks.contenders import export_onnx, fuse
 from benchmarks.peers import run_peer
 from minibert import BertModel
 from minibert.checkpoint.files import locate
@@ -97,19 +97,24 @@ def _sentence_transformers(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
 
 
 def _onnxruntime_fused(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
-    from onnxruntime.transformers import optimizer
-
     path = scratch / "fused.onnx"
     if not path.is_file():
-        config = BertModel.from_pretrained(folder, backend="numpy").config
-        fused = optimizer.optimize_model(
-            str(exported(folder, scratch)),
-            model_type="bert",
-            num_heads=config.num_attention_heads,
-            hidden_size=config.hidden_size,
-        )
-        fused.save_model_to_file(str(path))
+        fuse(exported(folder, scratch), BertModel.from_pretrained(folder, backend="numpy").config, path)
     return run_peer("onnx", [str(path)], locate(str(folder)), inputs)
+
+
+def ctranslate2_files(folder: Path, scratch: Path, quantization: str) -> Path:
+    """Convert a checkpoint for CTranslate2, once; return the folder."""
+    from ctranslate2.converters import TransformersConverter
+
+    converted = scratch / "ctranslate2"
+    if not converted.is_dir():
+        copied = Path(shutil.copytree(folder, scratch / "ctranslate2 from"))
+        config = json.loads((copied / "config.json").read_text(encoding="utf-8"))
+        # transformers 5 does not have this field of older checkpoints any more; the converter reads it.
+        (copied / "config.json").write_text(json.dumps({"position_embedding_type": "absolute", **config}))
+        TransformersConverter(str(copied)).convert(str(converted), quantization=quantization)
+    return converted
 
 
 def _ctranslate2(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
@@ -117,13 +122,7 @@ def _ctranslate2(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
     import ctranslate2
 
     without_holes(inputs)
-    converted = scratch / "ctranslate2"
-    if not converted.is_dir():
-        copied = Path(shutil.copytree(folder, scratch / "ctranslate2 from"))
-        config = json.loads((copied / "config.json").read_text(encoding="utf-8"))
-        # transformers 5 does not have this field of older checkpoints any more; the converter reads it.
-        (copied / "config.json").write_text(json.dumps({"position_embedding_type": "absolute", **config}))
-        ctranslate2.converters.TransformersConverter(str(copied)).convert(str(converted), quantization="float32")
+    converted = ctranslate2_files(folder, scratch, "float32")
     encoder = ctranslate2.Encoder(str(converted), device="cpu", compute_type="float32")
     ids, types = ([row.tolist() for row in shown_rows(inputs, name)] for name in ("input_ids", "token_type_ids"))
     output = encoder.forward_batch(ids, token_type_ids=types)

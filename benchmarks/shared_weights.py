@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import multiprocessing
 import os
 import shutil
 import tempfile
@@ -25,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.readme import publish, table_parser
+from benchmarks.contenders import open_process
+from benchmarks.readme import Table, publish, table_parser
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.models.shared_weights import shared_folder
@@ -52,13 +52,7 @@ def _work(model: str, shared: bool, pipe: Connection) -> None:
 
 def total_pss(model: str, count: int, *, shared: bool) -> tuple[int, int, set[str]]:
     """Return the sum of the PSS of processes with a model, that of the mapped weights in it, and digests of vectors."""
-    context = multiprocessing.get_context("spawn")
-    pipes = []
-    for _ in range(count):
-        ours, theirs = context.Pipe()
-        context.Process(target=_work, args=(model, shared, theirs), daemon=True).start()
-        theirs.close()
-        pipes.append(ours)
+    pipes = [open_process(_work, model, shared) for _ in range(count)]
     digests = {pipe.recv() for pipe in pipes}
     found = []
     for pipe in pipes:  # all of them are alive
@@ -73,10 +67,8 @@ def memory_rows(model: str, counts: Sequence[int]) -> list[str]:
     """Measure the memory for each number of processes."""
     alone, one_copy, expected = total_pss(model, 1, shared=True)
     rest = alone - one_copy
-    rows = [
-        "| processes | weights of their own, MB | shared, MB | of which the weights | of one: weights + N x the rest |",
-        "|--:|--:|--:|--:|--:|",
-    ]
+    head = ("weights of their own, MB", "shared, MB", "of which the weights", "of one: weights + N x the rest")
+    table = Table("processes", *head, texts=0)
     for count in counts:
         own, _, of_own = total_pss(model, count, shared=False)
         shared, of_weights, of_shared = total_pss(model, count, shared=True)
@@ -84,11 +76,10 @@ def memory_rows(model: str, counts: Sequence[int]) -> list[str]:
             raise RuntimeError("shared weights give other vectors.")
         bound = one_copy + count * rest
         cells = (f"{number / 1e6:.0f}" for number in (own, shared, of_weights, bound))
-        rows.append(f"| {count} | {' | '.join(cells)} |")
-        print(rows[-1], flush=True)
+        table.add(count, *cells)
         if shared > 1.1 * bound:
             raise RuntimeError(f"{count} processes hold {shared / 1e6:.0f} MB, more than 10 % above the last column.")
-    return rows
+    return table.lines
 
 
 def time_rows(model: str, runs: int) -> list[str]:
@@ -100,10 +91,7 @@ def time_rows(model: str, runs: int) -> list[str]:
     assert folder is not None
     files, options = find_model("benchmark", model, {}, BertModel.from_pretrained)
     files.checkpoint()  # the default model's package is verified here, once
-    rows = [
-        "| compute type | usual, ms | shared, the first load, ms | shared, later loads, ms | ratio |",
-        "|---|--:|--:|--:|--:|",
-    ]
+    table = Table("compute type", "usual, ms", "shared, the first load, ms", "shared, later loads, ms", "ratio")
 
     def seconds(compute_type: str, *, shared: bool) -> float:
         start = time.perf_counter()
@@ -120,9 +108,8 @@ def time_rows(model: str, runs: int) -> list[str]:
             later.append(seconds(compute_type, shared=True))
         cells = (1e3 * number for number in (np.median(usual), first, np.median(later)))
         ratio = float(np.median(np.divide(usual, later)))
-        rows.append(f"| {compute_type} | {' | '.join(f'{cell:.0f}' for cell in cells)} | {ratio:.2f}x |")
-        print(rows[-1], flush=True)
-    return rows
+        table.add(compute_type, *(f"{cell:.0f}" for cell in cells), f"{ratio:.2f}x")
+    return table.lines
 
 
 def _counts(text: str) -> list[int]:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contenders import BATCH_SIZE, VECTORS, start
-from benchmarks.readme import publish, table_parser
+from benchmarks.contenders import BATCH_SIZE, VECTORS, cells, in_turn, start
+from benchmarks.readme import Table, publish, table_parser
 from minibert import AutoTokenizer
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
@@ -54,38 +54,14 @@ def main() -> int:
     threads = available_cores()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
-    lines: list[str] = []
-
-    def say(line: str) -> None:
-        print(line, flush=True)
-        lines.append(line)
-
-    with tempfile.TemporaryDirectory() as scratch:
-        contenders = start(VECTORS, folder, threads, Path(scratch))
+    with tempfile.TemporaryDirectory() as scratch, start(VECTORS, folder, threads, Path(scratch)) as contenders:
         model = options.model.name if options.model else "MiniLM"
-        say(f"| {model}, texts per second | mean tokens | {' | '.join(contenders)} |")
-        say("|---|--:|" + "--:|" * len(contenders))
+        table = Table(f"{model}, texts per second", "mean tokens", *contenders)
         for name in COLLECTIONS:
             texts, lengths = make_texts(name, words)
-            times: dict[str, list[float]] = {contender: [] for contender in contenders}
-            for _ in range(options.runs):
-                results = {}
-                for contender_name, contender in contenders.items():
-                    took, results[contender_name] = contender.run(texts, options.seconds)
-                    times[contender_name].append(took)
-                for contender_name, vectors in results.items():
-                    apart = float(np.abs(vectors - results["minibert"]).max())
-                    if not apart <= 1e-5:  # written so that NaN fails too
-                        raise RuntimeError(f"{contender_name} differs from minibert by {apart}.")
-            cells = []
-            for contender_name, values in times.items():
-                ratio = float(np.median(np.divide(values, times["minibert"])))
-                rate = f"{len(texts) / float(np.median(values)):.0f}"
-                cells.append(rate if contender_name == "minibert" else f"{rate} ({ratio:.2f}x)")
-            say(f"| {name} | {lengths.mean():.0f} | {' | '.join(cells)} |")
-        for contender in contenders.values():
-            contender.close()
-    publish("texts", lines, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
+            times = in_turn(contenders, texts, options.runs, options.seconds, 1e-5)
+            table.add(name, f"{lengths.mean():.0f}", *cells(times, len(texts)))
+    publish("texts", table.lines, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
     return 0
 
 

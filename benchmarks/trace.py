@@ -14,7 +14,6 @@ Beside it is what the trace keeps. A stream keeps nothing, so its peak must not 
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -24,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import Compute, Contender, start
+from benchmarks.contenders import Compute, Contender, in_turn, open_process, start
 from benchmarks.environment import peak_memory
-from benchmarks.readme import publish, table_parser
+from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
@@ -136,29 +135,14 @@ def _hooks(folder: Path, threads: int, scratch: Path) -> Compute:
 
 def times(contenders: dict[str, Contender], runs: int, seconds: float) -> list[str]:
     """Compare the results, then time; return the rows of the table."""
-    lines = [
-        "| texts x tokens | what is kept | ms | of a plain call | of both outputs |",
-        "|---|---|--:|--:|--:|",
-    ]
+    table = Table("texts x tokens", "what is kept", "ms", "of a plain call", "of both outputs", texts=2)
     for rows, length in SHAPES:
         ids = np.random.default_rng(0).integers(1000, 2000, (rows, length))
-        found: dict[str, list[float]] = {name: [] for name in contenders}
-        for _ in range(runs):
-            results = {}
-            for name, process in contenders.items():
-                took, results[name] = process.run(ids, seconds)
-                found[name].append(took)
-            for name, result in results.items():
-                apart = float(np.abs(result - results[BASE]).max())
-                if not apart <= (1e-4 if name == HOOKS else 0):  # written so that NaN fails too
-                    raise RuntimeError(f"{name}: the last hidden state differs by {apart} from a plain call's.")
+        found = in_turn(contenders, ids, runs, seconds, {**dict.fromkeys(contenders, 0.0), HOOKS: 1e-4})
         for name, took in found.items():
-            of_plain, of_outputs = (float(np.median(np.divide(took, found[other]))) for other in (BASE, OUTPUTS))
-            lines.append(
-                f"| {rows} x {length} | {name} | {1e3 * np.median(took):.2f} | {of_plain:.2f} | {of_outputs:.2f} |"
-            )
-            print(lines[-1], flush=True)
-    return lines
+            of = (f"{np.median(np.divide(took, found[other])):.2f}" for other in (BASE, OUTPUTS))
+            table.add(f"{rows} x {length}", name, f"{1e3 * np.median(took):.2f}", *of)
+    return table.lines
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -184,32 +168,24 @@ def _peak(row: str, folder: Path, shape: tuple[int, int], pipe: Connection) -> N
 
 def peak(row: str, folder: Path, shape: tuple[int, int]) -> tuple[float, float]:
     """Return the peak of a process that makes one call, and what the trace keeps, in MB."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_peak, args=(row, folder, shape, theirs), daemon=True)
-    process.start()
-    theirs.close()  # so that recv() raises if the process dies
-    found: tuple[float, float] = ours.recv()
-    process.join()
+    found: tuple[float, float] = open_process(_peak, row, folder, shape).recv()
     return found
 
 
 def memory(folder: Path, shape: tuple[int, int], tokens: list[int]) -> list[str]:
     """Measure the peaks; return the rows of the table."""
     base, _ = peak(BASE, folder, shape)
-    lines = ["| texts x tokens | what is kept | recorded, MB | peak above a plain call, MB |", "|---|---|--:|--:|"]
+    table = Table("texts x tokens", "what is kept", "recorded, MB", "peak above a plain call, MB", texts=2)
     for row in list(ROWS)[1:4]:
         most, recorded = peak(row, folder, shape)
         kept = f"{recorded:,.0f}" if recorded else ""
-        lines.append(f"| {shape[0]} x {shape[1]} | {row} | {kept} | {most - base:,.0f} |")
-        print(lines[-1], flush=True)
+        table.add(f"{shape[0]} x {shape[1]}", row, kept, f"{most - base:,.0f}")
     stream = list(ROWS)[4]
     for count in tokens:
         rows = count // shape[1]
         most, _ = peak(stream, folder, (rows, shape[1]))
-        lines.append(f"| {rows:,} x {shape[1]} | {stream} | 0 | {most - base:,.0f} |")
-        print(lines[-1], flush=True)
-    return lines
+        table.add(f"{rows:,} x {shape[1]}", stream, 0, f"{most - base:,.0f}")
+    return table.lines
 
 
 def main() -> int:
@@ -225,11 +201,9 @@ def main() -> int:
     folder = locate(DEFAULT_MODEL).require("config.json").parent
     verify(folder, np.random.default_rng(1).integers(1000, 2000, (3, 40)))
     makers: dict[str, Any] = {row: functools.partial(_minibert, row) for row in ROWS}
-    with tempfile.TemporaryDirectory() as scratch:
-        contenders = start({**makers, HOOKS: _hooks}, folder, threads, Path(scratch))
+    makers[HOOKS] = _hooks
+    with tempfile.TemporaryDirectory() as scratch, start(makers, folder, threads, Path(scratch)) as contenders:
         lines = times(contenders, options.runs, options.seconds)
-        for contender in contenders.values():
-            contender.close()
     lines += ["", *memory(folder, SHAPES[-1], options.tokens)]
     publish("trace", lines, f"MiniLM, {threads} threads each; medians of {options.runs} runs", write=options.write)
     return 0
