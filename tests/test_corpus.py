@@ -217,8 +217,8 @@ def test_too_long_texts_are_found_before_anything_is_computed(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"id,body\n1,x\n", "does not have a column 'text'; it has 'id', 'body'"),
-        ("a.csv", b'text\nfine\n"never closed\nmore\n', "line 3: unexpected end of data. The row runs over several"),
+        ("a.csv", b"id,body\n1,x\n", "has no column 'text', but 'id', 'body'"),
+        ("a.csv", b'text\nfine\n"never closed\nmore\n', "line 3: unexpected end of data. The row has several lines"),
         ("a.txt.gz", b"no gzip", "cannot be read: Not a gzipped file"),
         ("a.txt.gz", gzip.compress(b"a cat\n" * 999, mtime=0)[:-12], "cannot be read: "),
         ("a.txt", b"", "there is no text"),

@@ -118,7 +118,7 @@ def test_workers_that_would_compute_something_else(
     texts, output = source(tmp_path), tmp_path / "ray" / "v.npy"
     install()
     for folder, kind, message in (
-        (small_folder, ValueError, "computes another vector than this process .* is another one"),
+        (small_folder, ValueError, "computes another vector for the same text"),
         (tmp_path / "nothing", (ValueError, OSError), "A worker could not compute its texts: .*nothing"),
     ):
         with RayWorkers(str(folder), address="local", num_threads=1) as workers, pytest.raises(kind, match=message):
@@ -163,7 +163,7 @@ def test_threads_and_number_of_workers(
     cpus: tuple[int, ...], threads: int | None, actors: int | None, expected: tuple[int, int]
 ) -> None:
     assert module._plan(FakeRay(cpus), threads, actors) == expected
-    with pytest.raises(ValueError, match=r"num_threads=65 does not fit"):
+    with pytest.raises(ValueError, match=r"num_threads=65, but the largest machine"):
         module._plan(FakeRay(cpus), 65, None)
 
 
@@ -234,7 +234,7 @@ def test_the_command_line(
     for given, problem in {
         ("-i", str(texts), "--on", "spark"): "--on spark: expected ray, ray:local or ray:HOST:PORT",
         ("-i", str(texts), "--actors", "2"): "name it with --on",
-        ("-i", str(texts), "--on", "ray:local", "--threads", "3"): "does not fit",
+        ("-i", str(texts), "--on", "ray:local", "--threads", "3"): "the largest machine",
         ("a text", "--on", "ray"): "--on is for files of texts",
     }.items():
         assert main(["embed", "-m", str(short_folder), "-o", str(tmp_path / "w.npy"), *given]) == 1

@@ -44,12 +44,8 @@ def parse_json(content: bytes, name: str) -> Any:
     if content.startswith(b"version https://git-lfs"):  # git writes it instead of a file if Git LFS is not installed
         raise ModelFormatError(f"{name} is a Git LFS pointer instead of the file: run `git lfs pull` in its folder.")
     try:
-        value = json.loads(
-            content.decode("utf-8-sig"),
-            object_pairs_hook=_object_with_unique_keys,
-            parse_constant=_refuse_constant,
-            parse_float=_finite_float,
-        )
+        hooks: dict[str, Any] = {"parse_constant": _refuse_constant, "parse_float": _finite_float}
+        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_unique_keys, **hooks)
         if b"\\ud" in content.lower():  # surrogates; two may be one character, but one alone cannot be encoded
             _refuse_half_characters(value)
         return value
@@ -57,9 +53,8 @@ def parse_json(content: bytes, name: str) -> Any:
         raise ModelFormatError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
     except json.JSONDecodeError as error:
         found = "it is empty" if not content.strip() else error.msg
-        raise ModelFormatError(
-            f"{name} is not valid JSON: {found} at line {error.lineno}, column {error.colno}."
-        ) from error
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ModelFormatError(f"{name} is not valid JSON: {found} at {place}.") from error
     except ValueError as error:  # from the three hooks, or from an integer with thousands of digits
         raise ModelFormatError(f"{name} is not valid JSON: {error}.") from error
     except RecursionError as error:
@@ -115,13 +110,10 @@ def check_format(content: Mapping[str, Any], newest: int, name: str) -> None:
     """
     found = content.get("format", 0)
     if type(found) is not int or not 0 <= found <= newest:
-        raise ValueError(
-            f"{name} has the format {found!r}, but this version of minibert reads formats up to {newest} only. Read it "
-            "with a newer minibert."
-        )
+        raise ValueError(f"{name} has the format {found!r}, but this minibert reads up to {newest}; use a newer one.")
 
 
-def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make a JSON object; raise for two equal keys, because readers disagree on which of them counts."""
     result = dict(pairs)
     if len(result) < len(pairs):
@@ -381,10 +373,8 @@ class FileLock:
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
                 raise
-            warn_caller(
-                f"{path} cannot be locked ({os_reason(error)}): its file system does not support locks. Make sure that "
-                "no second process writes the same files."
-            )
+            advice = "Make sure that no second process writes the same files."
+            warn_caller(f"{path}: its file system does not support locks ({os_reason(error)}). {advice}")
 
     def release(self, *, delete: bool = False) -> None:
         """Release the lock; with `delete`, delete the file first, while no other process can take its lock."""

@@ -80,9 +80,7 @@ _TYPES = dict.fromkeys(
         "compute_type='int16' or 'int8'.",
     ),
 )
-_DEVICE_MAP = {
-    "device_map": Keyword(_is_cpu_map, "None, 'cpu' or 'auto'", "minibert runs on the CPU. Leave it out."),
-}
+_DEVICE_MAP = {"device_map": Keyword(_is_cpu_map, "None, 'cpu' or 'auto'", "minibert runs on the CPU. Leave it out.")}
 
 MODEL_KEYWORDS: Mapping[str, Keyword] = {
     **HUB_KEYWORDS,
@@ -125,9 +123,7 @@ PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
 }
 """Keywords of `pipeline`."""
 
-CALL_KEYWORDS: Mapping[str, Keyword] = {
-    **(_SPECIAL | _SPACE | _anything("verbose clean_up_tokenization_spaces")),
-}
+CALL_KEYWORDS: Mapping[str, Keyword] = _SPECIAL | _SPACE | _anything("verbose clean_up_tokenization_spaces")
 """Keywords of the calls of a tokenizer."""
 
 FORWARD_KEYWORDS: Mapping[str, Keyword] = {

@@ -88,10 +88,8 @@ def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[obj
         Number of all rows.
     """
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{'' if cell is None else escape(str(cell))}</td>" for cell in row) + "</tr>"
-        for row in islice(rows, _MAX_ROWS)
-    )
+    texts = [["" if cell is None else escape(str(cell)) for cell in row] for row in islice(rows, _MAX_ROWS)]
+    body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in texts)
     more = f"<p>... and {num_rows - _MAX_ROWS} more</p>" if num_rows > _MAX_ROWS else ""
     return (
         f'<div><p style="text-align: left"><code>{escape(caption)}</code></p>'

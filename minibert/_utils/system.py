@@ -65,9 +65,8 @@ def require_memory(needed: float, what: str, less: str) -> None:
         return
     limit = available_memory() or 2**60
     if needed > limit:
-        raise MemoryError(
-            f"{what} take {min(needed, 2**90) / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. {less}"
-        )
+        gib = [f"{min(size, 2**90) / 2**30:,.1f}" for size in (needed, limit)]
+        raise MemoryError(f"{what} take {gib[0]} GiB; this process may use {gib[1]}. {less}")
 
 
 def missing_library(what: str, error: ImportError, *packages: str) -> ImportError:

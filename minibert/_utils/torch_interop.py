@@ -78,9 +78,8 @@ def to_sparse_tensor(indices: Any, values: Any, shape: tuple[int, ...]) -> torch
     check_torch()
     import torch
 
-    return torch.sparse_coo_tensor(
-        to_tensor(indices), to_tensor(values), shape, check_invariants=True, is_coalesced=True
-    )
+    places, numbers = to_tensor(indices), to_tensor(values)
+    return torch.sparse_coo_tensor(places, numbers, shape, check_invariants=True, is_coalesced=True)
 
 
 def check_torch(option: str = "the option that asks for tensors") -> None:
@@ -210,10 +209,7 @@ def _refuse_change(scores: Any, name: str) -> None:
     """Raise a ValueError if a function of torch would change a read-only array: it would change a copy of it."""
     in_place = name == "out=" or re.search("[^_]_$", name) is not None
     if in_place and isinstance(scores, Scores) and not scores.flags.writeable:
-        raise ValueError(
-            f"{name} would change an array that is read-only, such as the weights of a model, which do not change. "
-            "Make a copy first: torch.tensor(array)."
-        )
+        raise ValueError(f"{name} would change an array that is read-only. Make a copy first: torch.tensor(array).")
 
 
 def _method(name: str, keyword: str) -> Callable[..., Any]:
@@ -223,10 +219,8 @@ def _method(name: str, keyword: str) -> Callable[..., Any]:
     @functools.wraps(of_array)
     def method(self: Scores, *args: Any, **kwargs: Any) -> Any:
         if keyword not in kwargs and (args or keyword == "ddof"):
-            raise TypeError(
-                f"{name}() of these scores would mean one thing for an array and another for a tensor: give {keyword}= "
-                "for that of NumPy, or take torch.tensor(scores)."
-            )
+            both = f"{name}() of these scores would mean one thing for an array and another for a tensor"
+            raise TypeError(f"{both}: give {keyword}= for that of NumPy, or take torch.tensor(scores).")
         return of_array(self, *args, **kwargs)
 
     return method
@@ -262,10 +256,8 @@ def as_given(function: Callable[_P, _R]) -> Callable[_P, _R]:
         values = (*args, *kwargs.values())
         if not any(holds_tensor(value) for value in values):
             return function(*args, **kwargs)
-        result: Any = function(
-            *(as_dense_array(value) for value in args),
-            **{name: as_dense_array(value) for name, value in kwargs.items()},
-        )
+        named = {name: as_dense_array(value) for name, value in kwargs.items()}
+        result: Any = function(*map(as_dense_array, args), **named)
         return to_tensor(result)  # type: ignore[return-value]
 
     return converted

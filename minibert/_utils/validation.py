@@ -133,9 +133,8 @@ def check_indices(name: str, value: object, count: int, *, what: str, expected: 
         if index is None:
             raise TypeError(f"{name}={brief(value)}; expected {expected}.")
         if not -count <= index < count:
-            raise ValueError(
-                f"{name}={brief(index)}; this model has {count} {what}: 0 to {count - 1}, or -{count} to -1."
-            )
+            span = f"0 to {count - 1}, or -{count} to -1"
+            raise ValueError(f"{name}={brief(index)}; this model has {count} {what}: {span}.")
         indices.append(index % count)
     return indices
 

@@ -95,10 +95,8 @@ class BertClient:
         self._options: dict[str, Any] = {"layers": layers, "pooling": pooling_strategy}
         if model is None and (ip is not None or port is not None):
             if modes == ("none",):
-                raise ValueError(
-                    f"pooling_strategy={brief(pooling_strategy)} gives a vector per token, which a service cannot send "
-                    "to BertClient. Give model= to compute in this process."
-                )
+                given = f"pooling_strategy={brief(pooling_strategy)}"
+                raise ValueError(f"{given} gives a vector per token, which a service cannot send. Give model=.")
             seconds = None if timeout < 0 else timeout / 1000
             self._service = _Service("localhost" if ip is None else ip, _PORT if port is None else port, seconds)
             return
@@ -146,10 +144,7 @@ class BertClient:
         if not blocking:
             raise ValueError("blocking=False: encode waits for the vectors; use encode_async, or a thread.")
         if is_tokenized and self._service is None:
-            raise ValueError(
-                "is_tokenized=True: a service takes tokens, and this client computes in this process; give texts, or "
-                "the ip= of a service, or use BertModel with ids."
-            )
+            raise ValueError("is_tokenized=True: a service takes tokens, this process does not; give texts, or ip=.")
         texts = _checked(texts, is_tokenized)
         tokens: Any = None
         if self._service is not None:
@@ -204,10 +199,7 @@ class _Service:
             parts.netloc.encode("idna")  # what a connection does
             self.connection = kinds[parts.scheme](parts.hostname or " ", parts.port, timeout=timeout)
         except (ValueError, KeyError, http.client.InvalidURL):
-            raise ValueError(
-                f"ip={brief(ip)}; expected a machine, whose port goes into port=, or a URL such as "
-                "'http://localhost:8080'."
-            ) from None
+            raise ValueError(f"ip={brief(ip)}; expected a machine, or a URL such as 'http://localhost:8080'.") from None
         self._path = parts.path.rstrip("/") + "/encode"
 
     def encode(self, request: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -228,10 +220,7 @@ class _Service:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConnectionError(f"{self._url} is not a service of bert-as-service's protocol.") from error
         if status == 401:
-            raise ValueError(
-                f"{self._url} answers 401: it wants an API key, which BertClient cannot send. Ask a service without "
-                "keys, or send the request to /encode with another client."
-            )
+            raise ValueError(f"{self._url} answers 401: it wants an API key, which BertClient cannot send.")
         if status != 200:
             message = answer.get("error") if isinstance(answer, dict) else None
             if isinstance(message, str):

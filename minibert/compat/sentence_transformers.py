@@ -102,10 +102,8 @@ class _Module(ModuleType):
         elif reason:
             value = _placeholder(name, self.__name__, f"{self.__name__}.{name} is not in minibert: {reason}")
         else:
-            raise AttributeError(
-                f"{self.__name__}.{name} is not in minibert, which stands in for {_NAME} here (by {_MAKER}). If you "
-                "need it, use sentence-transformers itself: leave out that import."
-            )
+            where = f"{self.__name__}.{name} is not in minibert, which stands in for {_NAME} here."
+            raise AttributeError(f"{where} If you need it, {_WITHOUT}.")
         self.__dict__[name] = value
         return value
 

@@ -137,9 +137,8 @@ class _States(_TokenTask):
         super().__post_init__()
         self.layers = resolve_layers(self.layers, self.model.config.num_hidden_layers)
         first_line = json_line({"format": _FORMAT, "layers": list(self.layers), "dtype": self.dtype})
-        array = ShardFile(
-            ".npy", self.path, lambda counts: npy_header((counts.n_tokens, len(self.layers), self.width), self.dtype)
-        )
+        shape = len(self.layers), self.width
+        array = ShardFile(".npy", self.path, lambda counts: npy_header((counts.n_tokens, *shape), self.dtype))
         self.files = array, ShardFile(".tokens.jsonl", tokens_path(self.path), lambda counts: first_line)
 
     def probe(self) -> npt.NDArray[Any]:
@@ -163,15 +162,9 @@ class _States(_TokenTask):
         return n_tokens, n_cut, self.model.ops.processor()
 
     def _embed(self, texts: list[str]) -> list[TokenVectors]:
-        return embed_tokens(
-            self.model,
-            self.tokenizer,
-            texts,
-            layers=self.layers,
-            layer_pooling="tokens_first",
-            truncation="silent",
-            max_length=self.max_length,
-        )
+        kept: dict[str, Any] = {"layers": self.layers, "layer_pooling": "tokens_first"}
+        cut: dict[str, Any] = {"truncation": "silent", "max_length": self.max_length}
+        return embed_tokens(self.model, self.tokenizer, texts, **kept, **cut)
 
 
 class TokenFeatures:
@@ -235,10 +228,8 @@ class TokenFeatures:
             reason = str(error).rstrip(".")
             raise ValueError(f"{path} and {self._index} cannot be read as token vectors: {reason}.") from error
         if self.vectors.ndim != 3 or self.vectors.shape[:2] != (n_tokens, len(self.layers)):
-            raise ValueError(
-                f"{path} holds an array {self.vectors.shape}, but {self._index} has {n_tokens} tokens and "
-                f"{len(self.layers)} layers: they do not belong together."
-            )
+            found = f"{path}, {self.vectors.shape}, and {self._index}, with {n_tokens} tokens,"
+            raise ValueError(f"{found} do not belong together.")
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -317,10 +308,8 @@ class _GoogleLines(_TokenTask):
         return n_tokens, n_cut, self.model.ops.processor()
 
     def _layers(self, rows: npt.NDArray[Any]) -> list[dict[str, Any]]:
-        return [
-            {"index": layer, "values": [round(value, 6) for value in row.tolist()]}
-            for layer, row in zip(self.layers, rows, strict=True)
-        ]
+        pairs = zip(self.layers, rows, strict=True)
+        return [{"index": layer, "values": [round(value, 6) for value in row.tolist()]} for layer, row in pairs]
 
 
 def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, ...]:
@@ -334,10 +323,7 @@ def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, .
     L = num_hidden_layers
     for layer in layers:
         if not -L <= layer < L:
-            raise ValueError(
-                f"layers={layer}; expected 0 to {L - 1}, or -{L} to -1, in Google's numbering of {L} layers. The "
-                "embeddings' output does not have a number there."
-            )
+            raise ValueError(f"layers={layer}; expected 0 to {L - 1}, or -{L} to -1, in Google's numbering.")
     return tuple(layer % L + 1 for layer in layers)
 
 

@@ -155,10 +155,9 @@ def run_shards(
         unfinished = folder.manifest()
         finished = folder.finished() if resume and unfinished is None else None
         if unfinished is not None and not resume:
-            raise ValueError(
-                f"{folder.path} holds an unfinished run with {counted(len(folder.records()), 'shard')} done. Continue "
-                f"it with resume=True, or delete {folder.to_delete}."
-            )
+            shards = counted(len(folder.records()), "shard")
+            how = f"Continue it with resume=True, or delete {folder.to_delete}."
+            raise ValueError(f"{folder.path} holds an unfinished run with {shards} done. {how}")
         if unfinished is None and finished is None:
             folder.refuse_strangers()
         files = [dataclasses.replace(source, path=folder.path_of(source)) for source in sources]
@@ -216,13 +215,9 @@ def run_shards(
             while begun:
                 counts += save_oldest()
         folder.finish(counts, n_shards)
-    return Summary(
-        **dataclasses.asdict(counts),
-        width=task.width,
-        n_resumed=earlier.n_texts,
-        seconds=time.perf_counter() - start,
-        n_files=n_shards if task.into_folder else 1,
-    )
+    found, seconds = dataclasses.asdict(counts), time.perf_counter() - start
+    n_files = n_shards if task.into_folder else 1
+    return Summary(**found, width=task.width, n_resumed=earlier.n_texts, seconds=seconds, n_files=n_files)
 
 
 def number_settings(model: Any) -> dict[str, Any]:
@@ -245,10 +240,8 @@ def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: s
     then, now = _facts(theirs), _facts(json.loads(json.dumps(mine)))
     for name in now | then:
         if then.get(name) != now.get(name):
-            theirs_has, mine_has = (
-                f"{name}={of_run[name]!r}" if name in of_run else f"the default {name}" for of_run in (then, now)
-            )
-            raise ValueError(f"{whose} has {theirs_has}, this one has {mine_has}. {way_on}")
+            has = [f"{name}={run[name]!r}" if name in run else f"the default {name}" for run in (then, now)]
+            raise ValueError(f"{whose} has {has[0]}, this one has {has[1]}. {way_on}")
     if len(theirs["probe"]) != len(mine["probe"]) or not np.allclose(theirs["probe"], mine["probe"], atol=1e-4):
         raise ValueError(f"{whose} has another model, which gives another vector. {way_on}")
 
@@ -269,10 +262,7 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
     for source in sources:
         path = source.path
         if path != "-" and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-            raise ValueError(
-                f"{source.name} is a pipe or a device, which cannot be read twice; give it as the standard input, '-', "
-                "which is copied first."
-            )
+            raise ValueError(f"{source.name} is a pipe or a device; give it as the standard input, '-'.")
         for output in outputs:
             if os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
                 raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
@@ -289,10 +279,7 @@ def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iter
                 line.id = line.number
             yield line
         if checksum.hexdigest() != expected:
-            raise ValueError(
-                f"{source.name} was changed while it was read. Computed vectors may be those of its old or new "
-                "texts. Start again."
-            )
+            raise ValueError(f"{source.name} was changed while it was read, so vectors may be wrong. Start again.")
 
 
 def _refuse_changes(sources: Sequence[Source], before: Sequence[tuple[int, int]]) -> None:

@@ -34,9 +34,7 @@ FORMAT = 3
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
 _SUFFIX = r"\.(json|npy|parquet|((ids|tokens)\.)?jsonl)"
-_OURS = re.compile(
-    rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|{_WHOLE}{_SUFFIX}|shard-\d+{_SUFFIX}|\.minibert-[a-z0-9_]{{8}}"
-)
+_OURS = re.compile(rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|({_WHOLE}|shard-\d+){_SUFFIX}|\.minibert-[a-z0-9_]{{8}}")
 _BLOCK = 2**20  # bytes read at a time
 _DIGITS = 5  # of the number of a shard in names of files, or more if there can be more shards
 
@@ -196,10 +194,8 @@ class RunFolder:
                     self._lock = FileLock(self.path / _LOCK, seconds=2.0)
                     break
         except BlockingIOError as error:
-            raise BlockingIOError(
-                f"{self.output} is being written by {error}. Wait until that run has ended, stop it, or give another "
-                "output."
-            ) from error
+            how = "Wait until that run has ended, or give another output."
+            raise BlockingIOError(f"{self.output} is being written by {error}. {how}") from error
         except OSError as error:
             raise OSError(f"{self.path} cannot be made: {os_reason(error)}.") from error
         return self
@@ -240,10 +236,8 @@ class RunFolder:
         """
         manifest = _read_manifest(self.path / _MANIFEST, f"Delete {self.to_delete} to start again.")
         if manifest is not None and manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"{self.path} holds an unfinished run of an earlier minibert. Finish it with that version, or delete "
-                f"{self.to_delete} to start again."
-            )
+            how = f"Finish it with that version, or delete {self.to_delete} to start again."
+            raise ValueError(f"{self.path} holds an unfinished run of an earlier minibert. {how}")
         return manifest
 
     def finished(self) -> dict[str, Any] | None:
@@ -258,10 +252,7 @@ class RunFolder:
             return None  # the run starts again, even if the manifest is still there
         manifest = _read_manifest(self.beside)
         if manifest is None and not self.task.into_folder:
-            raise ValueError(
-                f"There is nothing to resume: {self.output} exists, but not its manifest {self.beside.name}. "
-                f"{self.again}"
-            )
+            raise ValueError(f"There is nothing to resume: {self.output} has no {self.beside.name}. {self.again}")
         for output in _outputs_of(manifest or {}):
             path, size = self.output.parent / output["name"], output["size"]
             if not path.exists() or path.stat().st_size != size:

@@ -254,9 +254,7 @@ def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
     missing = [name for name in wanted if header is None or name not in header]
     if missing:
         known = ", ".join(map(repr, header or [])) or "none"
-        raise ValueError(
-            f"{source.name} does not have a column {missing[0]!r}; it has {known}. Give text_column= and id_column=."
-        )
+        raise ValueError(f"{source.name} has no column {missing[0]!r}, but {known}. Give text_column= and id_column=.")
     assert header is not None  # else a column would be missing
     text_index = header.index(source.text_column)
     id_index = None if source.id_column is None else header.index(source.id_column)
@@ -266,10 +264,9 @@ def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
             row = next(rows, None)
         except csv.Error as error:
             if lines.number > line or lines.ends_in_quotes:  # the start of the next row is unknown
-                raise ValueError(
-                    f"{source.name}, line {line}: {error}. The row runs over several lines, so it is unknown "
-                    "where the next row begins. Correct it; on_error= cannot skip it."
-                ) from error
+                why = "The row has several lines, so it is unknown where the next row begins."
+                how = "Correct it; on_error= cannot skip it."
+                raise ValueError(f"{source.name}, line {line}: {error}. {why} {how}") from error
             yield InputLine(None, None, source.name, line, f"is not a row of a table: {error}")
         else:
             if row is None:

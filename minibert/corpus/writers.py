@@ -50,15 +50,10 @@ def output_suffix(path: str) -> str:
     if path and is_folder(path):
         suffix = os.path.splitext(os.path.realpath(path))[1].lower()
         if suffix in OUTPUT_SUFFIXES and suffix != ".parquet":
-            raise ValueError(
-                f"{path} is a folder, but a folder gets Parquet files, and {suffix} is the format of a single file; "
-                "give another name."
-            )
+            raise ValueError(f"{path} is a folder, which gets Parquet files, not {suffix}; give another name.")
         if os.path.ismount(path):
-            raise OSError(
-                f"{path} is a mount point. A run keeps its unfinished output beside the folder, on the same file "
-                f"system; give a folder in it, such as {os.path.join(path, 'vectors', '')}."
-            )
+            inner = os.path.join(path, "vectors", "")
+            raise OSError(f"{path} is a mount point, beside which a run cannot write; give a folder in it: {inner}.")
         suffix = ".parquet"
     else:
         try:
@@ -74,10 +69,8 @@ def output_suffix(path: str) -> str:
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
     """Return the header of an .npy file. Its length does not depend on the number of rows."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-    )
+    header, kind = io.BytesIO(), np.lib.format.dtype_to_descr(np.dtype(dtype))
+    np.lib.format.write_array_header_1_0(header, {"descr": kind, "fortran_order": False, "shape": shape})
     return header.getvalue()
 
 

@@ -41,12 +41,9 @@ class ChromaEmbeddingFunction:
     ) -> None:
         if "token" in model_options:
             raise ValueError("Chroma would store the token with the collection; set HF_TOKEN instead.")
-        self._config = {
-            "model_name_or_path": str(model_name_or_path),
-            "encode_options": dict(encode_options or {}),
-            **model_options,
-        }
-        self._model = load_model(str(model_name_or_path), encode_options or {}, **model_options)
+        name, options = str(model_name_or_path), dict(encode_options or {})
+        self._config = {"model_name_or_path": name, "encode_options": options, **model_options}
+        self._model = load_model(name, options, **model_options)
 
     def __call__(self, input: Sequence[str]) -> list[FloatArray]:
         """Return one vector per document; Chroma requires the name of the argument."""
@@ -81,10 +78,7 @@ class ChromaEmbeddingFunction:
         old, new = dict(old_config), dict(new_config)
         other = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         if other:
-            raise ValueError(
-                f"the collection was made with another {', '.join(other)}. Use the same configuration, or make a new "
-                "collection."
-            )
+            raise ValueError(f"the collection was made with another {', '.join(other)}. Make a new collection.")
 
     @staticmethod
     def validate_config(config: Mapping[str, Any]) -> None:

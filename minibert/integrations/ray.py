@@ -139,21 +139,16 @@ class _Worker:
     def _load(self) -> SentenceTransformer:
         """Load the model; raise if it would compute other vectors than the driver's."""
         version, processor, probe = self._expected
-        host = socket.gethostname()
-        if minibert.__version__ != version:
-            raise ValueError(
-                f"{host} has minibert {minibert.__version__}, and the run has {version}. Install the same wheel on all "
-                "machines of the cluster."
-            )
+        host, here = socket.gethostname(), minibert.__version__
+        if here != version:
+            raise ValueError(f"{host} has minibert {here}, and the run has {version}. Install the same wheel there.")
         model = SentenceTransformer(self._name, num_threads=_assigned_threads(), **self._model_options)
         own = probe_vector(model, self._options)
         # NumPy's ops name the kind of processor only, which does not decide their bits.
         same = model.model.ops.processor() == processor != platform.machine()
         if own.shape != probe.shape or not np.allclose(own, probe, rtol=0, atol=0 if same else 1e-4):
-            raise ValueError(
-                f"{host} computes another vector than this process for the same text, so its model "
-                f"{brief(self._name)} is another one. Copy the same model files to all machines."
-            )
+            other = f"{host} computes another vector for the same text"
+            raise ValueError(f"{other}, so {brief(self._name)} is another model there. Copy the same files to it.")
         return model
 
 
@@ -185,10 +180,8 @@ class _Pool:
     def _result(self, reference: Any, count: int, progress: Callable[[int], object]) -> Results:
         if self._waits and not self._ray.wait([reference], num_returns=1, timeout=_REPORT_SECONDS)[0]:
             free = int(self._ray.available_resources().get("CPU", 0))
-            self._report(
-                f"No worker has computed a shard yet. Each of the {len(self._handles)} needs "
-                f"{counted(self._threads, 'CPU')}; the cluster has {free} free. The run waits."
-            )
+            needs = f"Each of the {len(self._handles)} needs {counted(self._threads, 'CPU')}"
+            self._report(f"No worker has computed a shard yet. {needs}; the cluster has {free} free. The run waits.")
         self._waits = False
         try:
             *arrays, processor = self._ray.get(reference)
@@ -196,10 +189,9 @@ class _Pool:
             kinds = (kind for kind in (ValueError, TypeError, MemoryError) if isinstance(error.cause, kind))
             raise next(kinds, OSError)(f"A worker could not compute its texts: {_first_lines(error.cause)}") from error
         except self._ray.exceptions.RayError as error:
-            raise OSError(
-                f"A worker died again and again, or cannot start. Often its memory is too small, or minibert "
-                f"{minibert.__version__} is not installed there. Ray says: {_first_lines(error)}"
-            ) from error
+            often = f"Often its memory is too small, or minibert {minibert.__version__} is not installed there."
+            said = f"Ray says: {_first_lines(error)}"
+            raise OSError(f"A worker died again and again, or cannot start. {often} {said}") from error
         self._running.pop(reference, None)
         progress(count)
         # Copied, because the arrays of `ray.get` lie in Ray's shared memory, which is small.
@@ -261,10 +253,7 @@ def _plan(ray: Any, threads: int | None, actors: int | None) -> tuple[int, int]:
     room = sum(count // chosen for count in cpus)
     if not room:
         most = counted(max(cpus, default=0), "CPU")
-        raise ValueError(
-            f"A worker with num_threads={chosen} does not fit: the largest machine of the Ray cluster has {most}. "
-            "Give a smaller number."
-        )
+        raise ValueError(f"num_threads={chosen}, but the largest machine of the Ray cluster has {most}.")
     return chosen, room if actors is None else actors
 
 

@@ -21,13 +21,8 @@ from minibert.vectors.search import *  # noqa: F403
 from minibert.vectors.search import semantic_search
 from minibert.vectors.similarity import *  # noqa: F403
 
-_OWN = [
-    "LoggingHandler",
-    "batch_to_device",
-    "get_device_name",
-    "information_retrieval",
-    "is_sentence_transformer_model",
-]
+_OWN = ["LoggingHandler", "batch_to_device", "get_device_name", "information_retrieval"]
+_OWN += ["is_sentence_transformer_model"]
 _NOT_OF_UTIL = ("PRECISIONS", "SIMILARITY_FUNCTIONS", "check_similarity", "check_truncate_dim")
 __all__ = sorted({*_OWN, *search.__all__, *similarity.__all__}.difference(_NOT_OF_UTIL))
 
@@ -58,13 +53,8 @@ def is_sentence_transformer_model(
     local_files_only: bool = False,
 ) -> bool:
     """Return whether a folder or a hub repository has modules.json; arguments as in `SentenceTransformer`."""
-    files = locate(
-        full_name(model_name_or_path),
-        revision=revision,
-        cache_dir=cache_folder,
-        token=token,
-        local_files_only=local_files_only,
-    )
+    name, offline = full_name(model_name_or_path), local_files_only
+    files = locate(name, revision=revision, cache_dir=cache_folder, token=token, local_files_only=offline)
     return files.find("modules.json") is not None
 
 

@@ -177,10 +177,7 @@ class Engine:
         if isinstance(model, CrossEncoder):
             return Classifier(name, model, self.settings)
         if not isinstance(model, SentenceTransformer):
-            raise TypeError(
-                f"models: {name!r} is {shown(model)}; expected a SentenceTransformer or a CrossEncoder, or a dict of "
-                "names and these. Load a folder or a hub id first: Engine(SentenceTransformer(name))."
-            )
+            raise TypeError(f"models: {name!r} is {shown(model)}; expected a SentenceTransformer or a CrossEncoder.")
         prompt = self.settings.default_prompt_name
         if prompt is not None and prompt not in model.prompts:
             raise ValueError(f"default_prompt_name={prompt!r}; the model {name} has {[*model.prompts]}.")
@@ -470,12 +467,9 @@ def _checked(results: Sequence[Any], number: int) -> list[Any]:
         whole = np.array(results)
         if whole.dtype == np.float32 and np.isfinite(whole).all():
             return [*results]
-    return [
-        ArithmeticError("its vector is not finite")
-        if isinstance(result, np.ndarray) and not np.isfinite(result).all()
-        else result
-        for result in results
-    ]
+    wrong = [isinstance(result, np.ndarray) and not np.isfinite(result).all() for result in results]
+    error = ArithmeticError("its vector is not finite")
+    return [error if bad else result for bad, result in zip(wrong, results, strict=True)]
 
 
 def _reason_of(error: Exception) -> str:

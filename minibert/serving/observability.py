@@ -77,11 +77,10 @@ class _Log(logging.Handler):
             rest = f"{line}\n".encode(errors="backslashreplace")
             with contextlib.suppress(OSError):
                 while rest:  # without the lock of sys.stderr, which a thread that a full pipe stops would keep
-                    rest = rest[os.write(_STANDARD_ERROR, rest) :]
+                    rest = rest[os.write(2, rest) :]
             self._lines.task_done()
 
 
-_STANDARD_ERROR = 2
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536, 262144)
 

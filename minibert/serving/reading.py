@@ -178,9 +178,8 @@ def in_turns(parts: Iterable[_Part]) -> Iterator[_Part]:
 def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -> ServiceError:
     """Return the error about an input that is longer than the limit; `encoding` is the input after the cut."""
     given = len(encoding) + encoding.n_truncated
-    return ServiceError(
-        "too_long", f"{field}[{index}] has {given} tokens; the limit is {limit}.", limit=limit, given=given, param=field
-    )
+    message = f"{field}[{index}] has {given} tokens; the limit is {limit}."
+    return ServiceError("too_long", message, limit=limit, given=given, param=field)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

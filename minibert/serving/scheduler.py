@@ -234,12 +234,8 @@ class Scheduler:
     def _refuse(self, wait: float) -> None:
         if wait > self._max_wait and (self.queued_jobs or any(self._unread.values())):
             self.refused_jobs += 1
-            raise ServiceError(
-                "overloaded",
-                f"the estimated wait is {wait:.0f} seconds, the limit is {self._max_wait:g}; send the request again "
-                "later.",
-                retry_after=min(max(wait - self._max_wait, 1.0), 60.0),
-            )
+            message = f"the estimated wait is {wait:.0f} seconds, the limit is {self._max_wait:g}; send it again later."
+            raise ServiceError("overloaded", message, retry_after=min(max(wait - self._max_wait, 1.0), 60.0))
 
     def next_step(self) -> Step | None:
         """Take the units for the next step; return None if nothing is queued."""

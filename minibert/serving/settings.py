@@ -129,9 +129,7 @@ class Settings:
         check_choice("truncation", self.truncation, get_args(Truncation))
         name = self.metrics_namespace
         if not re.fullmatch(r"[a-zA-Z_]\w*", name, re.ASCII):
-            raise ValueError(
-                f"metrics_namespace={brief(name)}; expected letters, digits and _, and no digit at the start."
-            )
+            raise ValueError(f"metrics_namespace={brief(name)}; expected letters, digits and _, and no digit first.")
 
     def check_number(self, number: int, n_bytes: int = 0) -> None:
         """Raise an error for a request with too many inputs, or with an answer that needs too much memory."""

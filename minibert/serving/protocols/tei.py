@@ -105,9 +105,8 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
     return {"error": message, "error_type": _TYPES.get(error.kind, "Validation")}
 
 
-ERRORS = base.Errors(
-    "tei", _error, {**base.STATUS, "invalid": 422, "too_long": 413, "too_many": 413, "unsupported": 424}
-)
+_STATUS = {**base.STATUS, "invalid": 422, "too_long": 413, "too_many": 413, "unsupported": 424}
+ERRORS = base.Errors("tei", _error, _STATUS)
 
 _MOST_CHARACTERS = 2**17  # of a request for tokens: each token takes some hundred bytes of JSON
 _PART = 2**12  # tokens that are written at a time
@@ -132,9 +131,8 @@ def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) 
 
 def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, ...]) -> base.Work:
     base.not_empty(request.inputs.sentences, "inputs.sentences")
-    given = request.options() | {
-        name: value for name, value in (request.parameters or request).options().items() if value is not None
-    }
+    beside = (request.parameters or request).options()
+    given = request.options() | {name: value for name, value in beside.items() if value is not None}
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
     prepared = engine.models.of(Embedder, request.model).prepare(texts, TextOptions(**given))
 
@@ -169,13 +167,8 @@ def _tokens(text: str, encoding: Encoding) -> bytes:
 
     def part(first: int) -> bytes:
         chosen = slice(first, first + _PART)
-        columns = zip(
-            encoding.ids[chosen].tolist(),
-            encoding.tokens[chosen],
-            encoding.special_tokens_mask[chosen].tolist(),
-            encoding.offsets[chosen].tolist(),
-            strict=True,
-        )
+        ids, marks = encoding.ids[chosen].tolist(), encoding.special_tokens_mask[chosen].tolist()
+        columns = zip(ids, encoding.tokens[chosen], marks, encoding.offsets[chosen].tolist(), strict=True)
         rows = [
             {
                 "id": token_id,
@@ -194,10 +187,9 @@ def _tokens(text: str, encoding: Encoding) -> bytes:
 def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) -> base.Work:
     rows = base.listed(request.ids, "ids")
     _check_size(rows, "ids", engine)
+    tokenizer = engine.models.served(request.model).model.tokenizer
     try:
-        texts = engine.models.served(request.model).model.tokenizer.batch_decode(
-            rows, skip_special_tokens=request.skip_special_tokens
-        )
+        texts = tokenizer.batch_decode(rows, skip_special_tokens=request.skip_special_tokens)
     except (TypeError, ValueError) as error:
         raise ServiceError("invalid", f"ids: {error}", param="ids") from error
     return base.Work(lambda _: base.dump(texts), ignored=ignored)
