@@ -128,7 +128,8 @@ def _ranges(file: _BoundedFile) -> dict[str, tuple[int, int]]:
         begin = entry.header_offset + 30 + length + extra
         if magic != b"PK\3\4" or stored_name != entry.orig_filename or name in ranges:
             raise ValueError(f"its zip has no header of {brief(name)}, or has it twice")
-        if entry.compress_type != zipfile.ZIP_STORED or flags & 1 or entry.compress_size != entry.file_size:
+        encrypted = (flags | entry.flag_bits) & 1
+        if encrypted or (entry.compress_type, entry.compress_size) != (zipfile.ZIP_STORED, entry.file_size):
             raise ValueError(f"{brief(name)} in its zip is compressed or encrypted, which torch does not write")
         if begin + entry.file_size > end:
             raise ValueError(f"{brief(name)} in its zip overlaps what follows it, at byte {end}")

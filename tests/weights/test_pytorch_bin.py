@@ -12,7 +12,7 @@ import sys
 import tracemalloc
 import zipfile
 from collections import Counter, OrderedDict
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -149,23 +149,14 @@ def test_a_program_is_refused_by_its_name(tmp_path: Path, function: Any, protoco
     assert not (tmp_path / "ran").exists()
 
 
-def doubled() -> Any:
-    """Return a tuple whose repr is longer than any memory."""
-    deep: Any = ()
-    for _ in range(60):
-        deep = (deep, deep)
-    return deep
-
-
 def in_list(content: bytes, name: bytes, offset: int, new: bytes) -> bytes:
     """Change the last mention of a file, which is the one in the list at the end of the zip."""
     at = content.rindex(name) + offset
     return content[:at] + new + content[at + len(new) :]
 
 
-X, LOOP = view(0, (2, 3), (3, 1)), dict[str, Any]()
-LOOP["x"] = LOOP
-LARGE = {"data/0": bytes(24_000)}
+X, LARGE = view(0, (2, 3), (3, 1)), {"data/0": bytes(24_000)}
+DOUBLED: Any = reduce(lambda inner, _: (inner, inner), range(60), ())  # its repr is longer than any memory
 REFUSED: dict[str, Any] = {
     "before torch 1.6": lambda: saved({"a": torch.ones(2)}, _use_new_zipfile_serialization=False),
     "not a zip file": lambda: b"",
@@ -179,17 +170,12 @@ REFUSED: dict[str, Any] = {
     "byte order b'big'": lambda: crafted({"x": X}, {"byteorder": b"big"}),
     "'torch.nn.modules.linear.Linear'": lambda: saved(torch.nn.Linear(2, 2)),
     "'state_dict' in it is a dict with more": lambda: saved({"state_dict": {"a": torch.ones(2)}}),
-    "'epoch' in it is 3": lambda: saved({"epoch": 3, "a": torch.ones(2)}),
     "instruction BINFLOAT": lambda: saved({"loss": 0.5}),
-    "expected a state dict": lambda: saved((torch.ones(2),)),
-    "the key 3": lambda: saved({3: torch.ones(2)}),
     "'torch._utils._rebuild_sparse_tensor'": lambda: saved({"a": torch.ones(2).to_sparse()}),
     "'torch._utils._rebuild_tensor_v3'": lambda: saved({"a": torch.ones(2).to(torch.float8_e4m3fn)}),
     "'torch.ComplexFloatStorage'": lambda: saved({"a": torch.ones(2, dtype=torch.complex64)}),
     "calls torch._utils._rebuild_tensor_v2 with": lambda: saved({"a": torch._neg_view(torch.ones(2))}),
-    "'x' in it is a dict with": lambda: crafted(LOOP),
     "no storage of 6": lambda: crafted({"x": view(0, (2, 3), (3, 1), key="1")}),
-    "no storage of 7": lambda: crafted({"x": view(0, (2, 3), (3, 1), count=7)}),
     "first number 1.*not within its storage": lambda: crafted({"x": view(1, (2, 3), (3, 1))}),
     r"_v2 with .*, -1, ": lambda: crafted({"x": view(-1, (2, 3), (3, 1))}),
     r"strides \(3,\)": lambda: crafted({"x": view(0, (3,), (3,))}),
@@ -198,12 +184,11 @@ REFUSED: dict[str, Any] = {
     r"shape \(1099511627776,\)": lambda: crafted({"x": view(0, (2**40,), (0,))}),
     r"shape \(0, 46": lambda: crafted({"x": view(0, (0, 2**62, 2**62), (1, 1, 1))}),
     r"shape \(1, 1, 1": lambda: crafted({"x": view(0, (1,) * 65, (1,) * 65)}),
-    r"_v2 with .*\(\(": lambda: crafted({"x": view(0, doubled(), doubled())}),
-    "describes a storage": lambda: crafted({"x": view(0, (6,), (1,), count=doubled())}),
+    r"_v2 with .*\(\(": lambda: crafted({"x": view(0, DOUBLED, DOUBLED)}),
+    "describes a storage": lambda: crafted({"x": view(0, (6,), (1,), count=DOUBLED)}),
     "more than twice those": lambda: crafted(dict.fromkeys("abc", view(0, (6000,), (1,), count=6000)), LARGE),
     "200000 instructions": lambda: zipped({"data.pkl": b"\x80\x02" + b"}" * 300_000 + b"."}),
     "at most 1048576": lambda: zipped({"data.pkl": b"}" * 2**21}),
-    "damaged": lambda: zipped({"data.pkl": b"\x80\x02R."}),
 }
 
 
