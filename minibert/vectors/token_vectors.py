@@ -304,17 +304,20 @@ def word_occurrences(
             raise ValueError(
                 f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}. Embed all texts alike."
             )
-    ids = tokenizer.encodings([word], add_special_tokens=False)[0].ids.tolist()
-    if not ids:
+    # Some tokenizers have other tokens for a word after a space.
+    both = tokenizer.encodings([word, f" {word}"], add_special_tokens=False)
+    forms = {tuple(one.ids.tolist()) for one in both}
+    if not all(forms):
         raise ValueError(f"the word {word!r} has no token; give the word to search.")
-    if tokenizer.unk_token_id in ids:
+    if any(tokenizer.unk_token_id in ids for ids in forms):
         raise ValueError(
             f"{word!r} is not in the vocabulary: it becomes {tokenizer.unk_token}, like every unknown word, and cannot "
             "be distinguished from them. Give a word of known tokens."
         )
     places, vectors = [], []
     for i, text in enumerate(embedded):
-        for tokens in find_word(ids, text.ids.tolist(), text.word_ids):
+        found = (tokens for ids in forms for tokens in find_word(list(ids), text.ids.tolist(), text.word_ids))
+        for tokens in sorted(found, key=lambda tokens: tokens.start):
             if not text.cut_words.intersection(text.word_ids[tokens]):
                 start, end = int(text.offsets[tokens.start, 0]), int(text.offsets[tokens.stop - 1, 1])
                 places.append(Occurrence(text.text, i, tokens, start, end))
