@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.reporting import cut_texts, warn_caller
-from minibert._utils.validation import FloatArray, brief, check_int
+from minibert._utils.validation import FloatArray, brief, check_indices, check_int
 from minibert.bert.ops import LayerNorm
 from minibert.bert.reference import erf
 from minibert.inside.validation import check_model
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import check_text
 from minibert.trace.names import Entry, Record, rows_of
 from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
@@ -161,8 +162,7 @@ def explain(
         An argument is wrong.
     """
     model = check_model("explain", model)
-    if not isinstance(text, str):
-        raise TypeError(f"explain was given {brief(text)}; expected one text, a str.")
+    check_text(text, "the text of explain")
     trace, (encoding,) = trace_texts(model, tokenizer, [text])
     words = np.flatnonzero(encoding.special_tokens_mask == 0)
     count = len(encoding)
@@ -175,8 +175,7 @@ def explain(
         token = _place(trace.tokens[0], token)
     token = check_int("token", token, -count, count - 1) % count
     depth = model.config.num_hidden_layers
-    asked = [layers] if isinstance(layers, int) else list(layers)
-    chosen = sorted({check_int("layers", one, -depth, depth - 1) % depth for one in asked})
+    chosen = sorted({*check_indices("layers", layers, depth, what="layers", expected="an int or several")})
     numbers = _Numbers(model, trace, token)
     found: list[StepNumbers] = []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,9 +21,9 @@ from minibert.inside.validation import (
     check_model,
     make_metric,
     pad_maps,
-    split_output,
 )
 from minibert.models.bert import TOKENS_PER_STEP
+from minibert.vectors.similarity import normalize_embeddings
 
 # Copies are run together up to this number of tokens: more do not get faster, and take more memory.
 _TOKENS_AT_ONCE = 8 * TOKENS_PER_STEP
@@ -32,11 +32,8 @@ _TOKENS_AT_ONCE = 8 * TOKENS_PER_STEP
 _NUMBERS_AT_ONCE = 1 << 24
 
 
-class Change(Protocol):
-    """A function that changes the array of one sequence in place; `copy` counts the copies, `sequence` is the row."""
-
-    def __call__(self, copy: int, sequence: int, array: FloatArray, /) -> None:
-        """Change `array`."""
+Change: TypeAlias = Callable[[int, int, FloatArray], None]
+"""A function of the number of the copy, the row of the sequence, and its array, which it changes in place."""
 
 
 def run_copies(
@@ -48,8 +45,7 @@ def run_copies(
     *,
     last: int | None = None,
     change_state: Callable[[int, FloatArray], None] | None = None,
-    change_value: Change | None = None,
-    change_context: Change | None = None,
+    **changes: Change,
 ) -> Iterator[Any]:
     """Yield the output of each copy of a batch, computed from hidden state `first` on.
 
@@ -65,8 +61,8 @@ def run_copies(
     last : int, optional
         Stop after this number of layers, counted from `first`; default: run all, and the head.
     change_state : called with the number of the copy and its hidden state (B, S, H)
-    change_value : called with the value vectors (S, H) of each sequence in layer `first`, before attention
-    change_context : called with the result of attention (S, H) of each sequence in layer `first`
+    value : called with the value vectors (S, H) of each sequence in layer `first`, before attention
+    context : called with the result of attention (S, H) of each sequence in layer `first`
 
     Yields
     ------
@@ -79,60 +75,54 @@ def run_copies(
     width = model.config.hidden_size if head is None or head.predictions is None else model.config.vocab_size
     most = max(1, min(_TOKENS_AT_ONCE // tokens, _NUMBERS_AT_ONCE // (width * max(1, mask.size))))
     rows = len(state)
+    layers = model.weights.layers[first : None if last is None else first + last]
+    config = dataclasses.replace(model.config, num_hidden_layers=len(layers))
+    weights = dataclasses.replace(model.weights, config=config, layers=layers)
     for start in range(0, copies, most):
         count = min(most, copies - start)
         states = np.repeat(state[None], count, axis=0)
         for i in range(count if change_state is not None else 0):
             change_state(start + i, states[i])  # type: ignore[misc]
         packed = np.concatenate([copy[shown] for copy in states])
-        ops = _FromState(model, first, packed, start * rows, rows, change_value, change_context).ops
+        path = f"encoder.layer.{first}.attention.self"
+        ops = _FromState(model.ops, path, packed, start * rows, rows, **changes).ops
         masks = np.concatenate([mask] * count)
-        output = _shortened(model, first, last, ops)(np.zeros_like(masks), masks)
-        yield from split_output(output, count)
+        resumed = type(model)(weights, ops, output_hidden_states=False).with_ops(ops, model._result_dtype)
+        output = resumed(np.zeros_like(masks), masks)
+        parts = {key: np.split(value, count) for key, value in output.items()}
+        yield from (dataclasses.replace(output, **{key: part[i] for key, part in parts.items()}) for i in range(count))
 
 
-def _shortened(model: Any, first: int, last: int | None, ops: Ops) -> Any:
-    """Return a model of the layers from `first` on, with these ops."""
-    weights = model.weights
-    layers = weights.layers[first : None if last is None else first + last]
-    config = dataclasses.replace(weights.config, num_hidden_layers=len(layers))
-    weights = dataclasses.replace(weights, config=config, layers=layers)
-    return type(model)(weights, ops, output_hidden_states=False).with_ops(ops, model._result_dtype)
-
-
+@dataclasses.dataclass(eq=False)
 class _FromState(WrappedOps):
     """Ops that begin with given hidden states instead of the embeddings, and change the first attention.
 
     Parameters
     ----------
-    states : ndarray    of all tokens that are not masked, (T, H)
-    skipped : int       sequences of the copies before
-    rows : int          sequences of one copy
+    inner : Ops
+    path : str                      the module of the attention that is changed
+    states : ndarray                of all tokens that are not masked, (T, H)
+    next : int                      the number of the next sequence, counted through all copies
+    rows : int                      sequences of one copy
+    value, context : the changes    of the value vectors and of the context, or None
     """
 
-    def __init__(
-        self,
-        model: Any,
-        first: int,
-        states: FloatArray,
-        skipped: int,
-        rows: int,
-        change_value: Change | None,
-        change_context: Change | None,
-    ) -> None:
-        super().__init__(model.ops)
-        self._norm, self._path = model.weights.embeddings_norm.path, f"encoder.layer.{first}.attention.self"
-        self._states, self._next, self._rows = states, skipped, rows
-        self._value, self._context = change_value, change_context
+    inner: Ops
+    path: str
+    states: FloatArray
+    next: int
+    rows: int
+    value: Change | None = None
+    context: Change | None = None
 
     def embed(self, words: FloatArray, token_ids: IntArray, *others: Any) -> FloatArray:
         """Return the hidden states of the tokens of the next step."""
-        found, self._states = np.split(self._states, [len(token_ids)])
+        found, self.states = np.split(self.states, [len(token_ids)])
         return found
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Leave out the LayerNorm of the embeddings."""
-        return x if norm.path == self._norm else self.inner.layer_norm(x, norm)
+        return x if norm.path == "embeddings.LayerNorm" else self.inner.layer_norm(x, norm)
 
     def linear(self, x: FloatArray, linear: PreparedLinear, **options: Any) -> FloatArray:
         """Leave out the linear map of ELECTRA's embeddings."""
@@ -149,19 +139,19 @@ class _FromState(WrappedOps):
         **options: Any,
     ) -> AttentionOutput:
         """Change the first attention."""
-        first = path == self._path
-        if first and self._value is not None:
+        first = path == self.path
+        if first and self.value is not None:
             value = value.copy()
-            self._apply(self._value, value, cu_seqlens)
+            self._apply(self.value, value, cu_seqlens)
         output = self.inner.attention(query, key, value, cu_seqlens, *others, path=path, **options)
-        if first and self._context is not None:
-            self._apply(self._context, output.context, cu_seqlens)
-        self._next += first * (len(cu_seqlens) - 1)
+        if first and self.context is not None:
+            self._apply(self.context, output.context, cu_seqlens)
+        self.next += first * (len(cu_seqlens) - 1)
         return output
 
     def _apply(self, change: Change, array: FloatArray, cu_seqlens: IntArray) -> None:
         for j in range(len(cu_seqlens) - 1):
-            copy, sequence = divmod(self._next + j, self._rows)
+            copy, sequence = divmod(self.next + j, self.rows)
             change(copy, sequence, array[cu_seqlens[j] : cu_seqlens[j + 1]])
 
 
@@ -205,7 +195,7 @@ def ablate_heads(model: Any, inputs: Any, metric: Metric = None, *, layers: Any 
 
     changes = np.empty((len(chosen), A))
     for row, layer in zip(changes, chosen, strict=True):
-        outputs = run_copies(model, layer, trace[f"hidden_states.{layer}"], mask, A, change_context=remove)
+        outputs = run_copies(model, layer, trace[f"hidden_states.{layer}"], mask, A, context=remove)
         row[:] = [measure(output) - whole for output in outputs]
     return changes
 
@@ -246,14 +236,15 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
 
     maps = []
     for layer in chosen:
-        clean = unit_rows(trace[f"hidden_states.{layer + 1}"])
+        clean = normalize_embeddings(trace[f"hidden_states.{layer + 1}"].astype(np.float64))
         changed = np.zeros((len(shown), shown.shape[1], longest))
         outputs = run_copies(
-            bert, layer, trace[f"hidden_states.{layer}"], shown.astype(np.int64), longest, last=1, change_value=zero
+            bert, layer, trace[f"hidden_states.{layer}"], shown.astype(np.int64), longest, last=1, value=zero
         )
         for token, output in enumerate(outputs):
+            unit = normalize_embeddings(output.last_hidden_state.astype(np.float64))
             # 1 - cos of vectors of length 1; written so, it is exactly 0 for the same bits.
-            changed[:, :, token] = 0.5 * np.square(unit_rows(output.last_hidden_state) - clean).sum(axis=-1)
+            changed[:, :, token] = 0.5 * np.square(unit - clean).sum(axis=-1)
         maps.append([_shares(changed[b][row][:, : int(row.sum())]) for b, row in enumerate(shown)])
     return pad_maps(trace, maps)
 
@@ -264,13 +255,6 @@ def input_mask(inputs: dict[str, Any]) -> Any:
         return np.asarray(inputs["attention_mask"]).astype(np.int64)
     ids = inputs.get("input_ids")
     return np.ones(np.shape(ids) if ids is not None else np.shape(inputs["inputs_embeds"])[:-1], dtype=np.int64)
-
-
-def unit_rows(x: FloatArray) -> FloatArray:
-    """Return rows of length 1; rows of zeros stay."""
-    x = x.astype(np.float64)
-    lengths = np.linalg.norm(x, axis=-1, keepdims=True)
-    return np.divide(x, lengths, out=np.zeros_like(x), where=lengths > 0)
 
 
 def _shares(changed: FloatArray) -> FloatArray:
@@ -369,9 +353,7 @@ def patch(
             columns = slice(head * D, (head + 1) * D)
             context[:, columns] = np.asarray(theirs)[:, columns]
 
-        if over == "tokens":
-            outputs = run_copies(model, layer, state, mask, state.shape[1], change_state=put_token)
-        else:
-            outputs = run_copies(model, layer, state, mask, A, change_context=put_head)
+        change: Any = {"change_state": put_token} if over == "tokens" else {"context": put_head}
+        outputs = run_copies(model, layer, state, mask, state.shape[1] if over == "tokens" else A, **change)
         rows.append([measure(output) for output in outputs])
     return Patched(np.array(rows, dtype=np.float64), measure(from_.output), measure(into.output))

@@ -9,12 +9,12 @@ import numpy as np
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert import heads
-from minibert.inside.interventions import unit_rows
 from minibert.inside.validation import as_trace, check_layers, check_model, check_trace, require
 from minibert.models.heads import SLICE_BYTES
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.trace.page.data import Guesses
 from minibert.trace.trace import Trace
+from minibert.vectors.similarity import normalize_embeddings
 
 
 class LayerSimilarity(NamedTuple):
@@ -71,10 +71,9 @@ def compare_layers(trace_a: Trace, trace_b: Trace | None = None, *, layers: Any 
         )
     if len(states_a[0]) < 2:
         raise ValueError(f"compare_layers needs at least 2 tokens; the trace has {len(states_a[0])}. Give more text.")
-    centred_a = [x - x.mean(axis=0) for x in states_a]
-    centred_b = centred_a if states_b is states_a else [x - x.mean(axis=0) for x in states_b]
-    units_a = list(map(unit_rows, states_a))
-    units_b = units_a if states_b is states_a else list(map(unit_rows, states_b))
+    centred_a, units_a = centred_b, units_b = _centred(states_a), list(map(normalize_embeddings, states_a))
+    if states_b is not states_a:
+        centred_b, units_b = _centred(states_b), list(map(normalize_embeddings, states_b))
     cosine = None
     if units_a[0].shape == units_b[0].shape:
         cosine = np.array([[float((x * y).sum(axis=1).mean()) for y in units_b] for x in units_a])
@@ -88,6 +87,10 @@ def _states(trace: Trace, layers: Any) -> list[FloatArray]:
     chosen = check_layers(trace, layers, hidden_states=True)
     require("compare_layers", trace, [f"hidden_states.{i}" for i in chosen], "'hidden_states.*'")
     return [trace[f"hidden_states.{i}"][trace.mask].astype(np.float64) for i in chosen]
+
+
+def _centred(states: list[FloatArray]) -> list[FloatArray]:
+    return [x - x.mean(axis=0) for x in states]
 
 
 def _cka(xs: list[FloatArray], ys: list[FloatArray]) -> FloatArray:
@@ -173,17 +176,12 @@ def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> Log
     probs = np.zeros(ids.shape, dtype=np.float64)
     for row, state in enumerate(chosen):
         x = np.ascontiguousarray(traced[f"hidden_states.{state}"][mask], dtype=np.float32)
-        found = [_most_probable(model, x[rows], k) for rows in _slices(len(x), config.vocab_size)]
+        size = max(1, SLICE_BYTES // (4 * config.vocab_size))  # of the logits of several rows
+        found = [_most_probable(model, x[start : start + size], k) for start in range(0, len(x), size)]
         if found:
             ids[row][mask] = np.concatenate([one for one, _ in found])
             probs[row][mask] = np.concatenate([one for _, one in found])
     return LogitLens(chosen, ids, probs)
-
-
-def _slices(rows: int, vocab_size: int) -> list[slice]:
-    """Return slices of rows whose logits take a bounded memory."""
-    size = max(1, SLICE_BYTES // (4 * vocab_size))
-    return [slice(start, start + size) for start in range(0, rows, size)]
 
 
 def _most_probable(model: Any, x: FloatArray, k: int) -> tuple[IntArray, FloatArray]:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.torch_interop import to_array
-from minibert._utils.validation import FloatArray, IntArray, brief, counted
-from minibert.sentence.encoding import CutTexts, EncodeOptions, pool_encodings, sentence_width
+from minibert._utils.validation import FloatArray, IntArray, counted
+from minibert.inside.validation import finite_numbers
+from minibert.sentence.encoding import CutTexts, EncodeOptions, EncodeTask, pool_encodings, sentence_width
 from minibert.sentence.modules import LAYER_NORM_EPS, POOLING_MODES, Step, pool
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import check_text
@@ -84,9 +84,7 @@ def explain_similarity(
         An argument is wrong; or the vector is not a weighted sum, because of "max" or of the pooler, or of a Dense
         module with an activation. `leave_one_out` is for these.
     """
-    check_sentence_model("explain_similarity", model)
-    _check_text("explain_similarity", a)
-    _check_text("explain_similarity", b)
+    _check("explain_similarity", model, a, b)
     of_both = [_weighted(model, text, name, pooling) for text, name in zip((a, b), prompt_names, strict=True)]
     (tokens_a, x), (tokens_b, y) = of_both
     lengths = float(np.linalg.norm(x.sum(axis=0)) * np.linalg.norm(y.sum(axis=0)))
@@ -107,12 +105,8 @@ def _weighted(
             f"{wrong[0]!r} is not one. {_REMEDY}"
         )
     width = sentence_width(task, model.truncate_dim)
-    found = model.encode(text, prompt_name=prompt_name, pooling=pooling, output_value=None)
-    vectors = found["token_embeddings"].astype(np.float64)
-    counts = np.ones(len(vectors), dtype=np.bool_)
-    if not task.recipe.include_prompt:
-        counts[: found.get("prompt_length", 0)] = False
-    positions = np.flatnonzero(counts)
+    tokens, states, counts = _encoded(model, task, text, prompt_name=prompt_name, pooling=pooling)
+    vectors, positions = states.astype(np.float64), np.flatnonzero(counts)
     # Each mode is linear, so its weights are what it makes of the unit vectors.
     weights = np.zeros((len(modes), len(vectors)))
     for row, mode in zip(weights, modes, strict=True):
@@ -123,7 +117,7 @@ def _weighted(
     share = np.divide(weights, sums, out=np.zeros_like(weights), where=sums > 0).mean(axis=0)
     for step in task.pipeline.steps:
         parts = _through(step, parts, share[:, None])
-    return list(model.tokenizer.convert_ids_to_tokens(found["input_ids"].tolist())), parts[:, :width]
+    return tokens, parts[:, :width]
 
 
 def _through(step: Step, parts: FloatArray, share: FloatArray) -> FloatArray:
@@ -192,8 +186,7 @@ def leave_one_out(
     ------
     TypeError, ValueError
     """
-    check_sentence_model("leave_one_out", model)
-    _check_text("leave_one_out", text)
+    _check("leave_one_out", model, text)
     task = model.encode_task(EncodeOptions(prompt_name=prompt_name, pooling=pooling), return_info=False, exact=False)
     width = sentence_width(task, model.truncate_dim)
     measure = _make_score(model, score, pooling, width)
@@ -217,37 +210,36 @@ def leave_one_out(
 def _make_score(model: SentenceTransformer, score: Any, pooling: str | Sequence[str] | None, width: int) -> Any:
     """Return a function of vectors (n, width) that gives n finite numbers."""
     if callable(score):
-        return lambda vectors: _numbers("The score", score(vectors.copy()), len(vectors))
+        return lambda vectors: finite_numbers("The score", score(vectors.copy()), (len(vectors),))
     if isinstance(score, str):
-        _check_text("leave_one_out", score)
+        _check("leave_one_out", model, score)
         other = model.encode(score, pooling=pooling)
     else:
-        other = _numbers("score", score, width, "a text, a function of vectors, or ")
-    return lambda vectors: _numbers("The similarity", model.similarity(vectors, other)[:, 0], len(vectors))
+        other = finite_numbers("score", score, (width,), "a text, a function of vectors, or an array of finite numbers")
+    return lambda vectors: finite_numbers("The similarity", model.similarity(vectors, other)[:, 0], (len(vectors),))
 
 
-def _numbers(name: str, found: Any, count: int, others: str = "") -> FloatArray:
-    """Return numbers as float64; `others` says what else they might be."""
-    try:
-        array = np.asarray(to_array(found))
-    except ValueError:
-        array = np.zeros(0)
-    if array.dtype.kind not in "biuf" or array.shape != (count,) or not np.isfinite(array).all():
-        raise ValueError(f"{name} is {brief(found)}; expected {others}{count} finite numbers.")
-    return array.astype(np.float64)
-
-
-def check_sentence_model(function: str, model: object) -> None:
-    """Raise a TypeError if a model is not a SentenceTransformer."""
+def _check(function: str, model: object, *texts: object) -> None:
+    """Raise a TypeError if a model is not a SentenceTransformer, or a text is not a str."""
     if not isinstance(model, SentenceTransformer):
         raise TypeError(
             f"{function} was given a {type(model).__name__} as the model; expected a SentenceTransformer of minibert, "
             "because a sentence vector needs its pooling."
         )
+    for text in texts:
+        check_text(text, f"the text of {function}")
 
 
-def _check_text(function: str, text: object) -> None:
-    check_text(text, f"the text of {function}")
+def _encoded(
+    model: SentenceTransformer, task: EncodeTask, text: str, **options: Any
+) -> tuple[list[str], FloatArray, npt.NDArray[np.bool_]]:
+    """Return the tokens of a text, their last hidden states, and which of them the pooling counts."""
+    found = model.encode(text, output_value=None, **options)
+    counts = np.ones(len(found["input_ids"]), dtype=np.bool_)
+    if not task.recipe.include_prompt:
+        counts[: found.get("prompt_length", 0)] = False
+    tokens: Any = model.tokenizer.convert_ids_to_tokens(found["input_ids"].tolist())
+    return tokens, found["token_embeddings"], counts
 
 
 # Mode of pooling -> the formula and what it does. `place` counts the tokens from 1.
@@ -302,24 +294,16 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
     TypeError, ValueError
         An argument is wrong.
     """
-    check_sentence_model("vector_steps", model)
+    _check("vector_steps", model, *texts)
     task = model.encode_task(EncodeOptions(), return_info=False, exact=False)
-    found = [model.encode(text, output_value=None) for text in texts]
-    states = [one["token_embeddings"] for one in found]
-    counts = [np.ones(len(state), dtype=np.bool_) for state in states]
-    if not task.recipe.include_prompt:
-        for count, one in zip(counts, found, strict=True):
-            count[: one.get("prompt_length", 0)] = False
+    found = [_encoded(model, task, text) for text in texts]
     pooled: list[FloatArray] = []
     steps = []
     modes = task.recipe.modes
     for mode in modes:
         symbol = "pooling" if len(modes) == 1 else f"pooling_{mode}"
-        values = [
-            pool(state, np.array([0, len(state)]), [mode], count)[0]
-            for state, count in zip(states, counts, strict=True)
-        ]
-        notes = [f"n = {counted(int(count.sum()), 'token')}" for count in counts]
+        values = [pool(state, np.array([0, len(state)]), [mode], count)[0] for _, state, count in found]
+        notes = [f"n = {counted(int(count.sum()), 'token')}" for *_, count in found]
         line = source_line("minibert/sentence/modules.py", f'"{mode}": ')
         steps.append(VectorStep(symbol, "Pooling", *_POOLING[mode], (line,), values, notes))
         pooled = values if not pooled else [np.concatenate(both) for both in zip(pooled, values, strict=True)]
@@ -341,8 +325,7 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         steps.append(
             VectorStep("truncated", "truncate_dim", f"{before}[:{width}]", words, (line,), cut, [""] * len(cut))
         )
-    tokens = [list(model.tokenizer.convert_ids_to_tokens(one["input_ids"].tolist())) for one in found]
-    return TextVectors(tokens, steps)
+    return TextVectors([tokens for tokens, *_ in found], steps)
 
 
 def _dense(formula: str, before: str, config: Mapping[str, Any], tensors: Mapping[str, FloatArray]) -> str:

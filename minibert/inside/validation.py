@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, brief, check_indices, counted
-from minibert.models.outputs import ModelOutput
 from minibert.models.pretrained import BertPreTrainedModel
 from minibert.trace.names import Record
 from minibert.trace.trace import Trace
@@ -137,12 +135,11 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
         `metric` is not a function, and not the name of an array of the output.
     """
     if callable(metric):
-        return lambda output: _number(function, metric(output))
+        expected = "one finite number for the whole batch, such as float(output.logits[0, 1]),"
+        return lambda output: float(finite_numbers(f"{function}: the metric", metric(output), (), expected))
     arrays = [key for key, value in clean.items() if isinstance(value, np.ndarray)]
     key = arrays[0] if metric is None else metric
-    if not isinstance(key, str):
-        raise TypeError(f"metric={brief(metric)}; expected a function of the output, or one of {', '.join(arrays)}.")
-    if key not in arrays:
+    if not isinstance(key, str) or key not in arrays:
         raise ValueError(
             f"metric={brief(metric)} is not an array of this output, which has {', '.join(arrays)}. Give one of these, "
             "or a function of the output."
@@ -157,28 +154,12 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
     return change
 
 
-def _number(function: str, value: Any) -> float:
-    """Return the answer of a metric as a float."""
+def finite_numbers(name: str, value: Any, shape: tuple[int, ...], expected: str = "finite numbers") -> FloatArray:
+    """Return numbers that a caller or his function gave as float64; ValueError if one is not finite, or not there."""
     try:
-        array = np.asarray(to_array(value))
-        number = float(array.reshape(())) if array.dtype.kind in "biuf" else None
+        array = np.asarray(to_array(value)).reshape(shape)
     except (TypeError, ValueError):
-        number = None
-    if number is None or not np.isfinite(number):
-        raise ValueError(
-            f"{function}: the metric returned {brief(value)}; expected one finite number for the whole batch, such as "
-            "float(output.logits[0, 1])."
-        )
-    return number
-
-
-def split_output(output: ModelOutput, copies: int) -> list[Any]:
-    """Return the outputs of several copies of a batch that were computed together."""
-    parts = []
-    for copy in range(copies):
-        fields = {}
-        for key, value in output.items():
-            rows = len(value) // copies
-            fields[key] = value[copy * rows : (copy + 1) * rows]
-        parts.append(dataclasses.replace(output, **fields))
-    return parts
+        array = np.full(shape, np.nan)
+    if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+        raise ValueError(f"{name} is {brief(value)}; expected {expected} of shape {shape}.")
+    return array.astype(np.float64)

@@ -100,7 +100,6 @@ def trace(
     reports = plan.edits.reports(allow_noop=allow_noop)
     output = model._finish(output, True, inputs)
     kept = {"output": output, "tokens": words, "edits": reports, "weights": model.weights}
-    kept["activation"] = model.config.activation
     return Trace(plan.names, plan.batch, recorder.values, **kept)
 
 
@@ -161,7 +160,7 @@ def _plan(model: Model, inputs: Mapping[str, Any], record: Record, edit: Any, nu
 def _traced(model: Model, plan: _Plan, deliver: Deliver) -> Any:
     """Return a model that delivers and edits the values of one forward."""
     steps = model.base_model._steps(plan.batch)
-    tracer = Tracer(model.ops, plan.names, steps, plan.record, plan.edits, deliver, model._result_dtype)
+    tracer = Tracer(model.ops, plan.names, steps, {*plan.record}, plan.edits, deliver, model._result_dtype)
     traced: Any = model.with_ops(tracer.ops, model._result_dtype)
     # An edit gets all tokens of a sequence, so the head must not compute them in several parts.
     traced._whole_steps = any(

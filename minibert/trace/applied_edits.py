@@ -124,14 +124,13 @@ class Target:
         value, shape, spec = change.value, self.shape, self.spec
         if np.isneginf(value).any() and not (spec.name.endswith(".scores") and change.kind != "scale"):
             raise ValueError(f"-inf is possible in scores only, not in {spec.name}. Give finite numbers.")
-        if value.ndim == 0:
+        widths = {spec.width}
+        if spec.kind != "pairs":  # or as many as there are chosen features
+            places = (self.axes(change.where, sequence) for sequence in range(shape[0]))
+            widths |= {len(axes[-1]) for axes in places if axes is not None}
+        if value.ndim == 0 or (value.ndim == 1 and len(value) in widths):
             return
-        if value.ndim == 1:
-            places = [self.axes(change.where, sequence) for sequence in range(shape[0])]
-            selected = [len(axes[-1]) for axes in places if axes is not None]
-            if len(value) == spec.width or (spec.kind != "pairs" and selected and len(value) == selected[0]):
-                return
-        elif value.ndim == len(shape) and all(n in (1, m) for n, m in zip(value.shape, shape, strict=True)):
+        if value.ndim == len(shape) and all(n in (1, m) for n, m in zip(value.shape, shape, strict=True)):
             return
         each = "attention head" if spec.kind == "pairs" else "feature"
         raise ValueError(
@@ -254,27 +253,19 @@ class Tally:
     pattern: str
     edit: Edit
     names: tuple[str, ...]
-    fired: int = 0
-    changed: int = 0
-    numbers: int = 0
-    before: float = 0.0
-    change: float = 0.0
+    counts: FloatArray = dataclasses.field(default_factory=lambda: np.zeros(5))
 
     def add(self, before: FloatArray, after: FloatArray) -> None:
         """Count a value before and after the edit."""
         both = np.isfinite(before) & np.isfinite(after)
         old, new = (np.where(both, array, 0).astype(np.float64) for array in (before, after))
-        self.fired += 1
-        self.changed += before.size - int((before == after).sum())
-        self.numbers += before.size
-        self.before += float(np.square(old).sum())
-        self.change += float(np.square(new - old).sum())
+        self.counts += [1, (before != after).sum(), before.size, np.square(old).sum(), np.square(new - old).sum()]
 
     def report(self) -> EditReport:
         """Return the counts as an `EditReport`."""
-        count = max(self.numbers, 1)
-        before, change = (float(np.sqrt(squares / count)) for squares in (self.before, self.change))
-        return EditReport(self.pattern, str(self.edit), self.names, self.fired, self.changed, before, change)
+        fired, changed, numbers, *squares = self.counts
+        before, change = (float(np.sqrt(one / max(numbers, 1))) for one in squares)
+        return EditReport(self.pattern, str(self.edit), self.names, int(fired), int(changed), before, change)
 
 
 class Edits:
@@ -296,25 +287,27 @@ class Edits:
         if edit is not None and not isinstance(edit, Mapping):
             raise TypeError(f"edit={brief(edit)}; expected a dict of names to changes: {{'pooler': Edit.zero()}}.")
         self._tallies: list[Tally] = []
-        self._by_name: dict[str, list[tuple[Tally, Edit]]] = {}
+        self._by_name: dict[str, list[Tally]] = {}
         self._targets: dict[str, Target] = {}
         self._columns = [np.flatnonzero(row) for row in batch.mask]
         for pattern, value in (edit or {}).items():
             if not isinstance(pattern, str):
                 raise TypeError(f"edit holds the name {brief(pattern)}; expected a str: {{'pooler': Edit.zero()}}.")
-            if not any(mark in pattern for mark in "*?[") and names.resolve(pattern)[1]:
-                raise ValueError(f"{pattern} has another shape than {names.resolve(pattern)[0]}; edit the latter.")
-            one = as_edit(pattern, value)
-            tally = Tally(pattern, one, names.match(pattern))
-            self._tallies.append(tally)
-            for name in tally.names:
-                target = self._targets.setdefault(name, Target(names.specs[name], names, batch, self._columns))
-                for change in one.changes:
-                    try:
-                        target.check(change)
-                    except ValueError as error:
-                        raise ValueError(f"edit[{pattern!r}]: {error}") from None
-                self._by_name.setdefault(name, []).append((tally, one))
+            try:
+                self._add(Tally(pattern, as_edit(value), names.match(pattern)), names, batch)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"edit[{pattern!r}]: {error}") from None
+
+    def _add(self, tally: Tally, names: Names, batch: PackedBatch) -> None:
+        """Check an item of ``edit=``, and keep it."""
+        if (found := names.find(tally.pattern)) is not None and found[1]:
+            raise ValueError(f"{tally.pattern} has another shape than {found[0]}; edit the latter.")
+        self._tallies.append(tally)
+        for name in tally.names:
+            target = self._targets.setdefault(name, Target(names.specs[name], names, batch, self._columns))
+            for change in tally.edit.changes:
+                target.check(change)
+            self._by_name.setdefault(name, []).append(tally)
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
@@ -338,9 +331,9 @@ class Edits:
     def apply(self, name: str, sequence: int, array: FloatArray) -> FloatArray:
         """Return the new value of one sequence; the same object if no edit reached it."""
         target = self._targets[name]
-        for tally, edit in self._by_name[name]:
+        for tally in self._by_name[name]:
             before, fired = array, False
-            for change in edit.changes:
+            for change in tally.edit.changes:
                 shown = array.view()
                 shown.flags.writeable = False  # a function gets the site, and must not change what was recorded
                 site = Site(name, target.spec.layer, sequence, self._columns[sequence], shown)
@@ -363,14 +356,10 @@ class Edits:
         for report in reports:
             if allow_noop or report.changed:
                 continue
-            what = f"edit[{report.pattern!r}], {report.description},"
+            why = f"was applied {counted(report.fired, 'time')} and changed nothing: the numbers were the same before"
             if not report.fired:
-                raise ValueError(
-                    f"{what} reached no value of {counted(len(report.names), 'name')}: the chosen tokens or sequences "
-                    "are masked or empty, or the function returned None. Choose others, or give allow_noop=True."
-                )
+                why = "reached no value: the tokens or sequences are masked or empty, or the function returned None"
             raise ValueError(
-                f"{what} was applied {counted(report.fired, 'time')} and changed nothing: the numbers there were the "
-                "same before. Leave it out, or give allow_noop=True."
+                f"edit[{report.pattern!r}], {report.description}, {why}. Change it, or give allow_noop=True."
             )
         return reports

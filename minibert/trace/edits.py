@@ -180,27 +180,20 @@ def head_mask(mask: npt.ArrayLike) -> dict[str, EditValue]:
     return {f"encoder.layer.{i}.attention.self.probs": Edit.scale(row) for i, row in rows if not (row == 1).all()}
 
 
-def as_edit(pattern: str, value: Any) -> Edit:
-    """Return the edit that a value of ``edit=`` means; `pattern` is its key."""
+def as_edit(value: Any) -> Edit:
+    """Return the edit that a value of ``edit=`` means: an Edit, an array, a number, a function or a trace."""
     if isinstance(value, Edit):
         return value
     if isinstance(value, Trace):
         return Edit.patch(value)
-    if callable(value):
-        return Edit.function(value)
-    try:
-        return Edit.replace(value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"edit[{pattern!r}]: {error} An Edit, an array, a number or a function is expected."
-        ) from None
+    return Edit.function(value) if callable(value) else Edit.replace(value)
 
 
 def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
     """Return numbers as a private float64 array; NaN and +inf are refused, because no value may hold them."""
     array = copied_array(name, value)
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name}={brief(value)}; expected a number or an array of numbers.")
+        raise TypeError(f"{name}={brief(value)}; expected a number, an array of numbers, a function or an Edit.")
     array = array.astype(np.float64)
     if np.isnan(array).any() or (array == np.inf).any():
         raise ValueError(f"{name} holds NaN or infinity; give finite numbers.")

@@ -438,13 +438,7 @@ class Names:
             It is not a name, a pattern, several of these, or a function; or one of them means no name of this model.
         """
         if callable(record):
-            chosen = [name for name in self.specs if record(name)]
-            if not chosen:
-                raise ValueError(
-                    f"record= is a function that returned False for all {counted(len(self.specs), 'name')}, such as "
-                    f"{', '.join(list(self.specs)[:3])}. Use record=() to record nothing."
-                )
-            return chosen
+            return [name for name in self.specs if record(name)]
         several = isinstance(record, Iterable) and not isinstance(record, str | bytes | dict)
         patterns: list[object] = list(record) if several else [record]
         for pattern in patterns:
@@ -481,12 +475,13 @@ class Names:
         known = [*self.specs, *self._aliases]
         plain = re.sub(r"\[[^]]*\]|[*?]", "", short)
         nearest = difflib.get_close_matches(plain, known, 5, 0.0)
-        parts = [counted(self.sizes.num_hidden_layers, "layer")]
-        parts += [f"no {part}" for part in ("pooler", "head") if not getattr(self.sizes, part)]
-        model = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+        layers, pooler = (
+            counted(self.sizes.num_hidden_layers, "layer"),
+            "a pooler" if self.sizes.pooler else "no pooler",
+        )
         return (
-            f"{shown} is not the name of a value of this model, which has {model}. The nearest names are "
-            f"{', '.join(nearest)}."
+            f"{shown} is not the name of a value of this model, which has {layers}, {pooler} and "
+            f"{self.sizes.head or 'no head'}. The nearest names are {', '.join(nearest)}."
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import json
@@ -11,12 +10,12 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.files import check_format, check_output, os_reason, parse_json, parse_npy, printable, write_whole
+from minibert._utils.files import check_format, check_output, parse_json, parse_npy, printable, write_whole
 from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
 from minibert.bert.packed import PackedBatch, cumulate
@@ -24,7 +23,7 @@ from minibert.bert.weights import Weights
 from minibert.trace.names import Names, Sizes, Spec
 
 if TYPE_CHECKING:
-    from minibert.trace.page.document import Frame, PageOptions
+    from minibert.trace.page.document import Frame
 
 
 _FORMAT = 1  # of the files
@@ -115,7 +114,6 @@ class Trace(Mapping[str, FloatArray]):
         tokens: Sequence[Sequence[str]] | None = None,
         edits: Sequence[EditReport] = (),
         weights: Weights | None = None,
-        activation: str | None = None,
     ) -> None:
         self._names = names
         self._batch = batch
@@ -124,7 +122,7 @@ class Trace(Mapping[str, FloatArray]):
         self.output = output
         self.tokens = None if tokens is None else [list(row) for row in tokens]
         self.edits = tuple(edits)
-        self.activation = activation
+        self.activation = None if weights is None else weights.config.activation
         self._weights = weights
 
     def __getstate__(self) -> dict[str, Any]:
@@ -266,7 +264,7 @@ class Trace(Mapping[str, FloatArray]):
 
     # --- the page -----------------------------------------------------------------------------------------------------
 
-    def page(self, path: str | os.PathLike[str], **options: Unpack[PageOptions]) -> None:
+    def page(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Write one HTML file to look at the trace in a browser: the heads, their attention, each layer step by step.
 
         The file needs no other file and no network, and makes no request. It shows what was recorded.
@@ -303,7 +301,7 @@ class Trace(Mapping[str, FloatArray]):
         html = page(self, **options).encode("utf-8")
         write_whole(path, lambda file: file.write(html))
 
-    def show(self, *, height: int = 900, **options: Unpack[PageOptions]) -> Frame:
+    def show(self, *, height: int = 900, **options: Any) -> Frame:
         """Return the page for a notebook, `height` pixels high; the other arguments and errors are those of `page`."""
         from minibert.trace.page.document import Frame, page
 
@@ -350,16 +348,18 @@ class Trace(Mapping[str, FloatArray]):
         name, suffix = printable(str(path)), path.suffix.lower()
         if suffix not in _SUFFIXES:
             raise ValueError(f"{name} must end in {' or '.join(_SUFFIXES)}, which is the format of a trace.")
+        content = path.read_bytes()
         try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise OSError(f"{name} cannot be read: {os_reason(error)}.") from error
-        with _refused(name):
             arrays, text = (_read_npz if suffix == ".npz" else _read_safetensors)(content)
             header = dict(parse_json(text.encode(), "its header"))
-        check_format(header, _FORMAT, name)
-        with _refused(name):
+            check_format(header, _FORMAT, "it")
             return cls._assembled(arrays, header)
+        except MemoryError:
+            raise
+        except Exception as error:  # zipfile, zlib, NumPy and safetensors raise many types
+            raise ValueError(
+                f"{name} is not a whole trace of this minibert ({error}). Expected a file that Trace.save wrote."
+            ) from error
 
     @classmethod
     def _assembled(cls, arrays: dict[str, npt.NDArray[Any]], header: Mapping[str, Any]) -> Self:
@@ -385,19 +385,6 @@ class Trace(Mapping[str, FloatArray]):
 # --- the content of files ---------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _refused(name: str) -> Iterator[None]:
-    """Turn every error into a ValueError that names the file; zipfile, zlib, NumPy and safetensors raise many types."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{name} is not a whole trace of minibert ({error}). Expected a file that Trace.save wrote."
-        ) from error
-
-
 def _write_npz(arrays: Mapping[str, npt.NDArray[Any]], header: str) -> bytes:
     file = io.BytesIO()
     np.savez(file, **{_HEADER: np.array(header), **arrays})  # type: ignore[arg-type]
@@ -416,10 +403,7 @@ def _read_npz(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise ValueError("it is compressed")
         arrays = {name.removesuffix(".npy"): parse_npy(archive.read(name)) for name in archive.namelist()}
-    header = arrays.pop(_HEADER)
-    if header.dtype.kind != "U" or header.shape:
-        raise ValueError("its header is not text")
-    return arrays, str(header)
+    return arrays, str(arrays.pop(_HEADER))
 
 
 def _read_safetensors(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
@@ -455,11 +439,10 @@ def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch) -> Value:
 
 def check_tokens(tokens: object, lengths: IntArray) -> None:
     """Raise a ValueError if tokens are not one list of str for each sequence, of its length."""
-    rows = list(tokens) if isinstance(tokens, list | tuple) else None
-    if rows is None or not all(isinstance(row, list | tuple) and all(isinstance(t, str) for t in row) for row in rows):
-        raise ValueError(f"tokens={brief(tokens)}; expected a list of str for each sequence.")
-    if [len(row) for row in rows] != lengths.tolist():
+    rows = list(tokens) if isinstance(tokens, list | tuple) else []
+    fits = all(isinstance(row, list | tuple) and all(isinstance(token, str) for token in row) for row in rows)
+    if not fits or [len(row) for row in rows] != lengths.tolist():
         raise ValueError(
-            f"tokens has lists of {brief([len(row) for row in rows])} tokens; the sequences have "
-            f"{brief(lengths.tolist())} tokens that are not masked."
+            f"tokens={brief(tokens)}; expected a list of str for each sequence, of as many as it has tokens that are "
+            f"not masked: {brief(lengths.tolist())}."
         )

@@ -10,7 +10,8 @@ only the numbers that depend on a changed one are replaced. So an edit that chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import pairwise
 from typing import Any
 
@@ -56,12 +57,13 @@ Deliver = Callable[[str, Step, Value], None]
 """Takes in a value of a whole step: the rows of its tokens or of its [CLS]s, or a list of (A, S, S) arrays."""
 
 
+@dataclasses.dataclass(eq=False)
 class Tracer(WrappedOps):
     """The ops of one forward pass.
 
     Parameters
     ----------
-    ops : Ops                           compute
+    inner : Ops                           compute
     names : Names
     steps : the steps of the forward, as `PackedBatch.steps` gives them
     record : the names to deliver
@@ -70,23 +72,15 @@ class Tracer(WrappedOps):
     dtype : that of all values
     """
 
-    def __init__(
-        self,
-        ops: Ops,
-        names: Names,
-        steps: Iterable[tuple[slice, PackedBatch]],
-        record: Iterable[str],
-        edits: Edits,
-        deliver: Deliver,
-        dtype: npt.DTypeLike = np.float32,
-    ) -> None:
-        super().__init__(ops)
-        self._dtype = dtype
-        self._names = names
-        self._steps = iter(steps)
-        self._record = frozenset(record)
-        self._edits = edits
-        self._deliver = deliver
+    inner: Ops
+    names: Names
+    steps: Iterator[tuple[slice, PackedBatch]]
+    record: Set[str]
+    edits: Edits
+    deliver: Deliver
+    dtype: npt.DTypeLike
+
+    def __post_init__(self) -> None:
         self._parts: dict[str, list[FloatArray]] = {}
         self._sequences = self._pooled = 0
         self._step: Step
@@ -95,13 +89,13 @@ class Tracer(WrappedOps):
 
     def embed(self, *arguments: Any) -> FloatArray:
         """Begin the next step, and deliver the three look-ups."""
-        tokens, batch = next(self._steps)
+        tokens, batch = next(self.steps)
         self._step = Step(batch, tokens, self._sequences, self._pooled)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
         passed: list[Any] = []
         for name, table, ids in lookups(arguments):
             if self._wants(name):
-                rows = table[ids].astype(self._dtype, copy=False)
+                rows = table[ids].astype(self.dtype, copy=False)
                 changed = self._pass(name, rows)
                 if changed is not rows:  # rows that are the table's own give the same bits
                     table, ids = changed, np.arange(len(ids), dtype=np.int32)
@@ -111,7 +105,7 @@ class Tracer(WrappedOps):
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Deliver the input and the result of the LayerNorm."""
         x = self._pass(f"{norm.path}.input", x)
-        return self._pass(self._names.by_module.get(norm.path, ""), self.inner.layer_norm(x, norm))
+        return self._pass(self.names.by_module.get(norm.path, ""), self.inner.layer_norm(x, norm))
 
     def linear(
         self,
@@ -133,7 +127,7 @@ class Tracer(WrappedOps):
             changed = self._pass(name, inner)
             if changed is not inner:
                 y = _redo(y, inner, changed, activation, residual)
-        return self._pass(self._names.activated[name], y) if name in self._names.activated else y
+        return self._pass(self.names.activated[name], y) if name in self.names.activated else y
 
     def _stacked(self, y: FloatArray, paths: tuple[str, ...]) -> FloatArray:
         """Pass each block of columns of stacked maps; an edit is written into the result, a new array."""
@@ -151,7 +145,7 @@ class Tracer(WrappedOps):
     ) -> AttentionOutput:
         """Deliver scores, probs and context."""
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
-        edited = scores_name in self._edits or probs_name in self._edits
+        edited = scores_name in self.edits or probs_name in self.edits
         options |= {
             "return_scores": return_scores or self._wants(scores_name),
             "return_probs": return_probs or self._wants(probs_name) or edited,
@@ -160,11 +154,11 @@ class Tracer(WrappedOps):
         context, scores, probs = output
         if edited:
             context, scores, probs = self._edited_attention(output, arguments[2], path)
-        if scores_name in self._record and scores is not None:
-            self._deliver(scores_name, self._step, scores)
-        if probs_name in self._record and probs is not None:
+        if scores_name in self.record and scores is not None:
+            self.deliver(scores_name, self._step, scores)
+        if probs_name in self.record and probs is not None:
             # The output of the model may hold these arrays, so the trace keeps others.
-            self._deliver(probs_name, self._step, [one.copy() for one in probs] if return_probs else probs)
+            self.deliver(probs_name, self._step, [one.copy() for one in probs] if return_probs else probs)
         context = self._pass(path, context)
         return AttentionOutput(context, scores if return_scores else None, probs if return_probs else None)
 
@@ -177,15 +171,15 @@ class Tracer(WrappedOps):
         for j, rows in enumerate(self._step.rows):
             sequence, before = self._step.sequences.start + j, (output.probs or [])[j]
             probs = before
-            if scores is not None and f"{path}.scores" in self._edits:
-                changed = self._edits.apply(f"{path}.scores", sequence, scores[j])
+            if scores is not None and f"{path}.scores" in self.edits:
+                changed = self.edits.apply(f"{path}.scores", sequence, scores[j])
                 if changed is not scores[j]:
                     lines = (changed != scores[j]).any(axis=2)
                     probs = before.copy()
                     probs[lines] = softmax(changed[lines].astype(np.float64))
                     scores = [*scores[:j], changed, *scores[j + 1 :]]
-            if f"{path}.probs" in self._edits:
-                probs = self._edits.apply(f"{path}.probs", sequence, probs)
+            if f"{path}.probs" in self.edits:
+                probs = self.edits.apply(f"{path}.probs", sequence, probs)
             if probs is not before:
                 size = context.shape[1] // len(probs)
                 lines = (probs != before).any(axis=2)
@@ -199,13 +193,13 @@ class Tracer(WrappedOps):
     # --- values that pass ---------------------------------------------------------------------------------------------
 
     def _wants(self, name: str) -> bool:
-        return name in self._record or name in self._edits
+        return name in self.record or name in self.edits
 
     def _pass(self, name: str, packed: FloatArray) -> FloatArray:
         """Edit and deliver a value; return what goes on: the same object if no edit reached it."""
-        if name in self._edits:
+        if name in self.edits:
             packed = self._edited(name, packed)
-        if name in self._record:
+        if name in self.record:
             self._collect(name, packed)
         return packed
 
@@ -213,9 +207,9 @@ class Tracer(WrappedOps):
         if len(packed) != self._rows_of(name):
             raise RuntimeError(f"{name} has {len(packed)} of {self._rows_of(name)} rows")
         result = packed
-        for j, place in self._step.places(self._names.specs[name].kind):
+        for j, place in self._step.places(self.names.specs[name].kind):
             before = packed[place]
-            after = self._edits.apply(name, self._step.sequences.start + j, before)
+            after = self.edits.apply(name, self._step.sequences.start + j, before)
             if after is not before:
                 if result is packed:
                     result = packed.copy()
@@ -224,9 +218,8 @@ class Tracer(WrappedOps):
 
     def _rows_of(self, name: str) -> int:
         """Return how many rows a value has in this step."""
-        if self._names.specs[name].kind == "pooled":
-            return len(self._step.shows_first)
-        return self._step.batch.num_tokens
+        pooled = self.names.specs[name].kind == "pooled"
+        return len(self._step.shows_first) if pooled else self._step.batch.num_tokens
 
     def _collect(self, name: str, packed: FloatArray) -> None:
         """Deliver a value when all of its rows are there; a head with a large vocabulary comes in parts."""
@@ -234,7 +227,7 @@ class Tracer(WrappedOps):
         parts.append(packed)
         if sum(map(len, parts)) == self._rows_of(name):
             del self._parts[name]
-            self._deliver(name, self._step, parts[0] if len(parts) == 1 else np.concatenate(parts))
+            self.deliver(name, self._step, parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 
 def _redo(

@@ -79,11 +79,8 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
     return tuple(resolved)
 
 
-def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
-    total = np.zeros(states[0].shape, dtype=np.float64)
-    for state in states:
-        total += state
-    return total
+def _sum_layers(states: Sequence[FloatArray]) -> Any:
+    return sum(state.astype(np.float64) for state in states)
 
 
 def _float32(sums: npt.NDArray[np.float64]) -> FloatArray:
@@ -127,8 +124,6 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
         `how` is unknown; there is no hidden state, one is None or not an array, or their shapes differ.
     """
     check_choice("how", how, LAYER_POOLING)
-    if not isinstance(hidden_states, Iterable):
-        raise TypeError(f"hidden_states={brief(hidden_states)}; expected a sequence of arrays.")
     states = list(hidden_states)
     if not states:
         raise ValueError("hidden_states is empty; expected at least one array.")

@@ -84,14 +84,12 @@ def semantic_search(
     score_function = _of_arrays(score_function, query_embeddings, corpus_embeddings)
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
         raise ValueError(
-            f"query_embeddings has vectors of {queries.shape[1]} features, corpus_embeddings of {corpus.shape[1]}; "
-            "both must come from one model."
+            f"query_embeddings is {queries.shape}, corpus_embeddings {corpus.shape}; expected equal widths."
         )
     found: list[list[dict[str, int | float]]] = []
     for first in range(0, len(queries), query_chunk_size):
         chunk = queries[first : first + query_chunk_size]
-        ids, scores = _best(chunk, corpus, top_k, corpus_chunk_size, score_function)
-        found += _hits(ids, scores)
+        found += _hits(*_best(chunk, corpus, top_k, corpus_chunk_size, score_function))
     return found
 
 
@@ -379,11 +377,9 @@ def semantic_search_faiss(
     if corpus is not None:
         width = corpus.shape[1] * (8 if binary else 1)
         if binary:
-            corpus_index = faiss.IndexBinaryFlat(width) if exact else faiss.IndexBinaryHNSW(width, 16)
-        elif exact:
-            corpus_index = faiss.IndexFlatIP(width)
+            corpus_index = faiss.index_binary_factory(width, "BFlat" if exact else "BHNSW16")
         else:
-            corpus_index = faiss.IndexHNSWFlat(width, 16, faiss.METRIC_INNER_PRODUCT)
+            corpus_index = faiss.index_factory(width, "Flat" if exact else "HNSW16", faiss.METRIC_INNER_PRODUCT)
         corpus_index.add(np.ascontiguousarray(corpus, dtype))
     elif not isinstance(corpus_index, kind):
         raise TypeError(

@@ -21,7 +21,6 @@ from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown
 from minibert.tokenizer.windows import WITHOUT_WINDOWS
 from minibert.vectors.layers import (
     LAYER_POOLING,
-    SUBWORD_POOLING,
     LayerSelection,
     combine_layers,
     find_word,
@@ -115,7 +114,6 @@ class TokenVectors:
         subwords : {"mean", "first", "last", "max", "sum"}
             See `join_subwords`.
         """
-        check_choice("subwords", subwords, SUBWORD_POOLING)
         tokens_of = self._tokens_of_words()
         if self.given_words is None:
             tokens = list(tokens_of.values())
@@ -295,7 +293,6 @@ def word_occurrences(
     check_text(word, "word")
     if not isinstance(tokenizer, BertTokenizer):
         raise TypeError(f"tokenizer is {shown(tokenizer)}; expected a BertTokenizer.")
-    check_choice("subwords", subwords, SUBWORD_POOLING)
     embedded = [texts] if isinstance(texts, TokenVectors) else list(texts)
     for i, text in enumerate(embedded):
         if not isinstance(text, TokenVectors):
@@ -402,8 +399,11 @@ def embed_tokens(
     checked = checked_texts("texts", list(items), is_split_into_words)[0]
     encodings, cut_words = _encode(tokenizer, checked, limit, truncation, is_split_into_words)
     embedded = []
-    states = _run(model, encodings, chosen, layer_pooling)
-    for text, encoding, lost, vectors in zip(checked, encodings, cut_words, states, strict=True):
+    ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
+    found: list[FloatArray] = []
+    for step, states in model.states(PackedBatch.from_sequences(model.config, ids, token_types), chosen):
+        found += np.split(combine_layers([states[i] for i in chosen], layer_pooling), step.cu_seqlens[1:-1])
+    for text, encoding, lost, vectors in zip(checked, encodings, cut_words, found, strict=True):
         word_ids, offsets = tuple(encoding.word_ids), encoding.offsets
         given = tuple(text) if is_split_into_words else None
         if given is not None:
@@ -464,13 +464,3 @@ def _encode(
             f"{cut_texts(len(long), len(texts), limit, long[0])} Silence this with truncation='silent'.",
         )
     return encodings, cut_words
-
-
-def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], layer_pooling: str) -> list[FloatArray]:
-    """Return the vectors of each text's tokens."""
-    ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
-    vectors: list[FloatArray] = []
-    for step, states in model.states(PackedBatch.from_sequences(model.config, ids, token_types), layers):
-        combined = combine_layers([states[i] for i in layers], layer_pooling)
-        vectors += np.split(combined, step.cu_seqlens[1:-1])
-    return vectors

@@ -91,18 +91,18 @@ ValueError | rollout(MAPS, layers=0) | choose them yourself
 ValueError | patch(bert, inputs, inputs, over="layers") | over='layers'; expected one of 'tokens', 'heads'
 ValueError | logit_lens(masked_lm, inputs, 0) | k=0; expected an int, 1 to 97
 ValueError | ablate_heads(bert, inputs, "logits") | metric='logits' .* last_hidden_state, pooler_output
-TypeError | ablate_heads(bert, inputs, 3) | a function of the output
+ValueError | ablate_heads(bert, inputs, 3) | a function of the output
 ValueError | ablate_heads(bert, inputs, lambda output: output.pooler_output) | expected one finite number
-ValueError | patch(bert, inputs, inputs, lambda output: np.nan) | patch: the metric returned nan
+ValueError | patch(bert, inputs, inputs, lambda output: np.nan) | patch: the metric is nan
 ValueError | patch(bert, inputs, inputs).restored | so there is nothing to restore
 ValueError | explain_similarity(sentences, "a", "b", pooling="max") | 'max' is not one. leave_one_out
 ValueError | explain_similarity(tanh, "a", "b") | this model has Dense\(24, 6, Tanh\). leave_one_out
 TypeError | explain_similarity(sentences, ["a"], "b") | the text of .* is list
 ValueError | leave_one_out(sentences, "\ud800", "b") | surrogate
-ValueError | leave_one_out(sentences, "a", np.ones(3)) | score is .* 24 finite numbers
+ValueError | leave_one_out(sentences, "a", np.ones(3)) | score is .* finite numbers of shape \(24,\)
 ValueError | leave_one_out(sentences, "a", np.full(24, np.nan)) | score is .* finite numbers
 ValueError | leave_one_out(sentences, "a", [[1], [1, 2]]) | score is .* a text, a function
-ValueError | leave_one_out(sentences, "a b", lambda vectors: 1.0) | expected 3 finite numbers
+ValueError | leave_one_out(sentences, "a b", lambda vectors: 1.0) | finite numbers of shape \(3,\)
 """
 
 

@@ -307,7 +307,6 @@ def test_a_layer_does_not_contain_its_input(odd_trace: Trace) -> None:
         ("attn*", ValueError, r"'attn\*'"),
         ("classifier", ValueError, "no head"),
         (["pooler", "no such name"], ValueError, "'no such name'"),
-        (lambda name: False, ValueError, "record="),
         ("blocks.1.hook_resid_post", ValueError, r"\S+.output.LayerNorm.input in HookedEncoder.* encoder.layer.1 in"),
         ("bert.blocks.0.hook_resid_mid", ValueError, "two meanings"),
         ("blocks.[01].attn.hook_attn_scores", ValueError, r"encoder.layer.\[01\].attention.self.scores"),

@@ -6,6 +6,7 @@ makes bytes of it.
 
 from __future__ import annotations
 
+import functools
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -73,12 +74,10 @@ def visible(token: str) -> str:
 
     Control characters, marks of direction and halves of characters are written as their numbers.
     """
-    return "".join(f"\u27e8U+{ord(one):04X}\u27e9" if _is_hidden(one) else one for one in token)
-
-
-def _is_hidden(one: str) -> bool:
-    # U+200C and U+200D are parts of words and of emoji.
-    return unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") and one not in "\u200c\u200d"
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    kept = "\u200c\u200d"  # parts of words and of emoji
+    shown = (one in kept or unicodedata.category(one) not in hidden for one in token)
+    return "".join(one if show else f"\u27e8U+{ord(one):04X}\u27e9" for one, show in zip(token, shown, strict=True))
 
 
 def direction(tokens: Iterable[str]) -> str:
@@ -155,39 +154,35 @@ def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payl
     for part, entries in rows_of(trace.sizes).items():
         layers: Sequence[int | None] = choice.layers if part == "layer" else [None]
         rows = [entry for entry in entries if "S, S" not in entry.shape]
-        shape = (len(layers), len(rows), length if part != "pooler" else 1)
-        first, rms = np.full((*shape, FIRST), np.nan), np.full(shape, np.nan)
-        for i, layer in enumerate(layers):
-            for j, entry in enumerate(rows):
-                name = entry.path.format(i=layer)
-                value = trace.value_of(name, index) if name in trace.names else None
-                if value is not None:
-                    value = value.reshape(shape[2], -1).astype(np.float64)
-                    width = min(FIRST, value.shape[1])
-                    first[i, j, :, :width] = value[:, :width]
-                    rms[i, j] = np.sqrt(np.square(value).mean(axis=1))
-        if not np.isnan(rms).all():
-            found[part] = {
-                "symbols": [entry.symbol for entry in rows],
-                "first": payload.add("values", "digits", first),
-                "rms": payload.add("values", "digits", rms),
-            }
+        names = [[entry.path.format(i=layer) for entry in rows] for layer in layers]
+        values = [[trace.value_of(name, index) if name in trace.names else None for name in row] for row in names]
+        if any(value is not None for row in values for value in row):
+            tokens = length if part != "pooler" else 1
+            found[part] = _described([entry.symbol for entry in rows], values, tokens, payload)
     return found
 
 
 def _vector(steps: Sequence[VectorStep], index: int, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of the vector of a text after each step, and what the steps say of it."""
-    first, rms = np.full((1, len(steps), 1, FIRST), np.nan), np.full((1, len(steps), 1), np.nan)
-    for j, step in enumerate(steps):
-        value = step.values[index].astype(np.float64)
-        first[0, j, 0, : len(value)] = value[:FIRST]
-        rms[0, j] = np.sqrt(np.square(value).mean())
-    return {
-        "symbols": [step.symbol for step in steps],
-        "first": payload.add("values", "digits", first),
-        "rms": payload.add("values", "digits", rms),
-        "notes": [step.notes[index] for step in steps],
-    }
+    values = [step.values[index] for step in steps]
+    found = _described([step.symbol for step in steps], [values], 1, payload)
+    return {**found, "notes": [step.notes[index] for step in steps]}
+
+
+def _described(
+    symbols: list[str], values: Sequence[Sequence[FloatArray | None]], tokens: int, payload: Payload
+) -> dict[str, Any]:
+    """Return the first features and the RMS of values by layer and step, each of a number of tokens."""
+    rms = np.full((len(values), len(symbols), tokens), np.nan)
+    first = np.full((*rms.shape, FIRST), np.nan)
+    for i, row in enumerate(values):
+        for j, value in enumerate(row):
+            if value is not None:
+                numbers = value.reshape(tokens, -1).astype(np.float64)
+                first[i, j, :, : numbers.shape[1]] = numbers[:, :FIRST]
+                rms[i, j] = np.sqrt(np.square(numbers).mean(axis=1))
+    add = functools.partial(payload.add, "values", "digits")
+    return {"symbols": symbols, "first": add(first), "rms": add(rms)}
 
 
 def _embedding(trace: Trace, index: int, payload: Payload) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,25 +38,9 @@ if TYPE_CHECKING:
     from minibert.trace.trace import Trace
 
 
-FORMAT = 1
 MAX_BYTES = 5_000_000
 
 _HARMLESS = bytes.maketrans(b"<&", b",.")
-
-
-class PageOptions(TypedDict, total=False):
-    """The keywords of `page`, which `Trace.page` describes."""
-
-    title: str
-    note: str
-    sequences: Sequence[int] | int | None
-    layers: Sequence[int] | int | None
-    heads: Sequence[int] | int | None
-    max_bytes: int
-    parts: FloatArray | None
-    guesses: Guesses | None
-    errors: Sequence[tuple[str, float, str]]
-    vector: Sequence[VectorStep]
 
 
 class Frame:
@@ -94,8 +78,7 @@ def page(
     """Return the page of a trace; `Trace.page` describes the arguments and errors."""
     max_bytes = check_int("max_bytes", max_bytes, 0)
     sizes = trace.sizes
-    rows = _chosen("sequences", sequences, len(trace.mask), "sequences")
-    rows = [row for row in rows if trace.mask[row].any()]
+    rows = [row for row in _chosen("sequences", sequences, len(trace.mask), "sequences") if trace.mask[row].any()]
     if not rows:
         raise ValueError("the trace holds no token, so there is nothing to show. Trace a text that is not empty.")
     choice = Choice(
@@ -106,17 +89,17 @@ def page(
         raise ValueError(f"vector has the vectors of other texts than the {len(trace.mask)} of the trace.")
     payload = Payload()
     texts = []
-    for number, row in enumerate(rows):
+    for row in rows:
         texts.append(text_data(trace, row, choice, payload, len(rows), guesses, vector))
         if sum(payload.sizes.values()) > 2 * max_bytes + 100_000:  # an estimate; the exact size is compared below
-            raise ValueError(_too_large(trace, payload, max_bytes, rows[: number + 1], choice))
+            raise ValueError(_too_large(payload, max_bytes))
     if not payload.sizes:
         raise ValueError(
             "the trace holds no value that the page shows. Record everything, which is the default, or at least "
             "record=['attentions.*', 'hidden_states.*']."
         )
     description = {
-        "format": FORMAT,
+        "format": 1,
         "model": {
             "layers": sizes.num_hidden_layers,
             "heads": sizes.num_attention_heads,
@@ -140,7 +123,7 @@ def page(
     }
     html = _document(trace, title, note, description, payload)
     if len(html.encode("utf-8")) > max_bytes:
-        raise ValueError(_too_large(trace, payload, max_bytes, rows, choice))
+        raise ValueError(_too_large(payload, max_bytes))
     return html
 
 
@@ -161,15 +144,12 @@ def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray
     return parts
 
 
-def _too_large(trace: Trace, payload: Payload, max_bytes: int, rows: list[int], choice: Choice) -> str:
+def _too_large(payload: Payload, max_bytes: int) -> str:
     parts = sorted(payload.sizes.items(), key=lambda item: -item[1])
-    largest = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in parts)
-    tokens = [int(trace.mask[row].sum()) for row in rows]
     return (
-        f"the page would be larger than max_bytes={max_bytes:,}: {largest} for {counted(len(rows), 'text')} of up to "
-        f"{max(tokens)} tokens, {counted(len(choice.layers), 'layer')} and {counted(len(choice.heads), 'head')}. Leave "
-        "something out, such as layers=[0, 1] or heads=[0, 1, 2], give fewer or shorter texts, or give a larger "
-        "max_bytes."
+        f"the page would be larger than max_bytes={max_bytes:,}: "
+        f"{', '.join(f'{name} {size / 1e6:.2f} MB' for name, size in parts)}. Leave something out, such as "
+        "layers=[0, 1] or heads=[0, 1, 2], give fewer or shorter texts, or give a larger max_bytes."
     )
 
 

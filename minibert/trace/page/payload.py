@@ -67,13 +67,8 @@ def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
         return _by_significance((three_digits(array) * _FACTOR).astype("<f2"), 2).tobytes()
     if kind == "whole":
         return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
-    scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 1000.0)
-    return _by_significance(np.where(np.isnan(scaled), _NOT_A_NUMBER, scaled).astype("<u2"), 2).tobytes()
-
-
-def mille(shares: FloatArray) -> FloatArray:
-    """Return round(1000 share); NaN and infinity give NaN."""
-    return np.where(np.isfinite(shares), np.rint(1000.0 * shares).clip(0, 1000), np.nan)
+    scaled = np.rint(1000.0 * array).clip(0, 1000) if kind == "mille" else np.rint((array + 1.0) * 1000.0)
+    return _by_significance(np.where(np.isfinite(array), scaled, _NOT_A_NUMBER).astype("<u2"), 2).tobytes()
 
 
 def three_digits(x: npt.NDArray[Any]) -> FloatArray:
