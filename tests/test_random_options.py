@@ -1,4 +1,4 @@
-"""Encoders and pipelines with random options, compared with sentence-transformers and transformers.
+"""Encoders with random options, compared with sentence-transformers.
 
 Each case draws its options from a seed. A sample runs by default, a few hundred cases under `slow`.
 """
@@ -137,6 +137,3 @@ def test_an_encoder_with_random_options(models: dict[str, tuple[Any, Any]], name
             close(ours, theirs, atol)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-
-
-# --- pipelines --------------------------------------------------------------------------------------------------------

@@ -72,8 +72,13 @@ def test_keywords_that_would_change_the_vectors(folder: Path) -> None:
         ("processor_kwargs", ValueError): (
             *({"do_lower_case": False}, {"truncation_side": "left"}, {"padding_side": "left"}, {"model_max_length": 0}),
         ),
-        ("backend", ValueError): ("openvino",),
-        ("similarity_fn_name", ValueError): ("maxsim",),
+        ("backend", ValueError): ("openvino", "onnx"),
+        ("device", ValueError): ("cuda:0",),
+        ("similarity_fn_name", ValueError): ("maxsim", "angle", 3),
+        ("prompts", TypeError): ("other", {"query": 3}),
+        ("prompts", ValueError): ("builtin",),
+        ("default_prompt_name", ValueError): ("task",),
+        ("truncate_dim", ValueError): (0,),
     }
     check_refused(load, {}, table)
     check_refused(load, {"token": "a"}, {("use_auth_token", TypeError): ("b",)})

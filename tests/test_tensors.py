@@ -154,20 +154,16 @@ def test_the_steps_of_the_embedding_give_tensors(minilm: BertModel) -> None:
 def test_a_model_has_the_habits_of_a_module(minilm: BertModel, their_minilm: Any) -> None:
     assert minilm.device == torch.device("cpu")
     assert minilm.dtype == torch.float32
-    same = (
-        minilm.cpu(),
-        minilm.float(),
-        minilm.requires_grad_(False),
-        minilm.to(torch.float32),
-        minilm.to(device="cpu"),
-    )
-    assert all(one is minilm for one in same)
+    same = [minilm.to(value) for value in ("cpu", torch.device("cpu"), torch.float32)]
+    same += [minilm.cpu(), minilm.float(), minilm.eval(), minilm.train(False), minilm.requires_grad_(False)]
+    assert all(one is minilm for one in (*same, minilm.to(device="cpu")))
     assert not minilm.training
-    for call in (minilm.half, minilm.bfloat16, minilm.double, minilm.cuda):
-        with pytest.raises(ValueError, match="minibert runs on the CPU in float32"):
-            call()
-    with pytest.raises(ValueError, match="does not compute gradients"):
-        minilm.requires_grad_()
+    for value in ("cuda", "mps", 0, torch.device("cuda"), torch.float16, None):
+        with pytest.raises(ValueError, match="CPU"):
+            minilm.to(value)
+    for name in ("half", "bfloat16", "double", "cuda", "requires_grad_", "train"):
+        with pytest.raises(ValueError, match="minibert"):
+            getattr(minilm, name)()
     ours, theirs = dict(minilm.named_parameters()), dict(their_minilm.named_parameters())
     assert ours.keys() == theirs.keys()
     for name, values in ours.items():

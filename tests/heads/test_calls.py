@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -154,17 +153,6 @@ def test_scores_are_the_same_alone_and_in_any_batch_with_any_threads(model_of: M
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_model_shared_by_threads(model_of: ModelOf) -> None:
-    model = model_of("BertForPreTraining")
-    batches = [inputs_of("BertForPreTraining", rows=7 + i, seed=i) for i in range(24)]
-    expected = [logits_of(model(**inputs)) for inputs in batches]
-    with ThreadPoolExecutor(8) as threads:
-        for found, wanted in zip(
-            threads.map(lambda inputs: logits_of(model(**inputs)), batches), expected, strict=True
-        ):
-            assert all(found[field].tobytes() == array.tobytes() for field, array in wanted.items())
 
 
 @pytest.mark.parametrize("name", WITH_WORDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 import minibert
 from minibert import ModelFormatError
 from tests.support.head_models import (
     CLASSES,
     WITH_LABELS,
-    WITH_WORDS,
     inputs_of,
     logits_of,
     run_theirs,
@@ -88,26 +86,6 @@ def test_a_saved_model_is_the_same_model_for_both_libraries(folder_of: FolderOf,
         assert torch.equal(a, b), path
     if name in WITH_LABELS:
         assert theirs.config.id2label == model.config.id2label
-
-
-@pytest.mark.parametrize("name", WITH_WORDS)
-def test_a_decoder_of_its_own_is_saved(folder_of: FolderOf, tmp_path: Path, name: str) -> None:
-    tensors = load_file(folder_of(name) / "model.safetensors")
-    generator = np.random.default_rng(0)
-    shape = tensors["bert.embeddings.word_embeddings.weight"].shape
-    decoder = {"weight": generator.standard_normal(shape), "bias": generator.standard_normal(shape[0])}
-    tensors |= {f"cls.predictions.decoder.{part}": array.astype(np.float32) for part, array in decoder.items()}
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    save_file(tensors, one / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((folder_of(name) / "config.json").read_text()) | {"tie_word_embeddings": False}
-    (one / "config.json").write_text(json.dumps(config))
-    model = load(name, one)
-    model.save_pretrained(two)
-    assert load(name, two)(**inputs_of(name))[0].tobytes() == model(**inputs_of(name))[0].tobytes()
-    theirs = their_model(two, name).get_output_embeddings()
-    np.testing.assert_array_equal(theirs.weight.detach().numpy(), tensors["cls.predictions.decoder.weight"])
-    np.testing.assert_array_equal(theirs.bias.detach().numpy(), tensors["cls.predictions.decoder.bias"])
 
 
 def test_the_model_inside_is_saved_without_the_head(folder_of: FolderOf, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import transformers
 
 from minibert import BertModel, BertModelOutput
@@ -74,13 +73,3 @@ def test_a_model_with_or_without_pooler(folder: Path, model: BertModel, pooler: 
     output = ours(IDS)
     assert ("pooler_output" in output.keys()) == (output.pooler_output is not None) == pooler  # noqa: SIM118
     np.testing.assert_array_equal(output.last_hidden_state, model(IDS).last_hidden_state)
-
-
-def test_methods_of_torch_return_the_model_itself_or_are_refused(model: BertModel) -> None:
-    assert model.eval() is model.to("cpu") is model.to(torch.device("cpu")) is model.train(False) is model
-    for device in ("cuda", "cuda:0", "mps", 0, torch.device("cuda"), torch.float16, None):
-        with pytest.raises(ValueError, match="CPU"):
-            model.to(device)
-    for arguments in ((), (True,)):
-        with pytest.raises(ValueError, match="only runs trained models"):
-            model.train(*arguments)
