@@ -21,7 +21,7 @@ from minibert._utils.keywords import FORWARD_KEYWORDS, SAVING_KEYWORDS, check_ke
 from minibert._utils.torch_interop import cpu_device, float32_dtype, holds_tensor, to_tensor, torch_is_loaded
 from minibert._utils.validation import FloatArray, brief, is_cpu
 from minibert.bert.config import BertConfig
-from minibert.bert.families import FAMILIES, Family
+from minibert.bert.families import FAMILIES, NAMES, Family, bert_class
 from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
@@ -364,10 +364,11 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         files, options = find_model(call, name_or_path, harmless, cls.from_pretrained)
         family = (options.config or BertConfig.from_files(files)).family
         if family is not cls._family:
-            own = cls.__name__.replace(cls._family.class_name, family.class_name, 1)
+            bert = bert_class(cls.__name__)
+            own = f"minibert.{family.own_class(bert)}, or " if bert in NAMES else ""
             raise ModelFormatError(
                 f"{files.source} is a model of the type {family.model_type!r}, not {cls._family.model_type!r}. Use "
-                f"minibert.{own}, or minibert.load, which finds the class."
+                f"{own}minibert.load, which finds the class."
             )
         return cls.from_files(files, options)
 

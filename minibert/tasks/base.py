@@ -242,11 +242,22 @@ class TaskPipeline:
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         """Return the logits of each encoding."""
-        return list(self.model(**model_inputs(windows), return_dict=True).logits)
+        return list(self.model(**self._inputs(windows), return_dict=True).logits)
 
     def _answer(self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: Any) -> Any:
         """Return the answer for one input."""
         raise NotImplementedError
+
+    def _inputs(self, windows: Sequence[Encoding]) -> dict[str, Any]:
+        """Return the inputs of the model as arrays of shape (B, S): ids and mask, and token types if it has them."""
+        widths = [max(map(len, windows))] * len(windows)
+        rows = {
+            "input_ids": [window.ids for window in windows],
+            "attention_mask": [np.ones(len(window), dtype=np.int64) for window in windows],
+        }
+        if self.model.config.family.has_token_types:
+            rows["token_type_ids"] = [window.token_types for window in windows]
+        return {name: pad_rows(values, widths, "right", 0) for name, values in rows.items()}
 
     # --- calls ---
 
@@ -317,17 +328,6 @@ class TaskPipeline:
     def _run(self, windows: list[Encoding], batch_size: int) -> Iterator[FloatArray]:
         for some in in_chunks(windows, batch_size):
             yield from self._compute(some)
-
-
-def model_inputs(windows: Sequence[Encoding]) -> dict[str, Any]:
-    """Return the ids, token types and mask of encodings as arrays of shape (B, S)."""
-    widths = [max(map(len, windows))] * len(windows)
-    rows = {
-        "input_ids": [window.ids for window in windows],
-        "token_type_ids": [window.token_types for window in windows],
-        "attention_mask": [np.ones(len(window), dtype=np.int64) for window in windows],
-    }
-    return {name: pad_rows(values, widths, "right", 0) for name, values in rows.items()}
 
 
 def as_pair(value: Any, name: str, first: str, second: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import FloatArray, brief, check_return_tensors
-from minibert.tasks.base import TaskPipeline, TextOptions, model_inputs
+from minibert.tasks.base import TaskPipeline, TextOptions
 from minibert.tokenizer.encodings import Encoding
 
 
@@ -49,7 +49,7 @@ class FeatureExtractionPipeline(TaskPipeline):
     options = FeatureExtractionOptions
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        states = self.model(**model_inputs(windows), output_hidden_states=False, return_dict=True).last_hidden_state
+        states = self.model(**self._inputs(windows), output_hidden_states=False, return_dict=True).last_hidden_state
         return [state[: len(window)] for state, window in zip(states, windows, strict=True)]
 
     def _answer(

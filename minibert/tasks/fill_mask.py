@@ -11,7 +11,7 @@ import numpy as np
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
 from minibert.errors import ModelFormatError
-from minibert.tasks.base import Limit, TaskPipeline, TextOptions, model_inputs
+from minibert.tasks.base import Limit, TaskPipeline, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
@@ -111,7 +111,7 @@ class FillMaskPipeline(TaskPipeline):
             yield from self._compute(some)
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        inputs = model_inputs(windows)
+        inputs = self._inputs(windows)
         masks = (inputs["input_ids"] == self.tokenizer.mask_token_id) & (inputs["attention_mask"] == 1)
         positions = np.argwhere(masks)
         logits = self.model(**inputs, positions=positions, return_dict=True).logits

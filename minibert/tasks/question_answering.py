@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, check_bool, check_int
-from minibert.tasks.base import Limit, TaskPipeline, TextOptions, as_pair, model_inputs
+from minibert.tasks.base import Limit, TaskPipeline, TextOptions, as_pair
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import checked_texts
 from minibert.vectors.token_vectors import token_limit
@@ -169,7 +169,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
         return question, len(encoding)
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        output = self.model(**model_inputs(windows), return_dict=True)
+        output = self.model(**self._inputs(windows), return_dict=True)
         both = np.stack([output.start_logits, output.end_logits], axis=1)
         return [logits[:, : len(window)] for logits, window in zip(both, windows, strict=True)]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, brief, check_bool, check_choice, check_int
-from minibert.tasks.base import Limit, TaskPipeline, TextOptions, model_inputs
+from minibert.tasks.base import Limit, TaskPipeline, TextOptions
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, check_texts, shown
 
@@ -151,7 +151,7 @@ class TokenClassificationPipeline(TaskPipeline):
         return groups
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        logits = self.model(**model_inputs(windows), return_dict=True).logits
+        logits = self.model(**self._inputs(windows), return_dict=True).logits
         return [rows[: len(window)] for rows, window in zip(logits, windows, strict=True)]
 
     def _answer(

@@ -19,6 +19,7 @@ from minibert.bert.families import FAMILIES
 from minibert.bert.weights import bias_of_distances
 from minibert.inside.explain import explain
 from minibert.trace.page.document import page
+from tests.support.checkpoints import random_checkpoint
 from tests.trace.test_explain import check
 from tests.trace.test_page import decoded
 
@@ -161,6 +162,37 @@ def test_classes_of_another_family_are_refused_by_name(tmp_path: Path) -> None:
     assert isinstance(kind.from_pretrained(tmp_path).distilbert, BertModel)
     with pytest.raises(ModelFormatError, match=r"loaded as DistilBertForMaskedLM: vocab_transform.*SequenceClassif"):
         minibert.DistilBertForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_the_discriminator_of_electra_loads_as_its_encoder(tmp_path: Path) -> None:
+    theirs, ids = make(tmp_path, "electra", "ForPreTraining").electra, np.arange(12).reshape(2, 6)
+    expected = theirs(torch.from_numpy(ids)).last_hidden_state.detach().numpy()
+    with pytest.warns(UserWarning, match=r"names 'ElectraForPreTraining'.*loaded as ElectraModel"):
+        models = [load(tmp_path), minibert.AutoModel.from_pretrained(tmp_path)]
+    for model in models:
+        np.testing.assert_allclose(model(ids).last_hidden_state, expected, atol=2e-5)
+    with pytest.raises(ModelFormatError, match="It has no head"):
+        minibert.AutoModelForPreTraining.from_pretrained(tmp_path)
+    with pytest.raises(ModelFormatError, match=r"'electra', not 'bert'. Use minibert.load"):
+        minibert.BertForPreTraining.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["distilbert", "mpnet"])
+def test_tasks_and_rerankers_give_no_token_types_to_a_model_without_them(tmp_path: Path, family: str) -> None:
+    tokenizer = BertTokenizer.from_pretrained(random_checkpoint(tmp_path / "bert"))
+    question, context = "the cat", "a dog sat on the mat"
+    for kind in ("ForQuestionAnswering", "ForSequenceClassification"):
+        make(tmp_path / kind, family, kind)
+        tokenizer.save_pretrained(tmp_path / kind)
+    pipe = minibert.pipeline(model=tmp_path / "ForQuestionAnswering")
+    assert context[slice(*(pipe(question, context)[part] for part in ("start", "end")))]
+    ids = tokenizer(question, context)["input_ids"]
+    logits = load(tmp_path / "ForSequenceClassification")([ids]).logits
+    classify = minibert.pipeline(model=tmp_path / "ForSequenceClassification", function_to_apply="none", top_k=None)
+    found = classify({"text": question, "text_pair": context})
+    np.testing.assert_array_equal(sorted(one["score"] for one in found), np.sort(logits[0]))
+    scores = minibert.CrossEncoder(tmp_path / "ForSequenceClassification").predict((question, context))
+    np.testing.assert_array_equal(scores, logits[0])
 
 
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "DPRContextEncoder", "ModernBertModel"])
