@@ -34,34 +34,26 @@ def add_verbs(verbs: Any) -> None:
         description="Compare the values that another implementation of BERT computed with the true ones.",
     )
     parts = parity.add_subparsers(dest="part", metavar="VERB", required=True)
-    for add in (_add_check, _add_probe, _add_names, _add_simulate):
-        add_model_options(add(parts), backend=add is not _add_names)  # after the options of the verb itself
 
+    def start(name: str, run: Any, text: str, **more: Any) -> Parser:
+        parser: Parser = parts.add_parser(name, help=text[0].lower() + text[1:-1], description=text, **more)
+        parser.set_defaults(run=run, failed=2 if name == "check" else 1)
+        return parser
 
-def _start(parts: Any, name: str, run: Any, text: str, epilog: str | None = None) -> Parser:
-    parser: Parser = parts.add_parser(name, help=text[0].lower() + text[1:-1], description=text, epilog=epilog)
-    parser.set_defaults(run=run, failed=2 if name == "check" else 1)
-    return parser
-
-
-def _add_check(parts: Any) -> Parser:
-    check = _start(parts, "check", _check, "Compare a dump with the true values, and say what is wrong.", _CHECK_CODES)
-    check.add_argument(
-        "dump",
-        metavar="DUMP",
-        help="a file or folder: .npz, .npy, .safetensors, .json, .bin with --raw, or transformers' call tree",
-    )
-    check.add_argument(
+    check = start("check", _check, "Compare a dump with the true values, and say what is wrong.", epilog=_CHECK_CODES)
+    add = check.add_argument
+    formats = ".npz, .npy, .safetensors, .json, .bin with --raw, or transformers' call tree"
+    add("dump", metavar="DUMP", help=f"a file or folder: {formats}")
+    given = check.add_mutually_exclusive_group().add_argument
+    given(
         "--inputs",
         metavar="FILE",
         help="what both were given: probe.json, another .json, .npz or .safetensors with input_ids, attention_mask, "
         "token_type_ids (default: the input_ids in the dump, else the probe of this model)",
     )
-    check.add_argument(
-        "--texts", metavar="FILE", help="what both were given: one text per line, or two with a tab between"
-    )
-    check.add_argument("--map", metavar="FILE", help="a JSON object: names in the dump -> names of minibert")
-    check.add_argument(
+    given("--texts", metavar="FILE", help="what both were given: one text per line, or two with a tab between")
+    add("--map", metavar="FILE", help="a JSON object: names in the dump -> names of minibert")
+    add(
         "--raw",
         action="append",
         type=_raw,
@@ -69,39 +61,22 @@ def _add_check(parts: Any) -> Parser:
         help="what a .bin file of float32 numbers is, such as hidden_states.6=5,24,384 (default: the name of the file, "
         "and the shape of this value)",
     )
-    check.add_argument(
-        "--budget",
-        type=_budget,
-        default="float32",
-        metavar="PRECISION",
-        help="float32, float16, bfloat16, or a number of units (default: %(default)s)",
-    )
-    check.add_argument("--json", metavar="FILE", help='write the report as JSON; "-" prints it instead of the text')
-    check.add_argument("--markdown", metavar="FILE", help="write the report for a pull request or a paper")
-    check.add_argument("--all", dest="every_row", action="store_true", help="show every row of a long table")
-    check.add_argument(
-        "--port", default="", metavar="TEXT", help="what made the dump, with its version, for the report"
-    )
-    check.add_argument("--no-diagnosis", dest="diagnosis", action="store_false", help="do not look for the cause")
-    return check
-
-
-def _add_probe(parts: Any) -> Parser:
-    probe = _start(parts, "probe", _probe, "Write inputs in which each known mistake is visible.")
+    budgets = "float32, float16, bfloat16, or a number of units (default: %(default)s)"
+    add("--budget", type=_budget, default="float32", metavar="PRECISION", help=budgets)
+    add("--json", metavar="FILE", help='write the report as JSON; "-" prints it instead of the text')
+    add("--markdown", metavar="FILE", help="write the report for a pull request or a paper")
+    add("--all", dest="every_row", action="store_true", help="show every row of a long table")
+    add("--port", default="", metavar="TEXT", help="what made the dump, with its version, for the report")
+    add("--no-diagnosis", dest="diagnosis", action="store_false", help="do not look for the cause")
+    probe = start("probe", _probe, "Write inputs in which each known mistake is visible.")
     probe.add_argument("-o", "--output", required=True, metavar="FOLDER", help="made if it does not exist")
-    return probe
-
-
-def _add_names(parts: Any) -> Parser:
-    return _start(parts, "names", _names, "List what can be dumped: names and shapes.")
-
-
-def _add_simulate(parts: Any) -> Parser:
-    simulate = _start(parts, "simulate", _simulate, "Write the dump of a port that has one known mistake.")
+    names = start("names", _names, "List what can be dumped: names and shapes.")
+    simulate = start("simulate", _simulate, "Write the dump of a port that has one known mistake.")
     simulate.add_argument("mistake", metavar="MISTAKE", help='the id of a mistake; "list" lists them')
     simulate.add_argument("-o", "--output", metavar="FILE", help="an .npz file")
     simulate.add_argument("--inputs", metavar="FILE", help="as for check (default: the probe of this model)")
-    return simulate
+    for part in (check, probe, names, simulate):
+        add_model_options(part, backend=part is not names)  # after the options of the verb itself
 
 
 def _raw(text: str) -> tuple[str, tuple[int, ...]]:
@@ -169,8 +144,6 @@ def _check(arguments: argparse.Namespace) -> int:
     for path, suffix in ((arguments.markdown, ".md"), (arguments.json, ".json")):
         if path is not None and path != "-":
             check_output(path, (suffix,))
-    if arguments.inputs is not None and arguments.texts is not None:
-        raise ValueError("give either --inputs or --texts.")
     if arguments.inputs is not None and Path(arguments.inputs).suffix.lower() in (".txt", ".tsv"):
         raise ValueError(f"--inputs is a file of ids; {arguments.inputs} holds texts: give --texts {arguments.inputs}.")
     subject = _subject(arguments)
@@ -205,20 +178,17 @@ def _check(arguments: argparse.Namespace) -> int:
         return 3
     finally:
         waiting.cancel()
-    _write(report, arguments, report.findings() if printed else report.to_text(every_row=arguments.every_row))
-    return report.exit_code
-
-
-def _write(report: Report, arguments: argparse.Namespace, printed: str) -> None:
+    text = report.findings() if printed else report.to_text(every_row=arguments.every_row)
     if arguments.json == "-":
-        print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
-    elif printed:
-        print(printed)
-    if arguments.json not in (None, "-"):
+        text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
+    elif arguments.json is not None:
         write_json(arguments.json, report.to_json())
+    if text:
+        print(text)
     if arguments.markdown is not None:
-        text = report.to_markdown(every_row=arguments.every_row)
-        write_whole(arguments.markdown, lambda file: file.write(text.encode()))
+        page = report.to_markdown(every_row=arguments.every_row)
+        write_whole(arguments.markdown, lambda file: file.write(page.encode()))
+    return report.exit_code
 
 
 def _read_texts(path: str) -> list[Any]:

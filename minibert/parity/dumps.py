@@ -148,15 +148,15 @@ def _read_file(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
         raise FileNotFoundError(f"{shown} does not exist.")
     if suffix in _PICKLES or _begins_as_pickle(path):
         raise ValueError(f"{shown} {_PICKLE_REMEDY}")
-    if suffix == ".npz":
-        return _read_npz(path)
-    if suffix == ".npy":
+    if suffix in (".npz", ".npy"):
         try:
+            if suffix == ".npz":
+                return _read_npz(path)
             return {path.stem: _as_numbers(parse_npy(_content(path)), path.stem)}
-        except (MemoryError, ModelFormatError):
+        except (MemoryError, OSError, ModelFormatError):
             raise
-        except Exception as error:  # NumPy's readers raise errors of many types
-            raise ValueError(f"{shown} is not a whole .npy file ({error}). Write or copy it again.") from error
+        except Exception as error:  # zipfile, zlib and NumPy raise errors of many types
+            raise ValueError(f"{shown} is not a whole {suffix} file ({error}). Write or copy it again.") from error
     if suffix == ".safetensors":
         return _read_safetensors(path)
     if suffix == ".json":
@@ -188,27 +188,21 @@ def _check_memory(needed: int, path: Path) -> None:
 
 def _read_npz(path: Path) -> Dump:
     found: Dump = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            _check_memory(sum(entry.file_size for entry in entries), path)
-            for entry in entries:
-                name = entry.filename.removesuffix(".npy")
-                if not entry.filename.endswith(".npy"):
-                    raise ValueError(f"it holds {brief(entry.filename)}, which is not an array")
-                with archive.open(entry) as file:
-                    content = file.read(_HEADER)
-                    if declared_nbytes(content) != entry.file_size:  # before anything is inflated
-                        raise ValueError(f"{brief(name)} is not as long as its shape says")
-                    content += file.read(entry.file_size + 1 - len(content))  # not more than the size that was checked
-                array = parse_npy(content)
-                if array.dtype.kind not in "US" or array.shape:  # not a header, such as a trace's
-                    found[name] = _as_numbers(array, name)
-    except (MemoryError, OSError):
-        raise
-    except Exception as error:  # zipfile, zlib and NumPy raise errors of many types
-        shown = printable(str(path))
-        raise ValueError(f"{shown} is not a whole .npz file ({error}). Write or copy it again.") from error
+    with zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        _check_memory(sum(entry.file_size for entry in entries), path)
+        for entry in entries:
+            name = entry.filename.removesuffix(".npy")
+            if not entry.filename.endswith(".npy"):
+                raise ValueError(f"it holds {brief(entry.filename)}, which is not an array")
+            with archive.open(entry) as file:
+                content = file.read(_HEADER)
+                if declared_nbytes(content) != entry.file_size:  # before anything is inflated
+                    raise ValueError(f"{brief(name)} is not as long as its shape says")
+                content += file.read(entry.file_size + 1 - len(content))  # not more than the size that was checked
+            array = parse_npy(content)
+            if array.dtype.kind not in "US" or array.shape:  # not a header, such as a trace's
+                found[name] = _as_numbers(array, name)
     return found
 
 
@@ -366,9 +360,8 @@ def _from_lists(value: Any, shown: str, depth: int = 0) -> Any:
     if array.dtype == np.float64:  # JSON has one type of numbers; what float32 numbers became is float32 again
         with np.errstate(all="ignore"):
             narrow = array.astype(np.float32)
-            if np.all(
-                np.abs(array - narrow) <= np.abs(array) * 2.0**-24
-            ):  # the digits that programs print of a float32
+            # The digits that programs print of a float32 number.
+            if np.all(np.abs(array - narrow) <= np.abs(array) * 2.0**-24):
                 return narrow
     return array
 

@@ -72,7 +72,7 @@ class Probe:
         rows = {name: array.tolist() for name, array in self.inputs.items()}
         content: dict[str, Any] = {"format": FORMAT, **rows, "texts": [list(pair) for pair in self.texts]}
         content["shows"] = self.shows
-        entries = (f'"{key}": {_json_rows(value)}' for key, value in content.items())
+        entries = (f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in content.items())
         text = "{" + ",\n".join(entries) + "}\n"
         write_whole(home / "probe.json", lambda file: file.write(text.encode()))
         write_whole(home / "probe.npz", lambda file: np.savez(file, **self.inputs))  # type: ignore[arg-type]
@@ -144,13 +144,6 @@ def _ids(
     encoded = tokenizer(first, second, truncation="longest_first", max_length=width)
     types = encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
     return list(encoded["input_ids"]), [min(int(one), config.type_vocab_size - 1) for one in types]
-
-
-def _json_rows(value: Any) -> str:
-    """Return JSON with one row in a line."""
-    if not isinstance(value, list):
-        return json.dumps(value)
-    return "[\n  " + ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value) + "]"
 
 
 _LARGEST = 2**30
@@ -260,15 +253,8 @@ def check_inputs(
             row = int(np.flatnonzero(((ids != given) & shown).any(axis=1))[0])
             text = f"{name} differ in row {row}. The port has {_row(subject, name, ids[row])}, expected "
             text += f"{_row(subject, name, given[row])}."
-        findings.append(
-            Finding(
-                text=text + " So the values are not compared.",
-                mistake="",
-                names=(name,),
-                explained=0.0,
-                remedy="Give both the same integers, or repair the tokenizer first.",
-            )
-        )
+        text += " So the values are not compared."
+        findings.append(Finding(text, "", (name,), 0.0, "Give both the same integers, or repair the tokenizer first."))
     return findings, notes
 
 
@@ -308,9 +294,7 @@ def check_weights(subject: Subject, dumped: Sequence[tuple[str, Array]]) -> tupl
             ]
             wrong = int(np.count_nonzero(array.astype(np.float32) != true))
             text += f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
-        findings.append(
-            Finding(text=text, mistake="", names=(name,), explained=0.0, remedy="Repair what loads the weights first.")
-        )
+        findings.append(Finding(text, "", (name,), 0.0, "Repair what loads the weights first."))
     notes = [f"These weights are stored transposed: {some_of(transposed)}."] if transposed else []
     notes += [f"{counted(equal, 'weight')} in the dump: equal to the checkpoint's."] if equal else []
     warnings = [

@@ -61,13 +61,6 @@ DISTANCES: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
-class FilledUp(torch.nn.Module):
-    """What a port has in the place of embeddings_project."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.pad(x, (0, 24 - x.shape[-1]))
-
-
 def spoil(theirs: Any, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a mistake into a model of transformers."""
     embeddings, encoder = theirs.embeddings, getattr(theirs, "encoder", None)
@@ -80,12 +73,24 @@ def spoil(theirs: Any, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     elif id == "E7.added":
         embeddings.position_embeddings.weight.add_(torch.randn(24))
     elif id == "E8.padded":
-        theirs.embeddings_project = FilledUp()
+        theirs.embeddings_project = torch.nn.ConstantPad1d((0, 24 - 16), 0.0)
     elif id == "W1.embeddings_project":
         weight = theirs.embeddings_project.weight
         weight.copy_(weight.clone().reshape(16, 24).T)
     elif id == "W2.embeddings_project":
         theirs.embeddings_project.bias.mul_(0)
+
+
+def test_the_activation_of_a_head_is_named_from_its_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = make(tmp_path, "distilbert", "ForSequenceClassification"), load(tmp_path)
+    ids, mask = inputs(theirs.config.pad_token_id)
+    monkeypatch.setattr(torch.nn, "ReLU", torch.nn.Tanh)
+    with torch.no_grad():
+        logits = theirs(torch.as_tensor(ids), torch.as_tensor(mask)).logits
+    (finding,) = parity.check(ours, {"logits": logits}, {"input_ids": ids, "attention_mask": mask}).diagnosis
+    assert finding.mistake == "G4.tanh"
+    noise = parity.check(ours, {"logits": 2 * logits}, {"input_ids": ids, "attention_mask": mask})
+    assert [finding.mistake for finding in noise.diagnosis] == [""]
 
 
 OWN = {

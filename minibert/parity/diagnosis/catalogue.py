@@ -310,7 +310,7 @@ def simulate(
     mistakes = find_mistakes(mistake, layers) if mistake != () else []
     for one in mistakes:
         if not one.is_for(model):
-            raise ValueError(f"{one.id} is not possible here: {model.config.model_type} is another family.")
+            raise ValueError(f"{one.id} is not possible here: it is not a mistake of {model.config.model_type}.")
     padded = Padded.of(model.config, inputs)
     patterns = {record} if isinstance(record, str) else {*record}
     chosen = names_of(model).select([*patterns - {VECTOR}])

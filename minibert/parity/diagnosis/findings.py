@@ -26,14 +26,13 @@ from minibert.parity.diagnosis.forward import (
     Forward,
     Mistake,
     both_names,
-    head_activation,
     states_of,
     symbol_of,
 )
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, LAYER_OF, Search, Trial
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Model, Padded, mask_of, rms, round_to, visible
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION
+from minibert.trace.names import LAYER, rows_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +193,6 @@ def separate_by(mistake: Mistake, alternatives: Sequence[Mistake]) -> str:
     )
 
 
-_FORMULAS = {entry.symbol: f"{entry.symbol} = {entry.formula}" for entry in (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER)}
 # The part of a difference that rounding may leave of one factor, or of one bias.
 _SAME = 1e-3
 
@@ -229,21 +227,14 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
         more = f" and {len(untried) - 1} more" if len(untried) > 1 else ""
         text += f". Combinations of mistakes were not tried for {untried[0]}{more}"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py"
-    remedy += f": {_formula(symbol_of(first), search.model)}." if symbol_of(first) in _FORMULAS else "."
+    entries = itertools.chain(*rows_of(search.model.value_names().sizes).values())
+    remedy += next((f": {one.symbol} = {one.formula}." for one in entries if one.symbol == symbol_of(first)), ".")
     if len(segment) > 1:
         missing = sorted(segment - {first})
         remedy = f"Dump every name of this part, so that one op is left: {', '.join(missing[:3])}, ..."
     if far and first.startswith("embeddings"):
         remedy = f"{_OTHER_MODEL} Then: {remedy}"
     return Finding(text, "", tuple(names), 0.0, remedy)
-
-
-def _formula(symbol: str, model: Model) -> str:
-    """Return the formula of a value in the family of a model."""
-    family, formula = model.config.family, _FORMULAS[symbol].replace("tanh(", f"{head_activation(model)}(")
-    if symbol == "scores" and family.has_relative_bias:
-        return f"{formula} + relative_attention_bias[bucket of the distance]"
-    return formula if family.has_token_types else formula.replace("types + ", "")
 
 
 def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
@@ -451,7 +442,7 @@ class _Diagnosis:
             if known or name == VECTOR:
                 yield cannot_tell(self._wrong, alone=known and search.has_several_layers(name))
             else:
-                yield wrong_head(name)
+                yield self._wrong_head(name)
             return
         if dropped := search.dropout(remaining):
             names, rate = dropped
@@ -497,6 +488,21 @@ class _Diagnosis:
         self._causes += [Cause(mistake, alternatives, best.contradicted) for mistake in best.mistakes]
         search.chosen += best.mistakes
         return [name for name in remaining if name not in best.explained]
+
+    def _wrong_head(self, name: str) -> Finding:
+        """Return the finding for wrong logits; of what the dump does not hold, the activation before them is tried."""
+        search, last, weights = self._search, self._states[-1], self._search.model.weights
+        if name == "classifier" and weights.pooler is not None and weights.head is not None:
+            dense: Any = weights.head.classifier
+            values = dict(Forward(search.model, search.inputs).run_all())
+            for mistake in MISTAKES.values():
+                if mistake.symbols == ("pooler",) and mistake.is_for(search.model):
+                    forward = Forward(search.model, search.inputs, [mistake])
+                    logits = forward.run("pooler", {last: values[last]})["pooler"] @ dense.weight.T + dense.bias
+                    error = visible(self._port[name] - logits, search.inputs.mask)
+                    if rms(error) <= 1e-5 * rms(logits):
+                        return Finding(mistake.text, mistake.id, (name,), 1.0, mistake.remedy)
+        return wrong_head(name)
 
     # --- names --------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from minibert.parity.diagnosis.forward import (
     symbol_of,
 )
 from minibert.parity.truth import VECTOR, Model, Padded, mask_of, rms, visible
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION
+from minibert.trace.names import rows_of
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
@@ -160,25 +160,19 @@ class Replay:
     @functools.cached_property
     def segments(self) -> dict[str, frozenset[str]]:
         """For each name of the port, the names that are computed for it: itself, and earlier names that are unknown."""
-        depth = self.model.config.num_hidden_layers
         needs: dict[str, tuple[str, ...]] = {VECTOR: self.states[-1:]}
         if self.recipe is not None and self.recipe.pooling == "pooler":
             needs[VECTOR] = ("pooler",)
-        rows = [(None, entry) for entry in (*EMBEDDINGS, *PROJECTION, *POOLER)]
-        rows += [(i, entry) for i in range(depth) for entry in LAYER]  # type: ignore[misc]
-        for layer, entry in rows:
-            own = {other.symbol: other.path for other in (LAYER if layer is not None else (*EMBEDDINGS, *POOLER))}
-            used = {node.id for node in ast.walk(ast.parse(entry.formula)) if isinstance(node, ast.Name)}
-            found = [own[symbol].format(i=layer) for symbol in own if symbol in used]
-            if "x" in used:
-                found.append(self.states[-1 if layer is None else layer])
-            needs[entry.path.format(i=layer)] = tuple(name for name in found if name != entry.path.format(i=layer))
+        for part, entries in rows_of(self.names.sizes).items():
+            for i, entry in itertools.product(range(len(self.states) - 1) if part == "layer" else [-1], entries):
+                known = {other.symbol: other.path.format(i=i) for other in entries} | {"x": self.states[i]}
+                used = {node.id for node in ast.walk(ast.parse(entry.formula)) if isinstance(node, ast.Name)}
+                needs[entry.path.format(i=i)] = tuple(known[symbol] for symbol in known if symbol in used)
 
         # The names are in the order of the forward pass, so that what a name needs is known before it.
-        computed = self.names.specs.keys() - self.port.keys()
         closed: dict[str, frozenset[str]] = {}
         for name in (*self.names.specs, VECTOR):
-            before = (closed.get(one, frozenset({one})) for one in needs.get(name, ()) if one in computed)
+            before = (closed.get(one, frozenset({one})) for one in needs.get(name, ()) if one not in self.port)
             closed[name] = frozenset({name}).union(*before)
         return {name: closed[name] for name in self.port}
 

@@ -264,12 +264,8 @@ class Search:
 
     def from_values(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return what explains the target among the mistakes that its values suggest: other ids, another layer."""
-        return self.ranked([(one,) for one in self._suggested(target)], remaining, target)
-
-    def _suggested(self, target: str) -> Iterator[Mistake]:
-        yield from self._ids(target)
-        yield from self._added(target)
-        yield from self._of_other_layers(target)
+        found = itertools.chain(self._ids(target), self._added(target), self._of_other_layers(target))
+        return self.ranked([(one,) for one in found], remaining, target)
 
     def _added(self, target: str) -> Iterator[Mistake]:
         """Find a vector that the port adds to each token, as if the family had token types."""
