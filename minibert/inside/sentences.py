@@ -263,7 +263,7 @@ _MODULES = {
     "Dense": (
         "{x} @ W.T + b",
         "A linear map.",
-        ("minibert/sentence/modules.py", "return ops.linear(vectors, linear"),
+        ("minibert/sentence/modules.py", "return ops.linear(vectors, maps"),
     ),
     "LayerNorm": (
         "layer_norm({x})",

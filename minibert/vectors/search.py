@@ -83,9 +83,7 @@ def semantic_search(
     queries, corpus = as_matrix("query_embeddings", query_embeddings), as_matrix("corpus_embeddings", corpus_embeddings)
     score_function = _of_arrays(score_function, query_embeddings, corpus_embeddings)
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
-        raise ValueError(
-            f"query_embeddings is {queries.shape}, corpus_embeddings {corpus.shape}; expected equal widths."
-        )
+        raise ValueError(f"query_embeddings is {queries.shape}, corpus_embeddings {corpus.shape}; expected one width.")
     found: list[list[dict[str, int | float]]] = []
     for first in range(0, len(queries), query_chunk_size):
         chunk = queries[first : first + query_chunk_size]

@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from minibert import SentenceTransformer, inside
-from tests.support.report import REPORT
 from tests.support.sentence_modules import MEAN, dense, model_with_modules, random_tensors
-from tests.support.text_data import english_texts
 
 MODES = ("mean", "cls", "weightedmean", "lasttoken")
 
@@ -63,25 +61,6 @@ def test_each_part_is_that_of_the_formula(
     best = found.largest(3)
     assert [part for *_, part in best] == sorted(found.parts.ravel(), key=lambda part: -abs(part))[:3]
     assert len(found.largest(10**6)) == found.parts.size
-
-
-def check_sums(texts: list[str], pairs: int, model: SentenceTransformer) -> None:
-    """Compare the sums of the parts with the cosines of the vectors that encode gives."""
-    generator = np.random.default_rng(17)
-    largest = 0.0
-    for _ in range(pairs):
-        a, b = (texts[j] for j in generator.integers(len(texts), size=2))
-        for mode in MODES:
-            x, y = model.encode([a, b], pooling=mode).astype(np.float64)
-            found = inside.explain_similarity(model, a, b, pooling=mode)
-            largest = max(largest, abs(found.parts.sum() - cosine(x, y)))
-            assert found.parts.shape == (len(found.tokens_a), len(found.tokens_b))
-    REPORT.append(f"inside: parts of {pairs} x {len(MODES)} cosines: the sums are within {largest:.1e} of the cosines")
-    assert largest <= 1e-6
-
-
-def test_the_parts_of_some_real_cosines_add_up(minilm_sentences: SentenceTransformer) -> None:
-    check_sums([text[:300] for text in english_texts()], 15, minilm_sentences)
 
 
 IDENTITY = "torch.nn.modules.linear.Identity"

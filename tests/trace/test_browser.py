@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import BertForMaskedLM, BertModel, BertTokenizer, Trace, parity
+from minibert import BertForMaskedLM, BertModel, BertTokenizer, Trace
 from minibert.cli import main
 from minibert.inside import explain_similarity, logit_lens
 from minibert.inside.explain import trace_texts
@@ -24,10 +24,6 @@ from tests.support.sentence_heads import model_folder
 pytestmark = pytest.mark.browser
 
 TEXT = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
-HOSTILE = [
-    *("[CLS]", "</script><script>document.title='x'</script>", "<img src=x onerror=alert(1)>", "\u202eabc", "\x00"),
-    *("\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u05e9\u05dc\u05d5\u05dd", "{{payload}}", "a" * 300, "[SEP]"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -216,25 +212,6 @@ def test_the_data_as_files(browser: Any, file: Path, trace: Trace) -> None:
     assert data["texts"][1]["tokens"] == trace.tokens[1]
 
 
-def test_the_embedding_and_the_errors_of_a_port(
-    browser: Any, minilm: BertModel, tokenizer: BertTokenizer, tmp_path: Path
-) -> None:
-    inputs = tokenizer("the river bank", return_tensors="np")
-    port = dict(minilm.trace(**inputs).items())
-    port["encoder.layer.2"] = port["encoder.layer.2"] * np.float32(1.5)
-    report = parity.check(minilm, port, inputs)
-    rows = [(row.name, row.ratio, row.level) for row in report.names]
-    minilm.trace(**inputs, tokens=tokenizer).page(tmp_path / "page.html", errors=rows)
-    with watched_page(browser, tmp_path / "page.html") as page:
-        assert f"The first wrong value is {report.first}." in page.text_content("#errors-words")
-        assert page.locator("#errors tbody tr").count() == len(rows) == 91
-        wrong = page.locator("#errors-map td").filter(has_text="\u2717").count()
-        assert wrong == sum(level == "wrong" and "layer." in name for name, _, level in rows) > 0
-        shares = numbers(page.locator("#tokens-table tbody tr").nth(3).locator("td"))
-        assert shares[0] == inputs["input_ids"][0, 3]
-        assert sum(shares[1:]) == pytest.approx(100, abs=0.16)
-
-
 def test_the_picture_of_the_front_page(browser: Any, trace: Trace, tmp_path: Path, request: Any) -> None:
     """`pytest -m browser --write-picture` makes it again."""
     there = Path(__file__).parents[2] / ".github" / "page.png"
@@ -248,22 +225,6 @@ def test_the_picture_of_the_front_page(browser: Any, trace: Trace, tmp_path: Pat
 
 
 # --- other traces -----------------------------------------------------------------------------------------------------
-
-
-def test_hostile_tokens_are_only_text(browser: Any, minilm: BertModel, tmp_path: Path) -> None:
-    path = tmp_path / "hostile.html"
-    ids = np.arange(1000, 1000 + len(HOSTILE))[None]
-    minilm.trace(ids, tokens=[HOSTILE]).page(path, title="</title><b>{{json}}", note="<i>&amp;</i>")
-    with watched_page(browser, path) as page:
-        assert page.title() == "</title><b>{{json}}"
-        assert page.text_content("h1") == "</title><b>{{json}}"
-        shown = page.locator("#strip bdi").all_text_contents()
-        assert shown[1:3] == HOSTILE[1:3]
-        assert shown[3:5] == ["\u27e8U+202E\u27e9abc", "\u27e8U+0000\u27e9"]
-        assert shown[5:] == HOSTILE[5:]
-        assert page.locator("img, b script, main i[onerror], h1 b").count() == 0
-        page.set_viewport_size({"width": 360, "height": 700})
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_the_parts_of_a_cosine(browser: Any, minilm_sentences: Any, tmp_path: Path) -> None:
@@ -298,14 +259,3 @@ def test_guesses_and_errors(browser: Any, tmp_path: Path) -> None:
         assert "The first wrong value is <b>encoder.layer.0." in page.text_content("#errors-words")
         assert page.locator("#errors td.lowest").all_text_contents() == ["2.31e+03"]
         assert page.locator("#errors b").count() == 0
-
-
-def test_a_notebook_shows_the_same_page(browser: Any, trace: Trace, tmp_path: Path) -> None:
-    cell = tmp_path / "notebook.html"
-    cell.write_text(f"<!DOCTYPE html><title>notebook</title>{trace.show(title='x')._repr_html_()}", encoding="utf-8")
-    with closing(browser.new_context()) as context:
-        page = context.new_page()
-        page.goto(cell.as_uri())
-        frame = page.frame_locator("iframe")
-        frame.locator("html[data-ready]").wait_for()
-        assert frame.locator("#strip bdi").all_text_contents() == trace.tokens[0]

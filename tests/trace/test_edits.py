@@ -87,14 +87,12 @@ def mean_of_queries(x: torch.Tensor) -> torch.Tensor:
 
 
 ALL = slice(None)
-HEAD_3 = (..., slice(3 * D, 4 * D))
 
 
 LAYER = "encoder.layer.1"
 EDITS: dict[str, tuple[str, Any, Callable[[torch.Tensor], Any]]] = {
     # every name of the table
     "zero the context": (SELF, Edit.zero(), lambda x: 0 * x),
-    "scale word embeddings": ("embeddings.word_embeddings", Edit.scale(0.5), lambda x: x / 2),
     "zero token types": ("embeddings.token_type_embeddings", Edit.zero(), lambda x: 0 * x),
     "positions": ("embeddings.position_embeddings", Edit.replace(STATES[:1]), lambda x: tensor(STATES[:1]) + 0 * x),
     "add to the sum of embeddings": ("embeddings.LayerNorm.input", Edit.add(VECTOR), lambda x: x + tensor(VECTOR)),
@@ -105,7 +103,6 @@ EDITS: dict[str, tuple[str, Any, Callable[[torch.Tensor], Any]]] = {
     "scores": (f"{SELF}.scores", Edit.scale(0.25), lambda x: x / 4),
     "probs": (f"{SELF}.probs", Edit.scale(0.25), lambda x: x / 4),
     "attention map": (f"{LAYER}.attention.output.dense", Edit.zero(), lambda x: 0 * x),
-    "attention sum": (f"{LAYER}.attention.output.LayerNorm.input", Edit.add(VECTOR), lambda x: x + tensor(VECTOR)),
     "attention": (f"{LAYER}.attention", Edit.scale(-1), lambda x: -x),
     "before GELU": (f"{LAYER}.intermediate.dense", Edit.add(WIDE), lambda x: x + tensor(WIDE)),
     "after GELU": (
@@ -113,23 +110,15 @@ EDITS: dict[str, tuple[str, Any, Callable[[torch.Tensor], Any]]] = {
         Edit.zero(features=range(20, 90)),
         at((..., slice(20, 90)), torch.zeros_like),
     ),
-    "output map": (f"{LAYER}.output.dense", Edit.scale(0), lambda x: 0 * x),
     "output sum": (f"{LAYER}.output.LayerNorm.input", Edit.scale(VECTOR), lambda x: x * tensor(VECTOR)),
     "layer": (LAYER, Edit.replace(STATES), lambda x: tensor(STATES)),
     "before tanh": ("pooler.dense", Edit.add(VECTOR), lambda x: x + tensor(VECTOR)),
     "pooler": ("pooler", Edit.scale(3, sequences=[0, 3]), at([0, 3], lambda x: x * 3)),
     # parts; test_any_edit_is_right_or_refused has all others
-    "one head": (SELF, Edit.zero(heads=3), at(HEAD_3, torch.zeros_like)),
-    "a mask of tokens": (f"{LAYER}.attention", Edit.zero(tokens=SOME), at(tensor(SOME).bool(), torch.zeros_like)),
     "nobody looks at token 4": (
         f"{SELF}.scores",
         Edit.add(-np.inf, keys=4, tokens=[0, 3, 9]),
         at((ALL, ALL, [0, 3, 9], 4), lambda x: x - np.inf),
-    ),
-    "heads in another order": (
-        SELF,
-        Edit.replace(VECTOR[: 2 * D], heads=[3, 1]),
-        at((..., [*range(3 * D, 4 * D), *range(D, 2 * D)]), lambda x: 0 * x + tensor(VECTOR[: 2 * D])),
     ),
     "a function of tokens in another order": (
         f"{LAYER}.output",
@@ -409,27 +398,17 @@ def test_any_edit_is_right_or_refused(
 
 
 WRONG: list[tuple[Any, type[Exception], str]] = [
-    ({"encoder.layer.9": Edit.zero()}, ValueError, "encoder.layer.9.*nearest"),
     ({"layer*.probs": Edit.zero()}, ValueError, r"layer\*.probs"),
     ({"blocks.0.attn.hook_q": Edit.zero()}, ValueError, "hook_q has another shape"),
     ([("pooler", Edit.zero())], TypeError, "edit="),
     ({3: Edit.zero()}, TypeError, "edit holds the name 3"),
     ({"pooler": Edit.zero}, TypeError, "Edit.zero"),
     ({"pooler": Edit.add([1, 2], features=[3, 3])}, ValueError, "array"),
-    ({"pooler": "zero"}, TypeError, "pooler"),
-    ({"pooler": None}, TypeError, "pooler"),
-    ({"pooler": np.nan}, ValueError, "NaN"),
-    ({"pooler": Edit.add(-np.inf)}, ValueError, "-inf"),
     ({"*.scores": Edit.add(-np.inf)}, ValueError, "all scores of one token"),
-    ({"encoder.layer.0": Edit.zero(heads=1)}, ValueError, "heads"),
-    ({"*.scores": Edit.zero(features=1)}, ValueError, "features"),
-    ({"pooler": Edit.zero(tokens=0)}, ValueError, "tokens"),
-    ({SELF: Edit.zero(tokens=-1)}, ValueError, r"tokens=\[-1\]"),
     ({SELF: Edit.zero(heads=0, features=0)}, ValueError, "heads and features"),
     ({"pooler": Edit.mean("tokens")}, ValueError, "over="),
     ({"pooler": lambda x: x[:3]}, ValueError, r"function of pooler.*shape \(3,\)"),
     ({"pooler": lambda x: "a"}, ValueError, "function of pooler"),
-    ({"pooler": lambda x: x / 0 * 0}, ValueError, "NaN or infinity in pooler"),
     ({"pooler": lambda x: x.astype(float) * 1e300}, ValueError, "NaN or infinity in pooler"),
     ({"pooler": lambda x: x.fill(0)}, ValueError, "returned None"),
     ({"pooler": lambda x: None}, ValueError, "reached no value"),

@@ -20,7 +20,7 @@ from minibert.models.loading import named_arrays
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names
 from minibert.trace.names import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace
-from tests.support.head_models import CLASSES, inputs_of, make_model, their_model
+from tests.support.head_models import CLASSES, make_model
 from tests.support.report import REPORT
 from tests.support.text_data import english_texts
 from tests.support.torch_hooks import run_hooked, shown
@@ -200,20 +200,6 @@ def test_every_name_is_what_transformers_computes_there(
     check_errors(kind, compare(trace, true, found, inputs["attention_mask"]))
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-def test_every_name_of_a_head_is_what_transformers_computes_there(kind: str, folder_of: Any) -> None:
-    folder = folder_of(kind)
-    model = getattr(minibert, kind).from_pretrained(folder)
-    inputs = inputs_of(kind, rows=12)
-    values, _ = run_hooked(their_model(folder, kind, "eager"), inputs)
-    trace, true = model.trace(**inputs), exact.forward(model, **inputs)
-    found = their_names({k: v for k, v in values.items() if not k.startswith("cls.predictions.bias")}, trace._names)
-    assert set(found) == set(trace)
-    mask = inputs["attention_mask"].reshape(-1, inputs["attention_mask"].shape[-1])
-    for name, ours, others in compare(trace, true, found, mask):
-        assert ours <= 4 * others + 1e-7, (name, ours, others)
-
-
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
 @pytest.mark.parametrize("kind", ["BertModel", "BertForPreTraining"])
 def test_exact_equals_the_float64_definitions(kind: str, activation: str, odd_folder: Path, folder_of: Any) -> None:
@@ -245,14 +231,9 @@ def odd_trace(odd_folder: Path) -> Trace:
     [
         ("blocks.1.hook_resid_pre", "encoder.layer.0"),
         ("blocks.0.ln2.hook_in", "encoder.layer.0.output.LayerNorm.input"),
-        ("blocks.2.ln1.hook_in", "encoder.layer.2.attention.output.LayerNorm.input"),
-        ("hook_full_embed", "embeddings"),
-        ("inp_embd", "embeddings.LayerNorm.input"),
         ("Qcur-1", "encoder.layer.1.attention.self.query"),
-        ("ffn_inp-1", "encoder.layer.1.attention"),
         ("result_embd", "encoder.layer.2"),
         ("/encoder/layer.1/attention/self/value/Add_output_0", "encoder.layer.1.attention.self.value"),
-        ("/encoder/layer.1/output/Add_output_0", "encoder.layer.1.output.LayerNorm.input"),
         ("/bert/encoder/layer.1/attention/output/Add_output_0", "encoder.layer.1.attention.output.LayerNorm.input"),
         ("/0/auto_model/pooler/dense/Gemm_output_0", "pooler.dense"),
         ("0.auto_model.encoder.layer.1.output.LayerNorm", "encoder.layer.1"),

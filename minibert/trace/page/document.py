@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,12 +43,11 @@ MAX_BYTES = 5_000_000
 _HARMLESS = bytes.maketrans(b"<&", b",.")
 
 
-class Frame:
-    """A page inside a notebook; it is shown if it is the last value of a cell."""
+class Frame(NamedTuple):
+    """A page inside a notebook, `height` pixels high; it is shown if it is the last value of a cell."""
 
-    def __init__(self, html: str, height: int) -> None:
-        self.html = html
-        self.height = height
+    html: str
+    height: int
 
     def __repr__(self) -> str:
         return f"<a page of {len(self.html.encode('utf-8')):,} bytes; a notebook shows it>"
