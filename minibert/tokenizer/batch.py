@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, KeysView, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, KeysView, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ class CharSpan(NamedTuple):
     end: int
 
 
-class TokenizedBatch(MutableMapping[str, Any]):
+class TokenizedBatch(UserDict[str, Any]):
     """The result of a tokenizer: names -> lists, int64 arrays or tensors, ready for ``model(**inputs)``.
 
     ``inputs["input_ids"]`` and ``inputs.input_ids`` are the same object. Items can be set, added and removed.
@@ -61,18 +62,6 @@ class TokenizedBatch(MutableMapping[str, Any]):
         if isinstance(key, slice):
             return {name: value[key] for name, value in self.data.items()}
         return self._encoding(key)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.data[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self.data[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data)
-
-    def __len__(self) -> int:
-        return len(self.data)
 
     def keys(self) -> KeysView[str]:
         """Return the names of the values."""

@@ -22,7 +22,7 @@ from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
 from minibert.tokenizer.batch import TokenizedBatch
-from minibert.tokenizer.classes import SETTING_NAMES
+from minibert.tokenizer.classes import SETTING_NAMES, SPECIAL_TOKEN_NAMES
 from minibert.tokenizer.encodings import Encoding, NoRoomError, RawEncoder, RawOptions, cut, cut_windows
 from minibert.tokenizer.files import SIDES, LoadedTokenizer, library_errors, load_tokenizer
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tokenizers import AddedToken
 
 
-SETTINGS = (*SETTING_NAMES, *files.SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
+SETTINGS = (*SETTING_NAMES, *SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
 """The keywords of a from_pretrained that name a setting of the files."""
 
 
@@ -41,19 +41,11 @@ Ids = int | Sequence[int] | npt.NDArray[np.integer[Any]]
 _BUFFERS = (bytes, bytearray, memoryview)
 
 
-def _special_token(name: str) -> property:
-    def token(self: BertTokenizer) -> str | None:
-        return self._special_tokens.get(name)
-
-    return property(token, doc=f"The tokenizer's {name}; None if it does not have one.")
-
-
-def _special_token_id(name: str) -> property:
-    def token_id(self: BertTokenizer) -> int | None:
-        token = self._special_tokens.get(name)
-        return None if token is None else self._vocab[token]
-
-    return property(token_id, doc=f"Id of the tokenizer's {name}; None if it does not have one.")
+def _special_token(name: str) -> tuple[property, property]:
+    """Return the attributes of a special token: its text, and its id."""
+    text = property(lambda self: self._special_tokens.get(name), doc=f"The tokenizer's {name}; None if it has none.")
+    number = property(lambda self: self._vocab.get(self._special_tokens.get(name)), doc=f"Id of the {name}, or None.")
+    return text, number
 
 
 class BertTokenizer:
@@ -80,13 +72,13 @@ class BertTokenizer:
     """
 
     init_inputs = ()
-    bos_token, bos_token_id = _special_token("bos_token"), _special_token_id("bos_token")
-    eos_token, eos_token_id = _special_token("eos_token"), _special_token_id("eos_token")
-    unk_token, unk_token_id = _special_token("unk_token"), _special_token_id("unk_token")
-    sep_token, sep_token_id = _special_token("sep_token"), _special_token_id("sep_token")
-    pad_token, pad_token_id = _special_token("pad_token"), _special_token_id("pad_token")
-    cls_token, cls_token_id = _special_token("cls_token"), _special_token_id("cls_token")
-    mask_token, mask_token_id = _special_token("mask_token"), _special_token_id("mask_token")
+    bos_token, bos_token_id = _special_token("bos_token")
+    eos_token, eos_token_id = _special_token("eos_token")
+    unk_token, unk_token_id = _special_token("unk_token")
+    sep_token, sep_token_id = _special_token("sep_token")
+    pad_token, pad_token_id = _special_token("pad_token")
+    cls_token, cls_token_id = _special_token("cls_token")
+    mask_token, mask_token_id = _special_token("mask_token")
     pad_token_type_id = 0
     is_fast = True
     backend = "tokenizers"
@@ -228,7 +220,7 @@ class BertTokenizer:
             settings["extra_special_tokens"] = self.extra_special_tokens
         if self.model_max_length is not None:
             settings["model_max_length"] = self.model_max_length
-        for name in ("padding_side", "truncation_side", "clean_up_tokenization_spaces"):
+        for name in ("padding_side", "truncation_side", "clean_up_tokenization_spaces", "model_input_names"):
             settings[name] = getattr(self, name)
         return settings
 

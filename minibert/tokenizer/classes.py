@@ -15,37 +15,29 @@ Source: the files tokenization_*.py of https://github.com/huggingface/transforme
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from minibert.bert.families import FAMILIES
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-_BERT_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-_ROBERTA_TOKENS = {
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "unk_token": "<unk>",
-    "sep_token": "</s>",
-    "pad_token": "<pad>",
-    "cls_token": "<s>",
-    "mask_token": "<mask>",
-}
+SPECIAL_TOKEN_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_BERT_TOKENS = dict(zip(SPECIAL_TOKEN_NAMES[2:], ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]"), strict=True))
+_ROBERTA_TOKENS = dict(
+    zip(SPECIAL_TOKEN_NAMES, ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"), strict=True)
+)
+_MPNET_TOKENS = _ROBERTA_TOKENS | {"unk_token": "[UNK]"}
+_SPACES = {"add_prefix_space": False, "trim_offsets": True}
 _NORMALIZER = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TokenizerClass:
     """One class of transformers.
 
@@ -71,9 +63,9 @@ class TokenizerClass:
 
     name: str = ""
     model: str = ""
-    special_tokens: Mapping[str, str] = dataclasses.field(default_factory=lambda: _BERT_TOKENS)
+    special_tokens: Mapping[str, str] = field(default_factory=lambda: _BERT_TOKENS)
     extra_special_tokens: Sequence[str] = ()
-    settings: Mapping[str, bool | None] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, bool | None] = field(default_factory=dict)
     has_token_types: bool = False
     mask_takes_space: bool = False
     keeps_file: bool = False
@@ -96,47 +88,29 @@ class TokenizerClass:
 
 GENERIC = TokenizerClass()
 _BERT = TokenizerClass("BertTokenizer", "WordPiece", settings=_NORMALIZER, has_token_types=True, keeps_file=True)
-_ROBERTA = TokenizerClass(
-    "RobertaTokenizer", "BPE", _ROBERTA_TOKENS, settings={"add_prefix_space": False, "trim_offsets": True}
-)
 _XLM_ROBERTA = TokenizerClass("XLMRobertaTokenizer", "Unigram", _ROBERTA_TOKENS, settings={"add_prefix_space": True})
+_UNUSED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 _CLASSES = {
     one.name: one
     for one in (
         _BERT,
-        dataclasses.replace(_BERT, name="ElectraTokenizer"),
-        dataclasses.replace(_BERT, name="DistilBertTokenizer", has_token_types=False),
-        TokenizerClass(
-            "MPNetTokenizer",
-            "WordPiece",
-            _ROBERTA_TOKENS | {"unk_token": "[UNK]"},
-            settings=_NORMALIZER,
-            mask_takes_space=True,
-        ),
-        _ROBERTA,
+        replace(_BERT, name="ElectraTokenizer"),
+        replace(_BERT, name="DistilBertTokenizer", has_token_types=False),
+        TokenizerClass("MPNetTokenizer", "WordPiece", _MPNET_TOKENS, settings=_NORMALIZER, mask_takes_space=True),
+        TokenizerClass("RobertaTokenizer", "BPE", _ROBERTA_TOKENS, settings=_SPACES),
         _XLM_ROBERTA,
-        dataclasses.replace(
-            _XLM_ROBERTA,
-            name="CamembertTokenizer",
-            extra_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
-            mask_takes_space=True,
-        ),
+        replace(_XLM_ROBERTA, name="CamembertTokenizer", extra_special_tokens=_UNUSED, mask_takes_space=True),
     )
 }
 SETTING_NAMES = tuple(dict.fromkeys(name for one in _CLASSES.values() for name in one.settings))
-_OF_MODEL_TYPE = {
-    "roberta": "RobertaTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
-    "mpnet": "MPNetTokenizer",
-}
 
 
 def class_of(settings: Mapping[str, Any], model_type: object) -> TokenizerClass:
     """Return the class that tokenizer_config.json names; else that of the model; `GENERIC` if it is not known here."""
     named = settings.get("tokenizer_class")
     if not isinstance(named, str):
-        named = _OF_MODEL_TYPE.get(str(model_type), "BertTokenizer")
+        own = model_type in ("roberta", "xlm-roberta", "camembert", "mpnet")
+        named = f"{FAMILIES[str(model_type)].class_name if own else 'Bert'}Tokenizer"
     return _CLASSES.get(named.removesuffix("Fast"), GENERIC)
 
 

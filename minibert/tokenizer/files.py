@@ -19,7 +19,15 @@ from minibert._utils.validation import brief
 from minibert.bert.families import FAMILIES
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
-from minibert.tokenizer.classes import GENERIC, INPUT_NAMES, TokenizerClass, class_of, make_layout, make_parts
+from minibert.tokenizer.classes import (
+    GENERIC,
+    INPUT_NAMES,
+    SPECIAL_TOKEN_NAMES,
+    TokenizerClass,
+    class_of,
+    make_layout,
+    make_parts,
+)
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -33,7 +41,6 @@ FILE_LIMIT = 32 * 2**20  # bytes; the largest real file of a BERT, multilingual-
 _LONGEST_TOKEN = 1000  # characters; its tries recurse once per byte, and its time for a word grows with the cube
 _LONGEST_PART = 8192  # characters of a normalizer and so on; the library takes minutes to compile a pattern of 100,000
 
-SPECIAL_TOKEN_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 # Files of SentencePiece, which hold a vocabulary, too.
 _SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 # transformers writes larger values of model_max_length, such as 1e30, for "not known".
@@ -60,7 +67,6 @@ class LoadedTokenizer:
     padding_side, truncation_side : {"right", "left"}
     clean_up_tokenization_spaces : bool
     kind : TokenizerClass                       what the class of transformers says
-    tokenizer_class : str or None               the class that tokenizer_config.json or config.json names
     settings : dict of str to bool or None      of the class, by their names in tokenizer_config.json
     model_input_names : sequence of str         the names that a call returns unless it says otherwise
     source : str                                where the files are, in words
@@ -75,7 +81,6 @@ class LoadedTokenizer:
     truncation_side: str
     clean_up_tokenization_spaces: bool
     kind: TokenizerClass
-    tokenizer_class: str | None
     settings: dict[str, Any]
     model_input_names: Sequence[str]
     source: str
@@ -131,7 +136,6 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
         truncation_side=_checked_side(settings, "truncation_side"),
         clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
         kind=kind,
-        tokenizer_class=tokenizer_class if isinstance(tokenizer_class := settings["tokenizer_class"], str) else None,
         settings=stated,
         model_input_names=input_names,
         source=files.source,
@@ -437,7 +441,7 @@ def save_tokenizer(
     written = {os.path.join(path, name): content.encode() for name, content in contents.items() if content}
     for name, content in written.items():
         write_whole(name, operator.methodcaller("write", content))
-    class_name = loaded.kind.name or loaded.tokenizer_class or "PreTrainedTokenizerFast"
+    class_name = loaded.kind.name or "PreTrainedTokenizerFast"
     config = os.path.join(path, "tokenizer_config.json")
     write_json(config, {"tokenizer_class": class_name, **settings, "added_tokens_decoder": added})
     return *written, config

@@ -16,6 +16,7 @@ ROBERTA_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 
 # The family -> the class that its checkpoints name.
 CLASSES = {
+    "bert": "BertTokenizer",
     "roberta": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",

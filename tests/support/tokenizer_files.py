@@ -85,19 +85,3 @@ def tokenizer_json(vocab: list[str], **settings: Any) -> dict[str, Any]:
 
 def flags(**changed: bool) -> dict[str, bool]:
     return {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": False} | changed
-
-
-def unigram_json() -> dict[str, Any]:
-    """Make a SentencePiece tokenizer like that of paraphrase-multilingual-MiniLM-L12-v2, a BERT with XLM-R's tokens."""
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁a", "▁hello", "b", "c", "▁wor", "ld", "é"]
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.Unigram([(piece, -float(index)) for index, piece in enumerate(pieces)], unk_id=3)
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    tokenizer.decoder = tokenizers.decoders.Metaspace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>"])
-    tokenizer.enable_padding(pad_id=1, pad_token="<pad>")
-    return json.loads(tokenizer.to_str())  # type: ignore[no-any-return]

@@ -71,7 +71,10 @@ def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabul
     for name in [*tokens, *more]:
         assert getattr(ours, name) == getattr(theirs, name), name
     assert list(ours.model_input_names) == list(theirs.model_input_names)
-    assert (ours.get_vocab(), len(ours)) == (theirs.get_vocab(), len(theirs))
+    assert (ours.get_vocab(), ours.vocab, len(ours)) == (theirs.get_vocab(), theirs.vocab, len(theirs))
+    assert list(ours.vocab.values()) == list(range(len(ours)))
+    for given in ("[CLS]", ["</s>", "no such token", ""]):
+        assert ours.convert_tokens_to_ids(given) == theirs.convert_tokens_to_ids(given)
     assert [ours.num_special_tokens_to_add(pair) for pair in (False, True)] == [2, 3 + (ours.sep_token == "</s>")]
     assert ours.model_max_length == (514 if ours.sep_token == "[SEP]" else 512)
     for text in AWKWARD_TEXTS + MASKS:

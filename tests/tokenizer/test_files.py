@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import transformers
 
 from minibert.checkpoint.files import locate
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from tests.support.tokenizer_files import SPECIALS, WORDS, flags, model_folder, tokenizer_json, unigram_json
+from tests.support.tokenizer_files import SPECIALS, WORDS, flags, model_folder, tokenizer_json
 
 SETTINGS: list[dict[str, Any] | None] = [
     *(None, {}, {"tokenizer_class": "BertTokenizer"}, {"tokenizer_class": "PreTrainedTokenizerFast"}),
@@ -133,18 +132,6 @@ def test_added_tokens_equal_transformers(tmp_path: Path, name: str, with_tokeniz
         assert ours.decode(ours.encode(text), True) == theirs.decode(theirs.encode(text), True)
 
 
-def test_flags_in_tokenizer_json_are_kept(tmp_path: Path) -> None:
-    saved = tokenizer_json(SPECIALS + WORDS)
-    assert saved["added_tokens"][4]["content"] == "[MASK]"
-    saved["added_tokens"][4] |= {"lstrip": True, "rstrip": True}
-    folder = model_folder(tmp_path, tokenizer=saved, tokenizer_config={"mask_token": "[MASK]"})
-    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
-    offsets = ours("a  [MASK]  b", return_offsets_mapping=True)["offset_mapping"]
-    assert offsets == [(0, 0), (0, 1), (1, 11), (11, 12), (0, 0)]
-    reference = theirs("a  [MASK]  b", return_offsets_mapping=True)["offset_mapping"]
-    assert offsets == reference
-
-
 def test_vocab_txt_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
     lines = [*SPECIALS, "b", "hello ", "a\t", "b", "", "\u3000", "##c", "c\r"]
     folder = model_folder(tmp_path, vocab=lines)
@@ -161,30 +148,6 @@ def test_a_missing_mask_token_is_not_an_error(tmp_path: Path) -> None:
     assert tokenizer.mask_token is None
     assert tokenizer.mask_token_id is None
     assert tokenizer.all_special_tokens == ["[UNK]", "[SEP]", "[PAD]", "[CLS]"]
-
-
-def test_a_tokenizer_json_with_another_model_is_used_as_it_is(tmp_path: Path) -> None:
-    names = {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "bos_token": "<s>"}
-    folder = model_folder(
-        tmp_path,
-        tokenizer=unigram_json(),
-        tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True, **names},
-    )
-    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
-    assert (ours.pad_token, ours.pad_token_id, ours.cls_token_id, ours.mask_token) == ("<pad>", 1, 0, None)
-    texts = ["a hello world", "", "Hello é c", "bc"]
-    for options in (
-        {},
-        {"truncation": True, "max_length": 5},
-        {"text_pair": texts[::-1], "max_length": 8, "truncation": True},
-    ):
-        mine, reference = (
-            ours(texts, padding=True, **options),
-            theirs(texts, padding=True, return_tensors="np", **options),
-        )
-        for key in ("input_ids", "attention_mask"):
-            np.testing.assert_array_equal(mine[key], reference[key])
-    assert ours.decode(ours.encode("a hello world")) == theirs.decode(theirs.encode("a hello world"))
 
 
 def test_a_tokenizer_without_a_padding_token(tmp_path: Path) -> None:

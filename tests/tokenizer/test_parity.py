@@ -210,22 +210,6 @@ def test_decoding_equals_transformers(tokenizer: BertTokenizer, their_tokenizer:
     assert tokenizer.decode([]) == their_tokenizer.decode([]) == ""
 
 
-def test_vocabulary_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
-    special = [f"{name}_token" for name in ("cls", "sep", "pad", "unk", "mask")]
-    more = ["all_special_tokens", "all_special_ids", "vocab_size", "padding_side", "truncation_side"]
-    for name in [*special, *(f"{name}_id" for name in special), *more]:
-        assert getattr(tokenizer, name) == getattr(their_tokenizer, name) is not None
-    assert len(tokenizer) == len(their_tokenizer) == 30522
-    assert tokenizer.vocab == tokenizer.get_vocab() == their_tokenizer.vocab
-    assert list(tokenizer.vocab.values()) == list(range(30522))
-    tokens = ["[CLS]", "hello", "##ing", "no such token", ""]
-    assert tokenizer.convert_tokens_to_ids(tokens) == their_tokenizer.convert_tokens_to_ids(tokens)
-    assert tokenizer.convert_tokens_to_ids("hello") == 7592
-    assert tokenizer.convert_ids_to_tokens(7592) == "hello"
-    for pair in (False, True):
-        assert tokenizer.num_special_tokens_to_add(pair) == their_tokenizer.num_special_tokens_to_add(pair) == 2 + pair
-
-
 def test_encode_takes_lists_as_transformers_does(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
     calls: list[tuple[Any, dict[str, Any]]] = [
         (["a cat", "dog"], {}),
