@@ -157,9 +157,9 @@ class BertHead(BertPreTrainedModel[_Output]):
         needed, there = HEADS[self._head], self.weights.head and HEADS[self.weights.head.name].rows
         if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
             found = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"
+            name = type(self).__name__
             raise ValueError(
-                f"{type(self).__name__} was given weights with {found}. Use {type(self).__name__}.from_pretrained, "
-                "which loads the head that it needs."
+                f"{name} was given weights with {found}. Use {name}.from_pretrained, which loads its head."
             )
         kind = class_of(BertModel, self.config.family)
         bert = kind(self.weights, self.ops, output_hidden_states=hidden_states, output_attentions=attentions)

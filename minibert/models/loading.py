@@ -441,10 +441,7 @@ def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
         found = ", ".join(map(repr, sorted(prefixes)))
         raise ModelFormatError(f"{files.source} holds several models ({found}). Save the one that you need alone.")
     some = ", ".join(sorted(tensors)[:3]) or "nothing"
-    raise ModelFormatError(
-        f"{files.source} is not a BERT checkpoint: {anchor} is not among its tensors ({some}, ...). "
-        "Give a checkpoint of BERT."
-    )
+    raise ModelFormatError(f"{files.source} is not a BERT checkpoint: {anchor} is not among its tensors ({some}, ...).")
 
 
 # --- the names in the checkpoint, for saving --------------------------------------------------------------------------

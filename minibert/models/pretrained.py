@@ -438,9 +438,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         call = f"{type(self).__name__}.save_pretrained"
         check_keywords(call, harmless, SAVING_KEYWORDS)
         if self.compute_type != "float32":
-            raise ValueError(
-                f"{call}: weights rounded to {self.compute_type}; load the model with compute_type='float32'."
-            )
+            raise ValueError(f"{call}: weights rounded to {self.compute_type}; load with compute_type='float32'.")
         path = make_folder(save_directory)
         if os.path.lexists(index := os.path.join(path, WEIGHTS_INDEX)):
             raise FileExistsError(f"{index} belongs to another model; save into a new folder.")

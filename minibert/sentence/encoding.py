@@ -183,9 +183,7 @@ def packed(config: BertConfig, encodings: Sequence[Encoding]) -> PackedBatch:
 def check_finite(logits: FloatArray, indices: Sequence[int]) -> None:
     """Raise a ModelFormatError for a row of logits with NaN or infinity; `indices` are those of the inputs."""
     for row in np.flatnonzero(~np.isfinite(logits).all(axis=1)):
-        raise ModelFormatError(
-            f"the model computes NaN or infinity for inputs[{indices[int(row)]}]: its weights are too large or damaged."
-        )
+        raise ModelFormatError(f"the model computes NaN or infinity for inputs[{indices[int(row)]}]: it is damaged.")
 
 
 CHUNK_SIZE = 10_000

@@ -98,8 +98,7 @@ class FillMaskPipeline(TaskPipeline):
             if not (encoding.ids == self.tokenizer.mask_token_id).any():
                 lost = "; it may be in the part that was cut off" if encoding.n_truncated else ""
                 raise ValueError(
-                    f"inputs[{index}] has no {self.tokenizer.mask_token}{lost}. Write {self.tokenizer.mask_token} "
-                    "where a word is wanted."
+                    f"inputs[{index}] has no {self.tokenizer.mask_token}{lost}. Write it where a word is wanted."
                 )
         return groups
 
@@ -178,8 +177,7 @@ class FillMaskPipeline(TaskPipeline):
             return vocab[tokens[0]]  # the same word, as the tokenizer writes it: in lower case, for example
         parts = f"its tokens are {', '.join(map(repr, tokens[:8]))}" if tokens else "it has no tokens"
         raise ValueError(
-            f"targets has {brief(target)}, which is not one token of the vocabulary: {parts}. A [MASK] stands for one "
-            "token; give words of tokenizer.vocab."
+            f"targets has {brief(target)}, which is not one token: {parts}. Give words of tokenizer.vocab."
         )
 
 

@@ -188,7 +188,4 @@ def _tokenizer(tokenizer: Any, model: Any, **where: Any) -> BertTokenizer:
         return BertTokenizer.from_pretrained(tokenizer, **where)
     if tokenizer is None:
         raise TypeError(f"a loaded {type(model).__name__} does not know its tokenizer. Give tokenizer=.")
-    raise TypeError(
-        f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder. Save one of "
-        "another library into a folder."
-    )
+    raise TypeError(f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.reproducible_math import sigmoid, softmax
-from minibert._utils.validation import FloatArray, brief, check_int
+from minibert._utils.validation import FloatArray, check_choice, check_int
 from minibert.tasks.base import TaskPipeline, TextOptions, as_pair
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, shown
@@ -44,11 +44,9 @@ class TextClassificationOptions(TextOptions):
             check_int("top_k", self.top_k, 1, also=", or None for all labels")
         name = getattr(self.function_to_apply, "value", self.function_to_apply)  # transformers has an enum
         name = name.lower() if isinstance(name, str) else name
-        if name is not None and name != "default" and (not isinstance(name, str) or name not in _FUNCTIONS):
-            raise ValueError(
-                f"function_to_apply={brief(self.function_to_apply)}; expected 'softmax', 'sigmoid' or 'none'."
-            )
         self.function_to_apply = None if name == "default" else name
+        if self.function_to_apply is not None:
+            check_choice("function_to_apply", self.function_to_apply, tuple(_FUNCTIONS))
 
 
 class TextClassificationPipeline(TaskPipeline):
