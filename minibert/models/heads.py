@@ -158,9 +158,7 @@ class BertHead(BertPreTrainedModel[_Output]):
         if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
             found = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"
             name = type(self).__name__
-            raise ValueError(
-                f"{name} was given weights with {found}. Use {name}.from_pretrained, which loads its head."
-            )
+            raise ValueError(f"{name} was given weights with {found}. Use {name}.from_pretrained.")
         kind = class_of(BertModel, self.config.family)
         bert = kind(self.weights, self.ops, output_hidden_states=hidden_states, output_attentions=attentions)
         vars(self).update({"bert": bert, self.base_model_prefix: bert})

@@ -97,9 +97,7 @@ class FillMaskPipeline(TaskPipeline):
         for index, (encoding,) in enumerate(groups, first):
             if not (encoding.ids == self.tokenizer.mask_token_id).any():
                 lost = "; it may be in the part that was cut off" if encoding.n_truncated else ""
-                raise ValueError(
-                    f"inputs[{index}] has no {self.tokenizer.mask_token}{lost}. Write it where a word is wanted."
-                )
+                raise ValueError(f"inputs[{index}] has no {self.tokenizer.mask_token}{lost}. Write it into the text.")
         return groups
 
     def _run(self, windows: list[Encoding], batch_size: int) -> Any:
@@ -176,9 +174,7 @@ class FillMaskPipeline(TaskPipeline):
         if len(tokens) == 1 and tokens[0] != self.tokenizer.unk_token:
             return vocab[tokens[0]]  # the same word, as the tokenizer writes it: in lower case, for example
         parts = f"its tokens are {', '.join(map(repr, tokens[:8]))}" if tokens else "it has no tokens"
-        raise ValueError(
-            f"targets has {brief(target)}, which is not one token: {parts}. Give words of tokenizer.vocab."
-        )
+        raise ValueError(f"targets has {brief(target)}, which is not one token: {parts}. Give one of tokenizer.vocab.")
 
 
 def _largest(values: FloatArray, count: int) -> Int64Array:
