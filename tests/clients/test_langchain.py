@@ -75,27 +75,3 @@ def test_a_use_of_embeddings(name: str, tmp_path: Path, minilm_folder: Path) -> 
     theirs = run_client(program, tmp_path / "theirs", minilm_folder, first=THEIRS + setup)
     assert ours["texts"] > 0
     assert_close(ours["value"], theirs["value"], atol=1e-5)
-
-
-THEIR_TESTS = """
-import os
-from langchain_tests.integration_tests import EmbeddingsIntegrationTests
-from langchain_tests.unit_tests import EmbeddingsUnitTests
-from minibert.integrations import LangChainEmbeddings
-
-class TestUnit(EmbeddingsUnitTests):
-    embeddings_class = LangChainEmbeddings
-    embedding_model_params = {"model": os.environ["CLIENT_MODEL"]}
-
-class TestIntegration(EmbeddingsIntegrationTests):
-    embeddings_class = LangChainEmbeddings
-    embedding_model_params = {"model": os.environ["CLIENT_MODEL"]}
-"""
-
-
-def test_the_unit_tests_of_langchain(tmp_path: Path, minilm_folder: Path) -> None:
-    needs("langchain-tests")
-    (tmp_path / "test_it.py").write_text(THEIR_TESTS, encoding="utf-8")
-    options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_it.py"]
-    program = f"import pytest; answer(int(pytest.main({options})))"
-    assert run_client(program, tmp_path, minilm_folder)["value"] == 0

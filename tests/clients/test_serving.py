@@ -273,6 +273,5 @@ def test_cohere(service: Served, tmp_path: Path, minilm_folder: Path, expected: 
     assert_same(base64, expected[:-1])
     np.testing.assert_array_equal(bits, quantize_embeddings(expected[:-1], "ubinary"))
     assert_same([score for _, score in sorted(ranked)], scores)
-    assert [kind for kind, _ in errors] == [
-        *("UnauthorizedError", "NotFoundError", "BadRequestError", "BadRequestError")
-    ]
+    kinds = ["UnauthorizedError", "NotFoundError", "BadRequestError", "BadRequestError"]
+    assert [kind for kind, _ in errors] == kinds

@@ -19,7 +19,7 @@ from minibert.corpus import shards
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source
-from tests.support.corpus_runs import StoppedError, contents, stop_after, text_file, texts_of
+from tests.support.corpus_runs import contents, stopped_after, text_file, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
@@ -117,12 +117,7 @@ PARTS = "out.npy.parts"
 
 @pytest.mark.parametrize(
     "names",
-    [
-        [f"{PARTS}/manifest.json"],
-        [PARTS],
-        ["out.ids.jsonl"],
-        ["out.npy.manifest.json"],
-    ],
+    [[f"{PARTS}/manifest.json"], [PARTS], ["out.ids.jsonl"], ["out.npy.manifest.json"]],
 )
 @pytest.mark.parametrize("resume", [False, True])
 def test_files_of_other_programs_are_neither_changed_nor_deleted(
@@ -140,12 +135,10 @@ def test_files_of_other_programs_are_neither_changed_nor_deleted(
 
 
 def test_files_that_come_into_the_folder_of_the_run_stay(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_model: SentenceTransformer, source: Source, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_after(2, patch, StoppedError())
-        with pytest.raises(StoppedError):
-            embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
+    with stopped_after(2):
+        embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
     (tmp_path / PARTS / "mine").write_text("precious")
     embed_corpus(short_model, [source], tmp_path / "out.npy", resume=True, **HOW)
     assert contents(tmp_path / PARTS) == {"mine": b"precious"}
@@ -176,14 +169,12 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+    short_model: SentenceTransformer, source: Source, tmp_path: Path, reader: str
 ) -> None:
     pytest.importorskip("pyarrow")
     out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        stop_after(3, patch, StoppedError())
-        with pytest.raises(StoppedError):
-            embed_corpus(short_model, [source], f"{out}/", **HOW)
+    with stopped_after(3):
+        embed_corpus(short_model, [source], f"{out}/", **HOW)
     assert [*READERS[reader](str(out))] == [*range(30)]
     embed_corpus(short_model, [source], out, resume=True, **HOW)
     assert [*READERS[reader](str(out))] == [*range(45)]
@@ -195,10 +186,8 @@ def test_the_rows_and_types_are_those_of_one_file_and_the_manifest_names_the_fil
     short_model: SentenceTransformer, tmp_path: Path, dtype: str, ids: bool
 ) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    lines = [
-        json.dumps({"text": text, "name": f"n{i}"} if i % 7 else {"name": 1}) for i, text in enumerate(texts_of(45))
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    rows = [{"text": text, "name": f"n{i}"} if i % 7 else {"name": 1} for i, text in enumerate(texts_of(45))]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     source = Source(str(tmp_path / "a.jsonl"), "jsonl", id_column="name" if ids else None, name="a.jsonl")
     how = {**HOW, "dtype": dtype, "on_error": "null", "report": lambda problem: None}
     one = embed_corpus(short_model, [source], tmp_path / "one.parquet", **how)
@@ -230,9 +219,7 @@ def test_without_vectors_there_is_an_empty_file(short_model: SentenceTransformer
     assert np.load(tmp_path / "out.npy").shape == (0, 24)
 
 
-def test_a_folder_with_files_is_not_changed(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_files_is_not_changed(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     out = tmp_path / "out"
     for name in ("part-00000.parquet", "_SUCCESS", "notes.txt", ".hidden.parquet"):
@@ -246,10 +233,8 @@ def test_a_folder_with_files_is_not_changed(
         out.rmdir()
     out.mkdir()
     (out / ".DS_Store").write_text("of the system")
-    with monkeypatch.context() as patch:
-        stop_after(2, patch, StoppedError())
-        with pytest.raises(StoppedError):
-            embed_corpus(short_model, [source], out, **HOW)
+    with stopped_after(2):
+        embed_corpus(short_model, [source], out, **HOW)
     for name in ("mine.parquet", "part-00003.parquet"):
         (out / name).write_text("precious")
         with pytest.raises(FileExistsError, match=f"holds other files: {name}"):

@@ -27,7 +27,6 @@ from minibert.corpus.sources import Source
 from tests.support.corpus_runs import (
     JOBS,
     ROOT,
-    StoppedError,
     arguments_of,
     contents,
     output_of,
@@ -35,7 +34,7 @@ from tests.support.corpus_runs import (
     shards_done,
     start,
     start_endless,
-    stop_after,
+    stopped_after,
     text_file,
     texts_of,
     wait_for,
@@ -74,10 +73,8 @@ def test_any_prefix_of_the_shards_resumes_to_the_same_bytes(
     expected = contents(tmp_path / "whole")
     for shards in range(6):
         own = tmp_path / str(shards)
-        with monkeypatch.context() as patch:
-            stop_after(shards, patch, StoppedError())
-            with pytest.raises(StoppedError):
-                compute(job, short_model, source, own)
+        with stopped_after(shards):
+            compute(job, short_model, source, own)
         assert shards_done(output_of(job, own)) == shards
         if job == "folder":  # each shard is a final file
             final = {name: content for name, content in contents(own).items() if ".parts/" not in name}
@@ -131,9 +128,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
         assert resumed.returncode == 0, resumed.stderr
         assert contents(own) == expected
     assert killed == kills
-    REPORT.append(
-        f"kill -9, {job}: {killed} of {tried} runs killed, after {done} of 20 shards; all equal after --resume"
-    )
+    REPORT.append(f"kill -9, {job}: {killed} of {tried} runs killed, after {done} of 20 shards; all equal afterwards")
 
 
 def test_an_interrupted_run_says_how_to_go_on(short_folder: Path, tmp_path: Path) -> None:
@@ -159,8 +154,7 @@ def test_the_standard_input_is_kept_for_a_run_that_can_be_resumed(
     texts = texts_of(40)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
     arguments = ["embed", "-m", str(short_folder), "-i", "-", "-o", str(tmp_path / "out.npy"), "--shard-size", "10"]
-    with monkeypatch.context() as patch:
-        stop_after(2, patch, OSError("the disk is gone"))
+    with stopped_after(2, OSError("the disk is gone")):
         assert main(arguments) == 1
     assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy.parts"}
     monkeypatch.setattr("sys.stdin", None)
@@ -216,10 +210,8 @@ def test_damaged_shards_are_noticed_and_computed_again(
     compute(job, short_model, source, tmp_path / "whole")
     for number, spoil in enumerate(DAMAGES):
         own, said = tmp_path / str(number), list[str]()
-        with monkeypatch.context() as patch:
-            stop_after(4, patch, StoppedError())
-            with pytest.raises(StoppedError):
-                compute(job, short_model, source, own)
+        with stopped_after(4):
+            compute(job, short_model, source, own)
         spoil(own / name)
         assert compute(job, short_model, source, own, resume=True, report=said.append).n_resumed == 30
         assert contents(own) == contents(tmp_path / "whole")
@@ -230,13 +222,11 @@ def test_damaged_shards_are_noticed_and_computed_again(
 @pytest.mark.parametrize("place", ["parts", "beside"])
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", MANIFEST, f'{MANIFEST}, "format": 99}}', None])
 def test_a_damaged_manifest_is_refused(
-    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, place: str
+    short_model: SentenceTransformer, tmp_path: Path, content: str | None, place: str
 ) -> None:
     source, output = text_file(tmp_path / "a.txt", texts_of(20)), tmp_path / "out.npy"
-    with monkeypatch.context() as patch:
-        stop_after(1, patch, StoppedError())
-        with pytest.raises(StoppedError):
-            embed_corpus(short_model, [source], output, **HOW)
+    with stopped_after(1):
+        embed_corpus(short_model, [source], output, **HOW)
     path = folder_of(output) / "manifest.json"
     if place == "beside":
         embed_corpus(short_model, [source], output, resume=True, **HOW)
@@ -273,20 +263,16 @@ def test_resuming_refuses_to_mix(
     short_folder: Path,
     small_folder: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     short_model: SentenceTransformer,
 ) -> None:
     """Another run is mixed neither with an unfinished run nor with the finished one."""
     source = text_file(tmp_path / "a.txt", texts_of(50))
     output = str(tmp_path / "out.npy")
     same: dict[str, Any] = {**HOW, "settings": {"revision": "a"}, "resume": True}
-    with monkeypatch.context() as patch:
-        stop_after(2, patch, StoppedError())
-        with pytest.raises(StoppedError):
-            embed_corpus(short_model, [source], output, **{**same, "resume": False})
-    numpy, int16 = (
-        SentenceTransformer(short_folder, **how) for how in ({"backend": "numpy"}, {"compute_type": "int16"})
-    )
+    with stopped_after(2):
+        embed_corpus(short_model, [source], output, **{**same, "resume": False})
+    numpy = SentenceTransformer(short_folder, backend="numpy")
+    int16 = SentenceTransformer(short_folder, compute_type="int16")
     another = SentenceTransformer(small_folder)
     another.max_seq_length = 32
     (tmp_path / "b.txt").write_bytes((tmp_path / "a.txt").read_bytes())

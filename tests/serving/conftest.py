@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from minibert import SentenceTransformer
+from minibert import CrossEncoder, SentenceTransformer
 from tests.support.checkpoints import sentence_model
+from tests.support.sentence_heads import model_folder
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +26,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of another one, for services in processes of their own."""
     return sentence_model(tmp_path_factory.mktemp("serve") / "small")
+
+
+@pytest.fixture(scope="session")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
+    """A small random model with one label."""
+    folder = tmp_path_factory.mktemp("ranker") / "ranker"
+    return CrossEncoder(model_folder(folder, "BertForSequenceClassification", num_labels=1, scale=5))

@@ -25,14 +25,7 @@ from minibert.serving.engine import Engine
 from minibert.serving.reading import LONG_BODY, Readers, in_turns
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.outcomes import PATIENCE
-from tests.support.sentence_heads import model_folder
-from tests.support.served import Served, request, served, until
-
-
-@pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
-    folder = tmp_path_factory.mktemp("attacks") / "ranker"
-    return CrossEncoder(model_folder(folder, "BertForSequenceClassification", num_labels=1, scale=5))
+from tests.support.served import Served, message_of, request, served, until
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +44,8 @@ def post(client: Any, path: str, body: Any) -> Any:
 # --- random bodies for every route: an answer in the protocol's shape, never a 500 ------------------------------------
 
 STRUCTS = {route.kind for route in POSTS.values()}
-NAMES = sorted(
-    {name for kind in STRUCTS for name in kind.__struct_fields__} | {"source_sentence", "sentences", "other"}
-)
+FIELDS = {name for kind in STRUCTS for name in kind.__struct_fields__}
+NAMES = sorted(FIELDS | {"source_sentence", "sentences", "other"})
 WORDS = ["", " ", "\0", "中文", "\U0001f600", "word " * 300, "[CLS] [SEP]", "query", "left", "split", "error"]
 texts = st.sampled_from([*WORDS, "mean", "none", "small"]) | st.text(max_size=8)
 values = st.recursive(
@@ -98,8 +90,7 @@ def test_random_bodies(client: TestClient, number: int) -> None:
         seen.add(response.status_code)
         assert response.status_code in (200, 400, 404, 413, 422, 424), (path, body, response.text)
         if response.status_code != 200:
-            error = response.json()["error"]
-            message = error["message"] if POSTS[path].errors.name == "openai" else error
+            message = message_of(response)
             assert message
             assert "Traceback" not in message
 

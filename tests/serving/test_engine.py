@@ -287,28 +287,6 @@ def test_the_times_of_a_request_are_measured(model: SentenceTransformer) -> None
 
 TEXTS = ["A cat sleeps.", "", "A cat sleeps.", LONG, "the bank", "\0 \ufeff x", "中文 text"]
 
-OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "default": ({}, {}),
-    "split": ({"truncation": "split"}, {"truncation": "split"}),
-    "dimensions": ({"dimensions": 5}, {"truncate_dim": 5, "normalize_embeddings": True}),
-    "query": ({"input_type": "query"}, {"prompt_name": "query"}),
-    "document": ({"input_type": "search_document"}, {}),
-    "normalized already": ({"normalize": True}, {}),
-    "cls": ({"pooling": "cls"}, {"pooling": "cls"}),
-    "layers": ({"layers": [1]}, {"layers": [1]}),
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_vectors_are_those_of_encode(name: str, engine: Engine, model: SentenceTransformer) -> None:
-    options, of_encode = OPTIONS[name]
-    found = engine.embed(TEXTS, **options)
-    expected = model.encode(TEXTS, **{"truncation": "silent", **of_encode})
-    assert found.value.dtype == np.float32
-    np.testing.assert_array_equal(found.value, expected)
-    assert found.report.truncated == (() if name == "split" else (3,))
-    assert found.report.prompt_name == ("query" if name == "query" else None)
-
 
 def test_token_ids_are_computed_as_they_are(engine: Engine, model: SentenceTransformer) -> None:
     rows = [model.tokenizer.encode(text, truncation=True, max_length=64) for text in TEXTS]
@@ -454,12 +432,6 @@ def test_an_observer_that_raises_is_logged_and_removed(
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
-    folder = tmp_path_factory.mktemp("ranker") / "ranker"
-    return CrossEncoder(model_folder(folder, "BertForSequenceClassification", num_labels=1, scale=5))
 
 
 @pytest.mark.parametrize(

@@ -419,11 +419,7 @@ def test_clients_get_their_own_answers_also_while_the_service_is_stopped(models:
     """Each answer has the bytes of `encode` and `predict`; twice, in two processes."""
     for stops in (0, 3):
         with served(*models.arguments, errors=[]) as service:
-            pool, futures = at_once(
-                service,
-                CLIENTS,
-                lambda client, chance: Counter(models.ask(client, chance) for _ in range(each)),
-            )
+            pool, futures = at_once(service, CLIENTS, lambda *who: Counter(models.ask(*who) for _ in range(each)))
             with pool:
                 for _ in range(stops):
                     time.sleep(0.1)

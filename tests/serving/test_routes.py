@@ -25,6 +25,7 @@ from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.settings import Settings
 from minibert.vectors.similarity import pairwise_cos_sim, quantize_embeddings
 from tests.support.sentence_heads import model_folder
+from tests.support.served import message_of, numbers
 
 TEXTS = ["A cat sleeps.", "", "the bank", "A cat sleeps."]
 LONG = "a long text of many words " * 100
@@ -33,21 +34,14 @@ LABELS = {"id2label": {0: "good", 1: "bad", 2: "odd"}, "label2id": {"good": 0, "
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("heads")
-    options: dict[str, Any] = {"labels": {"num_labels": 3, **LABELS}, "ranker": {"num_labels": 1, "scale": 5}}
-    kind = "BertForSequenceClassification"
-    return {name: model_folder(folder / name, kind, **given) for name, given in options.items()}
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("heads") / "labels"
+    return model_folder(folder, "BertForSequenceClassification", num_labels=3, **LABELS)
 
 
 @pytest.fixture(scope="module")
-def ranker(folders: dict[str, Path]) -> CrossEncoder:
-    return CrossEncoder(folders["ranker"])
-
-
-@pytest.fixture(scope="module")
-def classifier(folders: dict[str, Path]) -> CrossEncoder:
-    return CrossEncoder(folders["labels"], prompts={"ask": "question: "})
+def classifier(labels: Path) -> CrossEncoder:
+    return CrossEncoder(labels, prompts={"ask": "question: "})
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +54,6 @@ def client(model: SentenceTransformer, ranker: CrossEncoder, classifier: CrossEn
 def post(client: TestClient, path: str, body: Any, **headers: str) -> Any:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return client.post(path, content=content, headers=headers)
-
-
-def numbers(client: TestClient) -> dict[str, float]:
-    lines = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
-
-
-def message_of(response: Any) -> str:
-    error = response.json()["error"]
-    return str(error["message"] if isinstance(error, dict) else error)
 
 
 # --- vectors ----------------------------------------------------------------------------------------------------------
@@ -106,6 +90,9 @@ VECTORS: list[tuple[str, dict[str, Any], Callable[[Any], Any], dict[str, Any]]] 
     *((path, {"inputs": TEXTS}, list, {}) for path in ("/embed", "/", "/invocations")),
     ("/", {"inputs": TEXTS, "dimensions": 4, "prompt_name": "query"}, list, {**SHORT, "prompt_name": "query"}),
     ("/embed", {"inputs": LONG, "truncate": "split"}, list, {"inputs": [LONG], "truncation": "split"}),
+    ("/embed", {"inputs": TEXTS, "pooling": "cls"}, list, {"pooling": "cls", "normalize_embeddings": True}),
+    ("/embed", {"inputs": TEXTS, "layers": [1]}, list, {"layers": [1], "normalize_embeddings": True}),
+    ("/embed", {"inputs": TEXTS, "input_type": "search_document"}, list, {}),
     ("/v2/embed", {"texts": TEXTS}, cohere, {}),
     ("/v2/embed", {"texts": TEXTS, "embedding_types": []}, cohere, {}),
     ("/v2/embed", {"texts": TEXTS, "input_type": "search_query"}, cohere, {"prompt_name": "query"}),
@@ -272,8 +259,8 @@ def test_ranks_in_the_form_of_cohere_and_jina(client: TestClient, ranker: CrossE
     assert answer["meta"] == {"billed_units": {"search_units": 1}}
 
 
-def test_labels_are_those_of_the_pipeline(client: TestClient, folders: dict[str, Path]) -> None:
-    pipeline = minibert.pipeline("text-classification", str(folders["labels"]), top_k=None)
+def test_labels_are_those_of_the_pipeline(client: TestClient, labels: Path) -> None:
+    pipeline = minibert.pipeline("text-classification", str(labels), top_k=None)
     rows = post(client, "/predict", {"inputs": [[TEXTS[0]], [QUERY, TEXTS[2]], [TEXTS[0]]]}).json()
     for row, given in zip(rows, (TEXTS[0], {"text": QUERY, "text_pair": TEXTS[2]}, TEXTS[0]), strict=True):
         expected = [(one["label"], np.float32(one["score"])) for one in pipeline([given])[0]]
@@ -291,9 +278,7 @@ def test_raw_scores_prompts_and_sides(client: TestClient, classifier: CrossEncod
     assert [found[name] for name in ("good", "bad", "odd")] == expected.tolist()
     assert response.headers["x-minibert-prompt"] == "ask"
     body = {"inputs": "word " * 300 + "cat", "raw_scores": True}
-    right, left = (
-        post(client, "/predict", {**body, "truncation_direction": side}).json() for side in ("right", "Left")
-    )
+    right, left = (post(client, "/predict", body | {"truncation_direction": side}).json() for side in ("right", "Left"))
     assert right != left
 
 
@@ -317,9 +302,8 @@ def test_each_request_finds_a_model_that_can_answer_it(
     with Engine(models) as engine, TestClient(app(engine)) as other:
         ids = {"0": "good", "1": "bad", "2": "odd"}
         assert other.get("/info").json()["model_type"]["classifier"]["id2label"] == ids
-        np.testing.assert_array_equal(
-            np.float32(post(other, "/embed", {"inputs": QUERY}).json())[0], model.encode(QUERY)
-        )
+        found = post(other, "/embed", {"inputs": [QUERY]}).json()
+        np.testing.assert_array_equal(np.float32(found), model.encode([QUERY]))
         for path in ("/", "/invocations"):  # what the model is for
             for same, body in (
                 ("/predict", {"inputs": "a"}),
@@ -435,12 +419,7 @@ WRONG: list[tuple[bytes, int, int, str]] = [
     (b'{"F": [[1, 2]]}', 400, 422, "F[0] is an array of token ids"),
     (b'{"F": []}', 400, 400, "F is an empty list"),
     (b'{"F": "a", "dimensions": 99}', 400, 422, "dimensions is 99; expected a number from 1 to 24"),
-    (
-        b'{"F": "a", "prompt_name": "x"}',
-        400,
-        422,
-        "prompt_name 'x' is not a prompt of this model. Available prompts: [\"",
-    ),
+    (b'{"F": "a", "prompt_name": "x"}', 400, 422, "prompt_name 'x' is not a prompt of this model. Available prompts"),
     (b'{"F": "a", "truncate": "x"}', 400, 422, "truncate 'x'"),
     (b'{"F": "a", "layers": 99}', 400, 422, "layers"),
     (b'{"F": "a", "layers": [1, 1, 1, 1]}', 400, 422, "layers has 4 items; the limit is 3"),

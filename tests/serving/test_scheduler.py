@@ -227,9 +227,8 @@ def test_counts_agree_with_the_queue_whatever_happens(seed: int) -> None:
     for _ in range(300):
         action = chance.random()
         if action < 0.4:
-            new = job(
-                [chance.randint(1, 600) for _ in range(chance.randint(1, 20))], FakeKind(name=chance.choice("ab"))
-            )
+            costs = [chance.randint(1, 600) for _ in range(chance.randint(1, 20))]
+            new = job(costs, FakeKind(name=chance.choice("ab")))
             try:
                 scheduled.admit(new)
                 alive.append(new)

@@ -22,7 +22,7 @@ from minibert.serving.server import listen
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run
 from tests.support.outcomes import PATIENCE, ROOT
-from tests.support.served import Served, request, served, until
+from tests.support.served import Served, message_of, request, served, until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals end processes at once there")
 ODD = "-m tests.support.odd_service"
@@ -68,12 +68,7 @@ def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         # keys that are missing do not open the service
         ("", {"API_KEYS": "secret"}, 1, "MINIBERT_SERVE_API_KEYS is set, but the service does not have it; did you"),
         ("", {"KEY_OF_MINE": "secret"}, 1, "the service does not have it; "),
-        (
-            "",
-            {"HELP": "1"},
-            1,
-            "MINIBERT_SERVE_HELP is set, but the service does not have it; ",
-        ),
+        ("", {"HELP": "1"}, 1, "MINIBERT_SERVE_HELP is set, but the service does not have it; "),
         ("", {"API_KEY": "a b"}, 1, "a key is empty, or has a space"),
         ("", {"API_KEY_FILE": "/no/such/file"}, 1, "the file of keys, /no/such/file, cannot be read"),
         ("", {"API_KEY": " , "}, 1, "--api-key is empty"),
@@ -135,11 +130,10 @@ def test_while_the_model_is_loaded_the_socket_listens(folder: Path, tmp_path: Pa
                 response = client.get(path)
                 assert (response.status_code, response.headers["retry-after"]) == (503, "1"), path
                 assert response.headers["x-request-id"]
-            for path, post in POSTS.items():
+            for path in POSTS:
                 response = client.post(path, json={}, headers={"x-request-id": "mine"})
                 assert (response.status_code, response.headers["x-request-id"]) == (503, "mine"), path
-                error = response.json()["error"]
-                assert "is being loaded" in (error["message"] if post.errors.name == "openai" else error)
+                assert "is being loaded" in message_of(response)
             (tmp_path / "go").touch()
             until(lambda: client.get("/readyz").status_code == 200)
             assert client.post("/embed", json={"inputs": "a"}).status_code == 200

@@ -101,40 +101,11 @@ def _embed_cases() -> Iterator[OpCase]:
 # --- linear ----------------------------------------------------------------------------------------------------------
 
 # T, K, N of x (T, K) and weight (N, K).
-_LINEAR_SHAPES = (
-    (0, 8, 8),
-    (1, 1, 1),
-    (1, 7, 5),
-    (2, 1, 13),
-    (5, 13, 1),
-    (7, 8, 9),
-    (8, 9, 7),
-    (9, 7, 8),
-    (15, 31, 33),
-    (16, 32, 16),
-    (17, 33, 31),
-    (22, 384, 1152),
-    (31, 15, 17),
-    (33, 17, 15),
-    (37, 101, 205),
-    (127, 64, 65),
-    (128, 384, 384),
-    (129, 65, 127),
-    (33, 512, 65),  # 4, 5, 8 and 17 groups of 128: not multiples of the groups that AMX computes at once
-    (17, 600, 33),
-    (22, 1024, 95),
-    (5, 2049, 40),
-    (300, 65, 127),  # more than one block of tiles
-    (301, 300, 97),
-)
-_LARGE_LINEAR_SHAPES = (
-    (1, 768, 768),
-    (22, 768, 3072),
-    (128, 384, 1536),
-    (128, 1536, 384),
-    (37, 768, 2304),
-    (128, 3072, 768),
-)
+# There are 4, 5, 8 and 17 groups of 128 (AMX computes multiples of other numbers), and several blocks of tiles.
+_LINEAR_SHAPES = """0 8 8, 1 1 1, 1 7 5, 2 1 13, 5 13 1, 7 8 9, 8 9 7, 9 7 8, 15 31 33, 16 32 16, 17 33 31, 22 384 1152,
+    31 15 17, 33 17 15, 37 101 205, 127 64 65, 128 384 384, 129 65 127, 33 512 65, 17 600 33, 22 1024 95, 5 2049 40,
+    300 65 127, 301 300 97"""
+_LARGE_LINEAR_SHAPES = "1 768 768, 22 768 3072, 128 384 1536, 128 1536 384, 37 768 2304, 128 3072 768"
 # The epilogues that the forward uses, and the others that the contract allows.
 _EPILOGUES: tuple[tuple[str | None, bool], ...] = ((None, False), ("gelu", False), (None, True), ("gelu", True))
 
@@ -155,12 +126,11 @@ def _linear_case(T: int, K: int, N: int, activation: str | None, residual: bool)
 
 
 def _linear_cases() -> Iterator[OpCase]:
-    for shape in _LINEAR_SHAPES:
-        for activation, residual in _EPILOGUES:
-            yield _linear_case(*shape, activation, residual)
-    for shape in _LARGE_LINEAR_SHAPES:
-        for activation, residual in _EPILOGUES[:3]:
-            yield _linear_case(*shape, activation, residual)
+    for shapes, epilogues in ((_LINEAR_SHAPES, _EPILOGUES), (_LARGE_LINEAR_SHAPES, _EPILOGUES[:3])):
+        for shape in shapes.split(","):
+            for activation, residual in epilogues:
+                T, K, N = map(int, shape.split())
+                yield _linear_case(T, K, N, activation, residual)
     for activation in dict.fromkeys(ACTIVATIONS.values()):
         if activation != "gelu":
             yield _linear_case(17, 33, 31, activation, False)

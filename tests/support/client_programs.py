@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.compare import difference
 from tests.support.outcomes import python
 from tests.support.report import REPORT
 
@@ -107,17 +108,6 @@ MINIBERT = "count()"
 STAND_IN = "import minibert.compat.sentence_transformers; count()"
 
 
-def assert_close(found: Any, expected: Any, *, atol: float = 2e-6, where: str = "answer") -> None:
+def assert_close(found: Any, expected: Any, *, atol: float = 2e-6) -> None:
     """Compare two answers: everything equal, numbers within `atol`."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), where
-        for key in expected:
-            assert_close(found[key], expected[key], atol=atol, where=f"{where}[{key!r}]")
-    elif isinstance(expected, list):
-        assert len(found) == len(expected), where
-        for index, pair in enumerate(zip(found, expected, strict=True)):
-            assert_close(*pair, atol=atol, where=f"{where}[{index}]")
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=atol), where
-    else:
-        assert found == expected, where
+    assert (problem := difference(found, expected, atol=atol)) is None, problem

@@ -7,6 +7,7 @@ kills a run at every STEP-th of its renames, fsyncs and deletions, just before o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -14,9 +15,10 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -79,22 +81,27 @@ class StoppedError(Exception):
     pass
 
 
-def stop_after(shards: int, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Raise an error when this number of shards is saved, or, if there are no more, before they are joined."""
+@contextlib.contextmanager
+def stopped_after(shards: int, error: Exception | None = None) -> Iterator[None]:
+    """Let a run end by an error when this number of shards is saved, or, if there are no more, before they are joined.
+
+    Without `error` it is a StoppedError, which the block must raise.
+    """
     save, done = RunFolder.save, 0
 
     def save_or_stop(self: RunFolder, *arguments: Any) -> Any:
         nonlocal done
         if done == shards:
-            raise error
+            raise error or StoppedError
         done += 1
         return save(self, *arguments)
 
     def stop(self: RunFolder, *_: Any) -> None:
-        raise error
+        raise error or StoppedError
 
-    monkeypatch.setattr(RunFolder, "save", save_or_stop)
-    monkeypatch.setattr(RunFolder, "finish", stop)
+    raised = contextlib.nullcontext() if error else pytest.raises(StoppedError)
+    with mock.patch.multiple(RunFolder, save=save_or_stop, finish=stop), raised:
+        yield
 
 
 # --- processes --------------------------------------------------------------------------------------------------------

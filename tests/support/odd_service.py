@@ -16,10 +16,6 @@ from minibert.serving.scheduler import Scheduler, Step
 from minibert.serving.server import listen, serve
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def stop_after_a_step() -> None:
     """Make the scheduler of the engine fail when it is asked for a second step."""
     next_step, steps = Scheduler.next_step, list[Step]()
@@ -50,9 +46,7 @@ if __name__ == "__main__":
             stop_after_a_step()
         return engine
 
-    code = serve(
-        load,
-        listen("127.0.0.1", 0),
-        announce=lambda ready, address: say(f"{'serving' if ready else 'listening'} on {address}"),
-    )
-    sys.exit(code)
+    def announce(ready: bool, address: str) -> None:
+        print(f"{'serving' if ready else 'listening'} on {address}", file=sys.stderr, flush=True)
+
+    sys.exit(serve(load, listen("127.0.0.1", 0), announce=announce))

@@ -81,9 +81,8 @@ def python(*arguments: str, folder: Path = ROOT, path: Path | str = ROOT, **vari
 
 def make_model(folder: Path) -> Path:
     """Make a checkpoint so wide that its ops have several chunks, and the digests of all batches by one thread."""
-    random_checkpoint(
-        folder, hidden_size=96, num_hidden_layers=3, num_attention_heads=4, intermediate_size=384, hidden_act="gelu"
-    )
+    sizes = {"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 384}
+    random_checkpoint(folder, **sizes, hidden_act="gelu")
     label, done = run(
         f"""
         model = load(num_threads=1)

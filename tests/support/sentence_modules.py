@@ -32,10 +32,8 @@ def model_with_modules(
 ) -> Path:
     """Make a small random BERT with these modules behind it: (kind, config or None, tensors or None)."""
     random_checkpoint(folder, hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=40)
-    named = [
-        (f"{NEW}.{NEW_HOMES[kind]}.{kind}" if new else f"{OLD}.{kind}", *files)
-        for kind, *files in [("Transformer", None, None), *steps]
-    ]
+    every = [("Transformer", None, None), *steps]
+    named = [(f"{NEW}.{NEW_HOMES[kind]}.{kind}" if new else f"{OLD}.{kind}", *files) for kind, *files in every]
     return write_modules(folder, named)
 
 

@@ -17,7 +17,7 @@ import httpx
 
 from tests.support.outcomes import PATIENCE, ROOT
 
-__all__ = ["Served", "request", "served", "until"]
+__all__ = ["Served", "message_of", "numbers", "request", "served", "until"]
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -31,6 +31,18 @@ def until(condition: Callable[[], Any]) -> None:
 def request(body: bytes, path: str = "/embed", headers: str = "") -> bytes:
     """Return the bytes of a request."""
     return f"POST {path} HTTP/1.1\r\nhost: x\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def numbers(client: httpx.Client) -> dict[str, float]:
+    """Return what /metrics says."""
+    lines = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+
+
+def message_of(response: Any) -> str:
+    """Return the message of an error of any protocol."""
+    error = response.json()["error"]
+    return str(error["message"] if isinstance(error, dict) else error)
 
 
 class Served:
@@ -58,8 +70,7 @@ class Served:
     def numbers(self) -> dict[str, float]:
         """Return what /metrics says."""
         with self.client() as client:
-            lines = [line for line in client.get("/metrics").text.splitlines() if not line.startswith("#")]
-        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
+            return numbers(client)
 
     def open_files(self) -> int:
         """Count the open files of the process."""

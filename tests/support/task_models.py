@@ -14,8 +14,6 @@ from tests.support.checkpoints import VOCABULARY, locate_minilm
 from tests.support.head_models import make_model, their_model
 from tests.support.text_data import VARIABLE, data_path, udhr_lines
 
-TOLERANCE = 1e-5
-
 CLASS_OF = {
     "fill-mask": "BertForMaskedLM",
     "text-classification": "BertForSequenceClassification",
@@ -91,26 +89,3 @@ def real_texts(count: int = 45) -> list[str]:
         "Ünïcode, naïve!",
     ]
     return [" ".join([made[i % 3]] * (2 + i % 4)) for i in range(count)]
-
-
-def difference(ours: Any, theirs: Any, path: str = "answer") -> str | None:
-    """Return where two answers differ in nesting, keys, order, texts or whole numbers, or by more than 1e-5 in a score.
-
-    None means that they are the same. NumPy's numbers in their answers count as Python's.
-    """
-    if isinstance(theirs, dict):
-        if not isinstance(ours, dict) or list(ours) != list(theirs):
-            return f"{path}: {ours!r} and {theirs!r}"
-        return next(
-            (found for key in theirs if (found := difference(ours[key], theirs[key], f"{path}[{key!r}]"))), None
-        )
-    if isinstance(theirs, list):
-        if not isinstance(ours, list) or len(ours) != len(theirs):
-            return f"{path}: {ours!r} and {theirs!r}"
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return next((found for i, (a, b) in pairs if (found := difference(a, b, f"{path}[{i}]"))), None)
-    if isinstance(theirs, str) or (isinstance(theirs, int) and not isinstance(theirs, bool)):
-        return None if type(ours) is type(theirs) and ours == theirs else f"{path}: {ours!r} and {theirs!r}"
-    return (
-        None if type(ours) is float and abs(ours - float(theirs)) <= TOLERANCE else f"{path}: {ours!r} and {theirs!r}"
-    )

@@ -18,8 +18,9 @@ import minibert
 from minibert import BertModel, BertTokenizer
 from minibert.tasks.base import TaskPipeline
 from minibert.tasks.pipelines import ALIASES, TASKS
+from tests.support.compare import difference
 from tests.support.head_models import their_model
-from tests.support.task_models import difference, run_theirs, task_folder, their_pipeline
+from tests.support.task_models import run_theirs, task_folder, their_pipeline
 
 FolderFor = Callable[..., Path]
 Ours = Callable[..., Any]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import minibert
+from tests.support.compare import difference
 from tests.support.splade_tiny import REASON, splade_tiny
 from tests.support.task_models import (
     SHAPES,
-    difference,
     real_texts,
     run_theirs,
     their_pipeline,
