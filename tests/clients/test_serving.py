@@ -115,7 +115,7 @@ def test_openai(service: Served, tmp_path: Path, minilm_folder: Path, expected: 
         *("BadRequestError", "BadRequestError"),
     ]
     assert "check_embedding_ctx_length=False" in found["errors"][5][1]
-    assert "context_length_exceeded" in found["errors"][6][1]
+    assert "maximum context length is 256 tokens" in found["errors"][6][1]  # newer versions of the client show no code
 
 
 # The distribution that a library needs; a program that makes the functions `documents`, `query` and `refused`, the last
