@@ -417,14 +417,8 @@ def test_traces_edits_and_analyses_have_the_bits_of_the_model(small_folder: Path
     trace = model.trace(ids)
     for i, state in enumerate(output.hidden_states):
         np.testing.assert_array_equal(trace[f"hidden_states.{i}"], state)
-    last, head = model.config.num_hidden_layers, model.config.hidden_size // model.config.num_attention_heads
-
-    def without_first_head(context: FloatArray) -> FloatArray:
-        context = context.copy()
-        context[..., :head] = 0
-        return context
-
-    edited = model.trace(ids, edit={f"encoder.layer.{last - 1}.attention.self": without_first_head})
+    last = model.config.num_hidden_layers
+    edited = model.trace(ids, edit={f"encoder.layer.{last - 1}.attention.self": minibert.Edit.zero(heads=0)})
 
     def total(output: Any) -> float:
         return float(output.last_hidden_state.sum(dtype=np.float64))

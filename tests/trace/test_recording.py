@@ -148,15 +148,6 @@ def test_empty_batches(shape: tuple[int, int], folder: Path) -> None:
     assert list(model.stream(np.zeros(shape, dtype=np.int64), record="pooler")) == []
 
 
-def test_a_batch_in_which_all_is_masked(folder: Path, folder_of: Any) -> None:
-    model = BertModel.from_pretrained(folder)
-    mask = np.zeros((2, 4), dtype=np.int64)
-    trace = model.trace(mask, mask)
-    assert all(not array.any() for array in trace.values())
-    head = minibert.BertForMaskedLM.from_pretrained(folder_of("BertForMaskedLM"))
-    assert head.trace(mask, mask)["logits"].shape == (2, 4, 97)
-
-
 def test_vectors_instead_of_ids(folder: Path) -> None:
     model = BertModel.from_pretrained(folder)
     inputs = batch(model, 5, 9)

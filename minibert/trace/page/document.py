@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from minibert.trace.trace import Trace
 
 
-MAX_BYTES = 5_000_000
-
 _HARMLESS = bytes.maketrans(b"<&", b",.")
 
 
@@ -68,7 +66,7 @@ def page(
     sequences: Sequence[int] | int | None = None,
     layers: Sequence[int] | int | None = None,
     heads: Sequence[int] | int | None = None,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = 5_000_000,
     parts: FloatArray | None = None,
     guesses: Guesses | None = None,
     errors: Sequence[tuple[str, float, str]] = (),
