@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import random
 import tempfile
@@ -61,7 +62,7 @@ def _embed_and_report(folder: Path, texts: Path, output: Path, pipe: Connection)
     from minibert.cli import main
 
     warnings.simplefilter("ignore")
-    with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         code = main(["embed", "-m", str(folder), "-i", str(texts), "-o", str(output)])
     pipe.send((code, peak_memory() / 2**20))
 
