@@ -8,7 +8,6 @@
 False
 """
 
-from minibert.learn.checking import check, check_file
-from minibert.learn.judge import Result
+from minibert.learn.checking import Result, check, check_file
 
 __all__ = ["Result", "check", "check_file"]

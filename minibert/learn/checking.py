@@ -1,53 +1,221 @@
-"""`check`: one function, in this process. `check_file`: a file, in a process of its own. `bench`: how fast it is."""
+"""Check functions: compare their results with the right ones, find the first wrong number, and what makes it wrong.
+
+A result is right if its error, beside float64, is at most that of plain code in float32, times 4 for the root mean
+square and times 8 for a single number: the limits of `minibert.parity`. Plain code adds products one after the other,
+so other orders of summation have a smaller error. A wrong formula cannot be within this: the tanh form of GELU, one of
+the most similar ones, has an error of 1e-4, a thousand times as much. Formulas that differ less on the numbers of the
+model (eps outside the root, the maximum not subtracted) are checked on other numbers, too (lesson.py).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-import json
-import subprocess
-import sys
-import threading
-from collections.abc import Iterable, Iterator
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from minibert._utils.files import is_regular_file
-from minibert._utils.validation import FloatArray, check_choice
-from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.learn.judge import Result, judge
-from minibert.learn.lesson import PAIR, TEXT, Lesson
-from minibert.learn.right import RIGHT
-from minibert.learn.student import Outcome, attempt, receive, time_it
+from minibert._utils.validation import FloatArray, counted
+from minibert.learn.lesson import Lesson
+from minibert.learn.right import RIGHT, find_misreadings
+from minibert.learn.student import SECONDS, Outcome, Student, attempt, page, time_it
 from minibert.models.bert import BertModel
+from minibert.parity.diagnosis import MISTAKES, diagnose, explain
+from minibert.parity.diagnosis.forward import states_of
+from minibert.parity.truth import VECTOR, rms
 
-SECONDS = 2.5
-"""Seconds that one function may take for all its calls; two functions that take longer end the check."""
+_RMS, _SINGLE = 4, 8
+# The least error of float32, relative to the values: that of rounding the result once.
+_ROUNDING = 2.0**-24
 
-# Seconds in which a file must be loaded; `import torch` takes some of them.
-_LOADING = 8.0
-# The most characters of what a student's code prints that are kept.
-_PRINTED = 1000
+# Mistakes with masks, padding, dropout and names, which no exercise has.
+_OTHERS = ("A5", "A6", "D1", "E5", "H1", "P1", "P4", "T1.unknown", "E3.visible", "E4.order")
+
+_STATUS = {"error": "stopped", "empty": "not filled in yet", "slow": "too slow", "not run": "not checked"}
+_WIDTH, _INDENT = 100, 14
+# Seconds of one function when its time is measured.
+_BENCH = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What the check of one step found.
+
+    Parameters
+    ----------
+    step : str
+    status : str        "right", "wrong", "missing"; "error", "empty" (not filled in yet), "slow", "not run"
+    text : str          what is wrong, and where
+    hint : str          a question that leads to the cause; "" if the cause is not known
+    cause : str         the cause and the remedy
+    mistakes : tuple of str
+        The ids of the mistakes that give these numbers, in `minibert.parity.diagnosis.MISTAKES` or hints.md.
+    printed : str       what the function printed
+    more : bool         whether `str` has the cause
+    """
+
+    step: str
+    status: str
+    text: str = ""
+    hint: str = ""
+    cause: str = ""
+    mistakes: tuple[str, ...] = ()
+    printed: str = ""
+    more: bool = False
+
+    @property
+    def right(self) -> bool:
+        """Whether the step is right."""
+        return self.status == "right"
+
+    def __str__(self) -> str:
+        """Return the number, the name, the status, and below them what is wrong."""
+        parts = [self.text, self.hint and f"Hint: {self.hint}", self.cause if self.more else ""]
+        parts += [self.printed and f"It printed:\n{self.printed}"]
+        rows = [f"{[*RIGHT].index(self.step) + 1:2} {self.step:{_INDENT - 3}}{_STATUS.get(self.status, self.status)}"]
+        for line in "\n".join(filter(None, parts)).splitlines():
+            rows += textwrap.wrap(line, _WIDTH - _INDENT, break_on_hyphens=False)
+        return f"\n{'':{_INDENT}}".join(rows)
+
+    __repr__ = __str__
+
+
+def judge(lesson: Lesson, step: str, outcome: Outcome) -> Result:
+    """Compare what a function gave with what is right."""
+    cases, compare = lesson.cases_of(step), _wrong_tokens if step == "tokenize" else _wrong_numbers
+    for index, value in enumerate(outcome.values):
+        if wrong := compare(lesson, step, index, value):
+            mistakes = _causes(lesson, step, index, outcome.values)
+            text = f"With {cases[index].label}: {wrong}" if cases[index].label else wrong
+            return Result(step, "wrong", text, *_said(mistakes), mistakes, outcome.printed)
+    if outcome.status == "done":
+        return Result(step, "right", printed=outcome.printed)
+    text = outcome.text
+    if outcome.status == "missing":
+        text = f"There is no function {step} in the file. Was it renamed?"
+    elif outcome.values and cases[len(outcome.values)].label:
+        text = f"With {cases[len(outcome.values)].label}: {text}"
+    return Result(step, outcome.status, text, printed=outcome.printed)
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+def _wrong_tokens(lesson: Lesson, step: str, index: int, given: list[str]) -> str:
+    """Return the first wrong token of a text; "" if all are right."""
+    right = lesson.right(step, index)
+    if given == right:
+        return ""
+    place = next((i for i, (a, b) in enumerate(zip(given, right, strict=False)) if a != b), min(len(given), len(right)))
+    first, second = (repr(some[place]) if place < len(some) else "missing" for some in (given, right))
+    return f"token {place} is {first}; right is {second}.\nYours: {given}\nRight: {right}"
+
+
+def _outside(given: FloatArray, right: FloatArray, plain: FloatArray) -> Any:
+    """Return which numbers are outside the limits, as a bool array; `plain` is the result of plain code in float32."""
+    error, rounding = np.abs(given - right), np.abs(plain - right)
+    usual = _RMS * max(rms(rounding), _ROUNDING * rms(right))
+    most = _SINGLE * max(rounding.max(initial=0), _ROUNDING * np.abs(right).max(initial=0))
+    return ~(error <= (most if rms(error) <= usual else usual))
+
+
+def _wrong_numbers(lesson: Lesson, step: str, index: int, value: Sequence[FloatArray]) -> str:
+    """Return what is wrong with the result of a case; "" if nothing is."""
+    right, plain = lesson.right(step, index), lesson.right(step, index, plain=True)
+    if len(value) != len(right):
+        return f"there are {counted(len(value) - 1, 'state')}; expected {len(right) - 1}."
+    names = [*(f"states[{i}]" for i in range(len(right) - 1)), "vector"] if step == "bert" else ["result"]
+    for name, given, true, rounded in zip(names, value, right, plain, strict=True):
+        if given.shape != true.shape:
+            return f"the shape of {name} is {given.shape}; expected {true.shape}."
+        outside = _outside(given, true, rounded)
+        if outside.any():
+            place = tuple(int(axis[0]) for axis in np.nonzero(outside))
+            found = f"{name}{[*place]} is {given[place]:.7g}; right is {true[place]:.7g}."
+            return f"{found} {'; '.join(_pattern(given, true, outside))}."
+    return ""
+
+
+def _pattern(given: FloatArray, right: FloatArray, outside: Any) -> list[str]:
+    """Say how many numbers are wrong, and what they have in common."""
+    said = [f"{outside.sum()} of {counted(outside.size, 'number')} are wrong"]
+    if not np.isfinite(given).all():
+        return [*said, f"{(~np.isfinite(given)).sum()} are nan or infinite"]
+    factor, difference = float((given * right).sum() / max((right * right).sum(), 1e-300)), given - right
+    if rms(given - factor * right) < 1e-4 * rms(difference):
+        said.append(f"each is {factor:.5g} times the right number")
+    elif rms(difference - difference.mean()) < 1e-4 * rms(difference):
+        said.append(f"each differs by {difference.mean():+.5g}")
+    for axis, name in enumerate(("row", "column")) if outside.ndim == 2 else ():
+        lines = outside.any(axis=1 - axis)
+        if not lines.all():
+            said.append(f"they are in {counted(int(lines.sum()), name)}, the first of them is {lines.argmax()}")
+    return said
+
+
+# --- the cause --------------------------------------------------------------------------------------------------------
+
+
+def _causes(lesson: Lesson, step: str, index: int, values: Sequence[list[Any]]) -> tuple[str, ...]:
+    """Return the ids of the known mistakes that make the results of a wrong case, the best one first."""
+    cases, value, right = lesson.cases[step], values[index], lesson.right(step, index)
+    case, found = cases[index], []
+    if step == "tokenize":
+        texts = [one.arguments[0] for one in cases]
+        return tuple(find_misreadings(texts, values, *case.arguments[1:])) if len(values) == len(texts) else ()
+    if [one.shape for one in value] != [one.shape for one in right]:
+        return ()
+    if not all(np.isfinite(one).all() for one in value):
+        return ("A9.no-shift",) if step == "softmax" and not case.name else ()
+    if step == "bert" and case.name:
+        names, plain = [*states_of(lesson.model.config), VECTOR], lesson.right(step, index, plain=True)
+        port = {name: one[None] for name, one in zip(names, value, strict=True)}
+        arrays = zip(names, value, right, plain, strict=True)
+        wrong = [name for name, *three in arrays if _outside(*three).any()]
+        found = diagnose(lesson.model, lesson.padded, port, wrong, vectors=right[-1][None])
+    elif case.name:  # the results of all heads are one value
+        parts = [i for i, one in enumerate(cases) if (one.name, one.eps) == (case.name, case.eps)]
+        whole = np.concatenate([(values[i] if i < len(values) else lesson.right(step, i))[0] for i in parts], axis=-1)
+        found = explain(
+            lesson.model_with(case.eps), lesson.inputs, case.name, whole[None], case.known, several=False
+        )
+    first = next((one.candidates for one in found if one.candidates), ())
+    return tuple(id for id in first if id in MISTAKES and not id.startswith(_OTHERS))
+
+
+def _said(mistakes: Sequence[str]) -> tuple[str, str]:
+    """Return the hint of the best mistake, and the causes with their remedy; "" if no mistake is known."""
+    if not mistakes:
+        return "", ""
+    hints, best = page("hints.md"), mistakes[0]
+    hint, _, cause = (hints.get(best) or hints.get(best.partition(".")[0], "")).partition(" => ")
+    if cause:
+        return hint, f"Cause: {cause}"
+    texts = [re.sub(r"; config.json has another \w+$", "", MISTAKES[id].text) for id in mistakes]
+    either = "one of these, which give the same numbers here: " if texts[1:] else ""
+    return hint, f"Cause: {either}{'; or '.join(texts)}.\nRemedy: {MISTAKES[best].remedy}"
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
 
 _lesson = functools.lru_cache(maxsize=2)(Lesson)
 
 
-def check(
-    step: str, function: Any, *, model: str = DEFAULT_MODEL, text: str = TEXT, pair: str = PAIR, more: bool = False
-) -> Result:
+def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Result:
     """Check one function of the course on real weights; print the result, or look at its attributes.
 
     Parameters
     ----------
     step : str          the name that the function has in the file: "gelu"
     function : callable
-    model : str         a BERT with GELU: a hub id or a folder
-    text, pair : str    what it is checked on
     more : bool         whether the printed result has the cause too, beside the hint
+    **lesson
+        model : a BERT with GELU, a hub id or a folder. text, pair : two texts on which the function is checked.
 
     Returns
     -------
@@ -58,41 +226,33 @@ def check(
     ValueError
         There is no such step, or the model is not a BERT with GELU.
     """
-    check_choice("step", step, RIGHT)
-    lesson = _lesson(str(model), text, pair)
-    found = _judged(lesson, step, lambda helped: attempt(step, function, lesson.cases(step), helped=helped))
-    return dataclasses.replace(found, more=more)
+    known = _lesson(**lesson)
+    call = functools.partial(attempt, step, function, known.cases_of(step))
+    return dataclasses.replace(_judged(known, step, call), more=more)
 
 
-def _judged(lesson: Lesson, step: str, ask: Any) -> Result:
+def _judged(lesson: Lesson, step: str, call: Callable[..., Outcome]) -> Result:
     """Judge a function as it is; if it is not right, also with right functions in the place of those that it calls."""
-    first = judge(lesson, step, ask(False))
-    if first.right or first.status in ("empty", "missing", "slow", "not run"):
+    first = judge(lesson, step, call(helped=False))
+    if first.status not in ("wrong", "error"):
         return first
-    second = judge(lesson, step, ask(True))
+    second = judge(lesson, step, call(helped=True))
     if second.right:
-        note = "This function is right, but it calls a function of yours that is not."
-        return dataclasses.replace(second, text=note)
-    return first if second.status not in ("wrong", first.status) else second
+        return dataclasses.replace(second, text="It is right, but it calls a function of yours that is not.")
+    return second if second.status in ("wrong", first.status) else first
 
 
 def check_file(
-    path: str | Path,
-    steps: Iterable[str] | None = None,
-    *,
-    model: str = DEFAULT_MODEL,
-    text: str = TEXT,
-    pair: str = PAIR,
-    seconds: float = SECONDS,
+    path: str | Path, steps: Iterable[str] = (), *, seconds: float = SECONDS, **lesson: Any
 ) -> Iterator[Result]:
     """Check the functions of a file or a notebook, which runs in a process of its own.
 
     Parameters
     ----------
     path : str or path      what `start` wrote, filled in
-    steps : names of steps  None means all
-    model, text, pair : as for `check`
+    steps : names of steps; all of them if there are none
     seconds : float         that one function may take
+    **lesson : as for `check`
 
     Yields
     ------
@@ -103,117 +263,13 @@ def check_file(
     ValueError
         As for `check`; or the file cannot be run, and the message has its wrong line.
     """
-    chosen = [*RIGHT] if steps is None else [*steps]
-    for step in chosen:
-        check_choice("step", step, RIGHT)
-    lesson = _lesson(str(model), text, pair)
-    with Student(Path(path), lesson, seconds) as student:
-        for step in chosen:
-            yield _judged(lesson, step, lambda helped, step=step: student.ask(step, helped=helped))
+    with contextlib.closing(Student(path, lesson, seconds)) as student:
+        known = _lesson(**lesson)
+        for step in [*steps] or RIGHT:
+            yield _judged(known, step, functools.partial(student.ask, step))
 
 
-class Student:
-    """A student's file in a process, which is started again if a function does not end.
-
-    Raises
-    ------
-    ValueError
-        The file cannot be run.
-    """
-
-    def __init__(self, path: Path, lesson: Lesson, seconds: float = SECONDS) -> None:
-        if not is_regular_file(path):
-            raise ValueError(f"{path} does not exist; `minibert learn start {path}` writes it.")
-        self._path, self._lesson, self._seconds, self._left = path, lesson, seconds, 2 * seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._printed = ""
-
-    def __enter__(self) -> Self:
-        self._start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def _start(self) -> None:
-        second = self._lesson.inputs["token_type_ids"].any() if "token_type_ids" in self._lesson.inputs else False
-        words = [str(self._path), self._lesson.name, self._lesson.text, *([self._lesson.pair] if second else [])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from minibert.learn.student import main; main()", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self._reader = threading.Thread(target=self._read_printed, args=(self._process.stderr,), daemon=True)
-        self._reader.start()
-        started = self._receive(_LOADING)
-        if started.status != "done":
-            self._end()
-            said = {
-                "slow": f"it did not end within {_LOADING:g} seconds. Code outside of functions runs at every check."
-            }
-            raise ValueError(f"{self._path} cannot be run: {said.get(started.status, started.text)}")
-
-    def _read_printed(self, stream: Any) -> None:
-        for line in stream:
-            if len(self._printed) < _PRINTED:
-                self._printed += line.decode(errors="backslashreplace")
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-    def ask(self, step: str, *, helped: bool = False) -> Outcome:
-        """Let the process call a function; "slow" if it does not end, "not run" if there is no time left."""
-        if self._left <= 0:
-            return Outcome("not run", "Other functions took all the time. Check this one alone.")
-        if self._process is None:
-            self._start()
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._printed = ""
-        self._process.stdin.write(json.dumps({"step": step, "helped": helped}).encode() + b"\n")
-        self._process.stdin.flush()
-        outcome = self._receive(self._seconds)
-        if outcome.status == "slow":
-            self._left -= self._seconds
-        outcome.printed = self._printed[:_PRINTED].rstrip()
-        return outcome
-
-    def _receive(self, seconds: float) -> Outcome:
-        """Read an answer; a process that does not give one is ended."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        late = threading.Event()
-
-        def stop(process: subprocess.Popen[bytes] = self._process) -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(seconds, stop)
-        timer.start()
-        outcome = receive(self._process.stdout)
-        timer.cancel()
-        if outcome is not None:
-            return outcome
-        self._end()
-        if late.is_set():
-            return Outcome(
-                "slow",
-                f"It did not end within {seconds:g} seconds. Does a loop never end? Loops over single numbers "
-                "are slow, too: use a product of matrices, or allow more seconds.",
-            )
-        return Outcome("error", "The process ended without an answer. Did it need too much memory, or call os._exit?")
-
-
-# --- the whole model --------------------------------------------------------------------------------------------------
-
-
-def sentence(path: str | Path, *, model: str = DEFAULT_MODEL, text: str = TEXT, seconds: float = SECONDS) -> FloatArray:
+def sentence(path: str | Path, *, seconds: float = SECONDS, **lesson: Any) -> FloatArray:
     """Return the vector of a text, computed by the functions of a file.
 
     Raises
@@ -221,14 +277,14 @@ def sentence(path: str | Path, *, model: str = DEFAULT_MODEL, text: str = TEXT, 
     ValueError
         The file cannot be run, or its functions give no vector.
     """
-    with Student(Path(path), _lesson(str(model), text), seconds) as student:
+    with contextlib.closing(Student(path, lesson, seconds)) as student:
         outcome = student.ask("sentence")
-    if outcome.status != "done" or not outcome.values:
-        raise ValueError(f"{path} does not give a vector: {outcome.text}")
+    if outcome.status != "done":
+        raise ValueError(f"{path} does not give a vector. {outcome.text}")
     return np.asarray(outcome.values[0][-1])
 
 
-def bench(paths: Iterable[str | Path], *, model: str = DEFAULT_MODEL, text: str = TEXT) -> Iterator[tuple[str, float]]:
+def bench(paths: Iterable[str | Path], **lesson: Any) -> Iterator[tuple[str, float]]:
     """Yield the seconds of `bert` in each file, then those of minibert with NumPy and with its kernels, by name.
 
     Raises
@@ -236,13 +292,13 @@ def bench(paths: Iterable[str | Path], *, model: str = DEFAULT_MODEL, text: str 
     ValueError
         A file cannot be run, or its `bert` is not right.
     """
-    lesson = _lesson(str(model), text)
+    known = _lesson(**lesson)
     for path in paths:
-        with Student(Path(path), lesson, 20 * SECONDS) as student:
-            if not judge(lesson, "bert", student.ask("bert")).right:
+        with contextlib.closing(Student(path, lesson, _BENCH)) as student:
+            if not judge(known, "bert", student.ask("bert")).right:
                 raise ValueError(f"bert in {path} is not right yet; check it first.")
             yield str(path), float(student.ask("time").values[0][0])
     for backend in ("numpy", "kernels"):
         with contextlib.suppress(ImportError):  # no kernels were built
-            ours = BertModel.from_pretrained(model, backend=backend, add_pooling_layer=False)
-            yield f"minibert, {backend}", time_it(functools.partial(ours, **lesson.inputs))
+            ours = BertModel.from_pretrained(known.name, backend=backend, add_pooling_layer=False)
+            yield f"minibert, {backend}", time_it(functools.partial(ours, **known.inputs))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, brief
+from minibert._utils.validation import FloatArray, brief, check_choice
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.learn.right import layer_weights, run
+from minibert.learn.right import RIGHT, layer_weights, run, tables
 from minibert.models.bert import BertModel
 from minibert.models.loading import named_arrays
 from minibert.parity.diagnosis import simulate
@@ -32,6 +31,10 @@ _TEXTS = (
     "a qwzxjkv\u2603 b\u2603 snowman\u2603man",
     "unaffable antidisestablishmentarianism",
 )
+
+_LAYER = "encoder.layer.0"
+_SELF = f"{_LAYER}.attention.self"
+_EPS = 0.05  # so large that each mistake with eps changes the numbers
 
 
 class Case(NamedTuple):
@@ -58,8 +61,8 @@ class Lesson:
 
     Parameters
     ----------
-    name : str or path
-        The model, a BERT with GELU: a hub id or a folder.
+    model : str or path
+        A BERT with GELU: a hub id or a folder.
     text, pair : str
         Two texts, one after the other, on which all steps are checked.
 
@@ -69,36 +72,25 @@ class Lesson:
         The model is not a BERT with GELU. For other errors see `BertModel.from_pretrained`.
     """
 
-    def __init__(self, name: str = DEFAULT_MODEL, text: str = TEXT, pair: str = PAIR) -> None:
+    def __init__(self, model: str = DEFAULT_MODEL, text: str | None = None, pair: str = PAIR) -> None:
+        text = TEXT if text is None else text
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"text={brief(text)}; expected a text with at least one word.")
-        self.name, self.text, self.pair = name, text, pair
-        self.model = BertModel.from_pretrained(name, backend="numpy", compute_type="float32")
+        self.name, self.text = model, text
+        self.model = BertModel.from_pretrained(model, backend="numpy", compute_type="float32")
         Subject.of(self.model)
-        if self.model.config.activation != "gelu":
-            raise ValueError(f"{name} has hidden_act={self.model.config.hidden_act!r}; the exercises are for 'gelu'.")
-        self.tokenizer = BertTokenizer.from_pretrained(name)
+        config = self.model.config
+        if config.activation != "gelu":
+            raise ValueError(f"{model} has hidden_act={config.hidden_act!r}; the exercises are for 'gelu'.")
+        self.tokenizer = BertTokenizer.from_pretrained(model)
         self.vocabulary = dict(self.tokenizer.vocab)
-        second = pair if self.model.config.type_vocab_size > 1 else None
+        second = pair if config.type_vocab_size > 1 else None
         encoded = self.tokenizer(text, second, truncation=True, max_length=_MOST_TOKENS, return_tensors="np")
         self.inputs: dict[str, Any] = {key: np.asarray(value) for key, value in encoded.items()}
-        self.padded = Padded.of(self.model.config, self.inputs)
-        config = self.model.config
-        self.config: dict[str, Any] = {
-            "num_hidden_layers": config.num_hidden_layers,
-            "num_attention_heads": config.num_attention_heads,
-            "layer_norm_eps": config.layer_norm_eps,
-        }
-
-    @functools.cached_property
-    def weights(self) -> dict[str, FloatArray]:
-        """All arrays of the checkpoint by name, float32."""
-        return {name.removeprefix("bert."): array for name, array in named_arrays(self.model.weights)}
-
-    @functools.cached_property
-    def values(self) -> Mapping[str, FloatArray]:
-        """The values of embeddings and layer 0 by name, computed in float32, in padded form."""
-        return simulate(self.model, self.inputs, (), record=["embeddings*", "encoder.layer.0*"])
+        self.padded = Padded.of(config, self.inputs)
+        names = ("num_hidden_layers", "num_attention_heads", "layer_norm_eps")
+        self.config: dict[str, Any] = {name: getattr(config, name) for name in names}
+        self.weights = {name.removeprefix("bert."): array for name, array in named_arrays(self.model.weights)}
 
     def model_with(self, eps: float | None) -> BertModel:
         """Return the model, with another layer_norm_eps if one is given."""
@@ -108,136 +100,86 @@ class Lesson:
         return BertModel.from_pretrained(self.name, config=config, backend="numpy", compute_type="float32")
 
     @functools.cache  # noqa: B019 (a lesson lives as long as its process)
-    def cases(self, step: str) -> list[Case]:
-        """Return the calls of a step: the first ones on values of the model, the others on numbers that are special."""
-        return _CASES[step](self)
+    def right(self, step: str, index: int, *, plain: bool = False) -> list[Any]:
+        """Return the right result of a case in float64, or that of plain code in float32: tokens, or arrays."""
+        result = run(step, *self.cases[step][index].arguments, dtype=np.float32 if plain else np.float64)
+        if isinstance(result, tuple):  # the states and the vector
+            return [*result[0], result[1]]
+        return result if isinstance(result, list) else [result]
 
-    @functools.cache  # noqa: B019
-    def right(self, step: str, index: int, *, plain: bool = False) -> Any:
-        """Return the right result of a case in float64, or that of plain code in float32."""
-        return run(step, self.cases(step)[index].arguments, np.float32 if plain else np.float64)
+    def cases_of(self, step: str) -> list[Case]:
+        """Return the calls of a step; raise a ValueError if there is no such step."""
+        check_choice("step", step, RIGHT)
+        return self.cases[step]
 
-    def value(self, name: str) -> FloatArray:
-        """Return a value of the only row of the batch."""
-        return self.values[name][0]
+    @functools.cached_property
+    def cases(self) -> dict[str, list[Case]]:
+        """The calls of each step: the first ones on values of the model, the others on numbers that are special."""
+        record = ["embeddings*", f"{_LAYER}*"]
+        values = {name: one[0] for name, one in simulate(self.model, self.inputs, (), record=record).items()}
+        ids, types, three = self.padded.ids[0], self.padded.types[0], tables(self.weights)
+        layers, heads, eps = self.config.values()
+        size = self.model.config.hidden_size // heads
+        x, scores, inner = values["embeddings"], values[f"{_SELF}.scores"], values[f"{_LAYER}.intermediate.dense"]
+        first, last = (layer_weights(self.weights, i) for i in (0, layers - 1))
 
-    def _norm(self, path: str) -> tuple[FloatArray, FloatArray]:
-        return self.weights[f"{path}.LayerNorm.weight"], self.weights[f"{path}.LayerNorm.bias"]
+        def two(name: str) -> tuple[FloatArray, FloatArray]:
+            return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
 
-    def _layer_path(self, rest: str) -> str:
-        return f"encoder.layer.0.{rest}"
-
-
-_LAYER = "encoder.layer.0"
-_SELF = f"{_LAYER}.attention.self"
-
-
-def _tokenize(lesson: Lesson) -> list[Case]:
-    options = (lesson.vocabulary, bool(lesson.tokenizer.do_lower_case))
-    return [Case((text, *options), f"the text {text!r}") for text in (lesson.text, *_TEXTS)]
-
-
-def _embed(lesson: Lesson) -> list[Case]:
-    tables = [lesson.weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")]
-    ids, types = lesson.padded.ids[0], lesson.padded.types[0]
-    return [
-        Case((ids, types, *tables), name="embeddings.LayerNorm.input"),
-        Case((ids[:1], types[:1], *tables), "one token"),
-    ]
-
-
-def _layer_norm(lesson: Lesson) -> list[Case]:
-    x, parts, eps = lesson.value("embeddings.LayerNorm.input"), lesson._norm("embeddings"), 0.05
-    real = {"name": "embeddings", "known": ("embeddings.LayerNorm.input",)}
-    return [
-        Case((x, *parts, lesson.config["layer_norm_eps"]), **real),  # type: ignore[arg-type]
-        Case((x, *parts, eps), f"eps = {eps}", eps=eps, **real),  # type: ignore[arg-type]
-        Case((x[:1] * 1000 + 5, *parts, eps), "one row of large numbers"),
-    ]
-
-
-def _linear(lesson: Lesson) -> list[Case]:
-    maps = ((f"{_SELF}.query", "embeddings"), (f"{_LAYER}.intermediate.dense", f"{_LAYER}.attention"))
-    cases = [
-        Case(
-            (lesson.value(given), *(lesson.weights[f"{name}.{part}"] for part in ("weight", "bias"))),
-            "" if name.endswith("query") else f"the weights of {name}",
-            name,
-            (given,),
-        )
-        for name, given in maps
-    ]
-    x, weight, bias = cases[1].arguments
-    return [*cases, Case((-100 * x[:1], weight[:7], bias[:7]), "one row, and 7 numbers out")]
-
-
-def _softmax(lesson: Lesson) -> list[Case]:
-    scores = lesson.value(f"{_SELF}.scores")
-    return [
-        Case((scores,), name=f"{_SELF}.probs", known=(f"{_SELF}.scores",)),
-        Case((scores[0],), "a matrix, the scores of one head"),
-        Case((scores + np.float32(1000),), "large scores, all 1000 higher"),
-        Case((scores[0, :1] * 50 - np.float32(1000),), "one row of scores near -1000"),
-    ]
-
-
-def _head(lesson: Lesson) -> list[Case]:
-    names = tuple(f"{_SELF}.{name}" for name in ("query", "key", "value"))
-    size = lesson.model.config.hidden_size // lesson.config["num_attention_heads"]
-    q, k, v = (lesson.value(name) for name in names)
-    parts = [slice(a * size, (a + 1) * size) for a in range(lesson.config["num_attention_heads"])]
-    cases = [Case((q[:, part], k[:, part], v[:, part]), f"head {a}", _SELF, names) for a, part in enumerate(parts)]
-    half = slice(0, max(size // 4, 1))
-    return [
-        *cases,
-        Case((q[:, half], k[:, half], v[:, half]), f"a head of {half.stop} features"),
-        Case((q[:1, :size], k[:1, :size], v[:1, :size]), "one token"),
-    ]
-
-
-def _attention(lesson: Lesson) -> list[Case]:
-    x, weights, heads = (
-        lesson.value("embeddings"),
-        layer_weights(lesson.weights, 0),
-        lesson.config["num_attention_heads"],
-    )
-    fewer = next(n for n in range(2, heads + 2) if n > heads or (heads % n == 0 and n < heads))
-    cases = [Case((x, weights, heads), name=f"{_LAYER}.attention.output.dense", known=("embeddings",))]
-    cases += [Case((x, weights, fewer), f"num_heads = {fewer}")] if fewer <= heads else []
-    return [*cases, Case((x[:1], weights, heads), "one token")]
-
-
-def _gelu(lesson: Lesson) -> list[Case]:
-    given = f"{_LAYER}.intermediate.dense"
-    line = np.linspace(-12, 12, 97, dtype=np.float32)
-    return [
-        Case((lesson.value(given),), name=f"{_LAYER}.intermediate", known=(given,)),
-        Case((line,), "a vector of numbers from -12 to 12"),
-        Case((line[:96].reshape(2, 3, 16) * 1000,), "shape (2, 3, 16), numbers from -12000 to 12000"),
-    ]
-
-
-def _layer(lesson: Lesson) -> list[Case]:
-    x, last = lesson.value("embeddings"), lesson.config["num_hidden_layers"] - 1
-    heads, eps = lesson.config["num_attention_heads"], lesson.config["layer_norm_eps"]
-    return [
-        Case((x, layer_weights(lesson.weights, 0), heads, eps), name=_LAYER, known=("embeddings",)),
-        Case((x, layer_weights(lesson.weights, last), heads, 0.05), f"the weights of layer {last}, eps = 0.05"),
-    ]
-
-
-def _bert(lesson: Lesson) -> list[Case]:
-    ids, types = lesson.padded.ids[0], lesson.padded.types[0]
-    fewer = lesson.config | {"num_hidden_layers": max(lesson.config["num_hidden_layers"] // 3, 1)}
-    return [
-        Case((ids, types, lesson.weights, lesson.config), name="bert"),
-        Case(
-            (ids[:3], types[:3], lesson.weights, fewer), f"3 tokens, num_hidden_layers = {fewer['num_hidden_layers']}"
-        ),
-    ]
-
-
-_CASES: dict[str, Callable[[Lesson], list[Case]]] = {
-    "tokenize": _tokenize, "embed": _embed, "layer_norm": _layer_norm, "linear": _linear, "softmax": _softmax,
-    "head": _head, "attention": _attention, "gelu": _gelu, "layer": _layer, "bert": _bert,
-}  # fmt: skip
+        total = "embeddings.LayerNorm.input"
+        scale, shift = two("embeddings.LayerNorm")
+        weight, bias = two(f"{_LAYER}.intermediate.dense")
+        qkv = tuple(f"{_SELF}.{name}" for name in ("query", "key", "value"))
+        q, k, v = (values[name] for name in qkv)
+        parts = [slice(a * size, (a + 1) * size) for a in range(heads)]
+        part = slice(0, max(size // 4, 1))
+        fewer = next((n for n in range(2, heads) if heads % n == 0), 1)
+        some = self.config | {"num_hidden_layers": max(layers // 3, 1)}
+        line = np.linspace(-12, 12, 97, dtype=np.float32)
+        words = (self.vocabulary, bool(self.tokenizer.do_lower_case))
+        return {
+            "tokenize": [Case((text, *words), f"the text {text!r}") for text in (self.text, *_TEXTS)],
+            "embed": [
+                Case((ids, types, *three), name=total),
+                Case((ids[:1], types[:1], *three), "one token"),
+            ],
+            "layer_norm": [
+                Case((values[total], scale, shift, eps), "", "embeddings", (total,)),
+                Case((values[total], scale, shift, _EPS), f"eps = {_EPS}", "embeddings", (total,), _EPS),
+                Case((values[total][:1] * 1000 + 5, scale, shift, _EPS), "one row of large numbers"),
+            ],
+            "linear": [
+                Case((x, *two(qkv[0])), "", qkv[0], ("embeddings",)),
+                Case((values[f"{_LAYER}.attention"], weight, bias), "more numbers out than in"),
+                Case((-100 * x[:1], weight[:7], bias[:7]), "one row, and 7 numbers out"),
+            ],
+            "softmax": [
+                Case((scores,), "", f"{_SELF}.probs", (f"{_SELF}.scores",)),
+                Case((scores[0],), "a matrix, the scores of one head"),
+                Case((scores + np.float32(1000),), "large scores, all 1000 higher"),
+                Case((scores[0, :1] * 50 - np.float32(1000),), "one row of scores near -1000"),
+            ],
+            "head": [
+                *(Case((q[:, one], k[:, one], v[:, one]), f"head {a}", _SELF, qkv) for a, one in enumerate(parts)),
+                Case((q[:, part], k[:, part], v[:, part]), f"a head of {part.stop} features"),
+                Case((q[:1, parts[0]], k[:1, parts[0]], v[:1, parts[0]]), "one token"),
+            ],
+            "attention": [
+                Case((x, first, heads), "", f"{_LAYER}.attention.output.dense", ("embeddings",)),
+                Case((x, first, fewer), f"num_heads = {fewer}"),
+                Case((x[:1], first, heads), "one token"),
+            ],
+            "gelu": [
+                Case((inner,), "", f"{_LAYER}.intermediate", (f"{_LAYER}.intermediate.dense",)),
+                Case((line,), "a vector of numbers from -12 to 12"),
+                Case((line[:96].reshape(2, 3, 16) * 1000,), "shape (2, 3, 16), numbers from -12000 to 12000"),
+            ],
+            "layer": [
+                Case((x, first, heads, eps), "", _LAYER, ("embeddings",)),
+                Case((x, last, heads, _EPS), f"the weights of layer {layers - 1}, eps = {_EPS}"),
+            ],
+            "bert": [
+                Case((ids, types, self.weights, self.config), "", "bert"),
+                Case((ids[:3], types[:3], self.weights, some), f"3 tokens, {some['num_hidden_layers']} layers"),
+            ],
+        }

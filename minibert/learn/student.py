@@ -1,8 +1,8 @@
 """Run a student's functions: in this process, or in a process of their own, whose program is `main`.
 
-The process reads requests from its standard input, one JSON object per line, and answers on its standard output: a line
-of JSON, and arrays in the format of .npz. A student's own input is empty, and what the student prints goes to the
-standard error, so that neither can disturb the answers.
+The process reads requests from its standard input, and answers on its standard output: one JSON object per line. A
+student's own input is empty, and what the student prints goes to the standard error, so that neither can disturb the
+answers.
 """
 
 from __future__ import annotations
@@ -12,30 +12,42 @@ import dataclasses
 import functools
 import importlib.abc
 import importlib.util
-import io
 import json
 import linecache
 import os
+import subprocess
 import sys
-import time
+import threading
+import timeit
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
+from minibert._utils.files import is_regular_file
 from minibert._utils.system import available_memory
 from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import brief
 from minibert.learn.lesson import Case, Lesson
 from minibert.learn.right import RIGHT, run
 
-# Most bytes that a student's process may use, where the system has limits.
-_MEMORY = 4 * 2**30
+# The most bytes that a student's process may use, where the system has such a limit, and the most numbers of a result.
+_MEMORY, _NUMBERS = 4 * 2**30, 2**22
+# Numbers of an array that is not copied.
+_LARGE = 2**20
 
-_SLOWEST = 2.0  # seconds of repeated runs, for `time_it`
+SECONDS = 4.0
+"""Seconds that one function may take for all its calls; functions that take longer get 1.5 times as much together."""
+
+# Seconds in which the model must be loaded, and then the file; `import torch` takes some of them.
+_LOADING = (60.0, 7.0)
+# The most bytes of what a student's code prints that are kept.
+_PRINTED = 1000
 
 
 @dataclasses.dataclass
@@ -65,29 +77,28 @@ class _UnfitError(Exception):
 
 
 def attempt(step: str, function: Any, cases: Sequence[Case], *, helped: bool = False) -> Outcome:
-    """Call a function with the arguments of all cases; with `helped` the right functions replace its other nine."""
-    outcome = Outcome()
+    """Call a function with the arguments of all cases; with `helped` right functions replace the others of its file."""
     if not callable(function):
         return Outcome("missing")
-    namespace: dict[str, Any] = getattr(function, "__globals__", {})
+    outcome, namespace = Outcome(), getattr(function, "__globals__", {})
     own = {name: namespace[name] for name in RIGHT if helped and name != step and callable(namespace.get(name))}
-    namespace.update({name: functools.partial(_helper, name) for name in own})
+    namespace.update({name: functools.partial(run, name) for name in own})
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             for case in cases:
-                given = _copied(case.arguments)
+                # Copies of large weights would take long; those of the model are read-only.
+                given = [one.copy() if getattr(one, "size", _LARGE) < _LARGE else one for one in case.arguments]
                 result = function(*given)
                 if result is None or result is ...:
-                    empty = not outcome.values
-                    return Outcome("empty") if empty else Outcome("error", "it returns None here", outcome.values)
-                if not _same(given, case.arguments):
-                    raise _UnfitError("it changes what it was given. Make a new array instead: x = x + y, not x += y.")
+                    return Outcome("error", "it returns None.", outcome.values) if outcome.values else Outcome("empty")
+                if not all(
+                    one is two or np.array_equal(one, two) for one, two in zip(given, case.arguments, strict=True)
+                ):
+                    raise _UnfitError("it changes what it was given. Make a new array: x = x + y, not x += y.")
                 outcome.values.append(_as_value(step, result))
     except KeyboardInterrupt:
         raise
-    except _UnfitError as error:
-        outcome.status, outcome.text = "error", str(error)
     except BaseException as error:  # also SystemExit: a student's code may raise anything
         outcome.status, outcome.text = "error", where(error, namespace)
     finally:
@@ -95,93 +106,50 @@ def attempt(step: str, function: Any, cases: Sequence[Case], *, helped: bool = F
     return outcome
 
 
-def _helper(step: str, *arguments: Any) -> Any:
-    return run(step, arguments)
-
-
-def _copied(arguments: Sequence[Any]) -> list[Any]:
-    """Return copies of small arrays, and read-only views of weights."""
-    found: list[Any] = []
-    for one in arguments:
-        if isinstance(one, np.ndarray) and one.size < 1_000_000:
-            one = one.copy()
-        elif isinstance(one, dict):
-            one = dict(one)
-        found.append(one)
-    return found
-
-
-def _same(given: Sequence[Any], before: Sequence[Any]) -> bool:
-    return all(
-        one is two or (np.array_equal(one, two) if isinstance(two, np.ndarray) else one.keys() == two.keys())
-        for one, two in zip(given, before, strict=True)
-        if isinstance(two, np.ndarray | dict)
-    )
-
-
 def _as_value(step: str, result: Any) -> list[Any]:
     """Return a result as a list of tokens, or of float64 arrays."""
     if step == "tokenize":
         if not isinstance(result, list | tuple) or not all(isinstance(token, str) for token in result):
-            raise _UnfitError(f"it returns {_kind(result)}; expected a list of tokens, each a str.")
+            raise _UnfitError(f"it returns {brief(result)}; expected a list of tokens, each a str.")
         return [*result]
     if step != "bert":
         return [_as_numbers(result)]
     if not isinstance(result, tuple | list) or len(result) != 2:
-        raise _UnfitError(f"it returns {_kind(result)}; expected two things: return states, vector")
-    states, vector = result
-    return [*map(_as_numbers, states), _as_numbers(vector)]
+        raise _UnfitError(f"it returns {brief(result)}; expected two things: return states, vector")
+    return [*map(_as_numbers, result[0]), _as_numbers(result[1])]
 
 
 def _as_numbers(value: Any) -> np.ndarray[Any, Any]:
     with contextlib.suppress(TypeError, ValueError):  # lists of different lengths
         array = np.asarray(to_array(value))
-        if array.dtype.kind in "fiub":
+        if array.dtype.kind in "fiub" and array.size <= _NUMBERS:
             return array.astype(np.float64)
-    raise _UnfitError(f"it returns {_kind(value)}; expected an array of real numbers.")
-
-
-def _kind(value: Any) -> str:
-    sized = f" of {len(value)}" if isinstance(value, list | tuple) else ""
-    return f"a {type(value).__name__}{sized}"
+    raise _UnfitError(f"it returns {brief(value)}; expected an array of at most {_NUMBERS:,} real numbers.")
 
 
 def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
     """Return an error with the student's own line: the last one that is in the student's file."""
+    if isinstance(error, _UnfitError):
+        return str(error)
     said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    place = ""
-    if isinstance(error, SyntaxError) and error.text:
-        return f"line {error.lineno}: {error.text.strip()}\n{said}"
+    place = f"line {error.lineno}: {(error.text or '').strip()}\n" if isinstance(error, SyntaxError) else ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals is namespace:
             code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
             place = f"line {line}, in {frame.f_code.co_name}: {code}\n"
-    advice = {
-        EOFError: "There is no keyboard here: take input() out of the file.",
-        MemoryError: "It needs too much memory. Are the shapes what you expect? Print them.",
-        RecursionError: "The function calls itself without end.",
-        SystemExit: "Take exit() out of the file: it ends the whole program.",
-    }
-    more = next((f"\n{text}" for kind, text in advice.items() if isinstance(error, kind)), "")
-    if "read-only" in said:
-        more = "\nThe weights must not be changed. Make a new array instead: y = x + 1, not x += 1."
-    return f"{place}{said}{more}"
+    kind = "read-only" if "read-only" in said else type(error).__name__
+    return f"{place}{said}\n{page('hints.md').get(kind, '')}".rstrip()
+
+
+@functools.cache
+def page(name: str) -> dict[str, str]:
+    """Return the items of a page of this folder, "- `id`, `id`: text", by id."""
+    text = (files(__package__) / name).read_text(encoding="utf-8").replace("\n  ", " ")
+    items = (line[2:].split(": ", 1) for line in text.splitlines() if line.startswith("- "))
+    return {id.strip("`"): said for ids, said in items for id in ids.split(", ")}
 
 
 # --- load a file ------------------------------------------------------------------------------------------------------
-
-
-class _Loader(importlib.abc.InspectLoader):
-    """Runs a text as a module."""
-
-    def __init__(self, text: str, path: str) -> None:
-        self._text, self._path = text, path
-
-    def get_source(self, fullname: str) -> str:
-        return self._text
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        return self.source_to_code(self._text, self._path)
 
 
 def source_of(path: Path) -> str:
@@ -202,107 +170,69 @@ def load(path: Path) -> dict[str, Any]:
     ValueError
         The file cannot be read or run; the message has the student's line.
     """
-    names: dict[str, Any] = {}
+    module = types.ModuleType("student")
+    module.__file__ = str(path)
+    sys.modules["student"] = module  # dataclasses of the student look for their module
     try:
         text = source_of(path)
-        loader = _Loader(text, str(path))
         linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
-        spec = importlib.util.spec_from_loader("student", loader, origin=str(path))
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        module.__file__, names = str(path), vars(module)
-        sys.modules["student"] = module  # dataclasses of the student look for their module
-        loader.exec_module(module)
+        types.FunctionType(importlib.abc.InspectLoader.source_to_code(text, str(path)), vars(module))()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise ValueError(where(error, names)) from None
-    return names
+        raise ValueError(where(error, vars(module))) from None
+    return vars(module)
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Answer requests about one file: a step, whether right functions help, the vector of a text, the time it takes."""
-    requests, answers = _own_streams()
-    path, *words = sys.argv[1:]
-    lesson = Lesson(*words)
-    for step in RIGHT:
-        lesson.cases(step)
-    _limit_memory()
+    """Answer requests about one file: its arguments are the file, and those of `Lesson` in JSON."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    path, options = sys.argv[1:]
     sys.path.append(str(Path(path).resolve().parent))
     import minibert.learn
 
     vars(minibert.learn)["check"] = lambda *_, **__: None  # a notebook calls it after each function
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        limit = min(_MEMORY, available_memory() or _MEMORY), resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, limit)
+    lesson = Lesson(**json.loads(options))
+    send(answers, Outcome(values=[[len(cases)] for cases in lesson.cases.values()]))
     try:
         names = load(Path(path))
         send(answers, Outcome())
     except ValueError as error:
         send(answers, Outcome("error", str(error)))
-        return
     for line in requests:
-        request = json.loads(line)
-        send(answers, _answer(lesson, names, **request))
+        send(answers, _answer(lesson, names, **json.loads(line)))
 
 
-def _answer(lesson: Lesson, names: dict[str, Any], step: str, helped: bool = False) -> Outcome:
+def _answer(lesson: Lesson, names: dict[str, Any], step: str, helped: bool) -> Outcome:
+    """Call a function; or "sentence": compute the vector of the text, or "time": measure the time of `bert`."""
     if step in RIGHT:
-        return attempt(step, names.get(step), lesson.cases(step), helped=helped)
+        return attempt(step, names.get(step), lesson.cases[step], helped=helped)
     if step == "time":
-        return attempt("linear", lambda: time_it(lambda: names["bert"](*bench_arguments(lesson))), [Case(())])
-    outcome = attempt("tokenize", names.get("tokenize"), lesson.cases("tokenize")[:1])
-    if outcome.status != "done":
-        return outcome
-    ids = np.array([lesson.vocabulary[token] for token in outcome.values[0]])
+        call = functools.partial(names["bert"], *lesson.cases["bert"][0].arguments)
+        return attempt(step, lambda: time_it(call), [Case(())])
+    outcome = attempt("tokenize", names.get("tokenize"), lesson.cases["tokenize"][:1])
+    ids = np.array([lesson.vocabulary.get(token, 0) for tokens in outcome.values for token in tokens])
     return attempt("bert", names.get("bert"), [Case((ids, np.zeros_like(ids), lesson.weights, lesson.config))])
 
 
-def bench_arguments(lesson: Lesson) -> tuple[Any, ...]:
-    """Return the arguments of `bert` that are timed."""
-    return lesson.cases("bert")[0].arguments
-
-
 def time_it(call: Callable[[], object]) -> float:
-    """Return the median seconds of a call, of at most 20, for about two seconds."""
-    call()
-    seconds: list[float] = []
-    while len(seconds) < 20 and sum(seconds) < _SLOWEST:
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))
+    """Return the median seconds of some calls."""
+    return float(np.median(timeit.repeat(call, number=1, repeat=9)))
 
 
-def _own_streams() -> tuple[Iterator[bytes], BinaryIO]:
-    """Return streams for requests and answers; those of the student are empty and the standard error."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    return iter(requests), answers
-
-
-def _limit_memory() -> None:
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (min(_MEMORY, available_memory() or _MEMORY), hard))
-
-
-def send(stream: BinaryIO, outcome: Outcome) -> None:
-    """Write an outcome."""
-    tokens = any(isinstance(one, str) for value in outcome.values for one in value)
-    content = io.BytesIO()
-    if not tokens:
-        np.savez(content, **{f"{i}_{j}": one for i, value in enumerate(outcome.values) for j, one in enumerate(value)})
-    head = {
-        "status": outcome.status,
-        "text": outcome.text,
-        "values": outcome.values if tokens else [len(value) for value in outcome.values],
-        "size": len(content.getvalue()),
-    }
-    stream.write(json.dumps(head).encode() + b"\n" + content.getvalue())
+def send(stream: IO[bytes], outcome: Outcome) -> None:
+    """Write an outcome as a line of JSON; floats keep all their digits."""
+    stream.write(json.dumps(dataclasses.asdict(outcome), default=np.ndarray.tolist).encode() + b"\n")
     stream.flush()
 
 
@@ -311,12 +241,92 @@ def receive(stream: IO[bytes]) -> Outcome | None:
     line = stream.readline()
     if not line.endswith(b"\n"):
         return None
-    head = json.loads(line)
-    content = stream.read(head["size"])
-    if len(content) < head["size"]:
-        return None
-    values = head["values"]
-    if head["size"]:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            values = [[file[f"{i}_{j}"] for j in range(count)] for i, count in enumerate(values)]
-    return Outcome(head["status"], head["text"], values)
+    outcome = Outcome(**json.loads(line))
+    for value in outcome.values:
+        value[:] = [one if isinstance(one, str) else np.array(one, np.float64) for one in value]
+    return outcome
+
+
+class Student:
+    """A student's file in a process, which is started again if a function does not end.
+
+    Parameters
+    ----------
+    path : str or path
+    lesson : dict           the arguments of `Lesson`
+    seconds : float         that one function may take
+
+    Raises
+    ------
+    ValueError
+        There is no such file.
+    """
+
+    def __init__(self, path: str | Path, lesson: dict[str, Any], seconds: float = SECONDS) -> None:
+        if not is_regular_file(Path(path)):
+            raise ValueError(f"{path} does not exist; `minibert learn start {path}` writes it.")
+        self._path, self._lesson, self._seconds, self._left = path, lesson, seconds, 1.5 * seconds
+        self._start()
+
+    def _start(self) -> None:
+        program = "from minibert.learn.student import main; main()"
+        command = [sys.executable, "-P", "-c", program, str(self._path), json.dumps(self._lesson, default=str)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        self._ready, self._printed = False, b""
+        threading.Thread(target=self._read_printed, args=(self._process,), daemon=True).start()
+
+    def _read_printed(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ValueError):  # the pipe was closed
+            for line in iter(lambda: process.stderr.read1(_PRINTED), b""):  # type: ignore[union-attr]
+                self._printed = (self._printed + line)[:_PRINTED]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        with self._process:  # closes the pipes, and waits
+            pass
+
+    def ask(self, step: str, *, helped: bool = False) -> Outcome:
+        """Let the process call a function; "slow" if it does not end, "not run" if there is no time left.
+
+        Raises
+        ------
+        ValueError
+            The file cannot be run.
+        """
+        if self._left <= 0:
+            return Outcome("not run", "Other functions took all the time. Check this one alone.")
+        if self._process.returncode is not None:
+            self._start()
+        if not self._ready:
+            for limit in _LOADING:
+                if (started := self._receive(limit)).status != "done":
+                    raise ValueError(f"{self._path} cannot be run. {started.text}")
+            self._ready = True
+        self._printed = b""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"step": step, "helped": helped}).encode() + b"\n")
+        self._process.stdin.flush()
+        outcome = self._receive(min(self._seconds, self._left))
+        if outcome.status == "slow":
+            self._left -= self._seconds
+        return dataclasses.replace(outcome, printed=self._printed.decode(errors="backslashreplace").rstrip())
+
+    def _receive(self, seconds: float) -> Outcome:
+        """Read an answer; a process that does not give one is ended."""
+        assert self._process.stdout is not None
+        timer = threading.Timer(seconds, self._process.kill)
+        timer.start()
+        outcome = receive(self._process.stdout)
+        late = not timer.is_alive()
+        timer.cancel()
+        if outcome is not None:
+            return outcome
+        self.close()
+        if late:
+            text = (
+                "Is there a loop without end? Loops over single numbers are slow, too; a product of matrices is fast."
+            )
+            return Outcome("slow", f"It did not end within {seconds:g} seconds. {text}")
+        return Outcome("error", "The process ended without an answer. Did it need too much memory, or call os._exit?")

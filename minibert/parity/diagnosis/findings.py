@@ -369,7 +369,9 @@ def diagnose(
     return list(_Diagnosis(search, port, list(wrong), rows).findings(holds or {}))
 
 
-def explain(model: Model, inputs: Mapping[str, Any], name: str, value: FloatArray, known: Any = "*") -> list[Finding]:
+def explain(
+    model: Model, inputs: Mapping[str, Any], name: str, value: FloatArray, known: Any = "*", *, several: bool = True
+) -> list[Finding]:
     """Say which known mistakes make a wrong value of one formula.
 
     Parameters
@@ -383,6 +385,8 @@ def explain(model: Model, inputs: Mapping[str, Any], name: str, value: FloatArra
     known : str or several
         Patterns of the names, as for `BertModel.trace`, whose right values went into the formula. The formula is what
         leads from them to `name`: with all of them one op, with "hidden_states.*" a layer.
+    several : bool
+        Whether two and three mistakes at once are tried, which takes some seconds.
 
     Returns
     -------
@@ -393,6 +397,7 @@ def explain(model: Model, inputs: Mapping[str, Any], name: str, value: FloatArra
     right = simulate(model, inputs, (), record=[*([known] if isinstance(known, str) else known), name])
     port = dict(itertools.takewhile(lambda one: one[0] != name, right.items())) | {name: np.asarray(value)}
     search = Search(Replay(model, Padded.of(model.config, inputs), port), BUDGET)
+    search.trials_left *= several
     return list(_Diagnosis(search, port, [name]).findings({})) if search.wrong() else []
 
 

@@ -67,6 +67,7 @@ class Search:
     measured : dict of Measured     each name of the port, beside a forward without mistakes
     chosen : list of Mistake        the mistakes that were found
     unknown : list of str           names that no mistake explains
+    trials_left : int               for how many names several mistakes at once are still tried
     untried : list of str           those of them for which several mistakes at once were not tried
     """
 
@@ -77,7 +78,7 @@ class Search:
         self.chosen: list[Mistake] = []
         self.unknown: list[str] = []
         self.untried: list[str] = []
-        self._failures = 0
+        self.trials_left = _FAILURES
         self._layer_values: tuple[tuple[str, int] | None, dict[str, FloatArray]] = (None, {})
 
     def within_budget(self, one: Measured) -> bool:
@@ -124,7 +125,7 @@ class Search:
 
     def several(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Try two and three mistakes at once, the best first; stop trying after three names without success."""
-        if self._failures == _FAILURES:
+        if not self.trials_left:
             self.untried.append(target)
             return []
         candidates, before = self._candidates(target), self.measured[target].error
@@ -142,7 +143,7 @@ class Search:
             near = [chosen for rest, chosen in beam if rest <= (1 - _PROMISING) * before and len(chosen) > 1]
             if trials := self.ranked(near, remaining, target):
                 return trials
-        self._failures += 1
+        self.trials_left -= 1
         return []
 
     def by_hidden_keys(self, trials: list[Trial]) -> list[Trial]:

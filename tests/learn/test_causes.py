@@ -1,0 +1,188 @@
+"""The causes that `check` names: known mistakes by their names, and never a false cause for an unknown one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert.learn.checking import _OTHERS, _lesson, judge
+from minibert.learn.lesson import Lesson
+from minibert.learn.student import Outcome
+from minibert.parity.diagnosis import MISTAKES, simulate
+from minibert.parity.truth import rms
+from tests.learn.test_course import checked
+
+LAYER = "encoder.layer.0"
+SELF = f"{LAYER}.attention.self"
+PROJECTED = [f"{SELF}.{name}" for name in ("query", "key", "value")]
+ATTENDED = [f"{SELF}.{name}" for name in ("scores", "probs")] + [SELF]
+EMBEDDED = [f"embeddings.{name}_embeddings" for name in ("word", "token_type", "position")]
+
+# The names that a step computes; None means all of the model.
+COMPUTED: dict[str, list[str] | None] = {
+    "embed": [*EMBEDDED, "embeddings.LayerNorm.input"],
+    "layer_norm": ["embeddings"],
+    "linear": PROJECTED[:1],
+    "softmax": [f"{SELF}.probs"],
+    "head": ATTENDED,
+    "attention": [*PROJECTED, *ATTENDED, f"{LAYER}.attention.output.dense"],
+    "gelu": [f"{LAYER}.intermediate"],
+    "layer": [
+        *[*PROJECTED, *ATTENDED],
+        *[f"{LAYER}.{name}" for name in ("attention.output.dense", "attention.output.LayerNorm.input", "attention")],
+        *[
+            f"{LAYER}.{name}"
+            for name in ("intermediate.dense", "intermediate", "output.dense", "output.LayerNorm.input")
+        ],
+        LAYER,
+    ],
+    "bert": None,
+}
+
+
+def fitting() -> Iterator[tuple[str, str]]:
+    """Yield each step with each mistake of the catalogue that can be made in it."""
+    for step, names in COMPUTED.items():
+        for id, mistake in MISTAKES.items():
+            inside = names is None or any(map(mistake.acts_at, names))
+            inputs = mistake.inputs is not None and step in ("embed", "bert")
+            if (
+                not id.startswith(_OTHERS)
+                and mistake.dump is None
+                and ((mistake.parts and inside) or inputs or not names)
+            ):
+                yield step, id
+
+
+def wrong_values(lesson: Lesson, step: str, id: str) -> list[list[Any]]:
+    """Return the values of all cases of a step, of which those of the model have a mistake."""
+    names, cases = COMPUTED[step], lesson.cases_of(step)
+    right = [lesson.right(step, i) for i in range(len(cases))]
+    if names is None:
+        made = simulate(lesson.model, lesson.inputs, id, record=["hidden_states.*", "sentence_embedding"])
+        return [[value[0] for value in made.values()], *right[1:]]
+    mistake = MISTAKES[id].only(names) if MISTAKES[id].parts else MISTAKES[id]
+    value = simulate(lesson.model, lesson.inputs, mistake, record=[cases[0].name])[cases[0].name][0]
+    parts = np.split(value, lesson.config["num_attention_heads"], axis=1) if step == "head" else [value]
+    return [*([part] for part in parts), *right[len(parts) :]]
+
+
+def named_first(pairs: list[tuple[str, str]]) -> None:
+    """Check that a mistake that changes the numbers is found, and named first in at least 90 percent of the cases."""
+    lesson = _lesson()
+    first: dict[tuple[str, str], bool] = {}
+    for step, id in pairs:
+        values = wrong_values(lesson, step, id)
+        changed = any(
+            rms(one - two) > 1e-5 * rms(two) for one, two in zip(values[0], lesson.right(step, 0), strict=True)
+        )
+        found = judge(lesson, step, Outcome(values=values))
+        assert found.status == "wrong" or not changed, (step, id)
+        if found.status == "wrong":
+            assert not found.mistakes or id in found.mistakes, (step, id, found.mistakes)
+            assert bool(found.hint) == bool(found.mistakes), (step, id)
+            first[step, id] = found.mistakes[:1] == (id,)
+    assert sum(first.values()) >= 0.9 * len(first), [pair for pair, named in first.items() if not named]
+
+
+def test_known_mistakes_are_named_first() -> None:
+    named_first(random.Random(0).sample([*fitting()], 25))
+
+
+@pytest.mark.slow
+def test_all_known_mistakes_are_named_first() -> None:
+    named_first([*fitting()])
+
+
+# --- code of students -------------------------------------------------------------------------------------------------
+
+CENTERED = "    centered = x - x.mean(axis=-1, keepdims=True)\n"
+RESULT = "centered / np.sqrt(variance + eps) * weight + bias"
+POWERS = "np.exp(scores - scores.max(axis=-1, keepdims=True))"
+MARK = 'is_mark = letter in SYMBOLS or unicodedata.category(letter).startswith("P")'
+
+# Step, code, what is written instead, and the cause: "" if it is not known.
+WRITTEN: list[tuple[str, str, str, str]] = [
+    ("tokenize", "        end = len(word)\n", "        end = start + 1\n", "T.shortest"),
+    ("tokenize", '"##" if start > 0 else ""', '""', "T.no-mark"),
+    ("tokenize", '"##" if start > 0 else ""', '"##"', "T.mark-on-all"),
+    ("tokenize", 'return ["[UNK]"]', 'return [*pieces, "[UNK]"]', "T.rest-unknown"),
+    ("tokenize", 'return ["[UNK]"]', "return []", "T.unknown-dropped"),
+    ("tokenize", "text.lower()", "text", "T.case"),
+    ("tokenize", "if unicodedata.category(letter) != ", "if '' != ", "T.accents"),
+    ("tokenize", MARK, "is_mark = False", "T.punctuation"),
+    ("tokenize", 'f" {letter} "', '" "', "T.punctuation-dropped"),
+    ("tokenize", MARK, "is_mark = letter in '!\"#$%&\\'()*+,-./:;<=>?@[\\\\]^_`{|}~'", "T.punctuation-ascii"),
+    ("tokenize", "letter in SYMBOLS or ", "", "T.punctuation-category"),
+    ("tokenize", '[*tokens, "[SEP]"]', "tokens[1:]", "T.special"),
+    ("tokenize", '[*tokens, "[SEP]"]', "tokens", ""),
+    ("tokenize", '["[CLS]"]', '["[SEP]"]', ""),
+    ("tokenize", "spaced.split()", 'spaced.split(" ")', ""),
+    ("tokenize", "        start = end\n", "        start = end\n        break\n", ""),
+    ("embed", "positions[: len(token_ids)]", "positions[token_types]", ""),
+    ("embed", "+ types[token_types]", "- types[token_types]", ""),
+    ("embed", "words[token_ids]", "words[token_ids] * 2", ""),
+    ("embed", "types[token_types]", "types[token_types].mean(axis=-1, keepdims=True)", ""),
+    ("embed", "words[token_ids] + positions[: len(token_ids)] +", "words[token_ids] +", "E4.positions"),
+    ("layer_norm", RESULT, "centered / (np.sqrt(variance) + eps) * weight + bias", "N2.outside"),
+    ("layer_norm", RESULT, "centered / np.sqrt(variance + 1e-12) * weight + bias", "N1.1e-12"),
+    ("layer_norm", RESULT, "centered / np.sqrt(variance) * weight + bias", "N1.zero"),
+    ("layer_norm", CENTERED, "    centered = x - np.median(x, axis=-1, keepdims=True)\n", ""),
+    ("layer_norm", RESULT, "centered / (variance + eps) * weight + bias", ""),
+    ("layer_norm", RESULT, "(centered + bias) / np.sqrt(variance + eps) * weight", ""),
+    ("layer_norm", CENTERED, "    centered = x - x.mean()\n", ""),
+    ("layer_norm", "(centered**2).mean(axis=-1, keepdims=True)", "(centered**2).mean()", ""),
+    ("layer_norm", "(centered**2)", "abs(centered)", ""),
+    ("layer_norm", CENTERED, "    centered = x - x.mean(axis=0)\n", ""),
+    ("linear", "weight.T + bias", "weight.T * bias", ""),
+    ("linear", "weight.T + bias", "weight.T - bias", ""),
+    ("linear", "x @ weight.T", "abs(x) @ weight.T", ""),
+    ("softmax", POWERS, "2.0 ** (scores - scores.max(axis=-1, keepdims=True))", ""),
+    ("softmax", POWERS, "np.exp(scores.max(axis=-1, keepdims=True) - scores)", ""),
+    ("softmax", "powers / powers.sum(axis=-1, keepdims=True)", "powers / powers.sum()", ""),
+    ("softmax", "powers / powers.sum(axis=-1, keepdims=True)", "powers", ""),
+    ("softmax", POWERS, "np.exp(scores)", "A9.no-shift"),
+    ("head", "math.sqrt(query.shape[1])", "len(query)", ""),
+    ("head", "math.sqrt(query.shape[1])", "query.shape[1] ** (1 / 3)", ""),
+    ("head", "softmax(scores) @ value", "softmax(scores) @ value * 2", ""),
+    ("head", "softmax(scores) @", "scores @", ""),
+    ("head", "softmax(scores) @", "softmax(softmax(scores)) @", ""),
+    ("attention", "np.concatenate(heads, axis=1)", "np.concatenate(heads[::-1], axis=1)", ""),
+    ("attention", "[head(q, k, v)", "[v", ""),
+    ("attention", "return dense(np.concatenate", "return x + dense(np.concatenate", ""),
+    ("gelu", "0.5 * x *", "x *", ""),
+    ("gelu", "erf(x / math.sqrt(2))", "erf(x)", ""),
+    ("gelu", "(1 + erf", "(1 - erf", ""),
+    (
+        "layer",
+        "norm(x + attention(x, weights, num_heads),",
+        "norm(attention(x, weights, num_heads),",
+        "C1.no-attention",
+    ),
+    ("layer", "gelu(linear(x", "np.tanh(linear(x", "G3.tanh"),
+    ("layer", "gelu(linear(x", "abs(linear(x", ""),
+    ("bert", "states[-1].mean(axis=0)", "states[-1].max(axis=0)", "P2.max"),
+    ("bert", "mean / np.sqrt((mean**2).sum())", "mean", "P3.raw"),
+    ("bert", "mean / np.sqrt((mean**2).sum())", "mean / mean.sum()", ""),
+    ("bert", "layer_weights(weights, i), config", "layer_weights(weights, 0), config", "W3.first"),
+]
+
+
+@pytest.mark.parametrize(("step", "old", "new", "cause"), WRITTEN)
+def test_code_with_a_mistake(step: str, old: str, new: str, cause: str) -> None:
+    found = checked(step, (old, new))
+    assert found.status == "wrong", found
+    assert cause in found.mistakes or (not cause and not found.mistakes), found
+    assert bool(found.hint) == bool(cause)
+    assert found.cause or not cause
+    assert sum(not one[-1] for one in WRITTEN) >= 30
+
+
+def test_a_right_function_that_calls_a_wrong_one() -> None:
+    found = checked("layer", ("0.5 * x *", "x *"))
+    assert found.right
+    assert "calls a function of yours" in found.text
