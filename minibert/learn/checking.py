@@ -136,7 +136,8 @@ def _wrong_numbers(lesson: Lesson, step: str, index: int, value: Sequence[FloatA
         outside = _outside(given, true, rounded)
         if outside.any():
             place = tuple(int(axis[0]) for axis in np.nonzero(outside))
-            found = f"{name}{[*place]} is {given[place]:.7g}; right is {true[place]:.7g}."
+            digits = 6 if f"{given[place]:.6g}" != f"{true[place]:.6g}" else 9
+            found = f"{name}{[*place]} is {given[place]:.{digits}g}; right is {true[place]:.{digits}g}."
             return f"{found} {'; '.join(_pattern(given, true, outside))}."
     return ""
 
@@ -181,9 +182,7 @@ def _causes(lesson: Lesson, step: str, index: int, values: Sequence[list[Any]]) 
     elif case.name:  # the results of all heads are one value
         parts = [i for i, one in enumerate(cases) if (one.name, one.eps) == (case.name, case.eps)]
         whole = np.concatenate([(values[i] if i < len(values) else lesson.right(step, i))[0] for i in parts], axis=-1)
-        found = explain(
-            lesson.model_with(case.eps), lesson.inputs, case.name, whole[None], case.known, several=False
-        )
+        found = explain(lesson.model_with(case.eps), lesson.inputs, case.name, whole[None], case.known, several=False)
     first = next((one.candidates for one in found if one.candidates), ())
     return tuple(id for id in first if id in MISTAKES and not id.startswith(_OTHERS))
 

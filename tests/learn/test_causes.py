@@ -90,7 +90,7 @@ def named_first(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_known_mistakes_are_named_first() -> None:
-    named_first(random.Random(0).sample([*fitting()], 25))
+    named_first(random.Random(0).sample([*fitting()], 15))
 
 
 @pytest.mark.slow
@@ -172,7 +172,11 @@ WRITTEN: list[tuple[str, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("step", "old", "new", "cause"), WRITTEN)
+# A third of them by default, because each takes up to a second.
+PARAMETERS = [pytest.param(*one, marks=[pytest.mark.slow] * (i % 3 > 0)) for i, one in enumerate(WRITTEN)]
+
+
+@pytest.mark.parametrize(("step", "old", "new", "cause"), PARAMETERS)
 def test_code_with_a_mistake(step: str, old: str, new: str, cause: str) -> None:
     found = checked(step, (old, new))
     assert found.status == "wrong", found
