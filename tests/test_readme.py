@@ -239,7 +239,7 @@ def unknown_flags(prose: str) -> list[str]:
     found = []
     for command in re.findall(r"`(minibert [a-z-]+ [^`]*)`", prose):
         _, verb, *words = shlex.split(command)
-        shown = help_of(verb, *words[: verb == "parity"])  # parity has verbs of its own
+        shown = help_of(verb, *words[: verb in ("learn", "parity")])  # these have verbs of their own
         flags = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", shown))
         found += [command for word in words if word.startswith("-") and word.partition("=")[0] not in flags]
     return found

@@ -75,7 +75,7 @@ def named_first(pairs: list[tuple[str, str]]) -> None:
     """Check that a mistake that changes the numbers is found, and named first in at least 90 percent of the cases."""
     lesson = _lesson()
     first: dict[tuple[str, str], bool] = {}
-    for step, id in pairs:
+    for step, id in [(step, id) for step, id in pairs if MISTAKES[id].is_for(lesson.model)]:
         values = wrong_values(lesson, step, id)
         changed = any(
             rms(one - two) > 1e-5 * rms(two) for one, two in zip(values[0], lesson.right(step, 0), strict=True)
