@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, counted
+from minibert._utils.validation import FloatArray, check_choice, counted
 from minibert.learn.lesson import Lesson
 from minibert.learn.right import RIGHT, find_misreadings
 from minibert.learn.student import SECONDS, Outcome, Student, attempt, page, time_it
@@ -87,7 +87,7 @@ class Result:
 
 def judge(lesson: Lesson, step: str, outcome: Outcome) -> Result:
     """Compare what a function gave with what is right."""
-    cases, compare = lesson.cases_of(step), _wrong_tokens if step == "tokenize" else _wrong_numbers
+    cases, compare = lesson.cases[step], _wrong_tokens if step == "tokenize" else _wrong_numbers
     for index, value in enumerate(outcome.values):
         if wrong := compare(lesson, step, index, value):
             mistakes = _causes(lesson, step, index, outcome.values)
@@ -152,10 +152,6 @@ def _pattern(given: FloatArray, right: FloatArray, outside: Any) -> list[str]:
         said.append(f"each is {factor:.5g} times the right number")
     elif rms(difference - difference.mean()) < 1e-4 * rms(difference):
         said.append(f"each differs by {difference.mean():+.5g}")
-    for axis, name in enumerate(("row", "column")) if outside.ndim == 2 else ():
-        lines = outside.any(axis=1 - axis)
-        if not lines.all():
-            said.append(f"they are in {counted(int(lines.sum()), name)}, the first of them is {lines.argmax()}")
     return said
 
 
@@ -226,12 +222,13 @@ def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Res
         There is no such step, or the model is not a BERT with GELU.
     """
     known = _lesson(**lesson)
-    call = functools.partial(attempt, step, function, known.cases_of(step))
-    return dataclasses.replace(_judged(known, step, call), more=more)
+    found = _judged(known, step, lambda **options: attempt(step, function, known.cases[step], **options))
+    return dataclasses.replace(found, more=more)
 
 
 def _judged(lesson: Lesson, step: str, call: Callable[..., Outcome]) -> Result:
     """Judge a function as it is; if it is not right, also with right functions in the place of those that it calls."""
+    check_choice("step", step, RIGHT)
     first = judge(lesson, step, call(helped=False))
     if first.status not in ("wrong", "error"):
         return first

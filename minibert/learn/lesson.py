@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, brief, check_choice
+from minibert._utils.validation import FloatArray, brief
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.learn.right import RIGHT, layer_weights, run, tables
+from minibert.learn.right import layer_weights, run, tables
 from minibert.models.bert import BertModel
 from minibert.models.loading import named_arrays
 from minibert.parity.diagnosis import simulate
@@ -24,8 +24,7 @@ PAIR = "Money is safe there."
 _MOST_TOKENS = 24
 
 _TEXTS = (
-    "embeddings",
-    "Wait... what?! (No.)",
+    "Wait... what?! (No embeddings.)",
     "It costs $5+tax; a 50% off_sale = 2^3",
     "“Straße”, naïve café — déjà vu\tand\nZÜRICH",
     "a qwzxjkv\u2603 b\u2603 snowman\u2603man",
@@ -107,11 +106,6 @@ class Lesson:
             return [*result[0], result[1]]
         return result if isinstance(result, list) else [result]
 
-    def cases_of(self, step: str) -> list[Case]:
-        """Return the calls of a step; raise a ValueError if there is no such step."""
-        check_choice("step", step, RIGHT)
-        return self.cases[step]
-
     @functools.cached_property
     def cases(self) -> dict[str, list[Case]]:
         """The calls of each step: the first ones on values of the model, the others on numbers that are special."""
@@ -139,10 +133,7 @@ class Lesson:
         words = (self.vocabulary, bool(self.tokenizer.do_lower_case))
         return {
             "tokenize": [Case((text, *words), f"the text {text!r}") for text in (self.text, *_TEXTS)],
-            "embed": [
-                Case((ids, types, *three), name=total),
-                Case((ids[:1], types[:1], *three), "one token"),
-            ],
+            "embed": [Case((ids, types, *three), "", total), Case((ids[:1], types[:1], *three), "one token")],
             "layer_norm": [
                 Case((values[total], scale, shift, eps), "", "embeddings", (total,)),
                 Case((values[total], scale, shift, _EPS), f"eps = {_EPS}", "embeddings", (total,), _EPS),

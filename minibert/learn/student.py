@@ -1,8 +1,7 @@
 """Run a student's functions: in this process, or in a process of their own, whose program is `main`.
 
 The process reads requests from its standard input, and answers on its standard output: one JSON object per line. A
-student's own input is empty, and what the student prints goes to the standard error, so that neither can disturb the
-answers.
+student's own input is empty, and the first characters that the student prints are a part of the answer.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import dataclasses
 import functools
 import importlib.abc
 import importlib.util
+import io
 import json
 import linecache
 import os
@@ -46,7 +46,7 @@ SECONDS = 4.0
 
 # Seconds in which the model must be loaded, and then the file; `import torch` takes some of them.
 _LOADING = (60.0, 7.0)
-# The most bytes of what a student's code prints that are kept.
+# The most characters of what a student's code prints that are kept.
 _PRINTED = 1000
 
 
@@ -92,9 +92,8 @@ def attempt(step: str, function: Any, cases: Sequence[Case], *, helped: bool = F
                 result = function(*given)
                 if result is None or result is ...:
                     return Outcome("error", "it returns None.", outcome.values) if outcome.values else Outcome("empty")
-                if not all(
-                    one is two or np.array_equal(one, two) for one, two in zip(given, case.arguments, strict=True)
-                ):
+                pairs = zip(given, case.arguments, strict=True)
+                if not all(one is two or np.array_equal(one, two) for one, two in pairs):
                     raise _UnfitError("it changes what it was given. Make a new array: x = x + y, not x += y.")
                 outcome.values.append(_as_value(step, result))
     except KeyboardInterrupt:
@@ -187,6 +186,14 @@ def load(path: Path) -> dict[str, Any]:
 # --- the process ------------------------------------------------------------------------------------------------------
 
 
+class _Kept(io.StringIO):
+    """Keeps the first characters that are printed."""
+
+    def write(self, text: str) -> int:
+        """Write what there is room for."""
+        return super().write(text[: max(_PRINTED - self.tell(), 0)])
+
+
 def main() -> None:
     """Answer requests about one file: its arguments are the file, and those of `Lesson` in JSON."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -210,7 +217,9 @@ def main() -> None:
     except ValueError as error:
         send(answers, Outcome("error", str(error)))
     for line in requests:
-        send(answers, _answer(lesson, names, **json.loads(line)))
+        with contextlib.redirect_stdout(_Kept()) as kept:
+            outcome = _answer(lesson, names, **json.loads(line))
+        send(answers, dataclasses.replace(outcome, printed=kept.getvalue().rstrip()))
 
 
 def _answer(lesson: Lesson, names: dict[str, Any], step: str, helped: bool) -> Outcome:
@@ -272,14 +281,8 @@ class Student:
         program = "from minibert.learn.student import main; main()"
         command = [sys.executable, "-P", "-c", program, str(self._path), json.dumps(self._lesson, default=str)]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
-        self._ready, self._printed = False, b""
-        threading.Thread(target=self._read_printed, args=(self._process,), daemon=True).start()
-
-    def _read_printed(self, process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(ValueError):  # the pipe was closed
-            for line in iter(lambda: process.stderr.read1(_PRINTED), b""):  # type: ignore[union-attr]
-                self._printed = (self._printed + line)[:_PRINTED]
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        self._ready = False
 
     def close(self) -> None:
         """End the process."""
@@ -297,21 +300,21 @@ class Student:
         """
         if self._left <= 0:
             return Outcome("not run", "Other functions took all the time. Check this one alone.")
-        if self._process.returncode is not None:
+        if self._process.poll() is not None:
             self._start()
         if not self._ready:
             for limit in _LOADING:
                 if (started := self._receive(limit)).status != "done":
                     raise ValueError(f"{self._path} cannot be run. {started.text}")
             self._ready = True
-        self._printed = b""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"step": step, "helped": helped}).encode() + b"\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(OSError):  # the process has ended, and gives no answer
+            self._process.stdin.write(json.dumps({"step": step, "helped": helped}).encode() + b"\n")
+            self._process.stdin.flush()
         outcome = self._receive(min(self._seconds, self._left))
         if outcome.status == "slow":
             self._left -= self._seconds
-        return dataclasses.replace(outcome, printed=self._printed.decode(errors="backslashreplace").rstrip())
+        return outcome
 
     def _receive(self, seconds: float) -> Outcome:
         """Read an answer; a process that does not give one is ended."""
@@ -325,8 +328,6 @@ class Student:
             return outcome
         self.close()
         if late:
-            text = (
-                "Is there a loop without end? Loops over single numbers are slow, too; a product of matrices is fast."
-            )
+            text = "A loop without end? Loops over single numbers are slow, too; products of matrices are fast."
             return Outcome("slow", f"It did not end within {seconds:g} seconds. {text}")
         return Outcome("error", "The process ended without an answer. Did it need too much memory, or call os._exit?")

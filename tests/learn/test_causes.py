@@ -60,7 +60,7 @@ def fitting() -> Iterator[tuple[str, str]]:
 
 def wrong_values(lesson: Lesson, step: str, id: str) -> list[list[Any]]:
     """Return the values of all cases of a step, of which those of the model have a mistake."""
-    names, cases = COMPUTED[step], lesson.cases_of(step)
+    names, cases = COMPUTED[step], lesson.cases[step]
     right = [lesson.right(step, i) for i in range(len(cases))]
     if names is None:
         made = simulate(lesson.model, lesson.inputs, id, record=["hidden_states.*", "sentence_embedding"])
