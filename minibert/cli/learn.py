@@ -98,8 +98,8 @@ def _finish(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
     trace = minibert.BertModel.from_pretrained(model).trace(**inputs, tokens=tokenizer)
     trace.page(arguments.page, title=text, note=f"The vector of {name} differs by at most {error}.")
     print(f"{arguments.page} shows each step of it.")
-    if sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        with contextlib.suppress(webbrowser.Error, OSError):
+    with contextlib.suppress(webbrowser.Error, OSError):
+        if sys.platform in ("win32", "darwin") or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
             webbrowser.open(Path(arguments.page).resolve().as_uri())
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, check_choice, counted
 from minibert.learn.lesson import Lesson
-from minibert.learn.right import RIGHT, find_misreadings
+from minibert.learn.right import MISREADINGS, RIGHT
 from minibert.learn.student import SECONDS, Outcome, Student, attempt, page, time_it
 from minibert.models.bert import BertModel
 from minibert.parity.diagnosis import MISTAKES, diagnose, explain
@@ -85,12 +85,12 @@ class Result:
     __repr__ = __str__
 
 
-def judge(lesson: Lesson, step: str, outcome: Outcome) -> Result:
-    """Compare what a function gave with what is right."""
+def judge(lesson: Lesson, step: str, outcome: Outcome, *, causes: bool = True) -> Result:
+    """Compare what a function gave with what is right; with `causes` say why it is wrong."""
     cases, compare = lesson.cases[step], _wrong_tokens if step == "tokenize" else _wrong_numbers
     for index, value in enumerate(outcome.values):
         if wrong := compare(lesson, step, index, value):
-            mistakes = _causes(lesson, step, index, outcome.values)
+            mistakes = _causes(lesson, step, index, outcome.values) if causes else ()
             text = f"With {cases[index].label}: {wrong}" if cases[index].label else wrong
             return Result(step, "wrong", text, *_said(mistakes), mistakes, outcome.printed)
     if outcome.status == "done":
@@ -163,8 +163,8 @@ def _causes(lesson: Lesson, step: str, index: int, values: Sequence[list[Any]]) 
     cases, value, right = lesson.cases[step], values[index], lesson.right(step, index)
     case, found = cases[index], []
     if step == "tokenize":
-        texts = [one.arguments[0] for one in cases]
-        return tuple(find_misreadings(texts, values, *case.arguments[1:])) if len(values) == len(texts) else ()
+        made = {wrong: [RIGHT[step](*one.arguments, wrong) for one in cases] for wrong in MISREADINGS}
+        return tuple(f"T.{wrong}" for wrong, tokens in made.items() if tokens == values)
     if [one.shape for one in value] != [one.shape for one in right]:
         return ()
     if not all(np.isfinite(one).all() for one in value):
@@ -229,13 +229,14 @@ def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Res
 def _judged(lesson: Lesson, step: str, call: Callable[..., Outcome]) -> Result:
     """Judge a function as it is; if it is not right, also with right functions in the place of those that it calls."""
     check_choice("step", step, RIGHT)
-    first = judge(lesson, step, call(helped=False))
+    outcome = call(helped=False)
+    first = judge(lesson, step, outcome, causes=False)
     if first.status not in ("wrong", "error"):
         return first
-    second = judge(lesson, step, call(helped=True))
+    second = judge(lesson, step, helped := call(helped=True), causes=False)
     if second.right:
         return dataclasses.replace(second, text="It is right, but it calls a function of yours that is not.")
-    return second if second.status in ("wrong", first.status) else first
+    return judge(lesson, step, helped if second.status in ("wrong", first.status) else outcome)
 
 
 def check_file(

@@ -22,9 +22,7 @@ def start(path: str | Path) -> None:
     """
     suffix = check_output(path, (".py", ".ipynb"))
     text = (files(__package__) / "exercises.txt").read_text(encoding="utf-8")
-    content = (
-        _notebook(text) if suffix == ".ipynb" else f"# Check it with: minibert learn check {Path(path).name}\n\n{text}"
-    )
+    content = _notebook(text) if suffix == ".ipynb" else f"# minibert learn check {Path(path).name}\n\n{text}"
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(content)
@@ -41,13 +39,10 @@ def _notebook(text: str) -> str:
         cells.append(cell | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
 
     for mark, source in re.findall(r"^# %%(.*)\n((?:(?!# %%).*\n)*)", text, re.MULTILINE):
-        if mark:
-            add("markdown", re.sub(r"^# ?", "", source, flags=re.MULTILINE))
-            continue
-        add("code", source + ("import minibert.learn\n" if source.startswith("import") else ""))
-        for name in re.findall(r"^def (\w+)", source, re.MULTILINE):
+        add("markdown" if mark else "code", re.sub(r"^# ?", "", source, flags=re.MULTILINE) if mark else source)
+        for name in () if mark else re.findall(r"^def (\w+)", source, re.MULTILINE):
             if name in RIGHT:
-                add("code", f'minibert.learn.check("{name}", {name})')
+                add("code", f'import minibert.learn\n\nminibert.learn.check("{name}", {name})')
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     book = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(book, indent=1, ensure_ascii=False) + "\n"

@@ -14,7 +14,7 @@ from minibert.learn.right import layer_weights, run, tables
 from minibert.models.bert import BertModel
 from minibert.models.loading import named_arrays
 from minibert.parity.diagnosis import simulate
-from minibert.parity.truth import Padded, Subject
+from minibert.parity.truth import Padded
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 TEXT = "The river bank is flooded."
@@ -77,10 +77,10 @@ class Lesson:
             raise ValueError(f"text={brief(text)}; expected a text with at least one word.")
         self.name, self.text = model, text
         self.model = BertModel.from_pretrained(model, backend="numpy", compute_type="float32")
-        Subject.of(self.model)
         config = self.model.config
-        if config.activation != "gelu":
-            raise ValueError(f"{model} has hidden_act={config.hidden_act!r}; the exercises are for 'gelu'.")
+        if (config.model_type, config.activation) != ("bert", "gelu"):
+            kind = f"model_type={config.model_type!r} and hidden_act={config.hidden_act!r}"
+            raise ValueError(f"{model} has {kind}; the exercises are for 'bert' and 'gelu'.")
         self.tokenizer = BertTokenizer.from_pretrained(model)
         self.vocabulary = dict(self.tokenizer.vocab)
         second = pair if config.type_vocab_size > 1 else None
@@ -120,13 +120,16 @@ class Lesson:
         def two(name: str) -> tuple[FloatArray, FloatArray]:
             return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
 
-        total = "embeddings.LayerNorm.input"
-        scale, shift = two("embeddings.LayerNorm")
-        weight, bias = two(f"{_LAYER}.intermediate.dense")
+        total, norm, dense = (
+            "embeddings.LayerNorm.input",
+            two("embeddings.LayerNorm"),
+            two(f"{_LAYER}.intermediate.dense"),
+        )
         qkv = tuple(f"{_SELF}.{name}" for name in ("query", "key", "value"))
         q, k, v = (values[name] for name in qkv)
-        parts = [slice(a * size, (a + 1) * size) for a in range(heads)]
-        part = slice(0, max(size // 4, 1))
+        part, *parts = (
+            slice(a * n, (a + 1) * n) for a, n in [(0, max(size // 4, 1)), *((a, size) for a in range(heads))]
+        )
         fewer = next((n for n in range(2, heads) if heads % n == 0), 1)
         some = self.config | {"num_hidden_layers": max(layers // 3, 1)}
         line = np.linspace(-12, 12, 97, dtype=np.float32)
@@ -135,14 +138,14 @@ class Lesson:
             "tokenize": [Case((text, *words), f"the text {text!r}") for text in (self.text, *_TEXTS)],
             "embed": [Case((ids, types, *three), "", total), Case((ids[:1], types[:1], *three), "one token")],
             "layer_norm": [
-                Case((values[total], scale, shift, eps), "", "embeddings", (total,)),
-                Case((values[total], scale, shift, _EPS), f"eps = {_EPS}", "embeddings", (total,), _EPS),
-                Case((values[total][:1] * 1000 + 5, scale, shift, _EPS), "one row of large numbers"),
+                Case((values[total], *norm, eps), "", "embeddings", (total,)),
+                Case((values[total], *norm, _EPS), f"eps = {_EPS}", "embeddings", (total,), _EPS),
+                Case((values[total][:1] * 1000 + 5, *norm, _EPS), "one row of large numbers"),
             ],
             "linear": [
                 Case((x, *two(qkv[0])), "", qkv[0], ("embeddings",)),
-                Case((values[f"{_LAYER}.attention"], weight, bias), "more numbers out than in"),
-                Case((-100 * x[:1], weight[:7], bias[:7]), "one row, and 7 numbers out"),
+                Case((values[f"{_LAYER}.attention"], *dense), "more numbers out than in"),
+                Case((-100 * x[:1], *(one[:7] for one in dense)), "one row, and 7 numbers out"),
             ],
             "softmax": [
                 Case((scores,), "", f"{_SELF}.probs", (f"{_SELF}.scores",)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 from unicodedata import category, normalize
 
@@ -57,14 +57,6 @@ def _pieces(word: str, vocabulary: Mapping[str, int], wrong: str) -> list[str]:
         end = min(fitting) if wrong == "shortest" else max(fitting)
         pieces, word = [*pieces, mark + word[:end]], word[end:]
     return pieces
-
-
-def find_misreadings(
-    texts: Sequence[str], given: Sequence[Sequence[str]], vocabulary: Mapping[str, int], lower_case: bool
-) -> list[str]:
-    """Return the misreadings that make these tokens of the texts."""
-    made = {wrong: [tokenize(text, vocabulary, lower_case, wrong) for text in texts] for wrong in MISREADINGS}
-    return [f"T.{wrong}" for wrong, tokens in made.items() if tokens == [[*one] for one in given]]
 
 
 def embed(ids: IntArray, kinds: IntArray, words: FloatArray, positions: FloatArray, types: FloatArray) -> FloatArray:

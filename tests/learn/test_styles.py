@@ -146,7 +146,7 @@ def test_a_teacher_chooses_model_and_text(tmp_path: Path) -> None:
         minibert.learn.check("gelu", names["gelu"], text=" ")
     with pytest.raises(ValueError, match="softmax"):
         minibert.learn.check("soft_max", names["softmax"])
-    with pytest.raises(ValueError, match="hidden_act='relu'"):
+    with pytest.raises(ValueError, match="hidden_act='relu'; the exercises"):
         minibert.learn.check("gelu", names["gelu"], model=small_model(tmp_path / "relu", hidden_act="relu"))
 
 
