@@ -44,7 +44,7 @@ _LARGE = 2**20
 SECONDS = 4.0
 """Seconds that one function may take for all its calls; functions that take longer get 1.5 times as much together."""
 
-# Seconds in which the model must be loaded, and then the file; `import torch` takes some of them.
+# Seconds in which the model must be loaded, and then the file, unless a function may take longer.
 _LOADING = (60.0, 7.0)
 # The most characters of what a student's code prints that are kept.
 _PRINTED = 1000
@@ -303,7 +303,7 @@ class Student:
         if self._process.poll() is not None:
             self._start()
         if not self._ready:
-            for limit in _LOADING:
+            for limit in (_LOADING[0], max(_LOADING[1], self._seconds)):
                 if (started := self._receive(limit)).status != "done":
                     raise ValueError(f"{self._path} cannot be run. {started.text}")
             self._ready = True
@@ -328,6 +328,8 @@ class Student:
             return outcome
         self.close()
         if late:
-            text = "A loop without end? Loops over single numbers are slow, too; products of matrices are fast."
+            text = (
+                "Does a loop never end? Loops over single numbers need more seconds, or a product of matrices instead."
+            )
             return Outcome("slow", f"It did not end within {seconds:g} seconds. {text}")
         return Outcome("error", "The process ended without an answer. Did it need too much memory, or call os._exit?")
