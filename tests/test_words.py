@@ -422,7 +422,7 @@ def test_bad_hidden_states(minilm: BertModel, tokenizer: BertTokenizer, states: 
         with pytest.raises(ValueError, match="hidden_states"):
             combine_layers(wrong, "sum")
     for wrong in (3, [[1.0]], [states[0][0]]):
-        with pytest.raises(TypeError, match=r"hidden_states|shape"):
+        with pytest.raises(TypeError, match=r"hidden_states|shape|iterable"):
             combine_layers(wrong, "sum")  # type: ignore[arg-type]
 
 
