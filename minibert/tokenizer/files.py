@@ -145,7 +145,7 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
 def _read(files: ModelFiles, kind: TokenizerClass, settings: dict[str, Any]) -> tuple[Path, Tokenizer, dict[str, Any]]:
     """Read the vocabulary; return its file, the library's tokenizer and the settings that the file has."""
     if path := files.find("tokenizer.json"):
-        return path, *_read_tokenizer_json(path)
+        return path, *_read_tokenizer_json(path, kind)
     name = {"WordPiece": "vocab.txt", "BPE": "vocab.json"}.get(kind.model)
     if name and (path := files.find(name)):
         with library_errors(ModelFormatError, f"{path} is not a vocabulary that can be read"):
@@ -161,7 +161,7 @@ def _read(files: ModelFiles, kind: TokenizerClass, settings: dict[str, Any]) -> 
     )
 
 
-def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
+def _read_tokenizer_json(path: Path, kind: TokenizerClass) -> tuple[Tokenizer, dict[str, Any]]:
     """Read a tokenizer.json, but ignore its truncation and padding.
 
     Returns
@@ -174,15 +174,33 @@ def _read_tokenizer_json(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
 
     content = read_bytes(path, limit=FILE_LIMIT)
     with library_errors(ModelFormatError, f"{path} is not a tokenizer that can be read"):
-        _check_sizes(parse_json(content, str(path)))
-        tokenizer = Tokenizer.from_buffer(content)
+        _check_sizes(parsed := parse_json(content, str(path)))
+        pieces = (parsed.get("model") or {}).get("vocab") if kind.model == "Unigram" else None
+        tokenizer = _unigram(parsed, pieces) if isinstance(pieces, list) else Tokenizer.from_buffer(content)
         truncation, padding = tokenizer.truncation or {}, tokenizer.padding or {}
         tokenizer.no_truncation()
         tokenizer.no_padding()
         stored = {"truncation_side": truncation.get("direction"), "padding_side": padding.get("direction")}
-        if tokenizer.token_to_id(padding.get("pad_token", "")) is not None:
+        if padding and tokenizer.token_to_id(padding["pad_token"]) is not None:
             stored["pad_token"] = padding["pad_token"]
     return tokenizer, {name: value for name, value in stored.items() if value is not None}
+
+
+def _unigram(content: dict[str, Any], pieces: list[Any]) -> Tokenizer:
+    """Make a tokenizer whose scores are those of the file, as the classes of transformers do.
+
+    The library reads some scores from JSON a rounding off, and then splits "aaa" in another way that is as probable.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.models import Unigram
+
+    model = content["model"]
+    small = content | {"model": model | {"vocab": pieces[:1], "unk_id": None}}
+    added = Tokenizer.from_str(json.dumps(small)).get_added_tokens_decoder()
+    tokenizer = Tokenizer.from_str(json.dumps(small | {"added_tokens": []}))
+    tokenizer.model = Unigram([tuple(piece) for piece in pieces], unk_id=model.get("unk_id"), byte_fallback=False)
+    tokenizer.add_tokens([added[place] for place in sorted(added)])
+    return tokenizer
 
 
 def _check_sizes(content: Any) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import transformers
 from tokenizers import Tokenizer
+from tokenizers.models import Unigram, WordPiece
 
 import minibert
 from minibert import AutoTokenizer, BertTokenizer, ModelFormatError
-from tests.support.family_tokenizers import CLASSES, WITH_VOCABULARY, family_folder, train
+from tests.support.family_tokenizers import BERT_TOKENS, CLASSES, ROBERTA_TOKENS, WITH_VOCABULARY, family_folder, train
 from tests.support.report import REPORT
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 from tests.support.tokenizer_files import AWKWARD_TEXTS
@@ -145,6 +146,22 @@ def test_the_class_decides_what_a_file_means(tmp_path: Path, class_name: str | N
     ours, theirs = load(folder)
     assert compare(ours, theirs, AWKWARD_TEXTS, return_token_type_ids=False) == len(AWKWARD_TEXTS)
     assert ours.decode(ours.encode("a b")) == theirs.decode(theirs.encode("a b"))
+
+
+@pytest.mark.parametrize("family", ["xlm-roberta", "camembert"])
+def test_the_scores_of_pieces_are_those_of_the_file(tmp_path: Path, family: str) -> None:
+    """The library reads the second of these scores one rounding off, and splits "aaa..." in another way then."""
+    pieces = [(name, 0.0) for name in ROBERTA_TOKENS] + [("▁", -2.6), ("a" * 15, -6.820787407160676)]
+    trained = Tokenizer(Unigram([*pieces, ("a" * 14, -7.2059394371902155), ("a", -50.0)], unk_id=3))
+    ours, theirs = load(family_folder(tmp_path, family, trained))
+    texts = ["a" * length for length in range(90, 250)]
+    assert compare(ours, theirs, texts) == len(texts)
+
+
+def test_an_empty_token_in_the_vocabulary(tmp_path: Path) -> None:
+    vocabulary = {name: place for place, name in enumerate([*BERT_TOKENS, "", "a"])}
+    ours, theirs = load(family_folder(tmp_path, "bert", Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))))
+    assert compare(ours, theirs, ["a", "", "b"]) == 3
 
 
 def test_files_that_are_not_enough(tmp_path: Path) -> None:
