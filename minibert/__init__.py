@@ -115,6 +115,10 @@ def __getattr__(name: str) -> Any:
 
     family = next(family for family in FAMILIES.values() if name == bert.replace("Bert", family.class_name, 1))
     kind = __getattr__(bert)
+    if "Tokenizer" in name:
+        from minibert.tokenizer.bert_tokenizer import named_class
+
+        return named_class(name.removesuffix("Fast"))
     return class_of(kind, family) if hasattr(kind, "_family") else kind
 
 

@@ -61,7 +61,6 @@ def _anything(names: str) -> dict[str, Keyword]:
 _CODE = _one_of("trust_remote_code", None, False, True, remedy="Leave it out.")  # see check_remote_code
 _TOKEN = _nothing("use_auth_token", "Give token=.")
 _ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
-_SPACE = _nothing("add_prefix_space", "Give it to the from_pretrained of the tokenizer.")
 _SPECIAL = _nothing("split_special_tokens", "Special tokens in a text stay whole. Leave it out.")
 
 HUB_KEYWORDS: Mapping[str, Keyword] = {
@@ -106,7 +105,7 @@ MODEL_KEYWORDS: Mapping[str, Keyword] = {
 
 TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
     **HUB_KEYWORDS,
-    **(_SPECIAL | _SPACE),
+    **_SPECIAL,
     # transformers' BertTokenizer does not use them either.
     **_anything("add_bos_token add_eos_token from_slow use_fast legacy verbose config device_map torch_dtype dtype"),
 }
@@ -123,7 +122,7 @@ PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
 }
 """Keywords of `pipeline`."""
 
-CALL_KEYWORDS: Mapping[str, Keyword] = _SPECIAL | _SPACE | _anything("verbose clean_up_tokenization_spaces")
+CALL_KEYWORDS: Mapping[str, Keyword] = _SPECIAL | _anything("verbose clean_up_tokenization_spaces add_prefix_space")
 """Keywords of the calls of a tokenizer."""
 
 FORWARD_KEYWORDS: Mapping[str, Keyword] = {

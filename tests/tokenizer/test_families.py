@@ -187,6 +187,14 @@ def test_files_that_are_not_enough(tmp_path: Path) -> None:
         BertTokenizer.from_pretrained(folder)
 
 
-def test_class_names() -> None:
+@pytest.mark.parametrize("family", CLASSES)
+def test_class_names(tmp_path: Path, family: str) -> None:
+    """bert-score and others ask for the class, and give add_prefix_space= to a call, where transformers ignores it."""
+    tokenizer, theirs = load(family_folder(tmp_path, family, trained(family)))
     for name in CLASSES.values():
-        assert getattr(minibert, name) is getattr(minibert, f"{name}Fast") is BertTokenizer
+        ours = getattr(minibert, name)
+        assert ours is getattr(minibert, f"{name}Fast")
+        assert issubclass(ours, BertTokenizer)
+        assert isinstance(tokenizer, ours) == (name in (type(theirs).__name__, "BertTokenizer"))
+        again = ours.from_pretrained(tmp_path)  # the files decide, and not the name
+        assert again.encode("a b", add_prefix_space=True) == theirs.encode("a b", add_prefix_space=True)
