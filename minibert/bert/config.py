@@ -50,6 +50,8 @@ _CLOSEST_BERT = {
     "modernbert": "google-bert/bert-base-uncased",
     "nomic_bert": "BAAI/bge-base-en-v1.5",
     "new": "thenlper/gte-base",
+    "deberta": "FacebookAI/roberta-base",
+    "deberta-v2": "FacebookAI/roberta-base",
 }
 
 
