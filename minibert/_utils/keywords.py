@@ -85,12 +85,7 @@ MODEL_KEYWORDS: Mapping[str, Keyword] = {
     **HUB_KEYWORDS,
     **(_TYPES | _DEVICE_MAP),
     **_one_of("attn_implementation", None, "eager", "sdpa", remedy="Leave it out: the one attention here is exact."),
-    **_one_of(
-        "use_safetensors",
-        None,
-        True,
-        remedy="safetensors are read if there are any. Leave it out.",
-    ),
+    **_one_of("use_safetensors", None, True, remedy="safetensors are read if there are any. Leave it out."),
     **_nothing("ignore_mismatched_sizes", "minibert never makes random weights. The config must fit."),
     **_nothing(
         "quantization_config load_in_8bit load_in_4bit",

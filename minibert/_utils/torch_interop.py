@@ -191,10 +191,7 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         return float(self.item())
 
     def __array_wrap__(
-        self,
-        array: npt.NDArray[Any],
-        context: tuple[Any, ...] | None = None,
-        return_scalar: bool = False,
+        self, array: npt.NDArray[Any], context: tuple[Any, ...] | None = None, return_scalar: bool = False
     ) -> Any:
         return array.view(np.ndarray)[()] if return_scalar else array.view(Scores)
 

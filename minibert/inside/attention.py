@@ -166,8 +166,7 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
         names = [f"encoder.layer.{i}.attention.self.probs" for i in chosen]
         require("rollout", trace, names, "'attentions.*'")
         maps = pad_maps(
-            trace,
-            [[_FUSE[heads](_of(trace, name, b), axis=0) for b in range(len(trace.mask))] for name in names],
+            trace, [[_FUSE[heads](_of(trace, name, b), axis=0) for b in range(len(trace.mask))] for name in names]
         )
         shown = trace.mask
     else:

@@ -14,14 +14,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
-from minibert.inside.validation import (
-    Metric,
-    check_inputs,
-    check_layers,
-    check_model,
-    make_metric,
-    pad_maps,
-)
+from minibert.inside.validation import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps
 from minibert.models.bert import TOKENS_PER_STEP
 from minibert.vectors.similarity import normalize_embeddings
 

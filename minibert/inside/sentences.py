@@ -260,11 +260,7 @@ _MODULES = {
         "their products.",
         ("minibert/vectors/similarity.py", "return (scaled / lengths)"),
     ),
-    "Dense": (
-        "{x} @ W.T + b",
-        "A linear map.",
-        ("minibert/sentence/modules.py", "return ops.linear(vectors, maps"),
-    ),
+    "Dense": ("{x} @ W.T + b", "A linear map.", ("minibert/sentence/modules.py", "return ops.linear(vectors, maps")),
     "LayerNorm": (
         "layer_norm({x})",
         "LayerNorm, with a weight and bias of its own.",

@@ -132,11 +132,7 @@ class Sharing:
         self._digests: dict[Path, str] = {}
 
     def arrays(
-        self,
-        part: str,
-        files: ModelFiles,
-        tensors: Iterable[StoredTensor],
-        make: Callable[[], dict[str, FloatArray]],
+        self, part: str, files: ModelFiles, tensors: Iterable[StoredTensor], make: Callable[[], dict[str, FloatArray]]
     ) -> dict[str, FloatArray] | None:
         """Map the arrays of a part of a model; `make` makes them if there is no file. Return None if that fails.
 

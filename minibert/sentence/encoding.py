@@ -282,13 +282,7 @@ def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:
 
 
 def encode_texts(
-    task: EncodeTask,
-    texts: Iterable[str],
-    *,
-    width: int,
-    normalize: bool,
-    size: int,
-    progress: Callable[[int], object],
+    task: EncodeTask, texts: Iterable[str], *, width: int, normalize: bool, size: int, progress: Callable[[int], object]
 ) -> Iterator[EncodedTexts]:
     """Compute one vector per text, `size` texts at a time. Each distinct text among them is computed once.
 

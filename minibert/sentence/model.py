@@ -446,7 +446,7 @@ class VectorModel(SentenceModel):
             warn_caller(
                 f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, but its files do "
                 f"not store this prompt, so it is not used. {self._call}(..., prompts='builtin') uses it; "
-                f"prompt='' silences this warning.",
+                f"prompt='' silences this warning."
             )
         return given[0] if given else (names[0] if names[0] in self.prompts else None)
 

@@ -250,10 +250,7 @@ def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def pool(
-    hidden_state: FloatArray,
-    cu_seqlens: IntArray,
-    modes: Sequence[str],
-    counts: npt.NDArray[np.bool_] | None = None,
+    hidden_state: FloatArray, cu_seqlens: IntArray, modes: Sequence[str], counts: npt.NDArray[np.bool_] | None = None
 ) -> FloatArray:
     """Pool each sequence of a packed batch; the vectors of several modes are concatenated.
 
@@ -319,14 +316,7 @@ def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[
 # --- the modules after it --------------------------------------------------------------------------------------------
 
 
-ACTIVATIONS = {
-    "Identity": None,
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "SiLU": "silu",
-    "Sigmoid": "sigmoid",
-}
+ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid"}
 """The names of activations in torch.nn -> those in minibert's ops; None is the identity."""
 
 LAYER_NORM_EPS = 1e-5

@@ -145,7 +145,7 @@ class SentenceTransformer(VectorModel):
         if listed is None:
             warn_caller(
                 f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
-                "the last hidden state; cosines of a plain BERT say little about meaning.",
+                "the last hidden state; cosines of a plain BERT say little about meaning."
             )
 
     # -- settings

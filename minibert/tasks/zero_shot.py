@@ -119,11 +119,7 @@ class ZeroShotClassificationPipeline(TaskPipeline):
             scores = softmax(rows[:, self._entailment])
         scores = scores.astype(np.float32)
         order = np.argsort(scores, kind="stable")[::-1]  # of equal scores the later label is first, as in transformers
-        return {
-            "sequence": value,
-            "labels": [labels[i] for i in order],
-            "scores": [float(scores[i]) for i in order],
-        }
+        return {"sequence": value, "labels": [labels[i] for i in order], "scores": [float(scores[i]) for i in order]}
 
 
 def _labels_of(labels: Any) -> tuple[str, ...]:

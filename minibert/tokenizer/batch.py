@@ -11,14 +11,7 @@ import numpy as np
 from minibert._utils.reporting import html_table, warn_caller
 from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import to_array, to_tensor
-from minibert._utils.validation import (
-    brief,
-    check_choice,
-    check_int,
-    check_return_tensors,
-    counted,
-    is_cpu,
-)
+from minibert._utils.validation import brief, check_choice, check_int, check_return_tensors, counted, is_cpu
 from minibert.tokenizer.encodings import Element, Encoding
 
 
@@ -236,7 +229,7 @@ def choose_limit(
         if not needed:
             warn_caller(
                 f"max_length={brief(max_length)} has no effect: add truncation=True to truncate texts to it, "
-                "or padding='max_length' to pad them to it.",
+                "or padding='max_length' to pad them to it."
             )
         return strategy, max_length
     if needed and model_max_length is None:

@@ -430,10 +430,7 @@ def library_errors(error: type[ValueError], message: str) -> Iterator[None]:
 
 
 def save_tokenizer(
-    loaded: LoadedTokenizer,
-    settings: Mapping[str, Any],
-    folder: str | os.PathLike[str],
-    keywords: Mapping[str, Any],
+    loaded: LoadedTokenizer, settings: Mapping[str, Any], folder: str | os.PathLike[str], keywords: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Write the files of a tokenizer into a folder, and return their paths.
 

@@ -417,6 +417,6 @@ def quantization_ranges(
     elif len(x) < 100:
         warn_caller(
             f"The {precision} ranges come from {len(x)} vectors only. For more reliable ranges give at least 100 "
-            "vectors, or give quantize_embeddings the ranges of a representative set.",
+            "vectors, or give quantize_embeddings the ranges of a representative set."
         )
     return np.stack([source.min(axis=0), source.max(axis=0)])

@@ -460,7 +460,5 @@ def _encode(
         cut_words[i] = frozenset(np.flatnonzero(before).tolist())
         encodings[i] = dataclasses.replace(encodings[i], n_truncated=len(whole) - len(encodings[i]))
     if long and truncation == "warn":
-        warn_caller(
-            f"{cut_texts(len(long), len(texts), limit, long[0])} Silence this with truncation='silent'.",
-        )
+        warn_caller(f"{cut_texts(len(long), len(texts), limit, long[0])} Silence this with truncation='silent'.")
     return encodings, cut_words

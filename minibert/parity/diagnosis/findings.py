@@ -20,15 +20,7 @@ import numpy as np
 from minibert._utils.validation import FloatArray, counted
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.formulas import find_recipe
-from minibert.parity.diagnosis.forward import (
-    DENSE,
-    Arrays,
-    Forward,
-    Mistake,
-    both_names,
-    states_of,
-    symbol_of,
-)
+from minibert.parity.diagnosis.forward import DENSE, Arrays, Forward, Mistake, both_names, states_of, symbol_of
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, LAYER_OF, Search, Trial
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Model, Padded, mask_of, rms, round_to, visible

@@ -15,17 +15,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.bert.weights import LayerWeights
-from minibert.parity.diagnosis.forward import (
-    DENSE,
-    NORMS,
-    Arrays,
-    Here,
-    Mistake,
-    Part,
-    Recipe,
-    distances,
-    part_mistake,
-)
+from minibert.parity.diagnosis.forward import DENSE, NORMS, Arrays, Here, Mistake, Part, Recipe, distances, part_mistake
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, to_float16
 from minibert.sentence.modules import POOLING_MODES
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION

@@ -21,16 +21,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
 from minibert.trace.names import rows_of
-from minibert.trace.page.data import (
-    FIRST,
-    FIRST_KEYS,
-    HEAD_MEASURES,
-    WORD_PLACES,
-    Choice,
-    Guesses,
-    text_data,
-    visible,
-)
+from minibert.trace.page.data import FIRST, FIRST_KEYS, HEAD_MEASURES, WORD_PLACES, Choice, Guesses, text_data, visible
 from minibert.trace.page.payload import Payload
 from minibert.trace.page.steps import VectorStep, steps
 
