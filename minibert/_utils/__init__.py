@@ -1,3 +1,1 @@
 """Helpers for all folders: checks, files, torch tensors, foreign names, warnings, the machine; only NumPy is needed."""
-
-__all__: list[str] = []

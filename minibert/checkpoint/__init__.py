@@ -1,3 +1,1 @@
 """Names of models -> their files -> tensors. This folder does not know BERT."""
-
-__all__: list[str] = []

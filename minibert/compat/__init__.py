@@ -1,3 +1,1 @@
 """Stand-ins for other libraries; each one needs an explicit import. See README.md."""
-
-__all__: list[str] = []

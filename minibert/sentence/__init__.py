@@ -1,3 +1,1 @@
 """`SentenceTransformer`: one vector per text; pooling, prompts, the modules after the BERT model."""
-
-__all__: list[str] = []

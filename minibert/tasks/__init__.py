@@ -1,3 +1,1 @@
 """Tasks: texts in, labels, words, entities or answers out. `minibert.pipeline` makes them."""
-
-__all__: list[str] = []

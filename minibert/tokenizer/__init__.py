@@ -1,3 +1,1 @@
 """Text -> token ids, offsets and word ids; long texts in pieces and in windows."""
-
-__all__: list[str] = []

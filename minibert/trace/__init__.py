@@ -1,3 +1,1 @@
 """Intermediate values by name: recorded, changed, saved. Traces wrap a model's ops; they need bert/ and _utils/."""
-
-__all__: list[str] = []

@@ -21,9 +21,8 @@ import pytest
 from minibert import BertModel, BertTokenizer, Edit, SentenceTransformer, Trace
 from minibert.inside.sentences import vector_steps
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, rows_of
-from minibert.trace.page.data import HEAD_MEASURES, WORD_PLACES
+from minibert.trace.page.data import HEAD_MEASURES, WORD_PLACES, three_digits
 from minibert.trace.page.document import page
-from minibert.trace.page.payload import three_digits
 from minibert.trace.page.steps import steps
 from tests.support.checkpoints import random_checkpoint
 from tests.support.sentence_modules import dense, model_with_modules, random_tensors

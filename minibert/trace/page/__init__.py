@@ -1,3 +1,1 @@
 """A trace as one HTML file, and the steps of the forward pass in words."""
-
-__all__: list[str] = []

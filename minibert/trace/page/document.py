@@ -21,8 +21,8 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
 from minibert.trace.names import rows_of
-from minibert.trace.page.data import FIRST, FIRST_KEYS, HEAD_MEASURES, WORD_PLACES, Choice, Guesses, text_data, visible
-from minibert.trace.page.payload import Payload
+from minibert.trace.page import data
+from minibert.trace.page.data import Choice, Guesses, Payload, visible
 from minibert.trace.page.steps import VectorStep, steps
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def page(
     payload = Payload()
     texts = []
     for row in rows:
-        texts.append(text_data(trace, row, choice, payload, len(rows), guesses, vector))
+        texts.append(data.text_data(trace, row, choice, payload, len(rows), guesses, vector))
         if sum(payload.sizes.values()) > 2 * max_bytes + 100_000:  # an estimate; the exact size is compared below
             raise ValueError(_too_large(payload, max_bytes))
     if not payload.sizes:
@@ -98,11 +98,11 @@ def page(
         },
         "layers": choice.layers,
         "heads": choice.heads,
-        "measures": HEAD_MEASURES,
-        "first": FIRST,
-        "firstKeys": FIRST_KEYS,
+        "measures": data.HEAD_MEASURES,
+        "first": data.FIRST,
+        "firstKeys": data.FIRST_KEYS,
         "edited": [f"{report.pattern}: {report.description}" for report in trace.edits],
-        "wordPlaces": WORD_PLACES,
+        "wordPlaces": data.WORD_PLACES,
         "steps": _all_steps(trace, vector),
         "texts": texts,
         "parts": None if parts is None else payload.add("parts", "f24", _checked_parts(parts, texts)),

@@ -34,7 +34,7 @@ const number = (x) => {
 const cosine = (x) => (Number.isNaN(x) ? "\u2013" : minus(x.toFixed(3)));
 const percent = (x) => (Number.isNaN(x) ? "\u2013" : `${(100 * x).toFixed(1)}\u00a0%`);
 
-/* ---- the numbers: payload.py says what the kinds are ---- */
+/* ---- the numbers: Payload in data.py says what the kinds are ---- */
 const { about, bytes } = window.page;
 const half = (bits) => {
   const exponent = (bits >> 10) & 31, fraction = bits & 1023, sign = bits >> 15 ? -1 : 1;
