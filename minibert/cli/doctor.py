@@ -20,6 +20,7 @@ from minibert.bert import low_precision, reference
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.reference import ACTIVATIONS
 from minibert.cli.options import COMPUTE_TYPE, add_model_options, add_verb, locate_model
+from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
 from minibert.models.shared_weights import shared_folder
 
@@ -150,9 +151,7 @@ def kernels(compute_type: str) -> dict[str, dict[str, Any]]:
         },
         "kernels": {
             "level": libraries.level_of(compute_type).name,
-            "reason": f"MINIBERT_LEVEL={level}"
-            if level
-            else "it is the best one that was built and fits this processor",
+            "reason": f"MINIBERT_LEVEL={level}" if level else "it is the best one built that fits this processor",
             "folder": str(libraries.FOLDER),
             "built": [*libraries.libraries()],
         },
@@ -291,14 +290,9 @@ def _shown(value: object) -> str:
 
 def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[dict[str, Any], list[str]]:
     """Return the readable facts about a model by name, and the reasons why other facts cannot be read."""
-    from minibert.bert.config import BertConfig
-    from minibert.errors import ModelFormatError
-    from minibert.models.backend import choose_compute_type
-    from minibert.models.bert import BertModel
     from minibert.models.loading import find_heads
     from minibert.sentence.loading import builtin_prompts, check_prompts
     from minibert.sentence.modules import check_modules, list_modules, loader_of, read_pipeline
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
     facts: dict[str, Any] = {}
     unsupported: list[str] = []
@@ -319,7 +313,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     bert = files.subfolder(modules[0].path if modules else "")
     limits: list[int] = []
     settings = attempt(lambda: bert.settings("config.json")) or {}
-    config, model = attempt(lambda: BertConfig.from_files(bert)), None
+    config, model = attempt(lambda: minibert.BertConfig.from_files(bert)), None
     if config is None:
         facts["model_type"] = settings.get("model_type")
     else:
@@ -328,14 +322,14 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
         facts["compute type"] = choose_compute_type(compute_type)
         limits.append(config.max_length)
         asked: dict[str, Any] = {"backend": "numpy", "compute_type": "float32", "shared_weights": False}
-        model = attempt(lambda: BertModel.from_files(bert, config=config, **asked))
+        model = attempt(lambda: minibert.BertModel.from_files(bert, config=config, **asked))
     if model is not None:
         facts["parameters"] = model.num_parameters()
         facts["pooler"] = model.weights.pooler is not None
         facts["heads"] = list(find_heads(bert))
         if model.weights.ignored:
             facts["other tensors, not used"] = len(model.weights.ignored)
-    tokenizer = attempt(lambda: BertTokenizer.from_files(bert))
+    tokenizer = attempt(lambda: minibert.BertTokenizer.from_files(bert))
     if tokenizer is not None:
         facts["tokens in the vocabulary"] = len(tokenizer.vocab)
         facts["lower-cased"] = bool(tokenizer.do_lower_case)

@@ -8,9 +8,11 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import minibert
 from minibert._utils.files import check_output, parse_json, read_bytes, write_json, write_whole
-from minibert.cli.options import Parser, add_model_options, locate_model
+from minibert.cli.options import add_model_options, add_options, add_verb, locate_model
 from minibert.cli.output import report_problem, report_written
+from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
     from minibert.parity.report import Report
@@ -28,53 +30,45 @@ _CHECK_CODES = (
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb, with its sub-verbs, to the command line."""
-    parity = verbs.add_parser(
-        "parity",
-        help="check another implementation of BERT: is it right, and if not, where and why",
-        description="Compare the values that another implementation of BERT computed with the true ones.",
-    )
-    parts = parity.add_subparsers(dest="part", metavar="VERB", required=True)
-
-    def start(name: str, run: Any, text: str, **more: Any) -> Parser:
-        parser: Parser = parts.add_parser(name, help=text[0].lower() + text[1:-1], description=text, **more)
-        parser.set_defaults(run=run, failed=2 if name == "check" else 1)
-        return parser
-
-    check = start("check", _check, "Compare a dump with the true values, and say what is wrong.", epilog=_CHECK_CODES)
-    add = check.add_argument
-    formats = ".npz, .npy, .safetensors, .json, .bin with --raw, or transformers' call tree"
-    add("dump", metavar="DUMP", help=f"a file or folder: {formats}")
-    given = check.add_mutually_exclusive_group().add_argument
-    given(
-        "--inputs",
-        metavar="FILE",
-        help="what both were given: probe.json, another .json, .npz or .safetensors with input_ids, attention_mask, "
-        "token_type_ids (default: the input_ids in the dump, else the probe of this model)",
-    )
-    given("--texts", metavar="FILE", help="what both were given: one text per line, or two with a tab between")
-    add("--map", metavar="FILE", help="a JSON object: names in the dump -> names of minibert")
-    add(
-        "--raw",
-        action="append",
-        type=_raw,
-        metavar="NAME=SHAPE",
-        help="what a .bin file of float32 numbers is, such as hidden_states.6=5,24,384 (default: the name of the file, "
-        "and the shape of this value)",
-    )
-    budgets = "float32, float16, bfloat16, or a number of units (default: %(default)s)"
-    add("--budget", type=_budget, default="float32", metavar="PRECISION", help=budgets)
-    add("--json", metavar="FILE", help='write the report as JSON; "-" prints it instead of the text')
-    add("--markdown", metavar="FILE", help="write the report for a pull request or a paper")
-    add("--all", dest="every_row", action="store_true", help="show every row of a long table")
-    add("--port", default="", metavar="TEXT", help="what made the dump, with its version, for the report")
-    add("--no-diagnosis", dest="diagnosis", action="store_false", help="do not look for the cause")
-    probe = start("probe", _probe, "Write inputs in which each known mistake is visible.")
-    probe.add_argument("-o", "--output", required=True, metavar="FOLDER", help="made if it does not exist")
-    names = start("names", _names, "List what can be dumped: names and shapes.")
-    simulate = start("simulate", _simulate, "Write the dump of a port that has one known mistake.")
-    simulate.add_argument("mistake", metavar="MISTAKE", help='the id of a mistake; "list" lists them')
-    simulate.add_argument("-o", "--output", metavar="FILE", help="an .npz file")
-    simulate.add_argument("--inputs", metavar="FILE", help="as for check (default: the probe of this model)")
+    text = """parity: check another implementation of BERT: is it right, and if not, where and why
+        Compare the values that another implementation of BERT computed with the true ones."""
+    parts = add_verb(verbs, _check, text).add_subparsers(dest="part", metavar="VERB", required=True)
+    text = """check: compare a dump with the true values, and say what is wrong
+        Compare a dump with the true values, and say what is wrong.
+        DUMP: a file or folder: .npz, .npy, .safetensors, .json, .bin with --raw, or transformers' call tree
+        --map FILE: a JSON object: names in the dump -> names of minibert
+        --raw NAME=SHAPE: what a .bin file of float32 numbers is, such as hidden_states.6=5,24,384 (default: the name of
+            the file, and the shape of this value)
+        --budget PRECISION = float32: float32, float16, bfloat16, or a number of units
+        --json FILE: write the report as JSON; "-" prints it instead of the text
+        --markdown FILE: write the report for a pull request or a paper
+        --all: show every row of a long table
+        --port TEXT: what made the dump, with its version, for the report
+        --no-diagnosis: do not look for the cause
+        """
+    raw, budget = {"action": "append", "type": _raw}, {"type": _budget}
+    more = {"all": {"dest": "every_row"}, "no_diagnosis": {"dest": "diagnosis", "action": "store_false"}}
+    check = add_verb(parts, _check, text, raw=raw, budget=budget, port={"default": ""}, **more)
+    check.epilog = _CHECK_CODES
+    check.set_defaults(failed=2)
+    text = """--inputs FILE: what both were given: probe.json, another .json, .npz or .safetensors with input_ids,
+            attention_mask, token_type_ids (default: the input_ids in the dump, else the probe of this model)
+        --texts FILE: what both were given: one text per line, or two with a tab between"""
+    add_options(check.add_mutually_exclusive_group(), text)
+    text = """probe: write inputs in which each known mistake is visible
+        Write inputs in which each known mistake is visible.
+        -o, --output FOLDER: made if it does not exist
+        """
+    probe = add_verb(parts, _probe, text, output={"required": True})
+    text = "names: list what can be dumped: names and shapes\nList what can be dumped: names and shapes."
+    names = add_verb(parts, _names, text)
+    text = """simulate: write the dump of a port that has one known mistake
+        Write the dump of a port that has one known mistake.
+        MISTAKE: the id of a mistake; "list" lists them
+        -o, --output FILE: an .npz file
+        --inputs FILE: as for check (default: the probe of this model)
+        """
+    simulate = add_verb(parts, _simulate, text)
     for part in (check, probe, names, simulate):
         add_model_options(part, backend=part is not names)  # after the options of the verb itself
 
@@ -102,8 +96,6 @@ def _budget(text: str) -> str | float:
 
 def _subject(arguments: argparse.Namespace) -> Subject:
     """Load the model with everything that it has: its pooler or head, its modules for sentences, its tokenizer."""
-    from minibert.errors import ModelFormatError
-    from minibert.models.heads import load
     from minibert.parity.truth import Subject
     from minibert.sentence.modules import check_modules, list_modules, read_pipeline
 
@@ -119,18 +111,14 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     dense = modules is not None and [one.kind for one in modules][:2] == ["Transformer", "Pooling"]
     listed = check_modules(files, modules) if modules and dense else []
     folder = files.subfolder(listed[0].path) if listed else files
+    pipeline = None
     if listed:
-        from minibert.models.bert import BertModel
-
-        model: Any = BertModel.from_files(folder, **options)
+        model: Any = minibert.BertModel.from_files(folder, **options)
         pipeline = read_pipeline(files, listed, model.config.hidden_size, model.ops)
     else:
-        pipeline = None
-        model = load(arguments.model, revision=arguments.revision, **options)
+        model = minibert.load(arguments.model, revision=arguments.revision, **options)
     try:
-        from minibert.tokenizer.bert_tokenizer import BertTokenizer
-
-        tokenizer = BertTokenizer.from_files(folder)
+        tokenizer = minibert.BertTokenizer.from_files(folder)
     except ModelFormatError as error:
         report_problem(f"warning: the tokenizer is left out: {error}")
         tokenizer = None

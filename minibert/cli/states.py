@@ -22,12 +22,9 @@ from minibert.cli.options import LAYERS, TEXTS, TRUNCATE, add_model_options, add
 from minibert.vectors.layers import SUBWORD_POOLING
 
 if TYPE_CHECKING:
+    from minibert import BertTokenizer, SentenceTransformer, TokenVectors, Trace
     from minibert._utils.validation import FloatArray
-    from minibert.sentence.sentence_transformers import SentenceTransformer
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer
     from minibert.trace.page.steps import VectorStep
-    from minibert.trace.trace import Trace
-    from minibert.vectors.token_vectors import TokenVectors
 
 
 _FORMAT = 1  # of the .npz file of `hidden`
@@ -92,9 +89,8 @@ def add_verbs(verbs: Any) -> None:
         """
     explain = add_verb(verbs, _explain, text, token={"type": _token})
     which = explain.add_mutually_exclusive_group()
-    options.add_options(
-        which, "--layer L: the layer (default: 0)\n--all: all layers", layer={"dest": "layers", "type": int}
-    )
+    layer = {"dest": "layers", "type": int}
+    options.add_options(which, "--layer L: the layer (default: 0)\n--all: all layers", layer=layer)
     add_model_options(explain)
 
 
@@ -109,9 +105,8 @@ def _check_plot(arguments: argparse.Namespace) -> None:
 
 def _tokens(arguments: argparse.Namespace) -> None:
     texts = output.read_texts(arguments.texts)
-    for number, (text, encoding) in enumerate(
-        zip(texts, options.load_tokenizer(arguments).encodings(texts), strict=True)
-    ):
+    encodings = options.load_tokenizer(arguments).encodings(texts)
+    for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
         columns = {
             "token": encoding.tokens,
             "id": encoding.ids.tolist(),
@@ -120,9 +115,7 @@ def _tokens(arguments: argparse.Namespace) -> None:
             "word": encoding.word_ids,
             "special": map(bool, encoding.special_tokens_mask),
         }
-        rows: list[dict[str, Any]] = [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        ]
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         if arguments.json:
             output.print_json(text=text, tokens=rows)
             continue
@@ -164,9 +157,6 @@ def _hidden(arguments: argparse.Namespace) -> None:
 
 
 def _words(arguments: argparse.Namespace) -> None:
-    from minibert.vectors.layers import combine_layers
-    from minibert.vectors.token_vectors import word_occurrences
-
     if not arguments.word.strip():
         raise ValueError("WORD is empty; give the word to look for.")
     _check_plot(arguments)
@@ -179,7 +169,7 @@ def _words(arguments: argparse.Namespace) -> None:
         what = ", ".join(map(_state, layers))
     print(f"\n{len(layers)} hidden states of shape ({sum(map(len, texts))}, {texts[0].vectors.shape[2]}): {what}")
 
-    found = word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
+    found = minibert.word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
     if len(found) < 2:
         raise ValueError(f"{arguments.word!r} occurs once in the texts; give texts with at least two occurrences.")
     compared = min(arguments.most, len(found))
@@ -199,9 +189,11 @@ def _words(arguments: argparse.Namespace) -> None:
         alike = []
         for text in texts:
             separate = [text.vectors[:, layers.index(layer)] for layer in pooled]
-            joined = combine_layers(separate, arguments.layer_pooling)
+            joined = minibert.combine_layers(separate, arguments.layer_pooling)
             alike.append(dataclasses.replace(text, vectors=joined, layers=pooled))
-        cosines = word_occurrences(arguments.word, alike, tokenizer, subwords=arguments.subwords).similarities()
+        cosines = minibert.word_occurrences(
+            arguments.word, alike, tokenizer, subwords=arguments.subwords
+        ).similarities()
         last = arguments.layers is None
         which = f"last {len(pooled)}" if last else ", ".join(map(str, pooled))
         rows.append((f"{arguments.layer_pooling} of {which}", cosines))
@@ -244,14 +236,11 @@ def _print_tokens(texts: list[TokenVectors]) -> None:
 
 def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
     """Compute the requested hidden states of every text, without combining them."""
-    from minibert.vectors.token_vectors import embed_tokens
-
     texts = output.read_texts(arguments.texts)
     model = options.load_bert(arguments)
     layers = range(model.config.num_hidden_layers + 1) if arguments.layers is None else arguments.layers
-    return embed_tokens(
-        model, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation=arguments.truncation
-    )
+    how = {"layer_pooling": "tokens_first", "truncation": arguments.truncation}
+    return minibert.embed_tokens(model, tokenizer, texts, layers=layers, **how)
 
 
 def _save_picture(figure: Any, path: str) -> None:
@@ -270,22 +259,18 @@ def _token(text: str) -> int | str:
 
 def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[Any, Any]:
     """Load the encoder and the tokenizer; with `masked_lm` the encoder with that head, if the checkpoint has it."""
-    from minibert.models.bert import BertModel
-    from minibert.models.heads import BertForMaskedLM
     from minibert.models.loading import find_heads
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
     files = options.locate_model(arguments)
-    wanted: Any = BertForMaskedLM if masked_lm and "BertForMaskedLM" in find_heads(files) else BertModel
-    model = wanted.from_files(files, **options.loading(arguments))
-    return model, BertTokenizer.from_files(files)
+    kind = "BertForMaskedLM" if masked_lm and "BertForMaskedLM" in find_heads(files) else "BertModel"
+    model = getattr(minibert, kind).from_files(files, **options.loading(arguments))
+    return model, minibert.BertTokenizer.from_files(files)
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
     output.check_file(arguments.output, ".html")
     from minibert.inside.explain import trace_texts
     from minibert.inside.representations import page_guesses
-    from minibert.models.heads import BertForMaskedLM
     from minibert.trace.page.document import page
 
     model, tokenizer = _load(arguments, masked_lm=True)
@@ -301,7 +286,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
         max_bytes=arguments.max_bytes,
         parts=None if arguments.pair is None else _parts(arguments, sentences, trace),
         vector=[] if sentences is None else _vector(sentences, texts, trace),
-        guesses=page_guesses(model, trace, tokenizer) if isinstance(model, BertForMaskedLM) else None,
+        guesses=page_guesses(model, trace, tokenizer) if isinstance(model, minibert.BertForMaskedLM) else None,
     ).encode("utf-8")
 
     output.write_file(arguments.output, lambda file: file.write(html))
@@ -328,9 +313,7 @@ def _vector(model: SentenceTransformer, texts: list[str], trace: Trace) -> list[
     found = vector_steps(model, texts)
     if found.tokens == trace.tokens:
         return found.steps
-    output.report_problem(
-        "the page does not show how the vector comes about, because sentence vectors take other tokens"
-    )
+    output.report_problem("the page does not show how the vector comes about: sentence vectors take other tokens")
     return []
 
 
@@ -345,9 +328,7 @@ def _parts(arguments: argparse.Namespace, sentences: SentenceTransformer | None,
         output.report_problem(f"the page does not show how the cosine comes about: {error}")
         return None
     if [found.tokens_a, found.tokens_b] != trace.tokens:
-        output.report_problem(
-            "the page does not show how the cosine comes about, because sentence vectors take fewer tokens"
-        )
+        output.report_problem("the page does not show how the cosine comes about: sentence vectors take fewer tokens")
         return None
     return found.parts
 

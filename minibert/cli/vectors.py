@@ -1,24 +1,28 @@
-"""``minibert embed``, ``similarity``, ``search``, ``sparse`` and ``rerank``: vectors of texts, and their scores."""
+"""``minibert embed``, ``sparse``, ``similarity``, ``search``, ``rerank``, ``extract``: vectors, and scores of texts."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minibert._utils.files import check_output
+from minibert._utils.validation import counted
 from minibert.cli import options, output
-from minibert.cli.corpus import has_files, inputs, run_over_files
 from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
+from minibert.corpus.sources import INPUT_FORMATS, ON_ERROR, Source, input_format
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
 from minibert.tokenizer.windows import TRUNCATION, WITHOUT_WINDOWS
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
 if TYPE_CHECKING:
     from minibert.corpus.embed import Workers
+    from minibert.corpus.runs import Summary
 
 
 # The options of `sparse` and `rerank` that are arguments of their encoders.
@@ -26,7 +30,7 @@ _OF_LINES = ("truncation", "prompt_name", "prompt", "batch_size", "stride", "max
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the five verbs to the command line."""
+    """Add the six verbs to the command line."""
     text = f"""embed: turn texts into sentence vectors
         Print one JSON object per text, with its vector, or save all vectors as an array. With --input a corpus is read
         from files, in bounded memory. Its manifest <output>.manifest.json is written beside the output, and --resume
@@ -36,7 +40,7 @@ def add_verbs(verbs: Any) -> None:
         -o, --output FILE|FOLDER/: save an array (texts, dimension), an .npy file, instead of printing; with --input the
             suffix is the format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in /
             or an existing folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty
-        {inputs()}
+        {_inputs()}
         --dtype {"|".join(OUTPUT_DTYPES)} = float32: type of the numbers, with --input
         --on ENGINE: compute with the machines of a Ray cluster, with --input: the address of its head, such as
             ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's
@@ -85,6 +89,40 @@ def add_verbs(verbs: Any) -> None:
         --json: JSON lines: {{"score": ..., "index": ..., "text": ...}}
         """
     _add_lines_options(add_verb(verbs, _rerank, text), WITHOUT_WINDOWS)
+    text = f"""extract: save hidden states of all tokens of a corpus
+        Save the hidden states of every token of the texts in files, in bounded memory. The binary format is an .npy
+        array (tokens, layers, hidden_size) and an index, .tokens.jsonl; minibert.corpus.extract.TokenFeatures reads
+        both. The google format is the JSON lines of extract_features.py, where ' ||| ' separates the two texts of a
+        pair. That script's spelling of the options, with underscores, works too. The manifest <output>.manifest.json is
+        written beside the output, and --resume continues an interrupted run.
+        {_inputs(1000)}
+        -o, --output, --output_file FILE: the file to write: .npy, or .jsonl with --format google
+        --format binary|google = binary: format of the output
+        --layers LAYERS = -1,-2,-3,-4: layers, separated by commas: -1 is the last layer; 0 is the embeddings' output as
+            in transformers, but the first layer with --format google (default: -1,-2,-3,-4)
+        --max-length, --max-seq-length, --max_seq_length N: most tokens of a text; the rest is cut off (default: the
+            model's limit; 128 with --format google)
+        --batch-size, --batch_size N = 32: texts that are computed together
+        --dtype {"|".join(OUTPUT_DTYPES)} = float32: type of the array
+        --do-lower-case, --do_lower_case VALUE: compared with the model's tokenizer; it changes nothing
+        """
+    lower_case = {"nargs": "?", "const": "true", "type": str.lower, "choices": ("true", "1", "false", "0")}
+    add_model_options(add_verb(verbs, _extract, text, max_length={"type": int}, do_lower_case=lower_case))
+
+
+def _inputs(shard_size: int = 10_000) -> str:
+    """Return the options for files of texts: which files, how they are read, and how a run is saved."""
+    return f"""
+        -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the
+            standard input
+        --input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
+        --text-column NAME = text: column or key of the texts
+        --id-column NAME: column or key of the ids (default: numbers of the lines)
+        --on-error {"|".join(ON_ERROR)} = stop: if lines cannot be used: stop and compute nothing, skip these lines, or
+            keep their rows without vectors
+        --resume: continue an interrupted run, or start one if there is none
+        --shard-size N = {shard_size}: texts that are computed, then saved, together; a crash loses at most these
+        """
 
 
 def _add_vector_options(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +147,7 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
 def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str]) -> None:
     """Add the files, and the options of the verbs whose output is JSON lines."""
     text = f"""
-        {inputs()}
+        {_inputs()}
         -o, --output FILE: with --input: the .jsonl file to write
         --truncation {"|".join(truncation)} = warn: if a text is too long
         {options.BATCH_SIZE}
@@ -121,7 +159,7 @@ def _add_lines_options(parser: argparse.ArgumentParser, truncation: Sequence[str
 
 def _texts_or_files(arguments: argparse.Namespace) -> list[str] | None:
     """Return the texts, or None if files are given; raise for options that contradict each other or a wrong output."""
-    if not has_files(arguments, for_texts=("json", "top_k"), for_files=("output",)):
+    if not _has_files(arguments, for_texts=("json", "top_k"), for_files=("output",)):
         return output.read_texts(arguments.texts)
     if arguments.truncation == "error":
         raise ValueError("--truncation error does not work with --input; the report says how many texts were cut.")
@@ -139,7 +177,7 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _embed(arguments: argparse.Namespace) -> None:
-    if has_files(arguments, for_texts=("precision",), for_files=("dtype", "on", "actors")):
+    if _has_files(arguments, for_texts=("precision",), for_files=("dtype", "on", "actors")):
         _embed_files(arguments)
         return
     if arguments.output is not None:
@@ -163,7 +201,7 @@ def _embed_files(arguments: argparse.Namespace) -> None:
     workers = _workers(arguments)
     model = load_encoder("SentenceTransformer", arguments)  # before a cluster is asked for, which takes longer
     with workers as entered:
-        run_over_files(
+        _run_over_files(
             arguments,
             embed_corpus,
             model,
@@ -201,7 +239,7 @@ def _sparse(arguments: argparse.Namespace) -> None:
     if texts is None:
         from minibert.corpus.embed import sparse_corpus
 
-        run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **given)
+        _run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **given)
         return
     for text, vector in zip(texts, model.encode(texts, **given), strict=True):
         if arguments.json:
@@ -256,7 +294,7 @@ def _rerank(arguments: argparse.Namespace) -> None:
     if texts is None:
         from minibert.corpus.embed import rerank_corpus
 
-        run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **given)
+        _run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **given)
         return
     found = model.rank(arguments.query, texts, top_k=arguments.top_k, **given)
     scores = [float(str(np.float32(hit["score"]))) for hit in found]
@@ -269,3 +307,100 @@ def _rerank(arguments: argparse.Namespace) -> None:
             continue
         bar = output.bar((score - least) / (most - least))
         print(f"{score:8.3f}  {bar}  {index:>4}  {output.one_line(text)}".rstrip())
+
+
+# --- over files of texts ----------------------------------------------------------------------------------------------
+
+
+def _has_files(arguments: argparse.Namespace, for_texts: Sequence[str], for_files: Sequence[str]) -> bool:
+    """Return whether files are given instead of texts; the names are of options that are only for the one or the other.
+
+    Raises
+    ------
+    ValueError
+        Neither texts nor files are given, or options that do not fit together.
+    """
+    files = bool(arguments.input)
+    if files == bool(arguments.texts):
+        both = "texts and --input are both given; give one of them."
+        raise ValueError(both if files else "there is no text; give texts, or a file with --input.")
+    if files and arguments.output is None:
+        raise ValueError("--input needs --output FILE.")
+    of_files = ("resume", "input_format", "text_column", "id_column", "on_error", "shard_size")
+    for name in for_texts if files else (*for_files, *of_files):
+        if str(getattr(arguments, name)) != str(arguments.parser.get_default(name)):
+            use = "texts; leave it out with --input." if files else "files of texts; name them with --input."
+            raise ValueError(f"--{name.replace('_', '-')} is for {use}")
+    return files
+
+
+def _run_over_files(
+    arguments: argparse.Namespace, run: Callable[..., Summary | None], *models: Any, what: str, **options: Any
+) -> None:
+    """Call a function of corpus/ with the files and the options of `_inputs`, and report what it did.
+
+    `models` are its first arguments, `options` further ones; `what` is the shape of the output, with names of `Summary`
+    in braces.
+    """
+    path = arguments.output
+    summary = run(
+        *models,
+        _sources(arguments),
+        path,
+        **chosen(arguments, ("resume", "on_error", "shard_size")),
+        settings={
+            "model": arguments.model,
+            "revision": arguments.revision,
+            "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
+        },
+        show_progress=sys.stderr is not None and sys.stderr.isatty(),
+        report=output.report_problem,
+        **options,
+    )
+    if summary is None:
+        output.report_written(path, "this run is complete already; there is nothing to resume")
+        return
+    files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(path) else ""
+    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
+    left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
+    output.report_written(
+        path,
+        f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}, "
+        f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{left_out}, "
+        f"{summary.seconds:.1f} seconds",
+    )
+
+
+def _sources(arguments: argparse.Namespace) -> list[Source]:
+    """Return the sources that the options of `_inputs` name."""
+    if arguments.input.count("-") > 1:
+        raise ValueError("the standard input is given to --input more than once; give it once.")
+    column, ids = arguments.text_column, arguments.id_column
+    sources = []
+    for path in arguments.input:
+        kind, name = arguments.input_format or input_format(path), "standard input" if path == "-" else ""
+        sources.append(Source(path, kind, column, None if kind == "text" else ids, name))
+    if (column != "text" or ids is not None) and all(source.format == "text" for source in sources):
+        raise ValueError(f"--text-column and --id-column name columns; plain text, as {sources[0].name}, has none.")
+    return sources
+
+
+def _extract(arguments: argparse.Namespace) -> None:
+    from minibert.corpus.extract import EXTRACT_SUFFIXES, extract_corpus
+
+    if not arguments.input or not arguments.output:
+        raise ValueError("extract needs --input FILE and --output FILE.")
+    check_output(arguments.output, EXTRACT_SUFFIXES[arguments.format])
+    tokenizer = options.load_tokenizer(arguments)
+    asked, own = arguments.do_lower_case, tokenizer.do_lower_case
+    if asked is not None and (asked in ("true", "1")) != own:
+        raise ValueError(f"--do_lower_case={asked}, but the tokenizer of {arguments.model} has {own}; leave it out.")
+    shape = f"vectors ({{n_tokens}}, {len(arguments.layers)}, {{width}}) {arguments.dtype}"
+    _run_over_files(
+        arguments,
+        extract_corpus,
+        options.load_bert(arguments),
+        tokenizer,
+        what=shape if arguments.format == "binary" else "JSON lines",
+        **chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype")),
+    )
