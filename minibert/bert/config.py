@@ -124,9 +124,7 @@ class BertConfig:
                 "every attention head has hidden_size / num_attention_heads features. Correct one of the two."
             )
         if not isinstance(self.hidden_act, str) or self.hidden_act not in ACTIVATIONS:
-            raise ModelFormatError(
-                f"hidden_act={brief(self.hidden_act)} is not implemented; minibert has {', '.join(ACTIVATIONS)}."
-            )
+            raise ModelFormatError(f"hidden_act={brief(self.hidden_act)} ; expected one of {', '.join(ACTIVATIONS)}.")
         eps = self.layer_norm_eps
         if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps <= 1e30:
             raise ModelFormatError(f"layer_norm_eps={brief(eps)} must be a positive float32 number, such as 1e-12.")
@@ -134,7 +132,7 @@ class BertConfig:
         object.__setattr__(self, "id2label", _check_labels(self.id2label))
         if self.problem_type is not None and self.problem_type not in PROBLEM_TYPES:
             raise ModelFormatError(
-                f"problem_type={brief(self.problem_type)}; expected one of {', '.join(PROBLEM_TYPES)}, or null."
+                f"problem_type={brief(self.problem_type)}; expected {', '.join(PROBLEM_TYPES)} or null."
             )
         if not isinstance(self.tie_word_embeddings, bool):
             raise ModelFormatError(f"tie_word_embeddings={brief(self.tie_word_embeddings)}; expected true or false.")
@@ -259,9 +257,7 @@ class BertConfig:
                 f"state its sizes. Found: {', '.join(sorted(map(brief, fields))[:20]) or 'nothing'}."
             )
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(
-            **{name: value for name, value in fields.items() if name in known} | {"id2label": _labels_of(fields)}
-        )
+        return cls(**{name: one for name, one in fields.items() if name in known} | {"id2label": _labels_of(fields)})
 
     @property
     def activation(self) -> str:
@@ -345,8 +341,7 @@ def family_of(fields: Mapping[str, Any]) -> Family:
         closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
         hint = f" A model of similar use that loads: {closest}." if closest else ""
         raise ModelFormatError(
-            f"model_type={brief(model_type)} is not BERT, and has another forward; minibert has "
-            f"{', '.join(FAMILIES)}.{hint}"
+            f"model_type={brief(model_type)} has another forward; expected {', '.join(FAMILIES)}.{hint}"
         )
     return FAMILIES[model_type]
 
@@ -382,9 +377,7 @@ def _check_labels(id2label: object) -> dict[int, str]:
     for key, label in id2label.items():
         index = int(key) if isinstance(key, str) and re.fullmatch(r"[0-9]{1,9}", key) else key
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < _MOST_LABELS:
-            raise ModelFormatError(
-                f"id2label has the id {brief(key)}; expected a whole number, 0 to {_MOST_LABELS - 1:,}."
-            )
+            raise ModelFormatError(f"id2label has the id {brief(key)}; expected an int, 0 to {_MOST_LABELS - 1:,}.")
         if index in labels:
             raise ModelFormatError(f"id2label has the id {index} twice; every label needs an id of its own.")
         if isinstance(label, bool) or not isinstance(label, str | int):
@@ -414,8 +407,7 @@ def _refuse_unimplemented(fields: Mapping[str, Any]) -> Family:
     ):
         if fields.get(name):
             raise ModelFormatError(
-                f"{name}={brief(fields[name])} asks for {what}, which is not implemented; minibert runs BERT encoders "
-                "with float weights."
+                f"{name}={brief(fields[name])} asks for {what}; minibert runs encoders with float weights."
             )
     for name, only in (
         ("relative_attention_num_buckets", 32),

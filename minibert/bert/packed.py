@@ -71,13 +71,10 @@ class PackedBatch:
         T = len(self.token_ids)
         if len(self.token_types) != T or len(self.positions) != T:
             raise ValueError(
-                f"There are {T} token_ids, {len(self.token_types)} token_types and {len(self.positions)} positions; "
-                "expected one of each per token."
+                f"{T} token_ids, {len(self.token_types)} token_types, {len(self.positions)} positions; expected {T}."
             )
         if self.mask.dtype != np.bool_ or self.mask.ndim != 2:
-            raise ValueError(
-                f"mask is {self.mask.dtype} of shape {self.mask.shape}; expected a bool array of shape (B, S)."
-            )
+            raise ValueError(f"mask is {self.mask.dtype} of shape {self.mask.shape}; expected bools of shape (B, S).")
         ends = np.add.accumulate(np.add.reduce(self.mask, axis=1))  # (B,)
         if not len(self.cu_seqlens) or self.cu_seqlens[0] or not np.array_equal(self.cu_seqlens[1:], ends):
             raise ValueError(
@@ -90,8 +87,7 @@ class PackedBatch:
             len(self.inputs_embeds) == T and np.array_equal(self.token_ids, np.arange(T))
         ):
             raise ValueError(
-                f"There are {len(self.inputs_embeds)} inputs_embeds; expected one row per token ({T}), and "
-                "token_ids 0, 1, ..., T - 1."
+                f"{len(self.inputs_embeds)} inputs_embeds and {T} tokens; expected token_ids 0 to {T - 1}."
             )
 
     def __reduce__(self) -> tuple[type[PackedBatch], tuple[Any, ...]]:
@@ -118,8 +114,7 @@ class PackedBatch:
         elif self.inputs_embeds.shape[1] != config.embedding_size:
             name = "hidden_size" if config.embedding_size == config.hidden_size else "embedding_size"
             raise ValueError(
-                f"inputs_embeds has {self.inputs_embeds.shape[1]} features; the model has {config.embedding_size} "
-                f"({name})."
+                f"inputs_embeds has {self.inputs_embeds.shape[1]} features; expected {config.embedding_size} ({name})."
             )
         self._check_range("token_types", config.type_vocab_size, "type_vocab_size")
         self._check_range("positions", config.max_position_embeddings, "max_position_embeddings")
@@ -189,7 +184,7 @@ class PackedBatch:
         for b, (ids, types) in enumerate(zip(token_ids, token_types, strict=True)):
             if len(ids) != len(types):
                 raise ValueError(
-                    f"Sequence {b} has {len(ids)} token_ids and {len(types)} token_types; expected one type per id."
+                    f"Sequence {b} has {len(ids)} ids and {len(types)} token_types; expected one type per id."
                 )
         types = _private_int32("token_types", _concatenate(token_types))
         batch = cls._from_private_arrays(

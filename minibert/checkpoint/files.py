@@ -198,18 +198,14 @@ class ModelFiles:
     def _checked(self, filename: str) -> str:
         """Return a file name; refuse names that could lead out of the model."""
         if not is_plain_name(filename):
-            raise ModelFormatError(
-                f"{filename!r} cannot name a file in {self.source}: expected plain names with '/' between them."
-            )
+            raise ModelFormatError(f"{filename!r} cannot be in {self.source}: expected plain names with '/' between.")
         return filename
 
 
 def check_files(files: object) -> ModelFiles:
     """Return `files` if it is a `ModelFiles`; raise a TypeError for a name or a path."""
     if not isinstance(files, ModelFiles):
-        raise TypeError(
-            f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder call from_pretrained."
-        )
+        raise TypeError(f"files is a {type(files).__name__}; expected ModelFiles. For a name call from_pretrained.")
     return files
 
 

@@ -252,9 +252,7 @@ def _state_dict(result: object = None, *others: object) -> dict[str, _View]:
     for name, value in result.items():
         if not isinstance(value, _View):
             found = "a dict with more tensors" if isinstance(value, dict) else brief(value)
-            raise ValueError(
-                f"{brief(name)} in it is {found}, expected a tensor: save the state dict of the model alone"
-            )
+            raise ValueError(f"{brief(name)} in it is {found}, expected a tensor: save the state dict alone")
     return result
 
 

@@ -60,9 +60,7 @@ def read_header(path: Path) -> list[StoredTensor]:
                 raise ValueError("it is a Git LFS pointer instead of the file: run `git lfs pull` in its folder")
             length = int.from_bytes(begin, "little")
             if length > min(size - 8, JSON_LIMIT):
-                raise ValueError(
-                    f"its header should be {length} bytes long; the file has {size}, at most {JSON_LIMIT} are allowed"
-                )
+                raise ValueError(f"its header has {length} bytes; the file has {size}, and the limit is {JSON_LIMIT}")
             header = bytes(read_exactly(file, length))
         return _tensors_of(path, state, parse_json(header, "its header"), 8 + length)
     except (OSError, ValueError) as error:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
 from minibert.checkpoint.files import ModelFiles
@@ -102,9 +101,7 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
         raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}.") from error
 
 
-def _read_view(
-    file: BinaryIO, tensor: StoredTensor, stored: np.dtype[Any], strides: tuple[int, ...]
-) -> npt.NDArray[Any]:
+def _read_view(file: BinaryIO, tensor: StoredTensor, stored: np.dtype[Any], strides: tuple[int, ...]) -> np.ndarray:
     """Read a tensor whose numbers do not lie row by row, such as a transposed one; return its numbers row by row."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
     numbers = read_exactly(file, span * stored.itemsize)

@@ -75,9 +75,7 @@ def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[
     return parser
 
 
-def add_options(
-    parser: argparse.ArgumentParser | argparse._ActionsContainer, text: str, **rest: Mapping[str, Any]
-) -> None:
+def add_options(parser: argparse._ActionsContainer, text: str, **rest: Mapping[str, Any]) -> None:
     """Add options, each written as ``-k, --top-k N = 5: its help`` on a new line that begins with its flags.
 
     An option without a value is true if it is given. The value ``N`` is a number of at least 1, ``LAYERS`` several

@@ -123,10 +123,7 @@ def _of(trace: Trace, name: str, sequence: int) -> FloatArray:
     """Return the probs of one sequence; an edit can make them negative, and then no share is defined."""
     value = np.asarray(trace.value_of(name, sequence), dtype=np.float64)
     if value.min(initial=0) < 0:
-        raise ValueError(
-            f"{name} has negative numbers in sequence {sequence}, because of an edit. Give a trace in which all probs "
-            "are at least 0."
-        )
+        raise ValueError(f"{name} has negative numbers in sequence {sequence}, because of an edit; expected probs.")
     return value
 
 
@@ -245,10 +242,7 @@ def norms(
     """
     check_choice("include", include, ("attention", "residual", "layer_norm"))
     if heads and include != "attention":
-        raise ValueError(
-            f"heads=True with include={include!r}; the residual and LayerNorm belong to no single head. Give "
-            "include='attention'."
-        )
+        raise ValueError(f"heads=True needs include='attention', not {include!r}: the rest belongs to no single head.")
     traced = as_trace("norms", model, trace, _NEEDED)
     chosen = check_layers(traced, layers)
     maps = []

@@ -347,10 +347,7 @@ def _place(tokens: list[str], word: str) -> int:
     for one in (word, word.lower(), f"\u2581{word}", f"\u0120{word}"):  # the marks of a space before the word
         if one in tokens:
             return tokens.index(one)
-    raise ValueError(
-        f"token={brief(word)}; the text has no such token. Its tokens are {brief(tokens)}; give one of them or its "
-        "number."
-    )
+    raise ValueError(f"token={brief(word)} is not in the text; give one of {brief(tokens)}, or its number.")
 
 
 def _line(label: str, numbers: Any, *, last: bool = False) -> Line:

@@ -282,8 +282,7 @@ class Patched:
         """
         if self.clean == self.corrupt:
             raise ValueError(
-                f"The metric is {self.clean} in both runs, so there is nothing to restore. Choose other texts, or "
-                "another metric."
+                f"The metric is {self.clean} in both runs, so there is nothing to restore. Choose another."
             )
         return (self.values - self.corrupt) / (self.clean - self.corrupt)
 

@@ -196,7 +196,6 @@ def _most_probable(model: Any, x: FloatArray, k: int) -> tuple[IntArray, FloatAr
 def page_guesses(model: Any, trace: Trace, tokenizer: BertTokenizer, k: int = 3) -> Guesses:
     """Return the k words that a model's masked-LM head reads from each hidden state, for `Trace.page`."""
     lens = logit_lens(model, trace, k)
-    words: Any = [
-        [[tokenizer.convert_ids_to_tokens(best.tolist()) for best in row] for row in state] for state in lens.ids
-    ]
+    named = tokenizer.convert_ids_to_tokens
+    words: Any = [[[named(best.tolist()) for best in row] for row in state] for state in lens.ids]
     return Guesses(lens.states, words, lens.probs)

@@ -105,10 +105,7 @@ def require(function: str, trace: Trace, names: Iterable[str], record: str) -> N
     missing = [name for name in names if name not in trace]
     if missing:
         more = f" and {counted(len(missing) - 1, 'other name')}" if missing[1:] else ""
-        raise ValueError(
-            f"{function} needs {missing[0]}{more}, which this trace does not have. Record it: "
-            f"model.trace(..., record={record})."
-        )
+        raise ValueError(f"{function} needs {missing[0]}{more}. Record it: model.trace(..., record={record}).")
 
 
 def pad_maps(trace: Trace, maps: list[list[FloatArray]]) -> FloatArray:
@@ -140,10 +137,7 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
     arrays = [key for key, value in clean.items() if isinstance(value, np.ndarray)]
     key = arrays[0] if metric is None else metric
     if not isinstance(key, str) or key not in arrays:
-        raise ValueError(
-            f"metric={brief(metric)} is not an array of this output, which has {', '.join(arrays)}. Give one of these, "
-            "or a function of the output."
-        )
+        raise ValueError(f"metric={brief(metric)}; expected one of {', '.join(arrays)}, or a function of the output.")
     whole = clean[key].astype(np.float64)
     size = float(np.sqrt(np.square(whole).mean())) if whole.size else 0.0
 

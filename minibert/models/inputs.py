@@ -67,17 +67,16 @@ def pack(
     mask = _check_mask(attention_mask, shape)
     token_type_ids = token_type_ids if config.family.has_token_types else None  # as in transformers
     types = _optional_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size, "type_vocab_size")
+    most = config.max_position_embeddings
     if position_ids is None:
         # Nobody knows which of the given vectors are padding, so all are counted, as in transformers.
         position_ids = positions_of(config, ids if embeds is None else np.full(shape, -1, np.int32))
-        if position_ids.max(initial=0) >= config.max_position_embeddings:
+        if position_ids.max(initial=0) >= most:
             raise ValueError(
                 f"The batch is {shape[1]} tokens wide, the model takes {config.max_length} tokens "
                 "(max_position_embeddings). Truncate the texts: tokenizer(..., truncation=True)."
             )
-    positions = _optional_ids(
-        "position_ids", position_ids, shape, config.max_position_embeddings, "max_position_embeddings"
-    )
+    positions = _optional_ids("position_ids", position_ids, shape, most, "max_position_embeddings")
     if embeds is not None:  # one bad number would change every token of its sequence
         embeds = usable_rows("inputs_embeds", embeds[mask], lambda index: _place(np.argwhere(mask)[index]))
     return PackedBatch(

@@ -181,9 +181,7 @@ def _content(path: Path) -> bytes:
 
 
 def _check_memory(needed: int, path: Path) -> None:
-    require_memory(
-        2 * needed, f"Two copies of the values of {printable(str(path))}", "Dump fewer names or fewer texts."
-    )
+    require_memory(2 * needed, f"Two copies of the values of {printable(str(path))}", "Dump fewer names or texts.")
 
 
 def _read_npz(path: Path) -> Dump:
@@ -247,10 +245,7 @@ def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     with np.errstate(all="ignore"):
         sizes, swapped = np.abs(values), np.abs(values.byteswap())
         if not sizes.max(initial=0) < 1e15 and swapped.max(initial=0) < 1e15 and np.median(swapped) > 1e-12:
-            raise ValueError(
-                f"{shown} holds big-endian numbers; expected little-endian ones. Java: "
-                "ByteBuffer.order(ByteOrder.LITTLE_ENDIAN)."
-            )
+            raise ValueError(f"{shown} holds big-endian numbers. In Java: ByteBuffer.order(ByteOrder.LITTLE_ENDIAN).")
     return {name: values.astype(np.float32, copy=False).reshape(shape or -1)}
 
 
@@ -272,9 +267,7 @@ def _read_json(path: Path) -> Dump:
         content = {path.stem: content}
     if not isinstance(content, dict):
         raise ValueError(f"{shown} holds {brief(content)}; expected an object {{name: values}}, or a list of vectors.")
-    return {
-        name: _as_numbers(_json_value(value, f"{shown}: {printable(name)}"), name) for name, value in content.items()
-    }
+    return {name: _as_numbers(_json_value(one, f"{shown}: {printable(name)}"), name) for name, one in content.items()}
 
 
 def _json_value(value: Any, shown: str) -> Any:
@@ -324,9 +317,7 @@ def _as_numbers(value: Any, name: str) -> Any:
     if array.dtype.name == "bfloat16":
         array = array.astype(np.float32)
     if array.dtype.kind not in "biuf":
-        raise ValueError(
-            f"{printable(name)} holds {array.dtype} values; expected numbers: float32, float16 or integers."
-        )
+        raise ValueError(f"{printable(name)} holds {array.dtype} values; expected float32, float16 or integers.")
     if array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -352,10 +343,7 @@ def _from_lists(value: Any, shown: str, depth: int = 0) -> Any:
         return [_from_lists(one, f"{shown}[{i}]", depth + 1) for i, one in enumerate(value)]
     if array.dtype.kind not in "biuf":
         if _has_null(value):
-            raise ValueError(
-                f"{shown} holds null among its numbers: JavaScript writes NaN and Infinity as null, and Python writes "
-                f"None so. {_NOT_FINITE}"
-            )
+            raise ValueError(f"{shown} holds null, as which NaN, Infinity and None are written. {_NOT_FINITE}")
         raise ValueError(f"{shown} is {brief(value)}; expected numbers in nested lists, or {{shape, dtype, data}}.")
     if array.dtype == np.float64:  # JSON has one type of numbers; what float32 numbers became is float32 again
         with np.errstate(all="ignore"):
@@ -377,9 +365,7 @@ def _has_null(value: Any) -> bool:
 # use_repr=True, the default, the tree holds the text that printing gives, from which numbers are missing.
 
 _TREE, _SUMMARY = "_debug_tree_FULL_TENSORS.json", "_debug_tree_SUMMARY.json"
-_TREE_REMEDY = (
-    "Write it again with model_addition_debugger_context(model, debug_path=..., use_repr=False, do_prune_layers=False)."
-)
+_TREE_REMEDY = "Write it again with model_addition_debugger_context(..., use_repr=False, do_prune_layers=False)."
 # Modules whose input is a value of its own; the inputs of the others are outputs of other modules.
 _WITH_INPUT = re.compile(r"(?:LayerNorm|\boutput\.dense|intermediate\.dense)$")
 _LAYER = re.compile(r"encoder\.layer\.(\d{1,6})$")
@@ -411,10 +397,7 @@ def _nodes(tree: Any, shown: str) -> Iterator[tuple[str, dict[str, Any]]]:
     while waiting:
         node = waiting.pop()
         if not isinstance(node, dict) or not isinstance(node.get("module_path"), str):
-            raise ValueError(
-                f"{shown} is not a call tree of transformers: it has a node {brief(node)}, expected an object with "
-                f"module_path. {_TREE_REMEDY}"
-            )
+            raise ValueError(f"{shown} is not a call tree: a node {brief(node)} has no module_path. {_TREE_REMEDY}")
         yield node["module_path"], node
         if isinstance(children := node.get("children"), list):
             waiting += reversed(children)

@@ -165,10 +165,7 @@ def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
     if isinstance(inputs, str | os.PathLike):
         inputs = _from_file(Path(os.fspath(inputs)))
     if not isinstance(inputs, Mapping):
-        raise TypeError(
-            f"inputs={brief(inputs)}; expected a mapping as the model takes it, such as tokenizer(texts, padding=True)"
-            ", or the name of a file."
-        )
+        raise TypeError(f"inputs={brief(inputs)}; expected a mapping, as a tokenizer gives it, or the name of a file.")
     taken = {name: inputs[name] for name in INPUTS if name in inputs and inputs[name] is not None}
     if ("input_ids" in taken) == ("inputs_embeds" in taken):
         raise ValueError(
@@ -204,9 +201,7 @@ def of_probe(subject: Subject) -> dict[str, Any]:
         There is no tokenizer, so the probe of the caller may be another one.
     """
     if subject.tokenizer is None:
-        raise ValueError(
-            "The inputs are not known: the dump has no input_ids. Give inputs, as the model takes them, or probe.json."
-        )
+        raise ValueError("The inputs are not known: the dump has no input_ids. Give inputs, or probe.json.")
     return dict(probe(subject).inputs)
 
 
@@ -289,9 +284,7 @@ def check_weights(subject: Subject, dumped: Sequence[tuple[str, Array]]) -> tupl
         if array.shape != true.shape:
             text += f": its shape is {array.shape}, expected {true.shape}."
         else:
-            rounded = [
-                level for level in HALF_PRECISIONS if np.array_equal(array.astype(np.float32), round_to(level, true))
-            ]
+            rounded = [one for one in HALF_PRECISIONS if np.array_equal(array.astype(np.float32), round_to(one, true))]
             wrong = int(np.count_nonzero(array.astype(np.float32) != true))
             text += f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
         findings.append(Finding(text, "", (name,), 0.0, "Repair what loads the weights first."))

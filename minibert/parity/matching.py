@@ -104,9 +104,7 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
         if (weight := _weight_name(name)) in weights and not isinstance(value, list):
             matched.weights.append((weight, value))
         elif key in renamed and name != VECTOR:
-            matched.values.append(
-                Meaning(subject.names.resolve(name)[0], given, value)
-            )  # raises, with the nearest names
+            matched.values.append(Meaning(subject.names.resolve(name)[0], given, value))  # or it raises
         else:
             found = _values(name, given, value, subject, batch)
             matched.values.extend(found)
@@ -388,7 +386,7 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
         if entry.group and name in exact and not any(error(fitting[name].array, one) < _FAR for one in exact):
             placement.unknown.append(entry.given)
             placement.notes.append(
-                f"{entry.given} is far from {name}, which the dump has under an exact name, so it is not compared."
+                f"{entry.given} is far from {name}, whose exact name is there, so it is not compared."
             )
             continue
         taken.append((entry, name))
@@ -428,7 +426,5 @@ def _not_compared(entry: Meaning, expected: tuple[int, ...]) -> str:
         if size == factor * math.prod(expected) and np.ndim(entry.value) == 1:
             text += f" It is as long as {precision} numbers would be: write float32."
     if not isinstance(entry.value, list) and entry.value.shape[1:] == expected[1:]:
-        text += (
-            f" It has {counted(len(entry.value), 'text')}, and the inputs have {expected[0]}: were these the inputs?"
-        )
+        text += f" It has {counted(len(entry.value), 'text')}, the inputs have {expected[0]}: were these the inputs?"
     return f"{text} It was not compared."

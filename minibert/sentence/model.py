@@ -164,9 +164,8 @@ class SentenceModel(TorchLike):
         """Refuse settings of sentence_bert_config.json that minibert does not implement."""
         where = "sentence_bert_config.json"
         if settings.get("max_seq_length") is not None:
-            check_stored_int(
-                f"{where}: max_seq_length", settings["max_seq_length"], self.tokenizer.num_special_tokens_to_add()
-            )
+            least = self.tokenizer.num_special_tokens_to_add()
+            check_stored_int(f"{where}: max_seq_length", settings["max_seq_length"], least)
         if settings.get("do_lower_case") and not self.tokenizer.do_lower_case:
             raise ModelFormatError(f"{where}: do_lower_case with a cased tokenizer is not implemented.")
         # A Transformer without a task computes features; other modules, and folders without modules.json, tell it.
@@ -372,9 +371,8 @@ class VectorModel(SentenceModel):
 
     @similarity_fn_name.setter
     def similarity_fn_name(self, value: str | SimilarityFunction | None) -> None:
-        self._similarity_fn_name = check_similarity(
-            "similarity_fn_name", self._default_similarity if value is None else value
-        )
+        name = self._default_similarity if value is None else value
+        self._similarity_fn_name = check_similarity("similarity_fn_name", name)
 
     def get_sentence_embedding_dimension(self) -> int:
         """Return `get_embedding_dimension()`. This is the name before sentence-transformers 6."""

@@ -242,9 +242,7 @@ class Engine:
         with self._changed:
             self._scheduler.was_read(reading.size, reading.size > LONG_BODY, reading.seconds if whole else None)
 
-    def embed(
-        self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any
-    ) -> Answer:
+    def embed(self, inputs: Sequence[str | Sequence[int]], model: str | None = None, **options: Any) -> Answer:
         """Turn texts, or rows of token ids, into vectors, and wait for them; `options` are those of `TextOptions`.
 
         Raises

@@ -218,9 +218,7 @@ def enough_of(text: str, tokenizer: BertTokenizer, side: str, limit: int) -> str
     place = tokenizer.last_cut(text[:-most] if side == "left" else text[:most])
     if place is None:
         if len(text) > _MOST_WHOLE:
-            raise ServiceError(
-                "too_large", f"a text of {len(text)} characters cannot be cut at spaces; send less of it."
-            )
+            raise ServiceError("too_large", f"a text of {len(text)} characters cannot be cut at spaces; shorten it.")
         return text
     return text[place:] if side == "left" else text[:place]
 

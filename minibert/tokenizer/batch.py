@@ -205,9 +205,7 @@ def converted(name: str, value: Any, kind: str) -> Any:
             raise ValueError("its rows do not hold numbers")
         return convert(array)
     except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{name} cannot become an array ({error}). Pad the rows: tokenizer(..., padding=True)."
-        ) from error
+        raise ValueError(f"{name} is not an array ({error}). Pad the rows: tokenizer(..., padding=True).") from error
 
 
 # --- the lengths of rows: limits of truncation, and padding of rows that are kept as lists ----------------------------
@@ -234,8 +232,7 @@ def choose_limit(
         return strategy, max_length
     if needed and model_max_length is None:
         raise ValueError(
-            f"truncation={truncation!r}, padding={padding!r} need max_length=: neither tokenizer_config.json nor "
-            "config.json says how many tokens this model takes."
+            f"truncation={truncation!r}, padding={padding!r} need max_length=: no file of the model states it."
         )
     return strategy, model_max_length
 
@@ -264,8 +261,7 @@ def choose_widths(
             multiple = check_int("pad_to_multiple_of", multiple, 1)
             if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
                 raise ValueError(
-                    f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}; "
-                    "change one of them."
+                    f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}."
                 )
             width = -(-width // multiple) * multiple
         # Ids, types and mask, each of 8 bytes.

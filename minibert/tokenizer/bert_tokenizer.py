@@ -86,10 +86,7 @@ class BertTokenizer:
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
         if not isinstance(loaded, LoadedTokenizer):
-            raise TypeError(
-                f"loaded is {shown(loaded)}; expected a LoadedTokenizer. Make a tokenizer with "
-                "BertTokenizer.from_pretrained(name_or_path)."
-            )
+            raise TypeError(f"loaded is {shown(loaded)}; expected a LoadedTokenizer, as from_pretrained makes.")
         self._loaded = loaded
         self._tokenizer = loaded.tokenizer
         self._raw = RawEncoder(loaded.tokenizer)
@@ -175,9 +172,7 @@ class BertTokenizer:
         changed = {} if add_prefix_space is None else {"add_prefix_space": add_prefix_space}
         tokenizer = cls(load_tokenizer(found, changed))
         if add_prefix_space and "add_prefix_space" not in tokenizer.init_kwargs:
-            raise ValueError(
-                "add_prefix_space=True has no effect: no token of this tokenizer has a space. Leave it out."
-            )
+            raise ValueError("add_prefix_space=True has no effect: no token here has a space. Leave it out.")
         tokenizer.name_or_path = os.fspath(name)
         tokenizer.check_asked(call, asked)
         limit = max_len if model_max_length is None else model_max_length
@@ -563,9 +558,7 @@ class BertTokenizer:
         if is_one_id(ids):
             return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
-        return [
-            str(self._tokenizer.id_to_token(token_id)) for token_id in self._checked_ids(ids) if token_id not in skipped
-        ]
+        return [str(self._tokenizer.id_to_token(one)) for one in self._checked_ids(ids) if one not in skipped]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
         """Join tokens to a text: "##" and the spaces between the parts of a word are removed."""
@@ -646,10 +639,7 @@ class BertTokenizer:
             return [[Encoding(raw)] for raw in self._raw.encode(inputs, options)]
         num_special = self.num_special_tokens_to_add(pair=pairs is not None) if options.add_special_tokens else 0
         if max_length < num_special:
-            raise ValueError(
-                f"max_length={max_length} has no room for the {num_special} special tokens of each row; "
-                f"give at least {num_special}."
-            )
+            raise ValueError(f"max_length={max_length} has no room for special tokens; give at least {num_special}.")
         check_choice("truncation_side", options.side, SIDES)
         most = None if overflowing else max_length - num_special
         parts = []
@@ -665,10 +655,7 @@ class BertTokenizer:
             raise TypeError(f"a token is {shown(token)}; expected str.")
         token_id: int | None = self._vocab.get(token, self.unk_token_id)
         if token_id is None:
-            raise ValueError(
-                f"token {token!r} is not in the vocabulary, and the vocabulary does not have an unknown token. "
-                "Give tokens of `vocab` only."
-            )
+            raise ValueError(f"token {token!r} is not in the vocabulary, which has no unknown token.")
         return token_id
 
     def _checked_ids(self, ids: Any) -> list[int]:
@@ -683,7 +670,7 @@ class BertTokenizer:
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
                 last = next(reversed(self._vocab.values()))
                 raise ValueError(
-                    f"token id {brief(token_id)} at position {position} has no token; ids run from 0 to {last}."
+                    f"token id {brief(token_id)} at position {position} has no token; ids are 0 to {last}."
                 )
             checked.append(token_id)
         return checked

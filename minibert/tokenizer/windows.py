@@ -89,9 +89,7 @@ class TokenWindows:
         check_choice("truncation", truncation, self._treatments)
         stride = check_int("stride", stride, 0)
         if stride and truncation != "split":
-            raise ValueError(
-                f"stride={brief(stride)} overlaps windows; it needs truncation='split', not {truncation!r}."
-            )
+            raise ValueError(f"stride={brief(stride)} needs windows: truncation='split', not {truncation!r}.")
         check_text(prompt, "prompt")
         self._tokenizer, self._prompt, self._texts_at_once = tokenizer, prompt, texts_at_once
         self._max_length, self._truncation, self._stride = max_length, truncation, stride

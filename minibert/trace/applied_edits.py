@@ -69,9 +69,7 @@ class Target:
                 what = "attention heads" if name == "heads" else name
                 check_indices(name, value.tolist(), counts[name], what=what, expected="an int or several")
             elif value.dtype.kind == "b" and value.shape != (num_sequences, length):
-                raise ValueError(
-                    f"{name} has shape {value.shape}; expected {(num_sequences, length)}, that of the batch."
-                )
+                raise ValueError(f"{name} has shape {value.shape}; expected {(num_sequences, length)}, the batch's.")
             elif value.dtype.kind != "b" and value.size and not (value.min() >= 0 and value.max() < length):
                 raise ValueError(
                     f"{name}={brief(value.tolist())}; the columns of this batch are 0 to {length - 1}, and negative "
@@ -207,9 +205,7 @@ class Target:
         if value.ndim == 1:
             return value[axes[-1]] if len(value) == self.spec.width else value
         names = _AXES[self.spec.kind]
-        places = [
-            site.columns[axis] if name in ("tokens", "keys") else axis for name, axis in zip(names, axes, strict=True)
-        ]
+        places = [site.columns[at] if name in ("tokens", "keys") else at for name, at in zip(names, axes, strict=True)]
         return np.asarray(np.broadcast_to(value, self.shape)[site.sequence][np.ix_(*places)])
 
 
@@ -359,7 +355,5 @@ class Edits:
             why = f"was applied {counted(report.fired, 'time')} and changed nothing: the numbers were the same before"
             if not report.fired:
                 why = "reached no value: the tokens or sequences are masked or empty, or the function returned None"
-            raise ValueError(
-                f"edit[{report.pattern!r}], {report.description}, {why}. Change it, or give allow_noop=True."
-            )
+            raise ValueError(f"edit[{report.pattern!r}], {report.description}, {why}. Change it, or allow_noop=True.")
         return reports

@@ -444,8 +444,7 @@ class Names:
         for pattern in patterns:
             if not isinstance(pattern, str):
                 raise TypeError(
-                    f"record={brief(record)}; expected a name or a pattern such as 'encoder.layer.3.*', several of "
-                    "these, or a function of the name."
+                    f"record={brief(record)}; expected names, patterns ('encoder.layer.3.*') or a function."
                 )
         wanted = {name for pattern in patterns for name in self.match(str(pattern))}
         return [name for name in self.specs if name in wanted]

@@ -158,9 +158,7 @@ class Trace(Mapping[str, FloatArray]):
                 layer = check_int("the layer", key[0], 0, max(0, self._names.sizes.num_hidden_layers - 1))
                 key = self._names.symbol(layer, key[1])
             if not isinstance(key, str):
-                raise TypeError(
-                    f"{brief(key)} is not a name; expected a str, or a layer and a symbol: trace[3, 'probs']."
-                )
+                raise TypeError(f"{brief(key)} is not a name; expected a str, or layer and symbol: trace[3, 'probs'].")
             name, by_head = self._names.resolve(key)
         except (TypeError, ValueError) as error:
             raise KeyError(str(error)) from None
@@ -357,9 +355,7 @@ class Trace(Mapping[str, FloatArray]):
         except MemoryError:
             raise
         except Exception as error:  # zipfile, zlib, NumPy and safetensors raise many types
-            raise ValueError(
-                f"{name} is not a whole trace of this minibert ({error}). Expected a file that Trace.save wrote."
-            ) from error
+            raise ValueError(f"{name} is not a whole trace ({error}). Expected a file of Trace.save.") from error
 
     @classmethod
     def _assembled(cls, arrays: dict[str, npt.NDArray[Any]], header: Mapping[str, Any]) -> Self:
@@ -442,7 +438,4 @@ def check_tokens(tokens: object, lengths: IntArray) -> None:
     rows = list(tokens) if isinstance(tokens, list | tuple) else []
     fits = all(isinstance(row, list | tuple) and all(isinstance(token, str) for token in row) for row in rows)
     if not fits or [len(row) for row in rows] != lengths.tolist():
-        raise ValueError(
-            f"tokens={brief(tokens)}; expected a list of str for each sequence, of as many as it has tokens that are "
-            f"not masked: {brief(lengths.tolist())}."
-        )
+        raise ValueError(f"tokens={brief(tokens)}; expected lists of {brief(lengths.tolist())} str, one per sequence.")

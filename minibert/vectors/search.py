@@ -119,10 +119,8 @@ def paraphrase_mining(
     if isinstance(sentences, str):
         raise TypeError("sentences is one str; expected a list of several str, to find pairs among them.")
     options = {"truncate_dim": truncate_dim, "prompt_name": prompt_name, "prompt": prompt}
-    embeddings = model.encode(sentences, show_progress_bar=show_progress_bar, batch_size=batch_size, **options)
-    return paraphrase_mining_embeddings(
-        embeddings, query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function
-    )
+    found = model.encode(sentences, show_progress_bar=show_progress_bar, batch_size=batch_size, **options)
+    return paraphrase_mining_embeddings(found, query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function)
 
 
 def paraphrase_mining_embeddings(
@@ -380,10 +378,8 @@ def semantic_search_faiss(
             corpus_index = faiss.index_factory(width, "Flat" if exact else "HNSW16", faiss.METRIC_INNER_PRODUCT)
         corpus_index.add(np.ascontiguousarray(corpus, dtype))
     elif not isinstance(corpus_index, kind):
-        raise TypeError(
-            f"corpus_index is a {type(corpus_index).__name__}; expected a faiss.{kind.__name__} for "
-            f"corpus_precision={corpus_precision!r}."
-        )
+        given = type(corpus_index).__name__
+        raise TypeError(f"corpus_index is a {given}; expected a faiss.{kind.__name__} for {corpus_precision!r}.")
 
     def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
         scores, ids = corpus_index.search(np.ascontiguousarray(sent, dtype), count)
@@ -449,10 +445,7 @@ def semantic_search_usearch(
             corpus_index.add(np.arange(len(corpus)), _as_bytes(corpus, corpus_precision))
     elif not isinstance(corpus_index, Index) or corpus_index.dtype.name.lower() != dtype:
         given = corpus_index.dtype.name if isinstance(corpus_index, Index) else type(corpus_index).__name__
-        raise TypeError(
-            f"corpus_index is {given}; expected a usearch.index.Index with dtype={dtype!r} for "
-            f"corpus_precision={corpus_precision!r}."
-        )
+        raise TypeError(f"corpus_index is {given}; expected a usearch Index of {dtype!r} for {corpus_precision!r}.")
 
     def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
         if not len(sent) or not len(corpus_index):
@@ -531,9 +524,7 @@ def _rescored(
     try:
         stored = library.stored(ids[valid])
     except RuntimeError as error:
-        raise ValueError(
-            f"this index does not give its vectors back ({str(error).splitlines()[0]}); give rescore=False."
-        ) from error
+        raise ValueError(f"the index keeps no vectors ({str(error).splitlines()[0]}); give rescore=False.") from error
     candidates = np.zeros((*ids.shape, queries.shape[1]))
     if ranges is None:  # bits 0 and 1
         candidates[valid] = np.unpackbits(stored, axis=-1)[:, : queries.shape[1]]
@@ -558,8 +549,7 @@ def _one_corpus(embeddings: npt.ArrayLike | None, index: object, precision: str)
     expected = _STORED.get(precision)
     if corpus.dtype != expected if expected else corpus.dtype.kind != "f":
         raise TypeError(
-            f"corpus_embeddings holds {corpus.dtype}, which is not what quantize_embeddings gives for "
-            f"corpus_precision={precision!r}."
+            f"corpus_embeddings holds {corpus.dtype}, not what quantize_embeddings gives for {precision!r}."
         )
     _check_finite("corpus_embeddings", corpus)
     return corpus

@@ -239,9 +239,7 @@ def _rows(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     x, y = (as_vectors(name, values) for name, values in (("a", a), ("b", b)))
     x, y = (array[None] if array.ndim == 1 else array for array in (x, y))
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
-        raise ValueError(
-            f"a has shape {np.shape(a)}, b has shape {np.shape(b)}; expected (m, H) and (n, H) with the same H."
-        )
+        raise ValueError(f"a has shape {np.shape(a)}, b {np.shape(b)}; expected (m, H) and (n, H) with the same H.")
     return x, y
 
 

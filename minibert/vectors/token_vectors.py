@@ -298,9 +298,7 @@ def word_occurrences(
         if not isinstance(text, TokenVectors):
             raise TypeError(f"texts[{i}] is {shown(text)}; expected TokenVectors from embed_tokens.")
         if text.layers != embedded[0].layers or text.vectors.shape[1:] != embedded[0].vectors.shape[1:]:
-            raise ValueError(
-                f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}. Embed all texts alike."
-            )
+            raise ValueError(f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}. Embed all alike.")
     # Some tokenizers have other tokens for a word after a space.
     both = tokenizer.encodings([word, f" {word}"], add_special_tokens=False)
     forms = {tuple(one.ids.tolist()) for one in both}
@@ -433,9 +431,7 @@ def token_limit(config: BertConfig, tokenizer: BertTokenizer, max_length: int | 
     if max_length is None:
         return most
     least = tokenizer.num_special_tokens_to_add()
-    return check_int(
-        "max_length", max_length, least, most, also=": the special tokens, and the limit of tokenizer and model"
-    )
+    return check_int("max_length", max_length, least, most, also=": special tokens, limit of tokenizer and model")
 
 
 def _encode(
@@ -450,10 +446,7 @@ def _encode(
     for i in long:
         whole = tokenizer.encodings([texts[i]], truncation=False, is_split_into_words=is_split_into_words)[0]
         if truncation == "error":
-            raise ValueError(
-                f"text {i} has {len(whole)} tokens, the model takes {limit}. Shorten it, or truncate it with "
-                "truncation='warn'."
-            )
+            raise ValueError(f"text {i} has {len(whole)} tokens, the model takes {limit}. Cut it: truncation='warn'.")
         words = ([word for word in encoding.word_ids if word is not None] for encoding in (whole, encodings[i]))
         before, after = (np.bincount(np.array(of_tokens, dtype=np.int64)) for of_tokens in words)
         before[: len(after)] -= after

@@ -40,13 +40,11 @@ _WRITTEN: dict[str, Callable[[FloatArray], list[Any]]] = {
 }
 
 
-def _embed(
-    default: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, ignored: tuple[str, ...]
-) -> base.Work:
-    """Answer by type; without `embedding_types` and a default with floats alone."""
+def _embed(usual: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, ignored: tuple[str, ...]) -> base.Work:
+    """Answer by type; without `embedding_types` and usual ones with floats alone."""
     served = engine.models.of(Embedder, request.model)
     base.not_empty(request.texts, "texts")
-    kinds = tuple(dict.fromkeys(request.embedding_types or default))  # a repeated one is computed once
+    kinds = tuple(dict.fromkeys(request.embedding_types or usual))  # a repeated one is computed once
     for kind in kinds:
         if kind not in _WRITTEN:
             needs = " (int8 needs the ranges of a corpus)" if kind in ("int8", "uint8") else ""

@@ -301,9 +301,7 @@ def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
     )
 
 
-def _cosines(
-    trace: Trace, index: int, tokens: Sequence[str], payload: Payload, num_texts: int
-) -> dict[str, Any] | None:
+def _cosines(trace: Trace, index: int, tokens: list[str], payload: Payload, num_texts: int) -> dict[str, Any] | None:
     """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
     recorded = [i for i in range(trace.sizes.num_layers + 1) if f"hidden_states.{i}" in trace]
     if not recorded:

@@ -82,10 +82,7 @@ def page(
         if sum(payload.sizes.values()) > 2 * max_bytes + 100_000:  # an estimate; the exact size is compared below
             raise ValueError(_too_large(payload, max_bytes))
     if not payload.sizes:
-        raise ValueError(
-            "the trace holds no value that the page shows. Record everything, which is the default, or at least "
-            "record=['attentions.*', 'hidden_states.*']."
-        )
+        raise ValueError("the trace holds no value that the page shows; record attentions.* and hidden_states.*.")
     description = {
         "format": 1,
         "model": {
@@ -125,10 +122,7 @@ def _chosen(name: str, value: Any, count: int, what: str) -> list[int]:
 def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray:
     expected = tuple(len(text["tokens"]) for text in texts)
     if not isinstance(parts, np.ndarray) or parts.shape != expected or len(expected) != 2:
-        raise ValueError(
-            f"parts={brief(parts)}; expected the .parts of minibert.inside.explain_similarity for the two texts of the "
-            f"page, whose numbers of tokens are {expected}."
-        )
+        raise ValueError(f"parts={brief(parts)}; expected the .parts of explain_similarity, of shape {expected}.")
     return parts
 
 
