@@ -205,7 +205,7 @@ def check_return_tensors(value: object) -> str | None:
         return value
     if not isinstance(value, str) or value != "pt":
         raise ValueError(
-            f"return_tensors={brief(value)}; expected None (lists), 'np' (NumPy arrays) or 'pt' (tensors of torch)."
+            f"return_tensors={brief(value)}; expected None for lists, 'np' for NumPy arrays or 'pt' for tensors."
         )
     check_torch("return_tensors='pt'")
     return "pt"

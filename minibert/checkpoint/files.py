@@ -198,7 +198,7 @@ class ModelFiles:
     def _checked(self, filename: str) -> str:
         """Return a file name; refuse names that could lead out of the model."""
         if not is_plain_name(filename):
-            raise ModelFormatError(f"{filename!r} cannot be in {self.source}: expected plain names with '/' between.")
+            raise ModelFormatError(f"{filename!r} cannot name a file in {self.source}: expected plain names and '/'.")
         return filename
 
 

@@ -245,7 +245,9 @@ def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     with np.errstate(all="ignore"):
         sizes, swapped = np.abs(values), np.abs(values.byteswap())
         if not sizes.max(initial=0) < 1e15 and swapped.max(initial=0) < 1e15 and np.median(swapped) > 1e-12:
-            raise ValueError(f"{shown} holds big-endian numbers. In Java: ByteBuffer.order(ByteOrder.LITTLE_ENDIAN).")
+            raise ValueError(
+                f"{shown} holds big-endian numbers; expected little-endian ones (Java: ByteOrder.LITTLE_ENDIAN)."
+            )
     return {name: values.astype(np.float32, copy=False).reshape(shape or -1)}
 
 
