@@ -313,8 +313,7 @@ def parse_npy(content: bytes) -> npt.NDArray[Any]:
     # NumPy's own reader asks for the memory of the shape before it compares the shape with the file.
     if (declared := declared_nbytes(content)) != len(content):
         raise ValueError(f"it has {len(content)} bytes, and its header says {declared}")
-    array: npt.NDArray[Any] = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    return array
+    return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
 
 
 def declared_nbytes(begin: bytes) -> int:

@@ -254,8 +254,7 @@ def as_given(function: Callable[_P, _R]) -> Callable[_P, _R]:
         if not any(holds_tensor(value) for value in values):
             return function(*args, **kwargs)
         named = {name: as_dense_array(value) for name, value in kwargs.items()}
-        result: Any = function(*map(as_dense_array, args), **named)
-        return to_tensor(result)  # type: ignore[return-value]
+        return to_tensor(function(*map(as_dense_array, args), **named))  # type: ignore[return-value]
 
     return converted
 

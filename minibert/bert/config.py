@@ -112,8 +112,7 @@ class BertConfig:
         if self.embedding_size is None or not self.family.has_embedding_size:
             object.__setattr__(self, "embedding_size", self.hidden_size)
         for name in (*_SIZES, "type_vocab_size", "embedding_size"):
-            smallest = 0 if name == "num_hidden_layers" else 1
-            check_stored_int(name, getattr(self, name), smallest)
+            check_stored_int(name, getattr(self, name), 0 if name == "num_hidden_layers" else 1)
         if self.family.counts_tokens:
             check_stored_int("pad_token_id", self.pad_token_id, 0, self.max_position_embeddings - 2)
         elif self.pad_token_id is not None:

@@ -183,9 +183,7 @@ class PackedBatch:
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
         for b, (ids, types) in enumerate(zip(token_ids, token_types, strict=True)):
             if len(ids) != len(types):
-                raise ValueError(
-                    f"Sequence {b} has {len(ids)} ids and {len(types)} token_types; expected one type per id."
-                )
+                raise ValueError(f"Sequence {b} has {len(ids)} token_ids and {len(types)} token_types; expected equal.")
         types = _private_int32("token_types", _concatenate(token_types))
         batch = cls._from_private_arrays(
             token_ids=_private_int32("token_ids", _concatenate(token_ids)),
@@ -252,8 +250,7 @@ class PackedBatch:
     def pad_pairs(self, packed: Sequence[FloatArray], num_heads: int) -> FloatArray:
         """Turn one (A, S_b, S_b) array per sequence into (B, A, S, S); pairs with a masked token hold zeros."""
         num_sequences, length = self.mask.shape
-        dtype = packed[0].dtype if packed else np.float32
-        padded = np.zeros((num_sequences, num_heads, length, length), dtype=dtype)
+        padded = np.zeros((num_sequences, num_heads, length, length), dtype=packed[0].dtype if packed else np.float32)
         for b, pairs in enumerate(packed):
             visible = np.flatnonzero(self.mask[b])
             padded[b][:, visible[:, None], visible] = pairs

@@ -63,7 +63,7 @@ class HubRepository:
 
     def __post_init__(self) -> None:
         if not _REPO_ID.fullmatch(self.repo_id):
-            raise ValueError(f"{self.repo_id!r} is neither a folder nor a hub id such as 'org/name' or 'name'.")
+            raise ValueError(f"{self.repo_id!r} is neither an existing folder nor a hub id such as 'org/name'.")
         for name, kinds in (("revision", str | None), ("token", str | bool | None)):
             if not isinstance(getattr(self, name), kinds):
                 raise TypeError(f"{name} is a {type(getattr(self, name)).__name__}; expected a str or None.")

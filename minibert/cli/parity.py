@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import minibert
 from minibert._utils.files import check_output, parse_json, read_bytes, write_json, write_whole
-from minibert.cli.options import add_model_options, add_options, add_verb, locate_model
+from minibert.cli.options import add_model_options, add_options, add_verb, chosen, locate_model
 from minibert.cli.output import report_problem, report_written
 from minibert.errors import ModelFormatError
 
@@ -104,8 +104,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
             f"--compute-type {compute_type}: the true values are those of float32. To see the error of this type, give "
             f"a dump of it: BertModel.from_pretrained(MODEL, compute_type={compute_type!r}).trace(**inputs).save(FILE)."
         )
-    options = {name: getattr(arguments, name) for name in ("backend", "num_threads", "shared_weights")}
-    options["compute_type"] = "float32"
+    options = chosen(arguments, ("backend", "num_threads", "shared_weights")) | {"compute_type": "float32"}
     files = locate_model(arguments)
     modules = list_modules(files)
     dense = modules is not None and [one.kind for one in modules][:2] == ["Transformer", "Pooling"]
@@ -150,17 +149,9 @@ def _check(arguments: argparse.Namespace) -> int:
         waiting.start()
 
     try:
-        report = check(
-            subject,
-            arguments.dump,
-            inputs,
-            budget=arguments.budget,
-            names=names,
-            raw=dict(arguments.raw or ()),
-            diagnosis=arguments.diagnosis,
-            on_table=None if arguments.json == "-" else print_table,
-            port=arguments.port,
-        )
+        given: dict[str, Any] = chosen(arguments, ("budget", "diagnosis", "port")) | {"raw": dict(arguments.raw or ())}
+        on_table = None if arguments.json == "-" else print_table
+        report = check(subject, arguments.dump, inputs, names=names, on_table=on_table, **given)
     except NothingComparedError as error:
         report_problem(str(error))
         return 3
@@ -197,8 +188,7 @@ def _read_map(path: str) -> dict[str, str]:
 def _probe(arguments: argparse.Namespace) -> int:
     from minibert.parity.inputs import probe
 
-    subject = _subject(arguments)
-    made = probe(subject)
+    made = probe(_subject(arguments))
     for path in made.save(arguments.output):
         print(path)
     for i, shown in enumerate(made.shows):

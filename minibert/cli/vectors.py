@@ -49,8 +49,7 @@ def add_verbs(verbs: Any) -> None:
         --normalize: scale each vector to length 1, even if the model does not
         --precision {"|".join(PRECISIONS)} = float32: precision of the numbers, without --input
         """
-    dest = {"dest": "normalize_embeddings"}
-    embed = add_verb(verbs, _embed, text, on={"metavar": "ray[:ADDRESS]"}, normalize=dest)
+    embed = add_verb(verbs, _embed, text, on={"metavar": "ray[:ADDRESS]"}, normalize={"dest": "normalize_embeddings"})
     options.add_prompt(embed, "each text")
     _add_vector_options(embed)
 
@@ -183,9 +182,8 @@ def _embed(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         output.check_file(arguments.output, ".npy")
     texts = output.read_texts(arguments.texts)
-    vectors = load_encoder("SentenceTransformer", arguments).encode(
-        texts, precision=arguments.precision, **_encode_options(arguments)
-    )
+    model = load_encoder("SentenceTransformer", arguments)
+    vectors = model.encode(texts, precision=arguments.precision, **_encode_options(arguments))
     if arguments.output is not None:
         output.write_file(arguments.output, lambda file: np.save(file, vectors))
         output.report_written(arguments.output, f"vectors {vectors.shape}")
@@ -201,15 +199,9 @@ def _embed_files(arguments: argparse.Namespace) -> None:
     workers = _workers(arguments)
     model = load_encoder("SentenceTransformer", arguments)  # before a cluster is asked for, which takes longer
     with workers as entered:
-        _run_over_files(
-            arguments,
-            embed_corpus,
-            model,
-            what=f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}",
-            dtype=arguments.dtype,
-            workers=entered,
-            **_encode_options(arguments),
-        )
+        given = {"dtype": arguments.dtype, "workers": entered, **_encode_options(arguments)}
+        what = f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}"
+        _run_over_files(arguments, embed_corpus, model, what=what, **given)
 
 
 def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[Workers | None]:
@@ -223,14 +215,8 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
         raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
     from minibert.integrations.ray import RayWorkers
 
-    return RayWorkers(
-        arguments.model,
-        address=address or None,
-        actors=arguments.actors,
-        report=output.report_problem,
-        prompts=arguments.prompts,
-        **options.loading(arguments),
-    )
+    given = chosen(arguments, ("actors", "prompts")) | options.loading(arguments)
+    return RayWorkers(arguments.model, address=address or None, report=output.report_problem, **given)
 
 
 def _sparse(arguments: argparse.Namespace) -> None:
@@ -395,12 +381,7 @@ def _extract(arguments: argparse.Namespace) -> None:
     asked, own = arguments.do_lower_case, tokenizer.do_lower_case
     if asked is not None and (asked in ("true", "1")) != own:
         raise ValueError(f"--do_lower_case={asked}, but the tokenizer of {arguments.model} has {own}; leave it out.")
+    given = chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype"))
     shape = f"vectors ({{n_tokens}}, {len(arguments.layers)}, {{width}}) {arguments.dtype}"
-    _run_over_files(
-        arguments,
-        extract_corpus,
-        options.load_bert(arguments),
-        tokenizer,
-        what=shape if arguments.format == "binary" else "JSON lines",
-        **chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype")),
-    )
+    what = shape if arguments.format == "binary" else "JSON lines"
+    _run_over_files(arguments, extract_corpus, options.load_bert(arguments), tokenizer, what=what, **given)

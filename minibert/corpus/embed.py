@@ -182,8 +182,7 @@ def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArr
     If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
     """
     text = f"{_PROBE} " * (model.max_seq_length if options.truncation == "split" else 1)
-    vector: FloatArray = np.asarray(next(model.encode_chunks([text], **vars(options))).vectors[0])
-    return vector
+    return np.asarray(next(model.encode_chunks([text], **vars(options))).vectors[0])
 
 
 def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, Any]:

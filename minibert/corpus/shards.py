@@ -379,8 +379,7 @@ class RunFolder:
             processors |= {record["processor"]} - {None}
             if self.task.into_folder:
                 ((name, state),) = record["files"].items()
-                place = f"{self.output.name}/{name}"
-                outputs[name] = {"name": place, "rows": record["counts"]["n_texts"], **state}
+                outputs[name] = {"name": f"{self.output.name}/{name}", "rows": record["counts"]["n_texts"], **state}
             assert number < n_shards
         outputs |= {path.name: {"name": path.name, "size": whole.stat().st_size} for whole, path in renames}
         manifest = self.manifest() or {}

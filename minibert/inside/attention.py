@@ -159,8 +159,7 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
     if isinstance(residual, bool) or not isinstance(residual, int | float | np.floating) or not 0 <= residual <= 1:
         raise ValueError(f"residual={brief(residual)}; expected a number from 0 to 1.")
     if isinstance(trace, Trace):
-        chosen = check_layers(trace, layers)
-        names = [f"encoder.layer.{i}.attention.self.probs" for i in chosen]
+        names = [f"encoder.layer.{i}.attention.self.probs" for i in check_layers(trace, layers)]
         require("rollout", trace, names, "'attentions.*'")
         maps = pad_maps(
             trace, [[_FUSE[heads](_of(trace, name, b), axis=0) for b in range(len(trace.mask))] for name in names]

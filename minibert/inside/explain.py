@@ -183,10 +183,8 @@ def explain(
 
     def add(part: str, layer: int | None) -> None:
         for step in steps(rows[part]):
-            name = step.entry.path.format(i=layer)
-            shape = trace.shapes[name][1:]
-            lines = tuple(numbers.lines(step.entry, layer))
-            found.append(StepNumbers(len(found) + 1, layer, step, shape, lines))
+            shape = trace.shapes[step.entry.path.format(i=layer)][1:]
+            found.append(StepNumbers(len(found) + 1, layer, step, shape, tuple(numbers.lines(step.entry, layer))))
 
     add("embeddings", None)
     for layer in chosen:
@@ -318,8 +316,7 @@ class _Numbers:
 
     def _context(self, layer: int) -> Iterator[Line]:
         probs = self._value(layer, "probs")[0, self._token]
-        value = self._value(layer, "value")[:, 0]
-        yield from _products("probs of tokens 0-2", probs, "value[0] of the same", value)
+        yield from _products("probs of tokens 0-2", probs, "value[0] of the same", self._value(layer, "value")[:, 0])
         context = self._vector(layer, "context")
         yield _line("context[0]", context[:1], last=True)
         yield _line("context", context[:_FEATURES], last=True)
@@ -347,7 +344,7 @@ def _place(tokens: list[str], word: str) -> int:
     for one in (word, word.lower(), f"\u2581{word}", f"\u0120{word}"):  # the marks of a space before the word
         if one in tokens:
             return tokens.index(one)
-    raise ValueError(f"token={brief(word)} is not in the text; give one of {brief(tokens)}, or its number.")
+    raise ValueError(f"token={brief(word)}; the text has no such token. Give one of {brief(tokens)}, or its number.")
 
 
 def _line(label: str, numbers: Any, *, last: bool = False) -> Line:

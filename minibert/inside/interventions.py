@@ -77,8 +77,7 @@ def run_copies(
         for i in range(count if change_state is not None else 0):
             change_state(start + i, states[i])  # type: ignore[misc]
         packed = np.concatenate([copy[shown] for copy in states])
-        path = f"encoder.layer.{first}.attention.self"
-        ops = _FromState(model.ops, path, packed, start * rows, rows, **changes).ops
+        ops = _FromState(model.ops, f"encoder.layer.{first}.attention.self", packed, start * rows, rows, **changes).ops
         masks = np.concatenate([mask] * count)
         resumed = type(model)(weights, ops, output_hidden_states=False).with_ops(ops, model._result_dtype)
         output = resumed(np.zeros_like(masks), masks)

@@ -96,8 +96,7 @@ def _weighted(
     model: SentenceTransformer, text: str, prompt_name: str | None, pooling: str | Sequence[str] | None
 ) -> tuple[list[str], FloatArray]:
     """Return the tokens of a text, and vectors (S, width) that add up to the vector of the text."""
-    options = EncodeOptions(prompt_name=prompt_name, pooling=pooling)
-    task = model.encode_task(options, return_info=False, exact=False)
+    task = model.encode_task(EncodeOptions(prompt_name=prompt_name, pooling=pooling), return_info=False, exact=False)
     modes = task.recipe.modes
     if wrong := [mode for mode in modes if mode not in _LINEAR]:
         raise ValueError(

@@ -137,7 +137,7 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
     arrays = [key for key, value in clean.items() if isinstance(value, np.ndarray)]
     key = arrays[0] if metric is None else metric
     if not isinstance(key, str) or key not in arrays:
-        raise ValueError(f"metric={brief(metric)}; expected one of {', '.join(arrays)}, or a function of the output.")
+        raise ValueError(f"metric={brief(metric)} is none of {', '.join(arrays)}, nor a function of the output.")
     whole = clean[key].astype(np.float64)
     size = float(np.sqrt(np.square(whole).mean())) if whole.size else 0.0
 

@@ -44,9 +44,7 @@ class _Backend:
 
     def embed(self, documents: Sequence[str], verbose: bool = False) -> FloatArray:
         """Return the vectors of documents or words: (B, width); `verbose` shows a progress bar."""
-        options = {"show_progress_bar": verbose, **self.encode_options}
-        vectors: FloatArray = self.embedding_model.encode(documents, **options)
-        return vectors
+        return self.embedding_model.encode(documents, **{"show_progress_bar": verbose, **self.encode_options})
 
 
 def __getattr__(name: str) -> Any:

@@ -48,7 +48,6 @@ class HaystackDocumentEmbedder(_Embedder):
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
         """Return ``{"documents": [...]}``: copies of the documents, with `embedding` set."""
-        texts = [document.content for document in documents]
-        vectors = self._loaded.encode_document(texts, **self._options).tolist()
+        vectors = self._loaded.encode_document([document.content for document in documents], **self._options).tolist()
         pairs = zip(documents, vectors, strict=True)
         return {"documents": [replace(document, embedding=vector) for document, vector in pairs]}

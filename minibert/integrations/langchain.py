@@ -41,13 +41,11 @@ class LangChainEmbeddings:
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return one vector per text, with the model's prompt for documents."""
-        vectors: list[list[float]] = self.model.encode_document(texts, **self.encode_options).tolist()
-        return vectors
+        return self.model.encode_document(texts, **self.encode_options).tolist()
 
     def embed_query(self, text: str) -> list[float]:
         """Return the vector of one text, with the model's prompt for queries."""
-        vector: list[float] = self.model.encode_query(text, **self.encode_options).tolist()
-        return vector
+        return self.model.encode_query(text, **self.encode_options).tolist()
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
         """Return the result of `embed_documents`, computed in a thread."""

@@ -109,9 +109,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):
         return state
 
     def _encode(self, texts: Any) -> FloatArray:
-        options = {name: getattr(self, name) for name in _OF_ENCODE}
-        vectors: FloatArray = self._model().encode(texts, **options)
-        return vectors
+        return self._model().encode(texts, **{name: getattr(self, name) for name in _OF_ENCODE})
 
     def _model(self) -> SentenceTransformer:
         """Return the model for the current parameters; load it only once."""

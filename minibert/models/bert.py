@@ -100,13 +100,9 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
             attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
 
         whole = stop == depth and not heads
+        kept = {*(hidden or ()), depth} if whole else hidden or ()
         packed = self.forward_packed(
-            batch,
-            hidden_states={*(hidden or ()), depth} if whole else hidden or (),
-            attentions=attentions or (),
-            num_layers=stop,
-            pool=whole,
-            heads=heads,
+            batch, hidden_states=kept, attentions=attentions or (), num_layers=stop, pool=whole, heads=heads
         )
         states = {index: batch.pad(state) for index, state in packed.hidden_states.items()}
         num_heads = self.config.num_attention_heads

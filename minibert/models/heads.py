@@ -127,8 +127,7 @@ def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArra
     if found.ndim != 2 or found.shape[1] != 2:
         raise ValueError(f"positions has shape {found.shape}; expected (n, 2), as np.argwhere(ids == mask_token_id).")
     rows = check_ids("positions[:, 0]", found[:, 0], shape[0], "rows of the batch", ndim=1)
-    columns = check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)
-    return np.stack([rows, columns], axis=1)
+    return np.stack([rows, check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)], axis=1)
 
 
 # --- the models ------------------------------------------------------------------------------------------------------

@@ -227,8 +227,7 @@ class FromFiles:
 
     def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
         """Return the linear maps of these modules, stacked into one weight of this shape."""
-        read = self._checkpoint.read
-        weight, bias = (read([f"{path}.{part}" for path in paths]) for part in ("weight", "bias"))
+        weight, bias = (self._checkpoint.read([f"{path}.{part}" for path in paths]) for part in ("weight", "bias"))
         linear = self.noted[" ".join(paths)] = self._prepare(Linear(paths, weight, bias))
         return linear
 
@@ -239,8 +238,7 @@ class FromFiles:
         if tied := np.array_equal(weight, word_embeddings):
             weight = word_embeddings  # so that a second copy is not kept
         self.noted[f"{path}.tied"] = np.array([tied], np.float32)
-        bias = self._checkpoint.read([f"{path}.bias"])
-        linear = self.noted[path] = self._prepare(Linear((path,), weight, bias))
+        linear = self.noted[path] = self._prepare(Linear((path,), weight, self._checkpoint.read([f"{path}.bias"])))
         return linear, tied
 
 

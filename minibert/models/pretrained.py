@@ -360,8 +360,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         DownloadError
             The model is not on this machine and could not be downloaded.
         """
-        call = f"{cls.__name__}.from_pretrained"
-        files, options = find_model(call, name_or_path, harmless, cls.from_pretrained)
+        files, options = find_model(f"{cls.__name__}.from_pretrained", name_or_path, harmless, cls.from_pretrained)
         family = (options.config or BertConfig.from_files(files)).family
         if family is not cls._family:
             bert = bert_class(cls.__name__)

@@ -301,8 +301,7 @@ def _map(folder: Path, name: str, key: str) -> dict[str, FloatArray] | None:
 def _arrays_of(file: BinaryIO, key: str) -> dict[str, FloatArray]:
     """Return the arrays of an open file; raise if the file is not whole, or is that of another key."""
     size = os.fstat(file.fileno()).st_size
-    first = _read_checked(file, size)
-    header, start = _header(first)
+    header, start = _header(_read_checked(file, size))
     if header["format"] != _FORMAT or header["key"] != key:
         raise ValueError("it is a file of another format or key")
     whole = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), np.uint8)

@@ -195,8 +195,7 @@ def _words(tokens: Any, plan: _Plan) -> list[list[str]] | None:
     if batch.inputs_embeds is not None:
         raise ValueError("tokens= is a tokenizer, but inputs_embeds has no ids. Give a list of tokens for each text.")
     flat = tokens.convert_ids_to_tokens(batch.token_ids.tolist())
-    bounds = batch.cu_seqlens.tolist()
-    return [flat[start:end] for start, end in pairwise(bounds)]
+    return [flat[start:end] for start, end in pairwise(batch.cu_seqlens.tolist())]
 
 
 def _check_memory(model: Model, plan: _Plan) -> None:

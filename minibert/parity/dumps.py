@@ -246,7 +246,8 @@ def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
         sizes, swapped = np.abs(values), np.abs(values.byteswap())
         if not sizes.max(initial=0) < 1e15 and swapped.max(initial=0) < 1e15 and np.median(swapped) > 1e-12:
             raise ValueError(
-                f"{shown} holds big-endian numbers; expected little-endian ones (Java: ByteOrder.LITTLE_ENDIAN)."
+                f"{shown} holds big-endian numbers; expected little-endian ones. Java: "
+                "ByteBuffer.order(ByteOrder.LITTLE_ENDIAN)."
             )
     return {name: values.astype(np.float32, copy=False).reshape(shape or -1)}
 
@@ -345,7 +346,10 @@ def _from_lists(value: Any, shown: str, depth: int = 0) -> Any:
         return [_from_lists(one, f"{shown}[{i}]", depth + 1) for i, one in enumerate(value)]
     if array.dtype.kind not in "biuf":
         if _has_null(value):
-            raise ValueError(f"{shown} holds null, as which NaN, Infinity and None are written. {_NOT_FINITE}")
+            raise ValueError(
+                f"{shown} holds null among its numbers: JavaScript writes NaN and Infinity as null, and Python writes "
+                f"None so. {_NOT_FINITE}"
+            )
         raise ValueError(f"{shown} is {brief(value)}; expected numbers in nested lists, or {{shape, dtype, data}}.")
     if array.dtype == np.float64:  # JSON has one type of numbers; what float32 numbers became is float32 again
         with np.errstate(all="ignore"):
@@ -378,8 +382,7 @@ def _read_tree(path: Path) -> Dump:
     shown = printable(str(path))
     if path.name.endswith(_SUMMARY):
         raise ValueError(f"{shown} is the summary, which has no values. Give the file that ends in {_TREE}.")
-    tree = parse_json(_content(path), shown)
-    nodes = list(_nodes(tree, shown))
+    nodes = list(_nodes(parse_json(_content(path), shown), shown))
     layers = sorted({int(match[1]) for module, _ in nodes if (match := _LAYER.search(module))})
     if layers and layers != list(range(layers[-1] + 1)):
         listed = ", ".join(map(str, layers))

@@ -208,8 +208,7 @@ def rms(values: FloatArray) -> float:
 
 def mask_of(name: str, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return which positions of a value count; a text's vector counts if any of its tokens is visible."""
-    shown: npt.NDArray[np.bool_] = np.any(mask, axis=1, keepdims=True) if name == VECTOR else mask
-    return shown
+    return np.any(mask, axis=1, keepdims=True) if name == VECTOR else mask
 
 
 # --- precisions -------------------------------------------------------------------------------------------------------
@@ -226,8 +225,7 @@ def _cut(x: FloatArray, bits: int) -> FloatArray:
     raw = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
     lowest = (raw >> np.uint32(bits)) & np.uint32(1)
     rounded = (raw + np.uint32((1 << (bits - 1)) - 1) + lowest) & ~np.uint32((1 << bits) - 1)
-    result = rounded.view(np.float32)
-    return np.where(np.isfinite(x), result, x).astype(x.dtype)
+    return np.where(np.isfinite(x), rounded.view(np.float32), x).astype(x.dtype)
 
 
 def to_bfloat16(x: FloatArray) -> FloatArray:
@@ -366,5 +364,4 @@ def _ops_of(precision: str) -> list[Ops]:
 
 
 def _matmul_backwards(x: FloatArray, weight: FloatArray) -> FloatArray:
-    product: FloatArray = np.ascontiguousarray(x[:, ::-1]) @ np.ascontiguousarray(weight[:, ::-1]).T
-    return product
+    return np.ascontiguousarray(x[:, ::-1]) @ np.ascontiguousarray(weight[:, ::-1]).T

@@ -332,8 +332,7 @@ class CrossEncoder(SentenceModel):
         """Compute the logits of a packed batch, step by step: (B, N)."""
         depth = self.model.config.num_hidden_layers
         steps = self.model.bert.states(batch, [depth])
-        logits = [self.model.logits_of_sequences(found[depth], step) for step, found in steps]
-        return np.concatenate(logits)
+        return np.concatenate([self.model.logits_of_sequences(found[depth], step) for step, found in steps])
 
     # -- to files
 

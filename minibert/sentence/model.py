@@ -330,8 +330,7 @@ class SentenceModel(TorchLike):
             }
         write_json(folder / "sentence_bert_config.json", transformer)
         prompts = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
-        own = {"model_type": self._call, **prompts, **settings}
-        write_json(folder / "config_sentence_transformers.json", own)
+        write_json(folder / "config_sentence_transformers.json", {"model_type": self._call, **prompts, **settings})
         # It is the last file, so that a folder that was not written to its end is not taken for a whole model.
         write_json(
             folder / "modules.json",
@@ -376,8 +375,7 @@ class VectorModel(SentenceModel):
 
     def get_sentence_embedding_dimension(self) -> int:
         """Return `get_embedding_dimension()`. This is the name before sentence-transformers 6."""
-        length: int = self.get_embedding_dimension()
-        return length
+        return self.get_embedding_dimension()
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Score every vector of one collection with every vector of another, by `similarity_fn_name`: (m, n).

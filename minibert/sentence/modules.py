@@ -385,8 +385,7 @@ def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) ->
     _check_width(config, "dimension", width, name)
     tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
     norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], LAYER_NORM_EPS)
-    compute = functools.partial(_layer_norm, ops, norm)
-    return Step(f"LayerNorm({width})", width, compute, {"dimension": width}, tensors)
+    return Step(f"LayerNorm({width})", width, functools.partial(_layer_norm, ops, norm), {"dimension": width}, tensors)
 
 
 def _layer_norm(ops: Ops, norm: LayerNorm, vectors: FloatArray) -> FloatArray:

@@ -424,8 +424,7 @@ class SentenceTransformer(VectorModel):
         """Return a part: 0 is the tokenizer with the BERT model, 1 the pooling, then the modules after it."""
         modes, size = self.pipeline.pooling, self.model.config.hidden_size
         pooling = Pooling(modes[0] if len(modes) == 1 else modes, self.pipeline.include_prompt, size)
-        parts = [Transformer(self.model, self.tokenizer, self.max_seq_length), pooling, *self.pipeline.steps]
-        return parts[index]
+        return [Transformer(self.model, self.tokenizer, self.max_seq_length), pooling, *self.pipeline.steps][index]
 
     def _first_module(self) -> Any:
         return self[0]

@@ -51,8 +51,7 @@ def request_id_of(scope: Scope) -> str:
 
 def path_of(scope: Scope) -> str:
     """Return the path within this application, which another application may have mounted."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", "")) or "/"
+    return scope["path"].removeprefix(scope.get("root_path", "")) or "/"
 
 
 @dataclasses.dataclass
@@ -144,16 +143,14 @@ class Service:
         line = {"request_id": request_id_of(scope), "route": route, "status": 401}
         REQUESTS.info("%s", line, extra={"request": line})
         # Clients such as LiteLLM look for OpenAI's words.
-        message = "Incorrect API key provided, or none; send the header Authorization: Bearer KEY."
-        raise ServiceError("key", message)
+        raise ServiceError("key", "Incorrect API key provided, or none; send the header Authorization: Bearer KEY.")
 
     def _looked_up(self, path: str, method: str, scope: Scope) -> Reply:
         """Answer a request without a body."""
         model = _MODEL.fullmatch(path)
         allowed = [*(["GET", "HEAD"] if model or path in _GETS else ()), *(["POST"] if path in POSTS else ())]
         if not allowed:
-            message = f"{path[:200]} is not a route; expected one of {', '.join(POSTS)}, ..."
-            raise ServiceError("not_found", message)
+            raise ServiceError("not_found", f"{path[:200]} is not a route; expected one of {', '.join(POSTS)}, ...")
         if method not in allowed:
             expected = ", ".join(allowed)
             error = ServiceError("method", f"{path[:200]} does not accept {method[:20]}; send {expected}.")

@@ -252,8 +252,7 @@ class Engine:
         TypeError
             There is no such option, or the texts are not in a list.
         """
-        served = self.models.of(Embedder, model)
-        prepared = served.prepare(_listed(inputs), TextOptions(**options))
+        prepared = self.models.of(Embedder, model).prepare(_listed(inputs), TextOptions(**options))
         return Answer(self._computed(prepared.job), prepared.report)
 
     def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:

@@ -101,8 +101,7 @@ class ServedModel(Generic[_Model]):
 
     def computation(self) -> dict[str, Any]:
         """Return how the model computes, for /info, /v1/models and the metrics."""
-        names = ("compute_type", "num_threads", "shared_weights")
-        return {name: getattr(self.model.model, name) for name in names}
+        return {name: getattr(self.model.model, name) for name in ("compute_type", "num_threads", "shared_weights")}
 
     def details(self) -> dict[str, Any]:
         """Return the fields about this model, besides its name, for OpenAI's list of models."""
@@ -488,8 +487,7 @@ class Classifier(ServedModel[CrossEncoder]):
     @property
     def labels(self) -> list[str]:
         """The names of the labels, in the order of the scores."""
-        names = self.model.model.config.id2label
-        return [names[i] for i in range(self.model.num_labels)]
+        return [self.model.model.config.id2label[i] for i in range(self.model.num_labels)]
 
     def details(self) -> dict[str, Any]:
         """See `ServedModel`."""
@@ -561,8 +559,7 @@ class Classifier(ServedModel[CrossEncoder]):
             exact = all(_size(pair) <= reading.COUNTED for pair in some)
             found = list[Encoding]()
             for part in reading.in_turns([*in_chunks(some, len(some) + 1, _size, CHARACTERS_AT_ONCE)]):
-                encodings = encode_pairs(tokenizer, part, range(len(part)), limit, exact=exact)
-                found += map(reading.without_rest, encodings)
+                found += map(reading.without_rest, encode_pairs(tokenizer, part, range(len(part)), limit, exact=exact))
             return found
 
         return reading.tokenize_enough(pairs, shorten, tokenize, _is_sure)

@@ -72,8 +72,7 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:  # some systems would take the rest of a division
         raise OSError(f"cannot listen on {printable(host)}, port {port}: a port is a number from 0 to 65535.")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         # It listens at once, because a port can be bound twice until one of the sockets listens.
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)

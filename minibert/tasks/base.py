@@ -25,14 +25,8 @@ BATCH_SIZE = 32
 """Texts of a list, and windows, that are computed together unless batch_size= says otherwise."""
 
 # Values of truncation= -> the rule that each means. The names of transformers ask for a cut, so it is not silent.
-_RULES: dict[Any, str] = {
-    None: "warn",
-    **{rule: rule for rule in WITHOUT_WINDOWS},
-    True: "silent",
-    **dict.fromkeys(STRATEGIES, "silent"),
-    False: "error",
-    "do_not_truncate": "error",
-}
+_RULES: dict[Any, str] = {None: "warn", **{rule: rule for rule in WITHOUT_WINDOWS}}
+_RULES |= dict.fromkeys((True, *STRATEGIES), "silent") | dict.fromkeys((False, "do_not_truncate"), "error")
 
 
 @dataclasses.dataclass

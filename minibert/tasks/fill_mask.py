@@ -110,8 +110,7 @@ class FillMaskPipeline(TaskPipeline):
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         inputs = self._inputs(windows)
         masks = (inputs["input_ids"] == self.tokenizer.mask_token_id) & (inputs["attention_mask"] == 1)
-        positions = np.argwhere(masks)
-        logits = self.model(**inputs, positions=positions, return_dict=True).logits
+        logits = self.model(**inputs, positions=np.argwhere(masks), return_dict=True).logits
         return np.split(logits, np.cumsum(masks.sum(axis=1))[:-1])
 
     def _answer(self, value: str, windows: list[Encoding], logits: list[FloatArray], options: FillMaskOptions) -> Any:
@@ -125,13 +124,8 @@ class FillMaskPipeline(TaskPipeline):
             candidates = np.arange(len(of_words)) if targets is None else targets
             top_k = min(5 if options.top_k is None else options.top_k, len(candidates))
             best = candidates[_largest(of_words[candidates], top_k)]  # softmax keeps the order
-            probabilities = softmax(of_words)[best]
-            rows.append(
-                [
-                    self._word(ids, int(place), int(token), as_score(probability), single)
-                    for token, probability in zip(best, probabilities, strict=True)
-                ]
-            )
+            found = zip(best, softmax(of_words)[best], strict=True)
+            rows.append([self._word(ids, int(place), int(token), as_score(share), single) for token, share in found])
         return rows[0] if single else rows
 
     def _word(self, ids: Any, place: int, token: int, score: float, single: bool) -> dict[str, Any]:

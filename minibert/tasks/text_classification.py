@@ -104,8 +104,7 @@ class TextClassificationPipeline(TaskPipeline):
     ) -> Any:
         config = self.model.config
         apply = _FUNCTIONS[options.function_to_apply or function_of(config.problem_type, config.num_labels)]
-        scores = np.asarray(apply(logits[0]), dtype=np.float32)
-        answers = _ranked(config.id2label, scores)
+        answers = _ranked(config.id2label, np.asarray(apply(logits[0]), dtype=np.float32))
         return answers[0] if options.top_k is _NOT_GIVEN else answers[: options.top_k]
 
 

@@ -116,8 +116,7 @@ class TokenClassificationPipeline(TaskPipeline):
         return isinstance(value, str)
 
     def _check_options(self, options: TokenClassificationOptions) -> None:
-        limit = options.limit(self.model.config, self.tokenizer)
-        room = limit.max_length - self.tokenizer.num_special_tokens_to_add()
+        room = options.limit(self.model.config, self.tokenizer).max_length - self.tokenizer.num_special_tokens_to_add()
         if options.stride is not None and options.stride >= room:
             raise ValueError(f"stride={options.stride}; expected less than {max(room, 0)}, a window's room for text.")
 
@@ -141,9 +140,8 @@ class TokenClassificationPipeline(TaskPipeline):
         if options.stride is not None:
             common |= {"stride": options.stride, "return_overflowing_tokens": True}
         batch = self.tokenizer(texts, truncation=True, **common)
-        for text, encoding in zip(
-            batch.get("overflow_to_sample_mapping", range(len(texts))), batch.encodings, strict=True
-        ):
+        rows = batch.get("overflow_to_sample_mapping", range(len(texts)))
+        for text, encoding in zip(rows, batch.encodings, strict=True):
             groups[text].append(encoding)
         for index, group in enumerate(groups, first):
             if len(group) == 1:
@@ -162,9 +160,8 @@ class TokenClassificationPipeline(TaskPipeline):
         labels = self.model.config.id2label
         for window, rows in zip(windows, logits, strict=True):
             tokens = self._scored(value, window, softmax(rows).astype(np.float32))
-            entities = aggregate(
-                tokens, options.aggregation_strategy or "none", labels, self.tokenizer.convert_tokens_to_string
-            )
+            how, join = options.aggregation_strategy or "none", self.tokenizer.convert_tokens_to_string
+            entities = aggregate(tokens, how, labels, join)
             found += [one for one in entities if one.get("entity", one.get("entity_group")) not in ignored]
         return found if len(windows) == 1 else choose_overlapping(found)
 
@@ -172,14 +169,8 @@ class TokenClassificationPipeline(TaskPipeline):
         """Return the tokens of the text in a window, with their characters in the whole text."""
         found = []
         prefix = getattr(self.tokenizer._tokenizer.model, "continuing_subword_prefix", None)
-        columns = zip(
-            window.tokens,
-            window.ids.tolist(),
-            window.special_tokens_mask.tolist(),
-            window.offsets.tolist(),
-            window.word_ids,
-            strict=True,
-        )
+        numbers = (column.tolist() for column in (window.ids, window.special_tokens_mask, window.offsets))
+        columns = zip(window.tokens, *numbers, window.word_ids, strict=True)
         for index, (token, token_id, special, (start, end), word) in enumerate(columns):
             if special:
                 continue

@@ -232,7 +232,8 @@ def choose_limit(
         return strategy, max_length
     if needed and model_max_length is None:
         raise ValueError(
-            f"truncation={truncation!r}, padding={padding!r} need max_length=: no file of the model states it."
+            f"truncation={truncation!r}, padding={padding!r} need max_length=: neither tokenizer_config.json nor "
+            "config.json says how many tokens this model takes."
         )
     return strategy, model_max_length
 

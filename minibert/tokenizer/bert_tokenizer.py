@@ -172,7 +172,7 @@ class BertTokenizer:
         changed = {} if add_prefix_space is None else {"add_prefix_space": add_prefix_space}
         tokenizer = cls(load_tokenizer(found, changed))
         if add_prefix_space and "add_prefix_space" not in tokenizer.init_kwargs:
-            raise ValueError("add_prefix_space=True has no effect: no token here has a space. Leave it out.")
+            raise ValueError("add_prefix_space=True has no effect: no token of this tokenizer has a space.")
         tokenizer.name_or_path = os.fspath(name)
         tokenizer.check_asked(call, asked)
         limit = max_len if model_max_length is None else model_max_length
@@ -639,7 +639,7 @@ class BertTokenizer:
             return [[Encoding(raw)] for raw in self._raw.encode(inputs, options)]
         num_special = self.num_special_tokens_to_add(pair=pairs is not None) if options.add_special_tokens else 0
         if max_length < num_special:
-            raise ValueError(f"max_length={max_length} has no room for special tokens; give at least {num_special}.")
+            raise ValueError(f"max_length={max_length} has no room for the {num_special} special tokens of each row.")
         check_choice("truncation_side", options.side, SIDES)
         most = None if overflowing else max_length - num_special
         parts = []

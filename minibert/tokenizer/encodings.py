@@ -175,8 +175,7 @@ def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int
         return [Encoding(raw, n_truncated=raw.n_missing if isinstance(raw, JoinedEncoding) else 0)]
     sequences = np.array([-1 if sequence is None else sequence for sequence in raw.sequence_ids])
     special, first, second = (np.flatnonzero(sequences == sequence) for sequence in (-1, 0, 1))
-    available = max_length - len(special)
-    first_kept, second_kept = _lengths_to_keep(len(first), len(second), available, strategy)
+    first_kept, second_kept = _lengths_to_keep(len(first), len(second), max_length - len(special), strategy)
     first_parts = _windows(first, first_kept, side, stride, overflowing)
     second_parts = _windows(second, second_kept, side, stride, overflowing)
     # The order is that of tokenizers: the first parts, pairs with later parts of the first text, pairs with its first.
@@ -415,8 +414,7 @@ class RawEncoder:
             kept = [joined[:most] if side == "right" else joined[max(0, len(joined) - most) :]]
         before, after = around
         columns = np.concatenate([before, *kept, after])
-        n_missing = len(before) + n_own + len(after) - len(columns)
-        return JoinedEncoding(columns, self._tokenizer.id_to_token, n_missing)
+        return JoinedEncoding(columns, self._tokenizer.id_to_token, len(before) + n_own + len(after) - len(columns))
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str]]:

@@ -327,7 +327,7 @@ def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_t
     for token_id, token in declared.items():
         found = tokenizer.token_to_id(token.content)
         if found != token_id:
-            raise ModelFormatError(f"added token {token.content!r} is declared with id {token_id}, its id is {found}.")
+            raise ModelFormatError(f"{token.content!r} is declared to have id {token_id}, its id is {found}.")
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_tokens([token for token in special_tokens if token.content not in known])
 
@@ -382,7 +382,7 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
         for token, token_id, sequence in zip(tokens, ids, sequences, strict=True):
             if sequence is None and vocab.get(token) != token_id:
                 raise ModelFormatError(
-                    f"{path} adds {token!r} with id {token_id}; its vocabulary has id {vocab.get(token)}."
+                    f"{path} adds {token!r} with id {token_id}; its id in the vocabulary is {vocab.get(token)}."
                 )
 
 

@@ -150,7 +150,7 @@ def check_text(value: Any, name: str) -> str:
     found = LONE_SURROGATE.search(value)
     if found:
         raise ValueError(
-            f"{name} holds half a character, {found[0]!r}, at position {found.start()}: it was decoded wrongly."
+            f"{name} holds half a character, the lone surrogate {found[0]!r}, at position {found.start()}."
         )
     return value
 

@@ -19,13 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "plot_hidden_values",
-    "plot_layers_pca",
-    "plot_word_similarities",
-    "principal_components",
-    "require_matplotlib",
-]
+__all__ = ["plot_hidden_values", "plot_layers_pca", "plot_word_similarities", "principal_components"]
+__all__ += ["require_matplotlib"]
 
 # More labels, and longer ones, do not fit into a picture.
 _MAX_LABELS = 12
@@ -204,10 +199,8 @@ def _grid(
     """Return a figure and its `count` panels, of a size in inches; the other cells of the grid are empty."""
     columns = _columns(count)
     rows = -(-count // columns)
-    size = (columns * width + margin + 0.8, rows * height + 0.8)
-    figure = require_matplotlib()(figsize=size, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
-    axes = list(grid.ravel())
+    figure = require_matplotlib()(figsize=(columns * width + margin + 0.8, rows * height + 0.8), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel())
     for axis in axes[count:]:
         axis.remove()
     return figure, axes[:count]

@@ -29,14 +29,8 @@ from minibert.vectors.similarity import (
     quantize_embeddings,
 )
 
-__all__ = [
-    "community_detection",
-    "paraphrase_mining",
-    "paraphrase_mining_embeddings",
-    "semantic_search",
-    "semantic_search_faiss",
-    "semantic_search_usearch",
-]
+__all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
+__all__ += ["semantic_search_faiss", "semantic_search_usearch"]
 
 ScoreFunction = Callable[[Any, Any], Any]
 

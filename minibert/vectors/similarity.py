@@ -23,25 +23,10 @@ from minibert._utils.reporting import warn_caller
 from minibert._utils.torch_interop import as_given, as_scores
 from minibert._utils.validation import FloatArray, IntArray, as_array, as_vectors, check_choice, check_int, not_single
 
-__all__ = [
-    "PRECISIONS",
-    "SIMILARITY_FUNCTIONS",
-    "SimilarityFunction",
-    "check_similarity",
-    "check_truncate_dim",
-    "cos_sim",
-    "dot_score",
-    "euclidean_sim",
-    "manhattan_sim",
-    "normalize_embeddings",
-    "pairwise_cos_sim",
-    "pairwise_dot_score",
-    "pairwise_euclidean_sim",
-    "pairwise_manhattan_sim",
-    "pytorch_cos_sim",
-    "quantize_embeddings",
-    "truncate_embeddings",
-]
+__all__ = ["PRECISIONS", "SIMILARITY_FUNCTIONS", "SimilarityFunction", "check_similarity", "check_truncate_dim"]
+__all__ += ["cos_sim", "dot_score", "euclidean_sim", "manhattan_sim", "normalize_embeddings", "pairwise_cos_sim"]
+__all__ += ["pairwise_dot_score", "pairwise_euclidean_sim", "pairwise_manhattan_sim", "pytorch_cos_sim"]
+__all__ += ["quantize_embeddings", "truncate_embeddings"]
 
 _P = ParamSpec("_P")
 

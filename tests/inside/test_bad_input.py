@@ -64,7 +64,7 @@ TypeError | patch(bert, inputs, "b") | a str as corrupt
 ValueError | patch(bert, inputs, {"input_ids": inputs["input_ids"]}) | with 7 tokens, corrupt .* with 8
 TypeError | heads(inputs) | expected a Trace, the result of model.trace
 ValueError | heads(some) | Record it: model.trace\(..., record='attentions.\*'\)
-ValueError | norms(bert, hidden) | self.value and 2 other names, .*'\*.value'
+ValueError | norms(bert, hidden) | self.value and 2 other names. .*'\*.value'
 ValueError | norms(wide, trace) | of another model
 ValueError | compare_layers(trace, bert.trace([[1, 2, 3]])) | texts of \[4, 3\] and \[3\] tokens
 ValueError | norms(other, trace) | of another model

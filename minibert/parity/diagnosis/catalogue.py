@@ -306,8 +306,7 @@ def simulate(
     TypeError, ValueError
         An input or an id is wrong; or this mistake is not possible with this model or these inputs.
     """
-    layers = model.config.num_hidden_layers
-    mistakes = find_mistakes(mistake, layers) if mistake != () else []
+    mistakes = find_mistakes(mistake, model.config.num_hidden_layers) if mistake != () else []
     for one in mistakes:
         if not one.is_for(model):
             raise ValueError(f"{one.id} is not possible here: it is not a mistake of {model.config.model_type}.")

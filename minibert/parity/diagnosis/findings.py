@@ -283,8 +283,7 @@ def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
         if 0 < len(columns) < exact.shape[2]:
             numbers.append(f"{len(columns)} of {exact.shape[2]} features")
     elif exact.ndim == 4:
-        pairs = differs & (mask[:, None, :, None] & mask[:, None, None, :])
-        heads = pairs.any(axis=(0, 2, 3))
+        heads = (differs & (mask[:, None, :, None] & mask[:, None, None, :])).any(axis=(0, 2, 3))
         same += _only("head", np.flatnonzero(heads).tolist(), np.flatnonzero(~heads).tolist())
         sums = given.sum(axis=-1)[np.broadcast_to(mask[:, None, :], given.shape[:3])]
         if symbol_of(name) == "probs" and np.abs(sums - 1).max(initial=0) > 1e-4:

@@ -273,8 +273,7 @@ class Replay:
                 if VECTOR in wanted:
                     computed[VECTOR] = self._vector({**tail, **states}, forward, mistakes)
                 continue
-            names = self.names_in([stage])
-            forced = {name: self.port[name] for name in names}
+            forced = {name: self.port[name] for name in self.names_in([stage])}
             # Places that the port does not have are computed, so only whole arrays can be left out.
             given = {
                 name: array.astype(dtype, copy=False)

@@ -137,11 +137,9 @@ class VectorFields(Fields, kw_only=True):
 
     def text_options(self, **more: Any) -> TextOptions:
         """Return the options that these fields set; `more` overrides them."""
-        same = ("normalize", "dimensions", "input_type", "layers", "pooling")
-        fields = {name: getattr(self, name) for name in same}
+        fields = {name: getattr(self, name) for name in ("normalize", "dimensions", "input_type", "layers", "pooling")}
         fields["max_tokens"] = self.truncate_prompt_tokens
-        add = bool(self.add_special_tokens)
-        return TextOptions(**{**self.options(), **fields, "add_special_tokens": add, **more})
+        return TextOptions(**{**self.options(), **fields, "add_special_tokens": bool(self.add_special_tokens), **more})
 
     def without_effect(self, inputs: Sequence[Any], default: str) -> tuple[str, ...]:
         """Return the names of the fields that have no effect on these texts or token ids.

@@ -125,8 +125,7 @@ def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) 
     ignored += tuple(name for name in ("dimensions", "pooling") if getattr(request, name) is not None)
     ignored += request.without_effect(inputs, "mark")
     options = request.text_options(tokens=True, dimensions=None, pooling=None)
-    prepared = engine.models.of(Embedder, request.model).prepare(inputs, options)
-    return base.Work(base.list_of_vectors, prepared, ignored)
+    return base.Work(base.list_of_vectors, engine.models.of(Embedder, request.model).prepare(inputs, options), ignored)
 
 
 def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, ...]) -> base.Work:
@@ -231,8 +230,7 @@ def _predict(engine: Engine, request: PredictRequest, ignored: tuple[str, ...]) 
         rows = [[{"score": row[i], "label": labels[i]} for i in np.argsort(-row, kind="stable")] for row in scores]
         return base.dump(rows[0] if single else rows)
 
-    options = _score_options(request, "labels", "inputs")
-    return base.Work(write, served.prepare(inputs, options), ignored)
+    return base.Work(write, served.prepare(inputs, _score_options(request, "labels", "inputs")), ignored)
 
 
 def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) -> base.Work:

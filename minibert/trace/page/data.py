@@ -164,8 +164,7 @@ def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payl
 
 def _vector(steps: Sequence[VectorStep], index: int, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of the vector of a text after each step, and what the steps say of it."""
-    values = [step.values[index] for step in steps]
-    found = _described([step.symbol for step in steps], [values], 1, payload)
+    found = _described([step.symbol for step in steps], [[step.values[index] for step in steps]], 1, payload)
     return {**found, "notes": [step.notes[index] for step in steps]}
 
 

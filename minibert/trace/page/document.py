@@ -115,8 +115,7 @@ def page(
 def _chosen(name: str, value: Any, count: int, what: str) -> list[int]:
     if value is None:
         return list(range(count))
-    found = check_indices(name, value, count, what=what, expected="an int, several, or None for all")
-    return sorted(set(found))
+    return sorted(set(check_indices(name, value, count, what=what, expected="an int, several, or None for all")))
 
 
 def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray:
