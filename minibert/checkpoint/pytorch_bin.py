@@ -1,4 +1,4 @@
-"""pytorch_model.bin of torch 1.6 and later -> where its tensors are. Nothing in the file is executed.
+"""Find the tensors in a pytorch_model.bin of torch 1.6 and later. Nothing in the file is executed.
 
 The file is a zip. Its `data.pkl` is a pickle, a program for a stack machine that makes a state dict; each storage, an
 array of numbers, is a file `data/KEY` that is not compressed. This module knows the few instructions that a state dict

@@ -1,4 +1,4 @@
-"""safetensors files: where their tensors are, and writing float32 tensors into one.
+"""Find the tensors in safetensors files, and write float32 tensors into one.
 
 The reader is ours and not that of the safetensors library for two reasons. NumPy does not have bfloat16, so the library
 cannot give it. And the library maps a file: if the file is cut meanwhile, the system kills the process (SIGBUS).

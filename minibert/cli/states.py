@@ -1,4 +1,4 @@
-"""``minibert tokens``, ``words``, ``hidden``, ``inspect``, ``explain``: tokens, hidden states, what is between them."""
+"""``minibert tokens``, ``words``, ``hidden``, ``inspect``, ``explain``: show tokens, states and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments that the analyses share: models, inputs, traces, layers, metrics."""
+"""Check the arguments that the analyses share: models, inputs, traces, layers, metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a caller's padded arrays (ids, masks, shapes), and their conversion to a `PackedBatch`."""
+"""Check a caller's padded arrays (ids, masks, shapes), and convert them to a `PackedBatch`."""
 
 from __future__ import annotations
 

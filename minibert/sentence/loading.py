@@ -1,4 +1,4 @@
-"""What the three encoders are loaded from and with: the names of models, keywords, and prompts.
+"""Check what the three constructors are given: the name of a model, keywords, and prompts.
 
 Keywords of sentence-transformers at values that change nothing are accepted, such as ``trust_remote_code=False`` or
 ``model_kwargs={}``, because programs and libraries pass them. Other values are refused.
