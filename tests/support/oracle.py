@@ -78,6 +78,12 @@ MAGNITUDES: dict[str, Callable[..., Sequence[Float64Array]]] = {
 }
 """For each op: (the op's arguments) -> the magnitude of each array of its result, in the order of `arrays`."""
 
+BUDGETS = {"embed": 1.0, "linear": 4.0, "attention": 6.0, "layer_norm": 0.51}
+"""The greatest error of each op, in units of `EPSILON` x its magnitude.
+
+layer_norm rounds once, by half a unit, embed twice; the others add hundreds of numbers, in any order.
+"""
+
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
