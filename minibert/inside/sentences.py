@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray, counted
+from minibert._utils.validation import FloatArray, IntArray, check_int, counted
 from minibert.inside.validation import finite_numbers
 from minibert.sentence.encoding import CutTexts, EncodeOptions, EncodeTask, pool_encodings, sentence_width
 from minibert.sentence.modules import LAYER_NORM_EPS, POOLING_MODES, Step, pool
@@ -43,7 +43,7 @@ class SimilarityParts(NamedTuple):
 
     def largest(self, count: int = 10) -> list[tuple[str, str, float]]:
         """Return the parts with the largest absolute values, as (token, token, part)."""
-        order = np.argsort(-np.abs(self.parts), axis=None, kind="stable")[:count]
+        order = np.argsort(-np.abs(self.parts), axis=None, kind="stable")[: check_int("count", count, 1)]
         places = zip(*np.unravel_index(order, self.parts.shape), strict=True)
         return [(self.tokens_a[i], self.tokens_b[j], float(self.parts[i, j])) for i, j in places]
 

@@ -90,6 +90,7 @@ ValueError | patch(bert, inputs, inputs, lambda output: np.nan) | patch: the met
 ValueError | patch(bert, inputs, inputs).restored | so there is nothing to restore
 ValueError | explain_similarity(sentences, "a", "b", pooling="max") | 'max' is not one. leave_one_out
 ValueError | explain_similarity(tanh, "a", "b") | this model has Dense\(24, 6, Tanh\). leave_one_out
+ValueError | explain_similarity(sentences, "a", "b").largest(-1) | count=-1
 TypeError | explain_similarity(sentences, ["a"], "b") | the text of .* is list
 ValueError | leave_one_out(sentences, "\ud800", "b") | surrogate
 ValueError | leave_one_out(sentences, "a", np.ones(3)) | score is .* finite numbers of shape \(24,\)
