@@ -173,6 +173,8 @@ def test_a_long_question_is_never_cut_silently(pipe: Any) -> None:
     assert cut == pipe("is it the", context) == pipe(question, context, max_question_len=3, truncation=True)
     with pytest.raises(ValueError, match="has 8 tokens, the limit is 3"):
         pipe(question, context, max_question_len=3, truncation="error")
+    with pytest.raises(ValueError, match="max_seq_len=9"):
+        pipe(question, context, max_seq_len=9)
 
 
 def test_the_default_stride_leaves_room(pipe: Any) -> None:
