@@ -140,7 +140,8 @@ class QuestionAnsweringPipeline(TaskPipeline):
         size = self._max_seq_len(options)
         room = size - n_question - self.tokenizer.num_special_tokens_to_add(pair=True)
         if room < 1:
-            raise ValueError(f"{name}: {n_question} tokens of question leave no room for a context in max_seq_len={size}.")
+            message = f"{n_question} tokens of question leave no room for a context in max_seq_len={size}."
+            raise ValueError(f"{name}: {message}")
         stride = options.doc_stride
         if stride is None:
             stride = min(_DOC_STRIDE, size // 2, room // 2)
