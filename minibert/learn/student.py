@@ -6,6 +6,7 @@ student's own input is empty, and the first characters that the student prints a
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dataclasses
 import functools
@@ -15,6 +16,7 @@ import io
 import json
 import linecache
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -170,7 +172,7 @@ def load(path: Path) -> dict[str, Any]:
         The file cannot be read or run; the message has the student's line.
     """
     module = types.ModuleType("student")
-    module.__file__ = str(path)
+    vars(module).update(__file__=str(path), __builtins__=builtins)  # NumPy looks for __builtins__ in what calls it
     sys.modules["student"] = module  # dataclasses of the student look for their module
     try:
         text = source_of(path)
@@ -216,9 +218,12 @@ def main() -> None:
         send(answers, Outcome())
     except ValueError as error:
         send(answers, Outcome("error", str(error)))
+    process = os.getpid()
     for line in requests:
         with contextlib.redirect_stdout(_Kept()) as kept:
             outcome = _answer(lesson, names, **json.loads(line))
+        if os.getpid() != process:  # a student's fork
+            os._exit(0)
         send(answers, dataclasses.replace(outcome, printed=kept.getvalue().rstrip()))
 
 
@@ -246,14 +251,13 @@ def send(stream: IO[bytes], outcome: Outcome) -> None:
 
 
 def receive(stream: IO[bytes]) -> Outcome | None:
-    """Read an outcome; None if the process has ended."""
-    line = stream.readline()
-    if not line.endswith(b"\n"):
-        return None
-    outcome = Outcome(**json.loads(line))
-    for value in outcome.values:
-        value[:] = [one if isinstance(one, str) else np.array(one, np.float64) for one in value]
-    return outcome
+    """Read an outcome; None if the process has ended, or if its answer cannot be read."""
+    with contextlib.suppress(ValueError, TypeError):
+        outcome = Outcome(**json.loads(stream.readline()))
+        for value in outcome.values:
+            value[:] = [one if isinstance(one, str) else np.array(one, np.float64) for one in value]
+        return outcome
+    return None
 
 
 class Student:
@@ -281,14 +285,22 @@ class Student:
         program = "from minibert.learn.student import main; main()"
         command = [sys.executable, "-P", "-c", program, str(self._path), json.dumps(self._lesson, default=str)]
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         self._ready = False
 
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()
+        """End the process, and those that it started."""
+        self._kill()
         with self._process:  # closes the pipes, and waits
             pass
+
+    def _kill(self) -> None:
+        if self._process.returncode is None and hasattr(os, "killpg"):
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
 
     def ask(self, step: str, *, helped: bool = False) -> Outcome:
         """Let the process call a function; "slow" if it does not end, "not run" if there is no time left.
@@ -319,7 +331,7 @@ class Student:
     def _receive(self, seconds: float) -> Outcome:
         """Read an answer; a process that does not give one is ended."""
         assert self._process.stdout is not None
-        timer = threading.Timer(seconds, self._process.kill)
+        timer = threading.Timer(seconds, self._kill)
         timer.start()
         outcome = receive(self._process.stdout)
         late = not timer.is_alive()

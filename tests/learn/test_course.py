@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import minibert.learn
 from minibert.cli import main
 from minibert.learn.checking import Result
 from minibert.learn.right import RIGHT
+from minibert.learn.student import Student
 from tests.support.checkpoints import random_checkpoint
 
 SOLUTION = (Path(__file__).parent / "solution.py").read_text(encoding="utf-8")
@@ -68,8 +72,8 @@ def test_the_solution_is_right_and_computes_the_vector_of_a_text(tmp_path: Path,
     assert "All functions are right" in said
     assert float(re.search(r"largest difference\s+(\S+)", said)[1]) < 1e-6  # type: ignore[index]
     assert "The river bank" in page.read_text(encoding="utf-8")
-    assert main(["learn", "check", str(path), "8", "softmax", "--seconds", str(PATIENT)]) == 0
-    assert re.findall(r"^ ?\d+ (\w+) +right$", capsys.readouterr().out, re.MULTILINE) == ["gelu", "softmax"]
+    assert main(["learn", "check", str(path), "8", "layer_norm", "--seconds", str(PATIENT)]) == 0
+    assert re.findall(r"^ ?\d+ (\w+) +right$", capsys.readouterr().out, re.MULTILINE) == ["gelu", "layer_norm"]
 
 
 BAD_FILES = {
@@ -146,3 +150,58 @@ def test_a_loop_without_end_is_ended(tmp_path: Path) -> None:
     found = list(minibert.learn.check_file(path, seconds=0.2))
     assert [one.status for one in found] == ["slow", "slow", *["not run"] * 8]
     assert len(found[0].printed) <= 1000
+
+
+FORKS = """
+import os, time
+def gelu(x):
+    if not os.fork():
+        return x
+    return None
+def linear(x, weight, bias):
+    if not os.fork():
+        while True: time.sleep(60)
+    return [[os.getpgid(0)]]
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_forks_gives_one_answer_and_leaves_no_process(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(FORKS)
+    student = Student(path, {}, PATIENT)
+    try:
+        assert student.ask("gelu").status == "empty"
+        group = int(student.ask("linear").values[0][0][0, 0])
+        assert len(running(group)) >= 2
+    finally:
+        student.close()
+    for _ in range(200):
+        if not running(group):
+            break
+        time.sleep(0.05)
+    assert running(group) == []
+
+
+def running(group: int) -> list[str]:
+    """Return the processes of a group that have not ended."""
+    table = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    return [line for line in table.splitlines() if line.split()[0] == str(group) and line.split()[1][0] != "Z"]
+
+
+JUNK = """
+import contextlib, os
+def gelu(x):
+    for number in range(3, 20):
+        with contextlib.suppress(OSError):
+            os.write(number, b"junk\\n")
+"""
+
+
+def test_an_answer_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    """The file writes into the pipe of the answers."""
+    path = tmp_path / "mine.py"
+    path.write_text(JUNK)
+    (found,) = minibert.learn.check_file(path, ["gelu"], seconds=PATIENT)
+    assert found.status == "error"
+    assert "without an answer" in found.text
