@@ -44,6 +44,11 @@ def test_nothing_is_wrong_in_transformers(subject: Subject, subject_folder: Path
     )
 
 
+def test_nothing_is_computed_after_the_last_name_of_a_port(subject: Subject) -> None:
+    port = simulate(subject.model, subject.inputs, (), record=["embeddings*", "encoder.layer.0.attention"])
+    assert Replay(subject.model, subject.padded, port).spans == [["embeddings"], [0]]
+
+
 # id -> the symbols of the ops that are wrong; with all names just these are found, in every layer
 EXACT = {
     "G1.tanh": {"intermediate"},

@@ -125,16 +125,15 @@ class Replay:
     # --- what depends on what -----------------------------------------------------------------------------------------
 
     def _spans(self) -> list[list[int | str]]:
-        """Group the stages; each group ends with a hidden state that the port gave."""
+        """Group the stages as far as the port has names; each group ends with a hidden state that the port gave."""
+        stages: list[int | str] = ["embeddings", *range(self.model.config.num_hidden_layers), "pooler", "vector"]
+        last = max((stages.index(self._stage_of(name)) for name in self.port), default=-1)
         spans: list[list[int | str]] = [[]]
-        for stage in ["embeddings", *range(self.model.config.num_hidden_layers)]:
-            spans[-1].append(stage)
-            if self._state_after(stage) in self.port:
+        for stage in stages[: last + 1]:
+            if stage != "pooler" or self.model.weights.pooler is not None:
+                spans[-1].append(stage)
+            if stage not in ("pooler", "vector") and self._state_after(stage) in self.port:
                 spans.append([])
-        if self.model.weights.pooler is not None:
-            spans[-1].append("pooler")
-        if self.recipe is not None:
-            spans[-1].append("vector")
         return [span for span in spans if span]
 
     def names_in(self, span: Sequence[int | str]) -> list[str]:
