@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.validation import FloatArray, check_choice, counted
-from minibert.learn.lesson import Lesson
-from minibert.learn.right import MISREADINGS, RIGHT
+from minibert.learn.lesson import Case, Lesson
+from minibert.learn.right import MISREADINGS, RIGHT, WRONG, run
 from minibert.learn.student import SECONDS, Outcome, Student, attempt, page, time_it
 from minibert.models.bert import BertModel
 from minibert.parity.diagnosis import MISTAKES, diagnose, explain
@@ -121,7 +121,8 @@ def _outside(given: FloatArray, right: FloatArray, plain: FloatArray) -> Any:
     error, rounding = np.abs(given - right), np.abs(plain - right)
     usual = _RMS * max(rms(rounding), _ROUNDING * rms(right))
     most = _SINGLE * max(rounding.max(initial=0), _ROUNDING * np.abs(right).max(initial=0))
-    return ~(error <= (most if rms(error) <= usual else usual))
+    single = ~(error <= most)
+    return single if single.any() or rms(error) <= usual else ~(error <= usual)
 
 
 def _wrong_numbers(lesson: Lesson, step: str, index: int, value: Sequence[FloatArray]) -> str:
@@ -180,7 +181,14 @@ def _causes(lesson: Lesson, step: str, index: int, values: Sequence[list[Any]]) 
         whole = np.concatenate([(values[i] if i < len(values) else lesson.right(step, i))[0] for i in parts], axis=-1)
         found = explain(lesson.model_with(case.eps), lesson.inputs, case.name, whole[None], case.known, several=False)
     first = next((one.candidates for one in found if one.candidates), ())
-    return tuple(id for id in first if id in MISTAKES and not id.startswith(_OTHERS))
+    known = tuple(id for id in first if id in MISTAKES and not id.startswith(_OTHERS))
+    return known or tuple(id for id in WRONG if id.startswith(f"{step}.") and _makes(id, case, value[0]))
+
+
+def _makes(id: str, case: Case, given: FloatArray) -> bool:
+    """Return whether a function of `WRONG` makes a result, up to rounding."""
+    made, plain = (run(id, *case.arguments, dtype=dtype) for dtype in (np.float64, np.float32))
+    return not _outside(given, made, plain).any()
 
 
 def _said(mistakes: Sequence[str]) -> tuple[str, str]:

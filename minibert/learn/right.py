@@ -1,4 +1,4 @@
-"""The ten functions of the course as they are right, in the dtype of their arguments; misreadings of `tokenize`, too.
+"""The ten functions of the course as they are right, in the dtype of their arguments; and misreadings of some.
 
 The formulas are those of `bert.reference`, with the names and the arguments that the exercises have.
 """
@@ -140,8 +140,39 @@ RIGHT: dict[str, Callable[..., Any]] = {function.__name__: function for function
 """The ten functions by name, in the order of the course."""
 
 
+def _whole(step: Callable[..., FloatArray], *arrays: FloatArray) -> FloatArray:
+    """Return what a function gives if an array is one row."""
+    return step(*(one.reshape(1, -1) for one in arrays)).reshape(arrays[0].shape)
+
+
+def _scaled_by_tokens(query: FloatArray, key: FloatArray, value: FloatArray) -> FloatArray:
+    return head(query * (query.shape[1] / query.dtype.type(len(query))) ** 0.5, key, value)
+
+
+def _without_dense(x: FloatArray, weights: Weights, num_heads: int) -> FloatArray:
+    name, same = "attention.output.dense", np.eye(x.shape[1], dtype=x.dtype)
+    return attention(x, {**weights, f"{name}.weight": same, f"{name}.bias": 0 * same[0]}, num_heads)
+
+
+WRONG: dict[str, Callable[..., FloatArray]] = {
+    "layer_norm.whole": lambda x, weight, bias, eps: (
+        _whole(lambda row: layer_norm(row, np.ones_like(row), np.zeros_like(row), eps), x) * weight + bias
+    ),
+    "layer_norm.no-root": lambda x, weight, bias, eps: (
+        (x - _mean(x)) / (_mean((x - _mean(x)) ** 2) + eps) * weight + bias
+    ),
+    "softmax.whole": lambda scores: _whole(reference.softmax, scores),
+    "head.swapped": lambda query, key, value: head(key, query, value),
+    "head.tokens": _scaled_by_tokens,
+    "attention.one-head": lambda x, weights, num_heads: attention(x, weights, 1),
+    "attention.no-dense": _without_dense,
+    "gelu.no-root": lambda x: gelu(x * x.dtype.type(2**0.5)) / x.dtype.type(2**0.5),
+}
+"""Misreadings of the other functions, "step.what", which the catalogue of `minibert.parity` does not have."""
+
+
 def run(step: str, *arguments: Any, dtype: npt.DTypeLike = np.float64) -> Any:
-    """Call a right function with arguments of any kind (arrays, lists, tensors); it computes in `dtype`."""
+    """Call a right function or one of `WRONG`, with arrays, lists or tensors; it computes in `dtype`."""
 
     def convert(one: Any) -> Any:
         if isinstance(one, str | int | float) or step == "tokenize":
@@ -152,4 +183,4 @@ def run(step: str, *arguments: Any, dtype: npt.DTypeLike = np.float64) -> Any:
         # Rows of the large table of words are added to others, and get their dtype there.
         return array if array.dtype.kind in "iu" or array.size > 2**22 else array.astype(dtype, copy=False)
 
-    return RIGHT[step](*map(convert, arguments))
+    return (RIGHT.get(step) or WRONG[step])(*map(convert, arguments))

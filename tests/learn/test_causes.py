@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,6 +108,7 @@ def test_all_known_mistakes_are_named_first() -> None:
 CENTERED = "    centered = x - x.mean(axis=-1, keepdims=True)\n"
 RESULT = "centered / np.sqrt(variance + eps) * weight + bias"
 POWERS = "np.exp(scores - scores.max(axis=-1, keepdims=True))"
+WHOLE = "return np.exp(scores) / np.exp(scores).sum()"
 MARK = 'is_mark = letter in SYMBOLS or unicodedata.category(letter).startswith("P")'
 
 # Step, code, what is written instead, and the cause: "" if it is not known.
@@ -136,7 +138,10 @@ WRITTEN: list[tuple[str, str, str, str]] = [
     ("layer_norm", RESULT, "centered / np.sqrt(variance + 1e-12) * weight + bias", "N1.1e-12"),
     ("layer_norm", RESULT, "centered / np.sqrt(variance) * weight + bias", "N1.zero"),
     ("layer_norm", CENTERED, "    centered = x - np.median(x, axis=-1, keepdims=True)\n", ""),
-    ("layer_norm", RESULT, "centered / (variance + eps) * weight + bias", ""),
+    ("layer_norm", RESULT, "centered / (variance + eps) * weight + bias", "layer_norm.no-root"),
+    ("layer_norm", RESULT, "(x - x.mean()) / np.sqrt(x.var() + eps) * weight + bias", "layer_norm.whole"),
+    ("layer_norm", RESULT, "centered / np.sqrt(variance + eps) * weight * weight + bias", ""),
+    ("layer_norm", RESULT, "centered / np.sqrt(x.var() + eps) * weight + bias", ""),
     ("layer_norm", RESULT, "(centered + bias) / np.sqrt(variance + eps) * weight", ""),
     ("layer_norm", CENTERED, "    centered = x - x.mean()\n", ""),
     ("layer_norm", "(centered**2).mean(axis=-1, keepdims=True)", "(centered**2).mean()", ""),
@@ -150,6 +155,14 @@ WRITTEN: list[tuple[str, str, str, str]] = [
     ("softmax", "powers / powers.sum(axis=-1, keepdims=True)", "powers / powers.sum()", ""),
     ("softmax", "powers / powers.sum(axis=-1, keepdims=True)", "powers", ""),
     ("softmax", POWERS, "np.exp(scores)", "A9.no-shift"),
+    ("softmax", "return powers / powers.sum(axis=-1, keepdims=True)", WHOLE, "softmax.whole"),
+    ("softmax", "powers.sum(axis=-1, keepdims=True)", "powers.sum(axis=-2, keepdims=True)", ""),
+    ("softmax", "powers.sum(axis=-1, keepdims=True)", "powers.max(axis=-1, keepdims=True)", ""),
+    ("head", "query @ key.T", "key @ query.T", "head.swapped"),
+    ("head", "math.sqrt(query.shape[1])", "math.sqrt(len(query))", "head.tokens"),
+    ("head", "math.sqrt(query.shape[1])", "math.sqrt(1 + query.shape[1])", ""),
+    ("head", "softmax(scores) @ value", "softmax(scores) @ key", ""),
+    ("head", "softmax(scores) @ value", "softmax(scores.T) @ query", ""),
     ("head", "math.sqrt(query.shape[1])", "len(query)", ""),
     ("head", "math.sqrt(query.shape[1])", "query.shape[1] ** (1 / 3)", ""),
     ("head", "softmax(scores) @ value", "softmax(scores) @ value * 2", ""),
@@ -157,9 +170,20 @@ WRITTEN: list[tuple[str, str, str, str]] = [
     ("head", "softmax(scores) @", "softmax(softmax(scores)) @", ""),
     ("attention", "np.concatenate(heads, axis=1)", "np.concatenate(heads[::-1], axis=1)", ""),
     ("attention", "[head(q, k, v)", "[v", ""),
+    ("attention", "num_heads, axis=1", "1, axis=1", "attention.one-head"),
+    (
+        "attention",
+        "return dense(np.concatenate(heads, axis=1), ",
+        "return (lambda x, _: x)(np.concatenate(heads, axis=1), ",
+        "attention.no-dense",
+    ),
+    ("attention", "head(q, k, v) for", "head(q, k, k) for", ""),
+    ("attention", "num_heads, axis=1", "2 * num_heads, axis=1", ""),
     ("attention", "return dense(np.concatenate", "return x + dense(np.concatenate", ""),
     ("gelu", "0.5 * x *", "x *", ""),
-    ("gelu", "erf(x / math.sqrt(2))", "erf(x)", ""),
+    ("gelu", "erf(x / math.sqrt(2))", "erf(x)", "gelu.no-root"),
+    ("gelu", "erf(x / math.sqrt(2))", "erf(x / 2)", ""),
+    ("gelu", "0.5 * x *", "0.5 *", ""),
     ("gelu", "(1 + erf", "(1 - erf", ""),
     (
         "layer",
@@ -172,6 +196,13 @@ WRITTEN: list[tuple[str, str, str, str]] = [
     ("bert", "states[-1].mean(axis=0)", "states[-1].max(axis=0)", "P2.max"),
     ("bert", "mean / np.sqrt((mean**2).sum())", "mean", "P3.raw"),
     ("bert", "mean / np.sqrt((mean**2).sum())", "mean / mean.sum()", ""),
+    ("bert", "mean / np.sqrt((mean**2).sum())", "mean / abs(mean).sum()", ""),
+    (
+        "layer",
+        "return norm(x + linear(",
+        "return norm(linear(x, weights['attention.self.query.weight'], 0) + linear(",
+        "",
+    ),
     ("bert", "layer_weights(weights, i), config", "layer_weights(weights, 0), config", "W3.first"),
 ]
 
@@ -188,6 +219,14 @@ def test_code_with_a_mistake(step: str, old: str, new: str, cause: str) -> None:
     assert bool(found.hint) == bool(cause)
     assert found.cause or not cause
     assert sum(not one[-1] for one in WRITTEN) >= 30
+
+
+def test_numbers_with_the_error_of_rounding_are_not_called_wrong() -> None:
+    found = checked("embed", ("types[token_types]", "types[0]"))
+    tokens = _lesson().cases["embed"][0].arguments[1]
+    first = re.match(r"result\[(\d+), ", found.text)
+    assert first, found
+    assert int(first[1]) == list(tokens).index(1)
 
 
 def test_a_right_function_that_calls_a_wrong_one() -> None:
