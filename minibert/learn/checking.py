@@ -150,7 +150,7 @@ def _pattern(given: FloatArray, right: FloatArray, outside: Any) -> list[str]:
         return [*said, f"{(~np.isfinite(given)).sum()} are nan or infinite"]
     factor, difference = float((given * right).sum() / max((right * right).sum(), 1e-300)), given - right
     if rms(given - factor * right) < 1e-4 * rms(difference):
-        said.append(f"each is {factor:.5g} times the right number")
+        said.append(f"each is {factor:.5g} times the right number" if factor else "each is 0")
     elif rms(difference - difference.mean()) < 1e-4 * rms(difference):
         said.append(f"each differs by {difference.mean():+.5g}")
     return said

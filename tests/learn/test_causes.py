@@ -229,6 +229,11 @@ def test_numbers_with_the_error_of_rounding_are_not_called_wrong() -> None:
     assert int(first[1]) == list(tokens).index(1)
 
 
+def test_what_wrong_numbers_have_in_common_is_said() -> None:
+    for new, said in {"0 * x *": "each is 0", "x *": "each is 2 times the right number"}.items():
+        assert f"; {said}." in checked("gelu", ("0.5 * x *", new)).text
+
+
 def test_a_right_function_that_calls_a_wrong_one() -> None:
     found = checked("layer", ("0.5 * x *", "x *"))
     assert found.right
