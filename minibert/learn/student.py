@@ -90,12 +90,15 @@ def attempt(step: str, function: Any, cases: Sequence[Case], *, helped: bool = F
             warnings.simplefilter("ignore")
             for case in cases:
                 # Copies of large weights would take long; those of the model are read-only.
-                given = [one.copy() if getattr(one, "size", _LARGE) < _LARGE else one for one in case.arguments]
+                given = [
+                    one.copy() if isinstance(one, dict) or getattr(one, "size", _LARGE) < _LARGE else one
+                    for one in case.arguments
+                ]
                 result = function(*given)
                 if result is None or result is ...:
                     return Outcome("error", "it returns None.", outcome.values) if outcome.values else Outcome("empty")
                 pairs = zip(given, case.arguments, strict=True)
-                if not all(one is two or np.array_equal(one, two) for one, two in pairs):
+                if not all(isinstance(one, dict) or one is two or np.array_equal(one, two) for one, two in pairs):
                     raise _UnfitError("it changes what it was given. Make a new array: x = x + y, not x += y.")
                 outcome.values.append(_as_value(step, result))
     except KeyboardInterrupt:

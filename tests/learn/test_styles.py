@@ -138,6 +138,18 @@ def test_right_solutions_in_other_styles(style: Callable[[], dict[str, Any]]) ->
         assert not found.text, found
 
 
+def test_a_function_may_change_the_dict_of_weights() -> None:
+    names = functions()
+
+    def attention(x: Any, weights: Any, num_heads: int) -> Any:
+        result = names["attention"](x, weights, num_heads)
+        weights.clear()
+        return result
+
+    for _ in range(2):
+        assert minibert.learn.check("attention", attention).right
+
+
 def test_a_teacher_chooses_model_and_text(tmp_path: Path) -> None:
     names, options = functions(), {"model": str(small_model(tmp_path)), "text": "The bank. THE BANK!"}
     for step in ("tokenize", "attention", "bert"):
