@@ -174,7 +174,8 @@ def test_a_client_that_stops_reading_is_disconnected(
         connection.sendall(request(body.encode(), path, "accept: application/octet-stream\r\n"))
         stopped.append(connection)
     answers_as_before(service, expected)
-    until(lambda: service.numbers()["minibert_inflight_bytes"] == 0 and service.open_sockets() <= 4)
+    # Not before the last one is disconnected: a client that reads again may stay until the end of the keep-alive.
+    until(lambda: service.open_sockets() <= 3 and service.numbers()["minibert_inflight_bytes"] == 0)
     for connection in stopped:
         whole = b""
         with contextlib.suppress(ConnectionError):
