@@ -13,23 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus import shards
-from minibert.corpus.embed import embed_corpus
 from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source
 from tests.support.corpus_runs import contents, stopped_after, text_file, texts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
-
-HOW: dict[str, Any] = {"shard_size": 10, "truncation": "silent"}
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Source:
-    return text_file(tmp_path / "a.txt", texts_of(45))
-
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
@@ -60,7 +50,7 @@ def test_names_that_are_refused_before_a_model_is_loaded(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_output_is_never_the_input(short_model: SentenceTransformer, tmp_path: Path) -> None:
+def test_an_output_is_never_the_input(embed: Any, tmp_path: Path) -> None:
     lines = b'{"text": "a cat"}\n'
     for name in ("a.jsonl", "out.ids.jsonl", "out.npy.manifest.json"):
         (tmp_path / name).write_bytes(lines)
@@ -72,20 +62,20 @@ def test_an_output_is_never_the_input(short_model: SentenceTransformer, tmp_path
         ("out.npy.manifest.json", "out.npy"),
     ):
         with pytest.raises(ValueError, match="is an input too, and would be overwritten"):
-            embed_corpus(short_model, [Source(str(tmp_path / name), "jsonl")], tmp_path / output)
+            embed(output, Source(str(tmp_path / name), "jsonl"))
         assert (tmp_path / name).read_bytes() == lines
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode")
-def test_names_that_are_not_utf_8(short_model: SentenceTransformer, tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8(embed: Any, tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     source = text_file(tmp_path / f"{name}.txt", ["a cat"])
-    assert embed_corpus(short_model, [source], tmp_path / f"{name}.npy") is not None
-    assert embed_corpus(short_model, [source], tmp_path / f"{name}.npy", resume=True) is None
+    assert embed(f"{name}.npy", source) is not None
+    assert embed(f"{name}.npy", source, resume=True) is None
     assert repr(f"{name}.txt") in json.loads((tmp_path / f"{name}.ids.jsonl").read_text())["file"]
 
 
-def test_pipes_and_folders_that_cannot_be_made_are_refused(short_model: SentenceTransformer, tmp_path: Path) -> None:
+def test_pipes_and_folders_that_cannot_be_made_are_refused(embed: Any, tmp_path: Path) -> None:
     usual = text_file(tmp_path / "a.txt", ["a cat"])
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "b.txt").write_text("precious")
@@ -97,15 +87,15 @@ def test_pipes_and_folders_that_cannot_be_made_are_refused(short_model: Sentence
         (usual, "b.txt/", OSError, "b.txt: Not a directory"),
     ):
         with pytest.raises(kind, match=message):
-            embed_corpus(short_model, [source], f"{tmp_path}/{output}")
+            embed(output, source)
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
-def test_a_link_is_followed(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
+def test_a_link_is_followed(embed: Any, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     os.symlink(tmp_path / "there" / "true.npy", tmp_path / "out.npy")
-    embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
+    embed()
     assert (tmp_path / "out.npy").is_symlink()
     assert {*contents(tmp_path / "there")} == {"true.npy", "true.ids.jsonl", "true.npy.manifest.json"}
 
@@ -115,47 +105,39 @@ def test_a_link_is_followed(short_model: SentenceTransformer, source: Source, tm
 PARTS = "out.npy.parts"
 
 
-@pytest.mark.parametrize(
-    "names",
-    [[f"{PARTS}/manifest.json"], [PARTS], ["out.ids.jsonl"], ["out.npy.manifest.json"]],
-)
+@pytest.mark.parametrize("name", [f"{PARTS}/manifest.json", PARTS, "out.ids.jsonl", "out.npy.manifest.json"])
 @pytest.mark.parametrize("resume", [False, True])
 def test_files_of_other_programs_are_neither_changed_nor_deleted(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path, names: list[str], resume: bool
+    embed: Any, tmp_path: Path, name: str, resume: bool
 ) -> None:
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("precious")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("precious")
     before = contents(tmp_path)
     with pytest.raises((OSError, ValueError), match=r"(elsewhere|[Dd]elete|cannot be made)"):
-        embed_corpus(short_model, [source], tmp_path / "out.npy", resume=resume, **HOW)
+        embed(resume=resume)
     after = contents(tmp_path)
     assert {name: after.pop(name) for name in before} == before
     assert {*after} <= {f"{PARTS}/minibert.lock"}
 
 
-def test_files_that_come_into_the_folder_of_the_run_stay(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path
-) -> None:
+def test_files_that_come_into_the_folder_of_the_run_stay(embed: Any, tmp_path: Path) -> None:
     with stopped_after(2):
-        embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
+        embed()
     (tmp_path / PARTS / "mine").write_text("precious")
-    embed_corpus(short_model, [source], tmp_path / "out.npy", resume=True, **HOW)
+    embed(resume=True)
     assert contents(tmp_path / PARTS) == {"mine": b"precious"}
 
 
-def test_what_killed_runs_have_left_is_deleted(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path
-) -> None:
+def test_what_killed_runs_have_left_is_deleted(embed: Any, tmp_path: Path) -> None:
     """Those of a run that was killed before its manifest, and of one that was killed while it deleted its files."""
     (tmp_path / PARTS).mkdir()
     names = ("minibert.lock", ".minibert-ab_c0123", "standard-input", "shard-00000.npy", "whole.npy")
     for name in (*names, ".mine", "_SUCCESS", "part-00000.parquet", "shard-1.tar"):  # the last ones are those of others
         (tmp_path / PARTS / name).write_text("left")
-    embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
+    embed()
     assert len(np.load(tmp_path / "out.npy")) == 45
     assert {*contents(tmp_path / PARTS)} == {".mine", "_SUCCESS", "part-00000.parquet", "shard-1.tar"}
-    embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)  # minibert replaces the files that it wrote itself
+    embed()  # minibert replaces the files that it wrote itself
 
 
 # --- a folder ---------------------------------------------------------------------------------------------------------
@@ -169,31 +151,27 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path, reader: str
+    embed: Any, tmp_path: Path, reader: str
 ) -> None:
     pytest.importorskip("pyarrow")
-    out = tmp_path / "out"
     with stopped_after(3):
-        embed_corpus(short_model, [source], f"{out}/", **HOW)
-    assert [*READERS[reader](str(out))] == [*range(30)]
-    embed_corpus(short_model, [source], out, resume=True, **HOW)
-    assert [*READERS[reader](str(out))] == [*range(45)]
+        embed("out/")
+    assert [*READERS[reader](str(tmp_path / "out"))] == [*range(30)]
+    embed("out", resume=True)
+    assert [*READERS[reader](str(tmp_path / "out"))] == [*range(45)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("ids", [True, False])
 def test_the_rows_and_types_are_those_of_one_file_and_the_manifest_names_the_files(
-    short_model: SentenceTransformer, tmp_path: Path, dtype: str, ids: bool
+    embed: Any, tmp_path: Path, dtype: str, ids: bool
 ) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     rows = [{"text": text, "name": f"n{i}"} if i % 7 else {"name": 1} for i, text in enumerate(texts_of(45))]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     source = Source(str(tmp_path / "a.jsonl"), "jsonl", id_column="name" if ids else None, name="a.jsonl")
-    how = {**HOW, "dtype": dtype, "on_error": "null", "report": lambda problem: None}
-    one = embed_corpus(short_model, [source], tmp_path / "one.parquet", **how)
-    many = embed_corpus(short_model, [source], f"{tmp_path / 'many'}/", **how)
-    assert one is not None
-    assert many is not None
+    how = {"dtype": dtype, "on_error": "null"}
+    one, many = (embed(output, source, **how) for output in ("one.parquet", "many/"))
     assert (one.n_files, many.n_files) == (1, 5)
     assert (one.n_texts, one.n_tokens, one.n_cut) == (many.n_texts, many.n_tokens, many.n_cut)
     whole = pq.read_table(tmp_path / "one.parquet")
@@ -206,20 +184,18 @@ def test_the_rows_and_types_are_those_of_one_file_and_the_manifest_names_the_fil
     assert all((tmp_path / file["name"]).stat().st_size == file["size"] for file in files.values())
 
 
-def test_without_vectors_there_is_an_empty_file(short_model: SentenceTransformer, tmp_path: Path) -> None:
+def test_without_vectors_there_is_an_empty_file(embed: Any, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     (tmp_path / "a.jsonl").write_text("{}\n")
     for name in ("out/", "out.parquet", "out.npy"):
         source = Source(str(tmp_path / "a.jsonl"), "jsonl")
-        how = {**HOW, "on_error": "skip", "report": lambda problem: None}
-        summary = embed_corpus(short_model, [source], f"{tmp_path}/{name}", **how)
-        assert summary is not None
+        summary = embed(name, source, on_error="skip")
         assert (summary.n_texts, summary.n_left_out, summary.n_files) == (0, 1, 1)
     assert pq.read_table(tmp_path / "out").column_names == ["id", "embedding"]
     assert np.load(tmp_path / "out.npy").shape == (0, 24)
 
 
-def test_a_folder_with_files_is_not_changed(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
+def test_a_folder_with_files_is_not_changed(embed: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     out = tmp_path / "out"
     for name in ("part-00000.parquet", "_SUCCESS", "notes.txt", ".hidden.parquet"):
@@ -227,30 +203,30 @@ def test_a_folder_with_files_is_not_changed(short_model: SentenceTransformer, so
         (out / name).write_text("precious")
         for resume in (False, True):
             with pytest.raises(FileExistsError, match=f"holds other files: {name}"):
-                embed_corpus(short_model, [source], out, resume=resume, **HOW)
+                embed("out", resume=resume)
         assert contents(tmp_path) == {"a.txt": (tmp_path / "a.txt").read_bytes(), f"out/{name}": b"precious"}
         (out / name).unlink()
         out.rmdir()
     out.mkdir()
     (out / ".DS_Store").write_text("of the system")
     with stopped_after(2):
-        embed_corpus(short_model, [source], out, **HOW)
+        embed("out")
     for name in ("mine.parquet", "part-00003.parquet"):
         (out / name).write_text("precious")
         with pytest.raises(FileExistsError, match=f"holds other files: {name}"):
-            embed_corpus(short_model, [source], out, resume=True, **HOW)
+            embed("out", resume=True)
         (out / name).unlink()
-    assert embed_corpus(short_model, [source], out, resume=True, **HOW) is not None
+    assert embed("out", resume=True) is not None
     with pytest.raises(FileExistsError, match="holds other files: part-00000"):
-        embed_corpus(short_model, [source], out, **HOW)
+        embed("out")
 
 
 def test_more_shards_than_five_digits_can_number_stay_in_order(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyarrow")
     monkeypatch.setattr(shards, "_DIGITS", 1)
-    embed_corpus(short_model, [source], f"{tmp_path / 'out'}/", **{**HOW, "shard_size": 4})
+    embed("out/", shard_size=4)
     assert sorted(os.listdir(tmp_path / "out"))[-1] == "part-11.parquet"
 
 
@@ -258,10 +234,10 @@ def test_more_shards_than_five_digits_can_number_stay_in_order(
 
 
 def test_wherever_the_disk_is_full_no_shard_is_lost(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    embed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "whole").mkdir()
-    embed_corpus(short_model, [source], tmp_path / "whole" / "out.npy", **HOW)
+    embed("whole/out.npy")
     fsync, count = os.fsync, 0
     for full in range(10**6):
         own = tmp_path / str(full)
@@ -282,7 +258,7 @@ def test_wherever_the_disk_is_full_no_shard_is_lost(
             patch.setattr("minibert._utils.files.sync_folder", lambda path: None)
             error = ""
             try:
-                embed_corpus(short_model, [source], own / "out.npy", **HOW)
+                embed(f"{full}/out.npy")
             except OSError as raised:
                 error = str(raised)
         if not error:
@@ -291,8 +267,7 @@ def test_wherever_the_disk_is_full_no_shard_is_lost(
         assert (own / "out.npy").read_bytes() == b"before"
         unfinished = folder_of(own / "out.npy").exists()
         assert ("resume=True continues" in error) == unfinished
-        summary = embed_corpus(short_model, [source], own / "out.npy", resume=unfinished, **HOW)
-        assert summary is not None
+        summary = embed(f"{full}/out.npy", resume=unfinished)
         assert summary.n_resumed == min(45, max(0, full - 2) // 3 * 10)  # each shard has three files
         assert contents(own) == contents(tmp_path / "whole")
     assert full > 15

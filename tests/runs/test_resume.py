@@ -20,10 +20,7 @@ import pytest
 from minibert import SentenceTransformer
 from minibert._utils.reporting import progress_bar
 from minibert.cli import main
-from minibert.corpus.embed import embed_corpus
-from minibert.corpus.extract import extract_corpus
 from minibert.corpus.shards import RunFolder, folder_of
-from minibert.corpus.sources import Source
 from tests.support.corpus_runs import (
     JOBS,
     ROOT,
@@ -44,18 +41,7 @@ from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
-HOW: dict[str, Any] = {"shard_size": 10, "truncation": "silent"}
-
 MANIFEST = '{"settings": {}, "inputs": [], "checksums": [], "probe": []'
-
-
-def compute(job: str, model: SentenceTransformer, source: Source, folder: Path, **how: Any) -> Any:
-    folder.mkdir(exist_ok=True)
-    output, how = f"{folder}/{JOBS[job][1]}", {"shard_size": 10, "report": lambda problem: None, **how}
-    if job in ("binary", "google"):
-        form = {"format": job, "layers": [-1]}
-        return extract_corpus(model.model, model.tokenizer, [source], output, **form, **how)
-    return embed_corpus(model, [source], output, truncation="silent", **how)
 
 
 # --- stopped and killed -----------------------------------------------------------------------------------------------
@@ -63,27 +49,29 @@ def compute(job: str, model: SentenceTransformer, source: Source, folder: Path, 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_any_prefix_of_the_shards_resumes_to_the_same_bytes(
-    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+    embed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     if job in ("parquet", "folder"):
         pytest.importorskip("pyarrow")
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # this process is not killed
-    source = text_file(tmp_path / "a.txt", texts_of(45))
-    assert compute(job, short_model, source, tmp_path / "whole").n_resumed == 0
-    expected = contents(tmp_path / "whole")
+    own = tmp_path / "whole"
+    own.mkdir()
+    assert embed(f"whole/{JOBS[job][1]}", job=job).n_resumed == 0
+    expected = contents(own)
     for shards in range(6):
-        own = tmp_path / str(shards)
+        own, output = tmp_path / str(shards), f"{shards}/{JOBS[job][1]}"
+        own.mkdir()
         with stopped_after(shards):
-            compute(job, short_model, source, own)
+            embed(output, job=job)
         assert shards_done(output_of(job, own)) == shards
         if job == "folder":  # each shard is a final file
             final = {name: content for name, content in contents(own).items() if ".parts/" not in name}
             assert final == {name: expected[name] for name in sorted(expected)[1 : shards + 1]}
         else:
             assert not output_of(job, own).exists()
-        assert compute(job, short_model, source, own, resume=True).n_resumed == min(10 * shards, 45)
+        assert embed(output, job=job, resume=True).n_resumed == min(10 * shards, 45)
         assert contents(own) == expected
-        assert compute(job, short_model, source, own, resume=True) is None
+        assert embed(output, job=job, resume=True) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the runs are forked")
@@ -203,17 +191,18 @@ DAMAGES: tuple[Callable[[Path], object], ...] = (
     ],
 )
 def test_damaged_shards_are_noticed_and_computed_again(
-    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, name: str
+    embed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, name: str
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    source = text_file(tmp_path / "a.txt", texts_of(45))
-    compute(job, short_model, source, tmp_path / "whole")
+    (tmp_path / "whole").mkdir()
+    embed(f"whole/{JOBS[job][1]}", job=job)
     for number, spoil in enumerate(DAMAGES):
-        own, said = tmp_path / str(number), list[str]()
+        own, output, said = tmp_path / str(number), f"{number}/{JOBS[job][1]}", list[str]()
+        own.mkdir()
         with stopped_after(4):
-            compute(job, short_model, source, own)
+            embed(output, job=job)
         spoil(own / name)
-        assert compute(job, short_model, source, own, resume=True, report=said.append).n_resumed == 30
+        assert embed(output, job=job, resume=True, report=said.append).n_resumed == 30
         assert contents(own) == contents(tmp_path / "whole")
         silent = name.endswith("01.json") and spoil not in (_flip, DAMAGES[5])  # a record that is gone, or no JSON
         assert silent or any("shard 1 is damaged" in one for one in said)
@@ -221,38 +210,31 @@ def test_damaged_shards_are_noticed_and_computed_again(
 
 @pytest.mark.parametrize("place", ["parts", "beside"])
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", MANIFEST, f'{MANIFEST}, "format": 99}}', None])
-def test_a_damaged_manifest_is_refused(
-    short_model: SentenceTransformer, tmp_path: Path, content: str | None, place: str
-) -> None:
-    source, output = text_file(tmp_path / "a.txt", texts_of(20)), tmp_path / "out.npy"
+def test_a_damaged_manifest_is_refused(embed: Any, tmp_path: Path, content: str | None, place: str) -> None:
     with stopped_after(1):
-        embed_corpus(short_model, [source], output, **HOW)
-    path = folder_of(output) / "manifest.json"
+        embed()
+    path = tmp_path / "out.npy.parts" / "manifest.json"
     if place == "beside":
-        embed_corpus(short_model, [source], output, resume=True, **HOW)
+        embed(resume=True)
         path = tmp_path / "out.npy.manifest.json"
     path.unlink()
     path.mkdir() if content is None else path.write_text(content)
     before = contents(tmp_path)
     with pytest.raises(ValueError, match=re.escape(str(path))):
-        embed_corpus(short_model, [source], output, resume=True, **HOW)
+        embed(resume=True)
     assert {**contents(tmp_path), **before} == {**before, **contents(tmp_path)}
 
 
-def test_a_run_of_an_earlier_version_is_refused_with_the_remedy(
-    short_model: SentenceTransformer, tmp_path: Path
-) -> None:
+def test_a_run_of_an_earlier_version_is_refused_with_the_remedy(embed: Any, tmp_path: Path) -> None:
     """Version 0.3.0 appended shards to growing files, and recorded them in a journal."""
-    source, parts = text_file(tmp_path / "a.txt", texts_of(20)), tmp_path / "out.npy.parts"
+    parts = tmp_path / "out.npy.parts"
     parts.mkdir()
     (parts / "manifest.json").write_text(f'{MANIFEST}, "format": 1, "crc32": 1}}')
     for name in ("lock", "part-vectors.npy", "part-ids.jsonl", "shards.jsonl"):
         (parts / name).write_text("kept")
     for resume in (False, True):
-        with pytest.raises(
-            ValueError, match=r"earlier minibert. Finish it with that version, or delete .*out\.npy\.parts"
-        ):
-            embed_corpus(short_model, [source], tmp_path / "out.npy", resume=resume, **HOW)
+        with pytest.raises(ValueError, match=r"earlier minibert. Finish it .*, or delete .*out\.npy\.parts"):
+            embed(resume=resume)
     assert (parts / "part-vectors.npy").read_text() == "kept"
 
 
@@ -260,23 +242,17 @@ def test_a_run_of_an_earlier_version_is_refused_with_the_remedy(
 
 
 def test_resuming_refuses_to_mix(
-    short_folder: Path,
-    small_folder: Path,
-    tmp_path: Path,
-    short_model: SentenceTransformer,
+    embed: Any, short_model: SentenceTransformer, short_folder: Path, small_folder: Path, tmp_path: Path
 ) -> None:
     """Another run is mixed neither with an unfinished run nor with the finished one."""
-    source = text_file(tmp_path / "a.txt", texts_of(50))
-    output = str(tmp_path / "out.npy")
-    same: dict[str, Any] = {**HOW, "settings": {"revision": "a"}, "resume": True}
+    same: dict[str, Any] = {"settings": {"revision": "a"}, "resume": True}
     with stopped_after(2):
-        embed_corpus(short_model, [source], output, **{**same, "resume": False})
+        embed(**{**same, "resume": False})
     numpy = SentenceTransformer(short_folder, backend="numpy")
     int16 = SentenceTransformer(short_folder, compute_type="int16")
     another = SentenceTransformer(small_folder)
     another.max_seq_length = 32
-    (tmp_path / "b.txt").write_bytes((tmp_path / "a.txt").read_bytes())
-    for whose in ("The unfinished run", f"The run that made {output}"):
+    for whose in ("The unfinished run", f"The run that made {tmp_path}/out.npy"):
         for other, message in (
             ({"shard_size": 11}, "shard_size=10, this one has shard_size=11"),
             ({"settings": {"revision": "b"}}, "revision='a', this one has revision='b'"),
@@ -285,49 +261,48 @@ def test_resuming_refuses_to_mix(
             ({"on_error": "null"}, "on_error='stop', this one has on_error='null'"),
         ):
             with pytest.raises(ValueError, match=f"{whose} has {message}"):
-                embed_corpus(short_model, [source], output, **{**same, **other})
+                embed(**{**same, **other})
         # Their vectors differ by less than the probe notices.
         for model, message in ((numpy, "products='NumPy'"), (int16, "compute_type='int16'")):
             with pytest.raises(ValueError, match=f"{whose} has the default .*, this one has {message}"):
-                embed_corpus(model, [source], output, **same)
+                embed(model=model, **same)
         with pytest.raises(ValueError, match=f"{whose} has another model"):
-            embed_corpus(another, [source], output, **same)
-        text_file(tmp_path / "a.txt", [*texts_of(49), "other"])
+            embed(model=another, **same)
+        text_file(tmp_path / "a.txt", [*texts_of(44), "other"])
         with pytest.raises(ValueError, match=rf"{whose} has checksum of a\.txt="):
-            embed_corpus(short_model, [source], output, **same)
-        text_file(tmp_path / "a.txt", texts_of(50))
+            embed(**same)
+        text_file(tmp_path / "a.txt", texts_of(45))
         with pytest.raises(ValueError, match=r"has input=\['a\.txt'\], this one has input=\['b\.txt'\]"):
-            embed_corpus(short_model, [text_file(tmp_path / "b.txt", texts_of(50))], output, **same)
-        summary = embed_corpus(short_model, [source], output, **same)
-        assert (summary is None) == (whose != "The unfinished run")
-        np.testing.assert_array_equal(np.load(output), short_model.encode(texts_of(50), truncation="silent"))
-        assert not folder_of(output).exists()
+            embed(source=text_file(tmp_path / "b.txt", texts_of(45)), **same)
+        assert (embed(**same) is None) == (whose != "The unfinished run")
+        expected = short_model.encode(texts_of(45), truncation="silent")
+        np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
+        assert not (tmp_path / "out.npy.parts").exists()
 
 
-def test_resuming_takes_no_other_file_for_the_finished_one(short_model: SentenceTransformer, tmp_path: Path) -> None:
-    source, output = text_file(tmp_path / "a.txt", texts_of(20)), tmp_path / "out.npy"
-    np.save(output, np.zeros((50, 24), dtype=np.float32))
+def test_resuming_takes_no_other_file_for_the_finished_one(embed: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "out.npy", np.zeros((50, 24), dtype=np.float32))
     with pytest.raises(ValueError, match=r"nothing to resume: .*out\.npy has no out"):
-        embed_corpus(short_model, [source], output, resume=True, **HOW)
-    embed_corpus(short_model, [source], output, **HOW)
+        embed(resume=True)
+    embed()
     for name in ("out.npy", "out.ids.jsonl"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[:-1])
         with pytest.raises(ValueError, match=rf"{name} is missing or not .*{len(content)} bytes"):
-            embed_corpus(short_model, [source], output, resume=True, **HOW)
+            embed(resume=True)
         (tmp_path / name).write_bytes(content)
     (tmp_path / "out.ids.jsonl").unlink()
     with pytest.raises(ValueError, match=r"out\.ids\.jsonl is missing"):
-        embed_corpus(short_model, [source], output, resume=True, **HOW)
-    assert not folder_of(output).exists()
+        embed(resume=True)
+    assert not (tmp_path / "out.npy.parts").exists()
 
 
 @pytest.mark.parametrize("moment", ["start", "save"])
 def test_input_that_changes_during_the_run(
-    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    embed: Any, short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """No shard may come from a changed input: if the old input is restored, `resume` would accept the shard."""
-    source, method = text_file(tmp_path / "a.txt", texts_of(50)), getattr(RunFolder, moment)
+    method = getattr(RunFolder, moment)
 
     def and_change(self: RunFolder, *arguments: Any) -> Any:
         result = method(self, *arguments)
@@ -337,15 +312,13 @@ def test_input_that_changes_during_the_run(
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, moment, and_change)
         with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
-            embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
+            embed()
     assert not (tmp_path / "out.npy").exists()
     with pytest.raises(ValueError, match=r"has checksum of a\.txt="):
-        embed_corpus(short_model, [source], tmp_path / "out.npy", resume=True, **HOW)
-    text_file(tmp_path / "a.txt", texts_of(50))
-    summary = embed_corpus(short_model, [source], tmp_path / "out.npy", resume=True, **HOW)
-    assert summary is not None
-    assert summary.n_resumed == (10 if moment == "save" else 0)
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts_of(50), truncation="silent"))
+        embed(resume=True)
+    text_file(tmp_path / "a.txt", texts_of(45))
+    assert embed(resume=True).n_resumed == (10 if moment == "save" else 0)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts_of(45), truncation="silent"))
 
 
 # --- two at the same time ---------------------------------------------------------------------------------------------
