@@ -296,12 +296,12 @@ class _Request:
                         self._hold(len(parts[-1]))
                         if size > most:
                             parts.clear()
-                            raise await self._too_large()
+                            raise await self._too_large(discard=message.get("more_body", False))
                         if not message.get("more_body", False):
                             return b"".join(parts)
         raise ServiceError("slow", f"the body did not arrive within {seconds:g} seconds; send it again.")
 
-    async def _too_large(self, *, discard: bool = True) -> ServiceError:
+    async def _too_large(self, *, discard: bool) -> ServiceError:
         """Return the error, after the rest of the body: many clients read the answer only after they sent it."""
         size, most = 0, self._settings.max_body_bytes
         with contextlib.suppress(TimeoutError):
