@@ -13,14 +13,7 @@ from safetensors.numpy import load_file
 
 import minibert
 from minibert import ModelFormatError
-from tests.support.head_models import (
-    CLASSES,
-    WITH_LABELS,
-    inputs_of,
-    logits_of,
-    run_theirs,
-    their_model,
-)
+from tests.support.head_models import CLASSES, WITH_LABELS, inputs_of, logits_of, run_theirs, their_model
 
 FolderOf = Callable[[str], Path]
 

@@ -108,11 +108,7 @@ def test_a_wrong_argument_is_refused(row: str, given: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("integrated_gradients", "captum"),
-        ("lrp", "norms, value_zeroing and rollout"),
-    ],
+    ("name", "remedy"), [("integrated_gradients", "captum"), ("lrp", "norms, value_zeroing and rollout")]
 )
 def test_what_minibert_does_not_have_is_refused_by_name(name: str, remedy: str) -> None:
     with pytest.raises(AttributeError, match=remedy):

@@ -78,8 +78,7 @@ def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tu
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
 def test_layers_with_the_weights_of_others(subject: Subject, dump: str) -> None:
     exchanged = part_mistake(
-        MISTAKES["W3.first"].symbols,
-        layer=lambda inner, here, layers: layers[{1: 2, 2: 1}.get(here.layer, here.layer)],
+        MISTAKES["W3.first"].symbols, layer=lambda inner, here, layers: layers[{1: 2, 2: 1}.get(here.layer, here.layer)]
     )
     found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, exchanged], record=DUMPS[dump]))
     assert [finding.text for finding in found] == [

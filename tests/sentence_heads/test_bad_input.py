@@ -142,12 +142,7 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
     (CrossEncoder, MASKED, lambda folder: None, "classifier.weight, .*are missing, and minibert never makes random"),
     (SparseEncoder, SEQUENCE, lambda folder: None, "it is not a SPLADE model"),
     (SparseEncoder, MASKED, _files(config={"architectures": None}), "names no architectures: it is not a SPLADE model"),
-    (
-        SparseEncoder,
-        SEQUENCE,
-        _files(config={"architectures": [MASKED]}),
-        "cannot be loaded as BertForMaskedLM",
-    ),
+    (SparseEncoder, SEQUENCE, _files(config={"architectures": [MASKED]}), "cannot be loaded as BertForMaskedLM"),
     (
         CrossEncoder,
         SEQUENCE,
@@ -162,12 +157,7 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
         _files(modules=modules(TRANSFORMER), sentence_bert_config={**CLASSIFY, "module_output_name": "x"}),
         "module_output_name='x'; expected 'scores'",
     ),
-    (
-        SparseEncoder,
-        MASKED,
-        _files(modules=modules(TRANSFORMER)),
-        "MLMTransformer and then SpladePooling",
-    ),
+    (SparseEncoder, MASKED, _files(modules=modules(TRANSFORMER)), "MLMTransformer and then SpladePooling"),
     (SparseEncoder, MASKED, _pooling(pooling_strategy="mean"), "pooling_strategy='mean'; expected one of max, sum"),
     (SparseEncoder, MASKED, _pooling(activation_function=["relu"]), "expected one of relu, log1p_relu"),
     (SparseEncoder, MASKED, _pooling(embedding_dimension=5), "embedding_dimension=5; expected vocab_size"),

@@ -151,10 +151,7 @@ def test_an_iterable_is_read_when_its_answers_are_taken(task: str, ours: Ours) -
 
 
 NESTED: dict[str, tuple[list[Any], list[dict[str, Any]]]] = {
-    "text-classification": (
-        [TEXTS[0], TEXTS[:1], TEXTS[:2], PAIRS[0], PAIRS[:1]],
-        [{}, {"top_k": 1}, {"top_k": None}],
-    ),
+    "text-classification": ([TEXTS[0], TEXTS[:1], TEXTS[:2], PAIRS[0], PAIRS[:1]], [{}, {"top_k": 1}, {"top_k": None}]),
     "fill-mask": ([MASKED[0], MASKED[:1], MASKED[:2], ["[MASK] a [MASK]"], "[MASK] a [MASK]"], [{}]),
     "token-classification": ([TEXTS[0], TEXTS[:1], TEXTS[:2]], [{}]),
     "ner": ([WORDS, [WORDS], [WORDS, WORDS]], [{"is_split_into_words": True}]),

@@ -14,13 +14,7 @@ import pytest
 import minibert
 from tests.support.compare import difference
 from tests.support.splade_tiny import REASON, splade_tiny
-from tests.support.task_models import (
-    SHAPES,
-    real_texts,
-    run_theirs,
-    their_pipeline,
-    vocabularies,
-)
+from tests.support.task_models import SHAPES, real_texts, run_theirs, their_pipeline, vocabularies
 
 FolderFor = Callable[..., Path]
 Counted = Callable[[str, int], None]

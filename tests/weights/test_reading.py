@@ -111,11 +111,7 @@ def test_shards_through_the_index(tensors: Tensors, write: Write, expected: Bert
 @pytest.mark.parametrize("prefix", ["", "bert.", "model.bert.", "0.auto_model.", "any thing."])
 @pytest.mark.parametrize("rename", [str, old_name], ids=["new names", "gamma and beta"])
 def test_any_one_prefix_and_old_names_of_layer_norms(
-    tensors: Tensors,
-    write: Write,
-    expected: BertModelOutput,
-    prefix: str,
-    rename: Callable[[str], str],
+    tensors: Tensors, write: Write, expected: BertModelOutput, prefix: str, rename: Callable[[str], str]
 ) -> None:
     renamed = {prefix + rename(name): tensor for name, tensor in tensors.items()}
     assert sum("gamma" in name for name in renamed) == (5 if rename is old_name else 0)
