@@ -32,33 +32,6 @@ def run(scheduled: Scheduler, rate: float = RATE) -> list[Step]:
     return steps
 
 
-def test_each_unit_is_taken_once_and_in_order() -> None:
-    scheduled = scheduler()
-    jobs = [job([random.Random(i).randint(1, 300) for _ in range(i)]) for i in range(1, 30)]
-    for one in jobs:
-        scheduled.admit(one)
-    taken: dict[Job, list[int]] = {one: [] for one in jobs}
-    for step in run(scheduled):
-        for one, index in step.members:
-            taken[one].append(index)
-    assert all(taken[one] == list(range(len(one.units))) for one in jobs)
-    assert (scheduled.queued_jobs, scheduled.queued_tokens) == (0, 0)
-    assert scheduled.estimated_wait(False) == scheduled.estimated_wait(True) == 0
-
-
-@pytest.mark.parametrize("rate", [1.0, 1000.0, RATE, 1e6])
-def test_a_step_is_within_its_budget_or_a_single_unit(rate: float) -> None:
-    scheduled = scheduler(rate)
-    chance = random.Random(1)
-    for _ in range(60):
-        scheduled.admit(job([chance.choice((1, 7, 100, 512, 3000)) for _ in range(chance.randint(1, 9))]))
-    while (step := scheduled.next_step()) is not None:
-        assert step.tokens == sum(one.costs[index] for one, index in step.members)
-        assert len(step.members) == 1 or step.tokens <= scheduled.budget(step.kind)
-        assert MIN_STEP <= scheduled.budget(step.kind) <= MAX_STEP
-        scheduled.finished(step, step.tokens / rate)
-
-
 def test_the_budget_is_what_the_model_computes_in_the_time_of_a_step() -> None:
     scheduled = scheduler()
     assert scheduled.budget(FakeKind()) == 200
@@ -166,13 +139,6 @@ def test_a_request_is_refused_only_if_the_estimated_wait_is_longer_than_the_limi
     assert scheduled.estimated_wait(False) < 1
 
 
-def test_a_request_into_an_empty_queue_is_always_admitted() -> None:
-    scheduled = scheduler(max_wait=0.0)
-    scheduled.admit(job([500] * 10_000))
-    with pytest.raises(ServiceError, match="estimated wait"):
-        scheduled.admit(job([500] * 10))
-
-
 def test_a_shorter_request_waits_only_for_turns_of_longer_ones() -> None:
     scheduled = scheduler(max_wait=10.0)
     scheduled.admit(job([100] * 4000))  # 100 s
@@ -220,28 +186,43 @@ def test_what_waits_to_be_tokenized_is_in_the_estimated_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_counts_agree_with_the_queue_whatever_happens(seed: int) -> None:
+def test_steps_and_counts_agree_with_the_queue_whatever_happens(seed: int) -> None:
+    """Each unit is taken once and in order, in a step of its kind that is within the budget or has a single unit."""
     chance = random.Random(seed)
-    scheduled = scheduler(max_wait=chance.choice((1.0, 60.0)))
+    rate = chance.choice((1.0, 1000.0, RATE, 1e6))
+    scheduled = scheduler(rate, chance.choice((1.0, 60.0, 1e9)))
     alive: list[Job] = []
+    taken: dict[Job, list[int]] = {}
     for _ in range(300):
         action = chance.random()
         if action < 0.4:
-            costs = [chance.randint(1, 600) for _ in range(chance.randint(1, 20))]
+            costs = [chance.choice((1, 7, 100, 512, 3000)) for _ in range(chance.randint(1, 20))]
             new = job(costs, FakeKind(name=chance.choice("ab")))
             try:
                 scheduled.admit(new)
                 alive.append(new)
+                taken[new] = []
             except ServiceError:
                 assert new.next == 0
         elif action < 0.5 and alive:
             scheduled.remove(alive.pop(chance.randrange(len(alive))))
         elif (step := scheduled.next_step()) is not None:
             assert step.members
+            assert {one.kind for one, _ in step.members} == {step.kind}
+            assert step.tokens == sum(one.costs[index] for one, index in step.members)
+            assert len(step.members) == 1 or step.tokens <= scheduled.budget(step.kind)
+            assert MIN_STEP <= scheduled.budget(step.kind) <= MAX_STEP
+            for one, index in step.members:
+                taken[one].append(index)
             if chance.random() < 0.9:
-                scheduled.finished(step, step.tokens / RATE)
+                scheduled.finished(step, step.tokens / rate)
         assert scheduled.queued_tokens == sum(sum(one.costs[one.next :]) for one in alive)
         assert scheduled.queued_jobs == sum(one.next < len(one.units) for one in alive)
+    while (step := scheduled.next_step()) is not None:
+        for one, index in step.members:
+            taken[one].append(index)
+    assert all(taken[one] == [*range(len(one.units))] for one in alive)
+    assert (scheduled.queued_jobs, scheduled.queued_tokens) == (0, 0)
 
 
 def test_a_first_step_that_compiles_does_not_refuse_what_follows() -> None:
