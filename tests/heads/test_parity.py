@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from tests.support.head_models import (
     visible,
 )
 from tests.support.report import REPORT
+from tests.support.splade_tiny import REASON, splade_tiny
+from tests.support.text_data import VARIABLE, udhr_lines
 
 SHAPES: dict[str, dict[str, Any]] = {
     "small": {},
@@ -144,3 +147,39 @@ def test_batches_without_tokens(folder_of: Callable[[str], Path], name: str) -> 
         for logits in logits_of(model(**inputs)).values():
             assert len(logits) == rows
             assert not logits.any()
+
+
+# --- a real head of masked words, with old names of LayerNorm and a tied decoder --------------------------------------
+
+
+def texts() -> list[str]:
+    """Return 16 real texts of many languages if the test data exist, else made ones; each has a [MASK]."""
+    lines = ["The cat sat on the mat.", "Paris is the capital of France.", "a"] * 6
+    if os.environ.get(VARIABLE):
+        found = udhr_lines()
+        lines = [found[i * len(found) // 16] for i in range(16)]
+    return [f"{line[: len(line) // 2]} [MASK] {line[len(line) // 2 :]}" for line in lines]
+
+
+@pytest.mark.skipif(splade_tiny() is None, reason=REASON)
+def test_the_logits_of_splade_tiny() -> None:
+    folder: Any = splade_tiny()
+    encoded = minibert.BertTokenizer.from_pretrained(folder)(
+        texts(), padding=True, truncation=True, max_length=128, return_tensors="np"
+    )
+    inputs = {name: np.asarray(values) for name, values in encoded.items()}
+    model = minibert.BertForMaskedLM.from_pretrained(folder)
+    assert model.weights.head.predictions.tied
+    assert model.weights.ignored == ()
+    shown = inputs["attention_mask"].astype(bool)
+    theirs = {kind: their_model(folder, "BertForMaskedLM", kind) for kind in ("sdpa", "eager")}
+    others = [run_theirs(other, inputs).logits.numpy()[shown] for other in theirs.values()]
+    exact = run_theirs(theirs["eager"].double(), inputs).logits.numpy()[shown]
+    budget = max(rms(other - exact) for other in others)
+    for backend in ("kernels", "numpy"):
+        logits = minibert.BertForMaskedLM.from_pretrained(folder, backend=backend)(**inputs).logits
+        error = rms(logits[shown] - exact)
+        REPORT.append(f"splade-tiny, {backend}: RMS error of the logits {error:.1e}, transformers {budget:.1e}")
+        assert 0 < error <= budget
+        assert not logits[~shown].any()
+        np.testing.assert_array_equal(logits[shown].argmax(axis=1), exact.argmax(axis=1))
