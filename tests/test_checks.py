@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +11,9 @@ import pytest
 from minibert import SentenceTransformer
 from minibert._utils.validation import brief, check_int
 from minibert.vectors.layers import join_subwords
+from tests.support.refusals import Raises, array, nested
 
 HUGE = 10**5000
-
-
-def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +43,12 @@ def test_refused_ints() -> None:
 
 
 def test_any_value_can_be_shown() -> None:
-    class Silent:
-        def __repr__(self) -> str:
-            raise RuntimeError
-
-    class array:  # noqa: N801  # reprlib takes it for the standard library's
-        pass
-
     assert brief([1, "a", None]) == "[1, 'a', None]"
     assert brief(10**30) == str(10**30)
     assert brief([HUGE]) == "[<an integer of 16610 bits>]"
     assert brief({"a": -HUGE}) == "{'a': <an integer of 16610 bits>}"
     assert "\ud800" not in brief("\ud800")
-    for value in (nested(3000), "a" * 10**6, np.zeros(10**5), Silent(), array(), [array()], {HUGE: nested(3000)}):
+    for value in (nested(3000), "a" * 10**6, np.zeros(10**5), Raises(), array(), [array()], {HUGE: nested(3000)}):
         assert 0 < len(brief(value)) < 200
 
 

@@ -29,37 +29,11 @@ from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from minibert.vectors import layers as vectors
 from tests.support.checkpoints import random_checkpoint
+from tests.support.refusals import Raises, array, itself, nested  # noqa: F401  # for VALUES
 from tests.support.report import REPORT
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, minibert.ModelFormatError, minibert.DownloadError)
 SAMPLE, SEED = 1500, 20
-
-
-def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
-def itself() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
-
-
-class Raises:
-    """A broken object of another library. It does not define `__bool__`, because that error would be the caller's."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("no array")
-
-
-class array:  # noqa: N801  # named as the standard library's, whose attributes reprlib then expects
-    pass
 
 
 class Index:

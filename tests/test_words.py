@@ -6,8 +6,10 @@ import html
 import os
 import re
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,21 +19,13 @@ from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, emb
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.vectors.layers import find_word, join_subwords
 from tests.support.checkpoints import random_checkpoint
+from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, naughty_lines, udhr_lines
+from tests.support.tokenizer_files import AWKWARD_TEXTS
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
-TEXTS = [
-    "",
-    "a",
-    BANK,
-    "Größe, naïve CAFÉ, ÅNGSTRÖM don't",
-    "我喜欢北京烤鸭",
-    "Привет, мир! مرحبا بالعالم",
-    "🙂 emoji \u200d and \x07 control \ufffd characters",
-    "[CLS] literal special tokens [SEP] [MASK]",
-    "x" * 300,
-]
+TEXTS = [BANK, *AWKWARD_TEXTS]
 TOLERANCE = 1e-5  # measured: 5.8e-6 on the texts below
 
 
@@ -40,6 +34,15 @@ def their_states(theirs: Any, encodings: list[Any]) -> list[np.ndarray]:
     with torch.no_grad():
         outputs = [theirs(torch.tensor([one["input_ids"]]), output_hidden_states=True) for one in encodings]
     return [torch.cat(output.hidden_states).numpy() for output in outputs]
+
+
+Embed: TypeAlias = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def embed(minilm: BertModel, tokenizer: BertTokenizer) -> Embed:
+    """Return `embed_tokens` of the real model."""
+    return partial(embed_tokens, minilm, tokenizer)
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
@@ -111,13 +114,11 @@ all_or_some = pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.
 
 
 @all_or_some
-def test_tokens_and_words_equal_transformers(
-    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any, every: int
-) -> None:
+def test_tokens_and_words_equal_transformers(embed: Embed, their_tokenizer: Any, their_minilm: Any, every: int) -> None:
     """Tokens, ids, offsets and words are equal; vectors of tokens and words differ by no more than two forwards do."""
     texts = real_texts(every)
     layers = [0, 3, -1]
-    ours = embed_tokens(minilm, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation="silent")
+    ours = embed(texts, layers=layers, layer_pooling="tokens_first", truncation="silent")
     apart, num_words, num_tokens = 0.0, 0, 0
     options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
     encodings = [their_tokenizer(text, truncation=True, max_length=512, **options) for text in texts]
@@ -149,11 +150,9 @@ def test_tokens_and_words_equal_transformers(
 
 
 @all_or_some
-def test_words_given_split(
-    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any, every: int
-) -> None:
+def test_words_given_split(embed: Embed, their_tokenizer: Any, their_minilm: Any, every: int) -> None:
     texts = [text.split() for text in real_texts(every)]
-    ours = embed_tokens(minilm, tokenizer, texts, is_split_into_words=True, truncation="silent")
+    ours = embed(texts, is_split_into_words=True, truncation="silent")
     apart = 0.0
     options = {"is_split_into_words": True, "return_offsets_mapping": True}
     encodings = [their_tokenizer(given, truncation=True, max_length=512, **options) for given in texts]
@@ -177,11 +176,9 @@ def test_words_given_split(
     assert apart < TOLERANCE
 
 
-def test_a_given_word_without_tokens_has_no_vector_and_keeps_its_row(
-    minilm: BertModel, tokenizer: BertTokenizer
-) -> None:
+def test_a_given_word_without_tokens_has_no_vector_and_keeps_its_row(embed: Embed) -> None:
     given = ["New", "", "\u200b", "York"]
-    (text,) = embed_tokens(minilm, tokenizer, [given], is_split_into_words=True)
+    (text,) = embed([given], is_split_into_words=True)
     words = text.words()
     assert words.words == tuple(given)
     assert np.isnan(words.vectors).any(axis=1).tolist() == [False, True, True, False]
@@ -192,40 +189,38 @@ def test_a_given_word_without_tokens_has_no_vector_and_keeps_its_row(
 
 
 @all_or_some
-def test_each_text_has_the_bits_it_has_alone(minilm: BertModel, tokenizer: BertTokenizer, every: int) -> None:
+def test_each_text_has_the_bits_it_has_alone(embed: Embed, every: int) -> None:
     texts = real_texts(every)
     options: dict[str, Any] = {"layers": [-2, 1], "layer_pooling": "sum", "truncation": "silent"}
-    together = embed_tokens(minilm, tokenizer, texts, **options)
+    together = embed(texts, **options)
     for text, embedded in zip(texts, together, strict=True):
-        alone = embed_tokens(minilm, tokenizer, text, **options)
+        alone = embed(text, **options)
         np.testing.assert_array_equal(embedded.vectors, alone.vectors)
         assert embedded.tokens == alone.tokens
-    backwards = embed_tokens(minilm, tokenizer, texts[::-1], **options)[::-1]
+    backwards = embed(texts[::-1], **options)[::-1]
     for one, other in zip(together, backwards, strict=True):
         np.testing.assert_array_equal(one.vectors, other.vectors)
 
 
-def test_layers_of_a_text_are_those_of_the_model(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+def test_layers_of_a_text_are_those_of_the_model(embed: Embed, minilm: BertModel, tokenizer: BertTokenizer) -> None:
     states = minilm(**tokenizer(BANK, return_tensors="np")).hidden_states
-    kept = embed_tokens(minilm, tokenizer, BANK, layers=range(7), layer_pooling="tokens_first")
+    kept = embed(BANK, layers=range(7), layer_pooling="tokens_first")
     np.testing.assert_array_equal(kept.vectors, np.stack(states)[:, 0].transpose(1, 0, 2))
     assert kept.layers == tuple(range(7))
     for how, expected in (("concat", 4 * 384), ("sum", 384), ("mean", 384)):
-        text = embed_tokens(minilm, tokenizer, BANK, layers=range(-4, 0), layer_pooling=how)
+        text = embed(BANK, layers=range(-4, 0), layer_pooling=how)
         assert text.vectors.shape == (22, expected)
         assert text.layers == (3, 4, 5, 6)
         np.testing.assert_array_equal(text.vectors, combine_layers(states[-4:], how)[0])
-    np.testing.assert_array_equal(embed_tokens(minilm, tokenizer, BANK).vectors, states[-1][0])
+    np.testing.assert_array_equal(embed(BANK).vectors, states[-1][0])
 
 
 # --- spans ------------------------------------------------------------------------------------------------------------
 
 
-def test_spans_hold_the_tokens_of_their_characters(
-    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any
-) -> None:
+def test_spans_hold_the_tokens_of_their_characters(embed: Embed, their_tokenizer: Any) -> None:
     text = "Größe, naïve CAFÉ embeddings 北京"
-    embedded = embed_tokens(minilm, tokenizer, text)
+    embedded = embed(text)
     encoded = their_tokenizer(text)
     for start in range(len(text)):
         for end in range(start + 1, len(text) + 1):
@@ -246,16 +241,16 @@ def test_spans_hold_the_tokens_of_their_characters(
 # --- truncation -------------------------------------------------------------------------------------------------------
 
 
-def test_truncation_is_never_silent_unless_asked(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+def test_truncation_is_never_silent_unless_asked(embed: Embed, tokenizer: BertTokenizer) -> None:
     texts = ["short", "embeddings " * 200]
     with pytest.warns(UserWarning, match="1 of 2 texts"):
-        embedded = embed_tokens(minilm, tokenizer, texts)
+        embedded = embed(texts)
     with pytest.raises(ValueError, match=r"text 1 .*802"):
-        embed_tokens(minilm, tokenizer, texts, truncation="error")
+        embed(texts, truncation="error")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        embed_tokens(minilm, tokenizer, texts, truncation="silent")
-        assert embed_tokens(minilm, tokenizer, texts[:1], truncation="error")[0].n_truncated == 0
+        embed(texts, truncation="silent")
+        assert embed(texts[:1], truncation="error")[0].n_truncated == 0
     cut = embedded[1]
     assert (len(cut), cut.n_truncated, "290 more were cut" in repr(cut)) == (512, 290, True)
     assert len(cut.words()) == 127, "510 tokens are 127 words of four tokens, and half a word"
@@ -268,11 +263,9 @@ def test_truncation_is_never_silent_unless_asked(minilm: BertModel, tokenizer: B
     assert len(word_occurrences("embeddings", cut, tokenizer)) == 127
 
 
-def test_a_shorter_limit_truncates_given_words(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+def test_a_shorter_limit_truncates_given_words(embed: Embed) -> None:
     given = ["a", "embeddings", "b"]
-    (text,) = embed_tokens(
-        minilm, tokenizer, [given], is_split_into_words=True, max_length=5, truncation="silent", layers=0
-    )
+    (text,) = embed([given], is_split_into_words=True, max_length=5, truncation="silent", layers=0)
     assert text.tokens == ("[CLS]", "a", "em", "##bed", "[SEP]")
     assert np.isnan(text.words().vectors).any(axis=1).tolist() == [False, True, True]
 
@@ -291,11 +284,11 @@ def test_the_other_end_of_a_text_may_be_cut(minilm: BertModel) -> None:
 # --- occurrences ------------------------------------------------------------------------------------------------------
 
 
-def test_occurrences_across_texts_and_their_similarities(
-    minilm: BertModel, tokenizer: BertTokenizer, their_minilm: Any, their_tokenizer: Any
+def test_occurrences_and_their_similarities(
+    embed: Embed, tokenizer: BertTokenizer, their_minilm: Any, their_tokenizer: Any
 ) -> None:
     texts = ["The BANK robber", "no such word here", "a river bank, a bank vault", "bankers"]
-    embedded = embed_tokens(minilm, tokenizer, texts, layers=range(7), layer_pooling="tokens_first")
+    embedded = embed(texts, layers=range(7), layer_pooling="tokens_first")
     banks = word_occurrences("bank", embedded, tokenizer)
     assert [place.text_index for place in banks.places] == [0, 2, 2]
     assert [place.text[place.start : place.end] for place in banks.places] == ["BANK", "bank", "bank"]
@@ -311,12 +304,12 @@ def test_occurrences_across_texts_and_their_similarities(
     unit /= np.linalg.norm(unit, axis=2, keepdims=True)
     np.testing.assert_allclose(similarities, unit @ unit.swapaxes(1, 2), rtol=0, atol=1e-6)
 
-    last = word_occurrences("bank", embed_tokens(minilm, tokenizer, texts), tokenizer)
+    last = word_occurrences("bank", embed(texts), tokenizer)
     np.testing.assert_allclose(last.similarities(), similarities[-1], rtol=0, atol=1e-12)
 
 
-def test_a_word_in_pieces_is_joined_as_asked(minilm: BertModel, tokenizer: BertTokenizer) -> None:
-    text = embed_tokens(minilm, tokenizer, "EMBEDDINGS, embedding, embeddings")
+def test_a_word_in_pieces_is_joined_as_asked(embed: Embed, tokenizer: BertTokenizer) -> None:
+    text = embed("EMBEDDINGS, embedding, embeddings")
     for how in ("mean", "first", "last", "max", "sum"):
         found = word_occurrences("embeddings", text, tokenizer, subwords=how)
         assert len(found) == 2, "an embedding is another word"
@@ -327,11 +320,11 @@ def test_a_word_in_pieces_is_joined_as_asked(minilm: BertModel, tokenizer: BertT
 # --- notebooks --------------------------------------------------------------------------------------------------------
 
 
-def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+def test_tables_for_notebooks_are_escaped_and_short(embed: Embed, tokenizer: BertTokenizer) -> None:
     hostile = "<script>alert('x')</script> & \"more\""
-    text = embed_tokens(minilm, tokenizer, hostile)
+    text = embed(hostile)
     inputs = tokenizer([hostile, "a"], padding=True, return_tensors="np")
-    long = embed_tokens(minilm, tokenizer, "a " * 500)
+    long = embed("a " * 500)
     for shown in (text, inputs, inputs.encodings[0], long):
         table = shown._repr_html_()
         assert not re.findall(r"<(?!/?(div|p|code|table|thead|tbody|tr|th|td)\b)", table), "only a table is allowed"
@@ -339,42 +332,30 @@ def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer
         assert len(repr(shown)) < 200
         assert html.escape(repr(shown).split("(")[0]) in table
     assert "<td>&lt;</td>" in text._repr_html_()
-    assert "462 more" in long._repr_html_()
     assert long._repr_html_().count("<tr>") == 41
-    assert repr(text) == f"TokenVectors({len(text)} tokens, vectors ({len(text)}, 384) of layer 6)"
 
 
 # --- refused arguments ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "error"),
-    [
-        ("layers", (7, [-8], [], [6, -1]), ValueError),
-        ("layers", ("-1", 1.0, True, [0, None]), TypeError),
-        ("layer_pooling", ("median", "stack", None), ValueError),
-        ("truncation", ("split", True), ValueError),
-        ("max_length", (1, 513), ValueError),
-        ("max_length", ("9",), TypeError),
-        ("text", (5, None, b"a", ["a", None], ["a", ["b"]]), TypeError),
-        ("text", (["a", "b\ud800"],), ValueError),
-        ("word", (["a", "b"], "a b", [["a", 5]]), TypeError),
-    ],
-)
-def test_bad_arguments(
-    minilm: BertModel, tokenizer: BertTokenizer, name: str, values: tuple[Any, ...], error: type[Exception]
-) -> None:
-    for value in values:
-        options = {"texts": "a text", name: value}
-        if name in ("text", "word"):
-            options = {"texts": value, "is_split_into_words": name == "word"}
-        with pytest.raises(error, match="text" if name == "word" else name):
-            embed_tokens(minilm, tokenizer, **options)
+def test_bad_arguments(embed: Embed) -> None:
+    table: Refused = {
+        ("layers", ValueError): (7, [-8], [], [6, -1]),
+        ("layers", TypeError): ("-1", 1.0, True, [0, None]),
+        ("layer_pooling", ValueError): ("median", "stack", None),
+        ("truncation", ValueError): ("split", True),
+        ("max_length", ValueError): (1, 513),
+        ("max_length", TypeError): ("9",),
+        ("texts", TypeError): (5, None, b"a", ["a", None], ["a", ["b"]]),
+        ("texts", ValueError): (["a", "b\ud800"],),
+    }
+    check_refused(embed, {"texts": "a text"}, table)
+    check_refused(embed, {"is_split_into_words": True}, {("texts", TypeError): (["a", "b"], "a b", [["a", 5]])})
 
 
 @pytest.fixture(scope="module")
-def text(minilm: BertModel, tokenizer: BertTokenizer) -> TokenVectors:
-    return embed_tokens(minilm, tokenizer, "one bank 🙂")
+def text(embed: Embed) -> TokenVectors:
+    return embed("one bank 🙂")
 
 
 def test_bad_spans(text: TokenVectors) -> None:
@@ -388,8 +369,8 @@ def test_bad_spans(text: TokenVectors) -> None:
             text.span(start, end)
 
 
-def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, minilm: BertModel) -> None:
-    other = embed_tokens(minilm, tokenizer, "one", layers=0)
+def test_bad_words(embed: Embed, text: TokenVectors, tokenizer: BertTokenizer, minilm: BertModel) -> None:
+    other = embed("one", layers=0)
     cases: list[tuple[Any, Any, type[Exception], str]] = [
         *((word, text, ValueError, re.escape(repr(word))) for word in ("money", "[CLS]", "", " ")),
         ("one", [], ValueError, "'one'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,13 @@ from safetensors.numpy import save_file
 from benchmarks.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
-__all__ = [
-    "SPECIAL_TOKENS",
-    "VOCABULARY",
-    "locate_minilm",
-    "random_checkpoint",
-    "sentence_model",
-    "their_vectors",
-    "write_modules",
-]
+__all__ = ["SPECIAL_TOKENS", "VOCABULARY", "locate_minilm", "random_checkpoint", "sentence_model", "their_vectors"]
+
+
+def sizes(*, V: int, H: int, L: int, A: int, F: int, P: int, types: int) -> dict[str, int]:
+    """Return the fields of a config by the letters of encoder.py."""
+    layers = {"hidden_size": H, "num_hidden_layers": L, "num_attention_heads": A, "intermediate_size": F}
+    return {"vocab_size": V, "max_position_embeddings": P, "type_vocab_size": types, **layers}
 
 
 def locate_minilm() -> Path:
@@ -32,12 +29,10 @@ def locate_minilm() -> Path:
 
 def their_vectors(folder: Path, texts: list[str], **options: object) -> np.ndarray:
     """Compute the vectors of these texts with sentence-transformers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
-        from sentence_transformers import SentenceTransformer as Original
+    from sentence_transformers import SentenceTransformer as Original  # it loads slowly
 
-        model = Original(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
-        return model.encode(texts, **options)
+    model = Original(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
+    return model.encode(texts, **options)
 
 
 def write_modules(folder: Path, steps: Sequence[tuple[str, Any, Mapping[str, np.ndarray] | None]]) -> Path:

@@ -12,22 +12,14 @@ import torch
 import transformers
 
 from minibert.bert.weights import HEADS
+from tests.support.checkpoints import sizes
 
 CLASSES = tuple(HEADS)
 POOLED = tuple(name for name, head in HEADS.items() if head.pooled)
 WITH_LABELS = ("BertForSequenceClassification", "BertForTokenClassification")
 WITH_WORDS = ("BertForPreTraining", "BertForMaskedLM")
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "max_position_embeddings": 40,
-    "type_vocab_size": 3,
-    "initializer_range": 0.2,
-}
+SIZES: dict[str, Any] = {**sizes(V=97, H=24, L=2, A=3, F=40, P=40, types=3), "initializer_range": 0.2}
 NUM_LABELS = 5
 
 

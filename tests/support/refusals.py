@@ -1,4 +1,4 @@
-"""Tables of refused values: (argument, type of error) -> values, checked one by one."""
+"""Values that are refused, and tables of them: (argument, type of error) -> values, checked one by one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,34 @@ from typing import Any
 import pytest
 
 Refused = Mapping[tuple[str, type[Exception]], Iterable[Any]]
+
+
+class Raises:
+    """A broken object of another library. It does not define `__bool__`, because that error would be the caller's."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("no array")
+
+
+class array:  # noqa: N801  # named as the standard library's, whose attributes reprlib then expects
+    pass
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def itself() -> list[Any]:
+    """Return a list that contains itself."""
+    value: list[Any] = []
+    value.append(value)
+    return value
 
 
 def check_refused(function: Callable[..., Any], given: Mapping[str, Any], table: Refused) -> None:

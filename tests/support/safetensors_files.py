@@ -12,19 +12,12 @@ import pytest
 
 from minibert import BertModel, ModelFormatError
 from minibert.models.outputs import BertModelOutput
+from tests.support.checkpoints import sizes
 
 ROOT = Path(__file__).parents[2]
 
 # Every size differs from the others, so that a wrong shape never fits by accident.
-SIZES = {
-    "vocab_size": 20,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 13,
-    "max_position_embeddings": 10,
-    "type_vocab_size": 3,
-}
+SIZES = sizes(V=20, H=8, L=2, A=2, F=13, P=10, types=3)
 
 LAYER_MODULES = (
     *("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
