@@ -19,7 +19,7 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL
 from tests.support import outcomes
-from tests.support.checkpoints import locate_minilm, random_checkpoint
+from tests.support.checkpoints import locate_minilm, random_checkpoint, sentence_model
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE
 
@@ -87,6 +87,13 @@ def short_model(short_folder: Path) -> SentenceTransformer:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*has no modules.json")
         return SentenceTransformer(short_folder)
+
+
+@pytest.fixture(scope="session")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small sentence model with prompts."""
+    prompts = {"prompts": {"query": "the cat ", "document": "on the mat "}}
+    return sentence_model(tmp_path_factory.mktemp("prompted") / "model", config_sentence_transformers=prompts)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,10 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -19,18 +22,26 @@ import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.vectors.search import semantic_search
-from tests.support.checkpoints import random_checkpoint, sentence_model
+from tests.support.checkpoints import sentence_model
 from tests.support.command_line import run, standard_input
 from tests.support.marks import unix
-from tests.support.outcomes import PATIENCE
+from tests.support.outcomes import PATIENCE, python
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 TEXTS = ["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."]
 
+Cli: TypeAlias = Callable[..., tuple[int, str, str]]
 
-def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "words", "bank", BANK)
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Return a function: the arguments of a command -> its exit code, standard output and standard error."""
+    return partial(run, capsys)
+
+
+def test_words_tells_the_senses_of_bank_apart(cli: Cli) -> None:
+    code, out, err = cli("words", "bank", BANK)
     assert (code, err) == (0, "")
     assert "22 tokens with their ids" in out
     assert "7 hidden states of shape (22, 384)" in out
@@ -50,34 +61,34 @@ def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]
     assert vault_robber > max(vault_river, robber_river) + 0.03
 
 
-def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_cannot_be_compared(cli: Cli) -> None:
     for word, message in (("bank", "'bank' occurs once"), ("money", "'money' occurs nowhere"), ("", "WORD is empty")):
-        code, _, err = run(capsys, "words", word, "one bank")
+        code, _, err = cli("words", word, "one bank")
         assert (code, message in err) == (1, True)
-    code, _, err = run(capsys, "words", "a", "a " * 600, "--truncation", "error")
+    code, _, err = cli("words", "a", "a " * 600, "--truncation", "error")
     assert (code, "602 tokens, the model takes 512" in err, "truncation='warn'" in err) == (1, True, True)
     for options, warned in (((), True), (("--truncation", "silent"), False)):
-        code, out, err = run(capsys, "words", "a", "a " * 600, *options)
+        code, out, err = cli("words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
         assert ("warning: The text has more than 512 tokens and was cut" in err) == warned
 
 
-def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_pictures(cli: Cli, tmp_path: Path) -> None:
     states, texts = str(tmp_path / "states.npz"), ["a text", "another text", "北京 $x _y"]
     for name, start, arguments in (
         ("a.png", b"\x89PNG", ["words", "bank", BANK]),
         ("b.svg", b"<?xml", ["hidden", "one text", "-o", states]),
         ("c.PDF", b"%PDF", ["hidden", *texts, "-o", states, "--layers=0,-1"]),
     ):
-        code, out, err = run(capsys, *arguments, "--plot", str(tmp_path / name))
+        code, out, err = cli(*arguments, "--plot", str(tmp_path / name))
         assert (code, err, f"{name}: picture" in out) == (0, "", True)
         assert (tmp_path / name).read_bytes().startswith(start)
     saved = np.load(states)
     assert (saved["hidden_states"].shape[0], saved["layers"].tolist()) == (2, [0, 6])
 
 
-def test_tokens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, _ = run(capsys, "tokens", "the embeddings")
+def test_tokens(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = cli("tokens", "the embeddings")
     assert code == 0
     assert [line.split() for line in out.splitlines()][2:5] == [
         ["1996", "the", "0", "3", "0"],
@@ -85,16 +96,16 @@ def test_tokens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         ["8270", "##bed", "6", "9", "1"],
     ]
     standard_input(monkeypatch, "\ufeffé a\r\nsecond line\n".encode())
-    code, out, _ = run(capsys, "tokens", "--json", "-")
+    code, out, _ = cli("tokens", "--json", "-")
     first, second = (json.loads(line) for line in out.splitlines())
     assert (code, first["text"], second["text"]) == (0, "é a", "second line")
     assert first["tokens"][1] == {"token": "e", "id": 1041, "start": 0, "end": 1, "word": 0, "special": False}
     assert first["tokens"][0] == {"token": "[CLS]", "id": 101, "start": 0, "end": 0, "word": None, "special": True}
 
 
-def test_hidden_saves_every_state_with_its_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_hidden_saves_every_state_with_its_tokens(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "states.npz"
-    code, out, _ = run(capsys, "hidden", BANK, "a short one", "-o", str(file))
+    code, out, _ = cli("hidden", BANK, "a short one", "-o", str(file))
     assert (code, "hidden_states (7, 27, 384)" in out) == (0, True)
     saved = np.load(file)
     tokenizer, model = BertTokenizer.from_pretrained(DEFAULT_MODEL), BertModel.from_pretrained(DEFAULT_MODEL)
@@ -109,65 +120,43 @@ def test_hidden_saves_every_state_with_its_tokens(capsys: pytest.CaptureFixture[
     assert not list(tmp_path.glob(".minibert-*"))
 
 
-def test_embed_prints_and_saves(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_embed_prints_and_saves(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = SentenceTransformer().encode(["one text", "and another"])
-    code, out, _ = run(capsys, "embed", "one text", "and another")
+    code, out, _ = cli("embed", "one text", "and another")
     printed = [json.loads(line) for line in out.splitlines()]
     assert (code, [line["text"] for line in printed]) == (0, ["one text", "and another"])
     np.testing.assert_array_equal(np.array([line["embedding"] for line in printed], dtype=np.float32), expected)
 
     file = tmp_path / "vectors.npy"
     standard_input(monkeypatch, b"one text\nand another")
-    code, out, _ = run(capsys, "embed", "-", "-o", str(file))
+    code, out, _ = cli("embed", "-", "-o", str(file))
     assert (code, "(2, 384)" in out) == (0, True)
     np.testing.assert_array_equal(np.load(file), expected)
 
 
-def test_special_files_are_written_to_and_links_are_followed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_special_files_are_written_to_and_links_are_followed(cli: Cli, tmp_path: Path) -> None:
     pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target.npy"
     os.mkfifo(pipe)
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
     reader.start()
-    assert run(capsys, "embed", "text", "-o", str(pipe))[0] == 0
+    assert cli("embed", "text", "-o", str(pipe))[0] == 0
     reader.join(timeout=PATIENCE)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert np.load(io.BytesIO(received[0])).shape == (1, 384)
 
     link.symlink_to(target)
-    assert run(capsys, "embed", "text", "-o", str(link))[0] == 0
+    assert cli("embed", "text", "-o", str(link))[0] == 0
     assert link.is_symlink()
     assert np.load(target).shape == (1, 384)
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a model of 16 positions, so that every text LONG is cut, with a warning."""
-    return random_checkpoint(tmp_path_factory.mktemp("small") / "model", max_position_embeddings=16)
-
-
 def in_a_shell(arguments: list[str], redirection: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", "-c", f'exec "$0" -m minibert "$@" {redirection}', sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=PATIENCE,
-    )
+    command = ["sh", "-c", f'exec "$0" -m minibert "$@" {redirection}', sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=PATIENCE)
 
 
 # --- sentence vectors -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def prompted(tmp_path: Path) -> Path:
-    prompts = {"prompts": {"query": "the cat ", "document": "on the mat "}}
-    return sentence_model(tmp_path / "model", config_sentence_transformers=prompts)
 
 
 @pytest.mark.parametrize(
@@ -182,41 +171,39 @@ def prompted(tmp_path: Path) -> Path:
         (["--backend", "numpy"], {}),
     ],
 )
-def test_embed_options(
-    capsys: pytest.CaptureFixture[str], prompted: Path, arguments: list[str], options: dict[str, object]
-) -> None:
+def test_embed_options(cli: Cli, prompted: Path, arguments: list[str], options: dict[str, object]) -> None:
     expected = SentenceTransformer(prompted).encode(TEXTS, **options)
-    code, out, err = run(capsys, "embed", *TEXTS, "-m", str(prompted), *arguments)
+    code, out, err = cli("embed", *TEXTS, "-m", str(prompted), *arguments)
     assert (code, err) == (0, "")
     vectors = np.array([json.loads(line)["embedding"] for line in out.splitlines()], dtype=expected.dtype)
     np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
-def test_similarity(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similarity(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = SentenceTransformer().encode(TEXTS)
     standard_input(monkeypatch, "\n".join(TEXTS).encode())
-    code, out, _ = run(capsys, "similarity", "-", "--json")
+    code, out, _ = cli("similarity", "-", "--json")
     found = json.loads(out)
     assert (code, found["texts"]) == (0, TEXTS)
     np.testing.assert_allclose(found["scores"], vectors @ vectors.T, atol=1e-6)
-    code, out, _ = run(capsys, "similarity", *TEXTS)
+    code, out, _ = cli("similarity", *TEXTS)
     rows = [line.split() for line in out.splitlines()]
     assert (code, rows[0]) == (0, ["0", "1", "2"])
     assert rows[1][:4] == ["0", "1.000", "0.714", "0.007"]
     assert out.splitlines()[3].endswith("1.000   Stocks fell sharply.")
 
 
-def test_search(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "lines.txt"
     file.write_text(
         "\n".join(["A kitten naps.", "", "Stocks fell.", "  ", "The dog barks.", "Größe"]), encoding="utf-8"
     )
-    code, out, _ = run(capsys, "search", "sleeping animals", str(file), "-k", "2")
+    code, out, _ = cli("search", "sleeping animals", str(file), "-k", "2")
     assert [line.split(maxsplit=2)[1:] for line in out.splitlines()] == [
         ["1", "A kitten naps."],
         ["5", "The dog barks."],
     ]
-    code, out, _ = run(capsys, "search", "sleeping animals", str(file), "--json", "-k", "100")
+    code, out, _ = cli("search", "sleeping animals", str(file), "--json", "-k", "100")
     hits = [json.loads(line) for line in out.splitlines()]
     assert (code, len(hits)) == (0, 4)
     model = SentenceTransformer()
@@ -225,14 +212,14 @@ def test_search(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch:
     assert [hit["text"] for hit in hits] == [texts[hit["corpus_id"]] for hit in best]
     assert [hit["score"] for hit in hits] == pytest.approx([hit["score"] for hit in best], abs=2e-6)
     standard_input(monkeypatch, file.read_bytes())
-    assert run(capsys, "search", "sleeping animals", "-", "--json", "-k", "100")[1] == out
+    assert cli("search", "sleeping animals", "-", "--json", "-k", "100")[1] == out
 
 
-def test_search_uses_the_models_prompts_and_similarity(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_search_uses_the_models_prompts_and_similarity(cli: Cli, tmp_path: Path) -> None:
     stored = {"prompts": {"query": "the cat ", "passage": "on the mat "}, "similarity_fn_name": "dot"}
     folder = sentence_model(tmp_path / "model", config_sentence_transformers=stored)
     (tmp_path / "lines").write_text("a\nb c\nman\n")
-    code, out, _ = run(capsys, "search", "hello", str(tmp_path / "lines"), "-m", str(folder), "--json")
+    code, out, _ = cli("search", "hello", str(tmp_path / "lines"), "-m", str(folder), "--json")
     model = SentenceTransformer(folder)
     corpus = model.encode(["a", "b c", "man"], prompt_name="passage")
     scores = model.similarity(model.encode("hello", prompt_name="query"), corpus)[0]
@@ -241,8 +228,8 @@ def test_search_uses_the_models_prompts_and_similarity(capsys: pytest.CaptureFix
     assert code == 0
 
 
-def test_info_of_the_real_model(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "info", "--json")
+def test_info_of_the_real_model(cli: Cli) -> None:
+    code, out, err = cli("info", "--json")
     found = json.loads(out)
     assert (code, err, found["unsupported"]) == (0, "", [])
     expected = {
@@ -251,23 +238,23 @@ def test_info_of_the_real_model(capsys: pytest.CaptureFixture[str]) -> None:
         "lower-cased": True,
     }
     assert {name: found["facts"][name] for name in expected} == expected
-    code, out, _ = run(capsys, "info")
+    code, out, _ = cli("info")
     assert (code, out.splitlines()[-1].strip()) == (0, "unsupported: nothing")
     assert any(line.split() == ["max_seq_length", "256"] for line in out.splitlines())
 
 
-def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
     """A model that cannot be loaded is described too, with the reasons."""
     folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13)])
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q: "}}))
-    facts = json.loads(run(capsys, "info", "-m", str(folder), "--json")[1])["facts"]
+    facts = json.loads(cli("info", "-m", str(folder), "--json")[1])["facts"]
     assert facts["after pooling"] == ["Dense(24, 13, Tanh)"]
     assert facts["embedding_dimension"] == 13
     assert facts["similarity_fn_name"] == "cosine"
     assert facts["prompts"] == {"query": "q: "}
 
     def unsupported() -> str:
-        code, out, _ = run(capsys, "info", "-m", str(folder), "--json")
+        code, out, _ = cli("info", "-m", str(folder), "--json")
         assert code == 0
         return "\n".join(json.loads(out)["unsupported"])
 
@@ -321,11 +308,9 @@ def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path
         ("serve --drain-delay -1", 2, "drain_delay=-1.0"),
     ],
 )
-def test_errors_and_exit_codes(
-    capsys: pytest.CaptureFixture[str], command: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_and_codes(cli: Cli, command: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent)
-    found, out, err = run(capsys, *command.split(" ")) if command else run(capsys)
+    found, out, err = cli(*command.split(" ")) if command else cli()
     assert (found, message in err, out) == (code, True, "")
     assert "Traceback" not in err
 
@@ -342,13 +327,8 @@ def test_errors_and_exit_codes(
         ("extract -i lines.txt --format google -o", "z.npy", ".jsonl or .json"),
     ],
 )
-def test_the_name_of_a_file_to_write_is_checked_before_a_model_is_loaded(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    verb: str,
-    name: str,
-    expected: str,
+def test_names_of_outputs_are_checked_first(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, name: str, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     good = f"z{expected.split()[0].rstrip(',')}"
@@ -358,23 +338,21 @@ def test_the_name_of_a_file_to_write_is_checked_before_a_model_is_loaded(
         (".", ". is a folder"),
         ("", "needs --input FILE and --output FILE" if "-i" in verb else "the name of the file to write is empty"),
     ):
-        code, out, err = run(capsys, *verb.split(), given, "-m", "./no/such/folder")
+        code, out, err = cli(*verb.split(), given, "-m", "./no/such/folder")
         assert (code, out, message in err) == (1, "", True), err
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [(b"fine\n\xff broken", "line 2, is not UTF-8"), (b"", "does not hold a text"), (b"\n \n", "does not hold a text")],
-)
-def test_bad_standard_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
-) -> None:
-    for verb in (["tokens", "-"], ["embed", "-"], ["search", "a", "-"]):
-        if data.strip() or not data or verb[0] == "search":  # blank texts are texts
+def test_bad_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for data, message, verbs in (
+        (b"fine\n\xff broken", "line 2, is not UTF-8", ("tokens -", "embed -", "search a -")),
+        (b"", "does not hold a text", ("tokens -", "embed -", "search a -")),
+        (b"\n \n", "does not hold a text", ("search a -",)),  # blank texts are texts elsewhere
+    ):
+        for verb in verbs:
             standard_input(monkeypatch, data)
-            code, _, err = run(capsys, *verb)
-            assert (code, message in err) == (1, True)
+            code, _, err = cli(*verb.split())
+            assert (code, message in err) == (1, True), (data, verb)
 
 
 # --- streams, signals and names of files of a system ------------------------------------------------------------------
@@ -407,26 +385,15 @@ def test_streams_that_are_closed_or_full(arguments: list[str], redirection: str,
 
 def test_as_processes(tmp_path: Path) -> None:
     """Test the installed command, a closed pipe, and a stdout that accepts ASCII only."""
-    command = [sys.executable, "-m", "minibert"]
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=PATIENCE)
-    assert version.stdout == f"minibert {minibert.__version__}\n"
-    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    done = subprocess.run(
-        [*command, "tokens", "北"], capture_output=True, text=True, env=plain, check=False, timeout=PATIENCE
-    )
+    assert python("-m", "minibert", "--version").stdout == f"minibert {minibert.__version__}\n"
+    done = python("-m", "minibert", "tokens", "北", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u5317" in done.stdout
-    texts = "\n".join(f"text number {i}" for i in range(3000))
-    piped = subprocess.Popen(
-        [*command, "tokens", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert piped.stdin
-    assert piped.stdout
-    assert piped.stderr
-    piped.stdin.write(texts)
-    piped.stdin.close()
-    piped.stdout.readline()
-    piped.stdout.close()
-    assert piped.stderr.read() == ""
-    assert piped.wait(timeout=PATIENCE) == 1
-    piped.stderr.close()
+    (tmp_path / "texts").write_text("".join(f"text number {i}\n" for i in range(3000)))
+    with (tmp_path / "texts").open() as texts, (tmp_path / "errors").open("w") as errors:
+        streams: dict[str, Any] = {"stdin": texts, "stdout": subprocess.PIPE, "stderr": errors}
+        piped = subprocess.Popen([sys.executable, "-m", "minibert", "tokens", "-"], **streams)
+        piped.stdout.readline()  # type: ignore[union-attr]
+        piped.stdout.close()  # type: ignore[union-attr]
+        assert piped.wait(timeout=PATIENCE) == 1
+    assert (tmp_path / "errors").read_text() == ""

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
-from minibert.cli import main
 from minibert.corpus.sources import InputLine, Source, input_format, read_input_lines
+from tests.support.command_line import run, standard_input
 from tests.support.corpus_runs import arguments_of, text_file, texts_of
-from tests.support.outcomes import PATIENCE
+from tests.support.outcomes import printed
 from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
 
-def embed(folder: Path, *arguments: object) -> int:
-    return main(["embed", "-m", str(folder), *map(str, arguments)])
+Embed: TypeAlias = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def embed(short_folder: Path, capsys: pytest.CaptureFixture[str]) -> Embed:
+    """Return a function: arguments -> the exit code of `minibert embed`, its standard output and standard error."""
+    return lambda *arguments: run(capsys, "embed", "-m", str(short_folder), *map(str, arguments))
 
 
 def lines_of(path: Path) -> list[Any]:
@@ -35,9 +39,7 @@ def lines_of(path: Path) -> list[Any]:
 # --- encode_iter ------------------------------------------------------------------------------------------------------
 
 
-def test_encode_iter_gives_the_vectors_of_encode_for_any_iterable(
-    short_model: SentenceTransformer, tmp_path: Path
-) -> None:
+def test_encode_iter_gives_the_vectors_of_encode(short_model: SentenceTransformer, tmp_path: Path) -> None:
     texts = texts_of(300)
     expected = short_model.encode(texts, truncation="silent")
     alone = np.stack([short_model.encode(text, truncation="silent") for text in texts])
@@ -109,7 +111,7 @@ def test_every_format_is_read_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_every_format_is_written(
-    short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, dtype: str
+    embed: Embed, short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, dtype: str
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     texts = texts_of(70)
@@ -118,7 +120,7 @@ def test_every_format_is_written(
     expected = short_model.encode(texts, truncation="silent").astype(dtype)
     for suffix in ("npy", "jsonl", "parquet"):
         options = ("--id-column", "name", "--dtype", dtype, "--shard-size", 16)
-        assert embed(short_folder, "-i", tmp_path / "a.jsonl", "-o", tmp_path / f"out.{suffix}", *options) == 0
+        assert embed("-i", tmp_path / "a.jsonl", "-o", tmp_path / f"out.{suffix}", *options)[0] == 0
     found = np.load(tmp_path / "out.npy")
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, expected)
@@ -141,19 +143,15 @@ def test_every_format_is_written(
 
 
 def test_several_files_and_the_standard_input(
-    short_folder: Path,
-    short_model: SentenceTransformer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    embed: Embed, short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text_file(tmp_path / "a.txt", ["one", "two"])
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"three\nfour\n")))
-    assert embed(short_folder, "-i", tmp_path / "a.txt", "-", "-o", tmp_path / "out.npy") == 0
+    standard_input(monkeypatch, b"three\nfour\n")
+    code, shown, _ = embed("-i", tmp_path / "a.txt", "-", "-o", tmp_path / "out.npy")
+    assert code == 0
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(["one", "two", "three", "four"]))
     last = lines_of(tmp_path / "out.ids.jsonl")[-1]
     assert last == {"row": 3, "id": 3, "file": "standard input", "line": 2}
-    shown = capsys.readouterr().out
     assert "vectors (4, 24) float32; 4 texts, " in shown
     assert "0 texts cut" in shown
     names = {"a.txt", "out.npy", "out.ids.jsonl", "out.npy.manifest.json"}
@@ -174,16 +172,13 @@ BAD = {
 }
 
 
-def test_bad_lines(
-    short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_lines(embed: Embed, short_model: SentenceTransformer, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_bytes(BAD_LINES)
     expected = short_model.encode(["a cat", "a dog"])
     for on_error in ("stop", "skip", "null"):
         output = tmp_path / f"{on_error}.npy"
-        code = embed(short_folder, "-i", bad, "-o", output, "--on-error", on_error, "--shard-size", 3)
-        err = capsys.readouterr().err
+        code, _, err = embed("-i", bad, "-o", output, "--on-error", on_error, "--shard-size", 3)
         for line, problem in BAD.items():
             assert any(f"{bad}, line {line}: " in row and problem in row for row in err.splitlines()), (line, err)
         assert code == (on_error == "stop")
@@ -194,68 +189,53 @@ def test_bad_lines(
     null = np.load(tmp_path / "null.npy")
     np.testing.assert_array_equal(null[[0, 5]], expected)
     assert np.isnan(null[[1, 2, 3, 4, 6]]).all()
-    assert embed(short_folder, "-i", bad, "-o", tmp_path / "null.jsonl", "--on-error", "null") == 0
-    assert [line["embedding"] is None for line in lines_of(tmp_path / "null.jsonl")] == list(
-        map(bool, [0, 1, 1, 1, 1, 0, 1])
-    )
+    assert embed("-i", bad, "-o", tmp_path / "null.jsonl", "--on-error", "null")[0] == 0
+    nulls = [line["embedding"] is None for line in lines_of(tmp_path / "null.jsonl")]
+    assert nulls == [False, True, True, True, True, False, True]
     assert not list(tmp_path.glob("*.parts"))
 
 
-def test_too_long_texts_are_found_before_anything_is_computed(
-    short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_long_texts_are_found_before_anything_is_computed(embed: Embed, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", ["a cat", "cat " * 60, "a dog"])
     arguments = ("-i", tmp_path / "a.txt", "-o", tmp_path / "out.npy", "--truncation", "error")
-    assert embed(short_folder, *arguments) == 1
-    assert "a.txt, line 2: has 62 tokens, the limit is 32" in capsys.readouterr().err
-    assert embed(short_folder, *arguments, "--on-error", "skip") == 0
+    code, _, err = embed(*arguments)
+    assert (code, "a.txt, line 2: has 62 tokens, the limit is 32" in err) == (1, True)
+    assert embed(*arguments, "--on-error", "skip")[0] == 0
     assert np.load(tmp_path / "out.npy").shape == (2, 24)
-    assert embed(short_folder, *arguments[:4], "--truncation", "silent") == 0
-    assert "3 texts, 40 tokens, 1 text cut" in capsys.readouterr().out
+    assert "3 texts, 40 tokens, 1 text cut" in embed(*arguments[:4], "--truncation", "silent")[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
+def test_files_that_cannot_be_read(embed: Embed, tmp_path: Path) -> None:
+    cut = gzip.compress(b"a cat\n" * 999, mtime=0)[:-12]
+    for name, content, message in (
         ("a.csv", b"id,body\n1,x\n", "has no column 'text', but 'id', 'body'"),
-        ("a.csv", b'text\nfine\n"never closed\nmore\n', "line 3: unexpected end of data. The row has several lines"),
+        ("b.csv", b'text\nfine\n"never closed\nmore\n', "line 3: unexpected end of data. The row has several lines"),
         ("a.txt.gz", b"no gzip", "cannot be read: Not a gzipped file"),
-        ("a.txt.gz", gzip.compress(b"a cat\n" * 999, mtime=0)[:-12], "cannot be read: "),
+        ("b.txt.gz", cut, "cannot be read: "),
         ("a.txt", b"", "there is no text"),
         ("missing.txt", None, "missing.txt: No such file"),
-    ],
-)
-def test_files_that_cannot_be_read(
-    short_folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    content: bytes | None,
-    message: str,
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    before = sorted(tmp_path.iterdir())
-    for on_error in ("stop", "skip"):
-        assert embed(short_folder, "-i", tmp_path / name, "-o", tmp_path / "out.npy", "--on-error", on_error) == 1
-        assert message in capsys.readouterr().err
-    assert sorted(tmp_path.iterdir()) == before
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        before = sorted(tmp_path.iterdir())
+        for on_error in ("stop", "skip"):
+            code, _, err = embed("-i", tmp_path / name, "-o", tmp_path / "out.npy", "--on-error", on_error)
+            assert (code, message in err) == (1, True), err
+        assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_broken_quote_within_a_line_spoils_that_row_only(
-    short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_quote_spoils_its_row_only(embed: Embed, short_model: SentenceTransformer, tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_bytes(b'id,text\n1,a cat\n2,"he said "no", twice"\n3,a dog\n4,"two\nlines"\n5,"open')
-    assert embed(short_folder, "-i", table, "-o", tmp_path / "stop.npy") == 1
-    err = capsys.readouterr().err
+    code, _, err = embed("-i", table, "-o", tmp_path / "stop.npy")
+    assert code == 1
     assert f"{table}, line 3: is not a row of a table: ',' expected after '\"'" in err
     assert f"{table}, line 7: is not a row of a table: unexpected end of data" in err
     assert "2 input lines cannot be used; nothing was computed" in err
-    assert embed(short_folder, "-i", table, "-o", tmp_path / "skip.npy", "--on-error", "skip") == 0
+    assert embed("-i", table, "-o", tmp_path / "skip.npy", "--on-error", "skip")[0] == 0
     np.testing.assert_array_equal(np.load(tmp_path / "skip.npy"), short_model.encode(["a cat", "a dog", "two\nlines"]))
     assert [row["line"] for row in lines_of(tmp_path / "skip.ids.jsonl")] == [2, 4, 5]
-    assert embed(short_folder, "-i", table, "-o", tmp_path / "null.jsonl", "--on-error", "null") == 0
+    assert embed("-i", table, "-o", tmp_path / "null.jsonl", "--on-error", "null")[0] == 0
     nulls = [line["embedding"] is None for line in lines_of(tmp_path / "null.jsonl")]
     assert nulls == [False, True, False, False, True]
 
@@ -287,18 +267,16 @@ IDS_OF_BAD_LINES = (
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "npy", "parquet"])
-def test_an_input_line_without_a_text_keeps_its_own_id_and_never_gets_one_of_another(
-    short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
-) -> None:
+def test_a_line_without_a_text_keeps_its_own_id(embed: Embed, tmp_path: Path, suffix: str) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(IDS_OF_BAD_LINES))
     output = tmp_path / f"out.{suffix}"
     arguments = ("-i", tmp_path / "a.jsonl", "-o", output, "--id-column", "id", "--on-error")
-    assert embed(short_folder, *arguments, "stop") == 1
-    err = capsys.readouterr().err
+    code, _, err = embed(*arguments, "stop")
+    assert code == 1
     assert "5 input lines cannot be used; nothing was computed" in err
     assert "a.jsonl, line 4: the id holds half a character" in err
     assert "a.jsonl, line 6: is empty; expected a JSON object" in err
-    assert embed(short_folder, *arguments, "null") == 0
+    assert embed(*arguments, "null")[0] == 0
     ids: list[Any] = ["a", "b", 1, None, None, None, None]
     if suffix == "parquet":
         table = pytest.importorskip("pyarrow.parquet").read_table(output)
@@ -308,16 +286,15 @@ def test_an_input_line_without_a_text_keeps_its_own_id_and_never_gets_one_of_ano
         assert [row["id"] for row in rows] == ids
 
 
-def test_a_source_that_is_a_mistake(short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_that_is_a_mistake(embed: Embed, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"format='xml'; expected one of 'text', 'jsonl', 'csv', 'tsv'"):
         Source("a.xml", "xml", "text", None, "a.xml")
     with pytest.raises(ValueError, match=r"id_column='id', but plain text does not have columns"):
         Source("a.txt", "text", "text", "id", "a.txt")
     text_file(tmp_path / "a.txt", ['{"id": 1, "body": "a cat"}'])
     for option in ("--id-column", "--text-column"):
-        assert embed(short_folder, "-i", tmp_path / "a.txt", "-o", tmp_path / "out.npy", option, "body") == 1
-        err = capsys.readouterr().err
-        assert f"--id-column name columns; plain text, as {tmp_path / 'a.txt'}" in err
+        code, _, err = embed("-i", tmp_path / "a.txt", "-o", tmp_path / "out.npy", option, "body")
+        assert (code, f"name columns; plain text, as {tmp_path / 'a.txt'}" in err) == (1, True)
     assert not (tmp_path / "out.npy").exists()
 
 
@@ -332,9 +309,7 @@ def test_a_source_that_is_a_mistake(short_folder: Path, tmp_path: Path, capsys: 
         *(pytest.param(job, (4000, 40_000), marks=pytest.mark.slow) for job in ("npy", "folder")),
     ],
 )
-def test_memory_does_not_grow_with_the_corpus(
-    short_folder: Path, tmp_path: Path, job: str, counts: tuple[int, int]
-) -> None:
+def test_memory_does_not_grow_with_texts(short_folder: Path, tmp_path: Path, job: str, counts: tuple[int, int]) -> None:
     """benchmarks/corpus.py measures 100,000 texts. The folder has a file for each 1,000."""
     peaks = []
     for count in counts:
@@ -346,10 +321,7 @@ def test_memory_does_not_grow_with_the_corpus(
             f"assert main({arguments!r}) == 0\n"
             "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
         )
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
-        )
-        peaks.append(int(done.stdout.split()[-1]) / 1024)
+        peaks.append(int(printed(code, "-W", "ignore").split()[-1]) / 1024)
     REPORT.append(
         f"minibert embed, {job}: peak {peaks[0]:.0f} MB with {counts[0]} texts, {peaks[1]:.0f} MB with {counts[1]}"
     )

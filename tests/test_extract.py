@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from minibert import BertModel, BertTokenizer, embed_tokens
 from minibert.cli import main
@@ -37,11 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def expected_lines(folder: Path, texts: list[str], layers: list[int], limit: int) -> list[dict[str, Any]]:
     """Make the lines that extract_features.py documents, with transformers' model and tokenizer."""
-    import torch
-    from transformers import BertModel as Original
-    from transformers import BertTokenizer as OriginalTokenizer
-
-    tokenizer, model = OriginalTokenizer.from_pretrained(folder), Original.from_pretrained(folder).eval()
+    tokenizer = transformers.BertTokenizer.from_pretrained(folder)
+    model = transformers.BertModel.from_pretrained(folder).eval()
     lines = []
     for number, text in enumerate(texts):
         match = re.match(r"^(.*) \|\|\| (.*)$", text.strip())
@@ -61,23 +60,16 @@ def expected_lines(folder: Path, texts: list[str], layers: list[int], limit: int
         with torch.inference_mode():
             states = model(ids, token_type_ids=torch.tensor([types]), output_hidden_states=True).hidden_states
         all_encoder_layers = [state[0].numpy() for state in states[1:]]
-        features = [
-            {
-                "token": token,
-                "layers": [
-                    {"index": i, "values": [round(float(x), 6) for x in all_encoder_layers[i][place]]} for i in layers
-                ],
-            }
-            for place, token in enumerate(tokens)
-        ]
+        features: list[dict[str, Any]] = []
+        for place, token in enumerate(tokens):
+            values = {i: [round(float(x), 6) for x in all_encoder_layers[i][place]] for i in layers}
+            features.append({"token": token, "layers": [{"index": i, "values": values[i]} for i in layers]})
         lines.append({"linex_index": number, "features": features})
     return lines
 
 
 @pytest.mark.parametrize(("layers", "limit"), [([-1, -2, -3, -4], 16), ([0, 3, -2], 31), ([1], 64)])
-def test_googles_lines_field_by_field(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], layers: list[int], limit: int
-) -> None:
+def test_googles_lines_field_by_field(folder: Path, tmp_path: Path, capsys: Any, layers: list[int], limit: int) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     options = [f"--layers={','.join(map(str, layers))}", f"--max_seq_length={limit}", "--batch_size=3"]
     options += [f"--input_file={tmp_path / 'in.txt'}", f"--output_file={tmp_path / 'out.jsonl'}", "--do_lower_case"]
@@ -113,9 +105,7 @@ def test_layers_in_googles_numbering() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_the_binary_format_is_read_back(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
-) -> None:
+def test_the_binary_format_is_read_back(folder: Path, tmp_path: Path, capsys: Any, dtype: str) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
     output = tmp_path / "states.npy"
     options = [*f"--layers=-1,0 --dtype {dtype} --batch-size 3 -o".split(), str(output), "-i", str(tmp_path / "in.txt")]
@@ -133,12 +123,8 @@ def test_the_binary_format_is_read_back(
         for name in ("text", "tokens", "word_ids", "layers", "n_truncated", "cut_words"):
             assert getattr(found, name) == getattr(one, name), name
         assert found.words().words == one.words().words
-    assert {entry.name for entry in tmp_path.iterdir()} == {
-        "in.txt",
-        "states.npy",
-        "states.npy.manifest.json",
-        "states.tokens.jsonl",
-    }
+    names = {"in.txt", "states.npy", "states.npy.manifest.json", "states.tokens.jsonl"}
+    assert {entry.name for entry in tmp_path.iterdir()} == names
     np.save(output, np.zeros((3, 2, 24)))
     with pytest.raises(ValueError, match="do not belong together"):
         TokenFeatures(output)
@@ -146,7 +132,7 @@ def test_the_binary_format_is_read_back(
         TokenFeatures(tmp_path / "missing.npy")
 
 
-def test_bad_lines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_lines(folder: Path, tmp_path: Path, capsys: Any) -> None:
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"a cat\n\xff\na dog\n")
     for kind, suffix in (("google", "jsonl"), ("binary", "npy")):
@@ -166,21 +152,18 @@ def test_bad_lines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert null[2] is not None
 
 
-def test_options_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.txt").write_text("a\n")
-    start = ["extract", "-m", str(folder), "-i", str(tmp_path / "in.txt")]
+    monkeypatch.chdir(tmp_path)
     for options, message in (
-        (["-o", str(tmp_path / "o.npy"), "--do_lower_case=False"], "leave it out"),
-        (["-o", str(tmp_path / "o.npy"), "--layers=9"], "9"),
-        (["-o", str(tmp_path / "o.json"), "--format", "google", "--layers=4"], "0 to 3, or -4 to -1"),
-        (
-            ["-o", str(tmp_path / "o.json"), "--format", "google", "--max_seq_length=2"],
-            "max_length=2; expected 3 to 64",
-        ),
-        (["-o", str(tmp_path / "o.json"), "--format", "google", "--max_seq_length=65"], "max_length=65; expected 3 to"),
-        (["-o", str(tmp_path / "o.npy"), "--max-length", "65"], "max_length=65"),
-        (["-o", "-", "--format", "google"], "- must end in .json"),
+        ("o.npy --do_lower_case=False", "leave it out"),
+        ("o.npy --layers=9", "9"),
+        ("o.npy --max-length 65", "max_length=65"),
+        ("o.json --format google --layers=4", "0 to 3, or -4 to -1"),
+        ("o.json --format google --max_seq_length=2", "max_length=2; expected 3 to 64"),
+        ("o.json --format google --max_seq_length=65", "max_length=65; expected 3 to"),
+        ("- --format google", "- must end in .json"),
     ):
-        assert main([*start, *options]) == 1
+        assert main(["extract", "-m", str(folder), "-i", "in.txt", "-o", *options.split()]) == 1
         assert message in capsys.readouterr().err
     assert [entry.name for entry in tmp_path.iterdir()] == ["in.txt"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import json
 import pickle
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +19,11 @@ from sklearn.utils.validation import check_is_fitted
 from minibert import SentenceTransformer
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
+from minibert.sentence.encoding import EncodeOptions
 from tests.support.checkpoints import sentence_model
-from tests.support.outcomes import python
+from tests.support.outcomes import printed
 
-TEXTS = [
-    "A cat sleeps.",
-    "The kitten naps.",
-    "A dog barks at the cat.",
-    "Stocks fell.",
-    "The bank raised rates.",
-    "Bonds",
-]
-ANIMALS = [1, 1, 1, 0, 0, 0]
+TEXTS = ["A cat sleeps.", "The kitten naps.", "A dog barks.", "Stocks fell.", "Rates rise.", "Bonds"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +41,13 @@ def test_transform_is_encode(vectors: np.ndarray) -> None:
     short = MinibertTransformer(truncate_dim=8, pooling=["cls", "mean"], layers=[-1, -2])
     assert short.transform(TEXTS).shape == (6, 8)
     assert len(short.get_feature_names_out()) == 8
+
+
+def test_the_options_and_defaults_are_those_of_encode() -> None:
+    for field in dataclasses.fields(EncodeOptions):
+        for way in (SentenceTransformer.encode, MinibertTransformer):
+            assert inspect.signature(way).parameters[field.name].default == field.default, field.name
+    assert EncodeOptions(layers=iter([1, 2])).layers == (1, 2)  # they can be read again
 
 
 def test_clone_pickle_and_changed_parameters(tmp_path: Path, vectors: np.ndarray) -> None:
@@ -94,12 +94,6 @@ def test_sklearn_bad_input(prompted: Path) -> None:
         transformer.set_params(**{name: None})
 
 
-@pytest.fixture
-def prompted(tmp_path: Path) -> Path:
-    prompts = {"prompts": {"query": "the cat ", "document": "on the mat "}}
-    return sentence_model(tmp_path / "model", config_sentence_transformers=prompts)
-
-
 def test_langchain(prompted: Path) -> None:
     model = SentenceTransformer(prompted)
     embeddings = LangChainEmbeddings(str(prompted))
@@ -124,9 +118,7 @@ def test_langchain(prompted: Path) -> None:
         ({"output_value": "token_embeddings"}, ValueError, "does not give an array of one vector per text"),
     ],
 )
-def test_options_are_checked_when_the_object_is_made(
-    prompted: Path, options: dict[str, object], error: type[Exception], message: str
-) -> None:
+def test_bad_options(prompted: Path, options: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         LangChainEmbeddings(str(prompted), **options)
     with pytest.raises(error, match=message):
@@ -191,9 +183,7 @@ def run_with(libraries: dict[str, str], code: str, folder: Path) -> str:
     for name, content in libraries.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
-    done = python("-W", "error", "-c", textwrap.dedent(code), path=folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    return printed(code, "-W", "error", path=folder)
 
 
 def test_base_classes_and_registers_of_other_libraries(prompted: Path, tmp_path: Path) -> None:

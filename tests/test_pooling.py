@@ -14,6 +14,11 @@ STATE = RNG.standard_normal((3, 16)).astype(np.float32)
 TEXTS = ["", "a", "The cat sat on the mat.", "Größe, naïve café", "word " * 60, "🙂 emoji"]
 
 
+@pytest.fixture
+def model(minilm_sentences: SentenceTransformer) -> SentenceTransformer:
+    return minilm_sentences
+
+
 def test_an_empty_sequence_gives_zeros() -> None:
     for mode in POOLING_MODES:
         pooled = pool(STATE, np.array([0, 0, 3, 3]), (mode,))
@@ -38,9 +43,8 @@ BERT_AS_SERVICE["REDUCE_MEAN_MAX"] = lambda x, m: np.concatenate(
 
 @pytest.mark.parametrize("name", BERT_AS_SERVICE)
 @pytest.mark.parametrize("layers", [-2, [-4, -3, -2, -1]], ids=["its default", "four layers"])
-def test_equals_bert_as_service(name: str, layers: int | list[int]) -> None:
+def test_equals_bert_as_service(model: SentenceTransformer, name: str, layers: int | list[int]) -> None:
     """It concatenates the layers and then pools. It does not normalise, so the model's Normalize is removed."""
-    model = SentenceTransformer()
     inputs = model.tokenizer(TEXTS, padding=True, return_tensors="np")
     states = model.model(**inputs, output_hidden_states=True).hidden_states
     chosen = np.concatenate([states[i] for i in ([layers] if isinstance(layers, int) else layers)], axis=-1)
@@ -50,9 +54,8 @@ def test_equals_bert_as_service(name: str, layers: int | list[int]) -> None:
     np.testing.assert_allclose(ours, expected, atol=2e-6)
 
 
-def test_bert_as_services_none_and_without_special_tokens() -> None:
+def test_bert_as_services_none_and_without_special_tokens(model: SentenceTransformer) -> None:
     """NONE gives all tokens; -mask_cls_sep leaves [CLS] and [SEP] out of the mean."""
-    model = SentenceTransformer()
     tokens = model.encode(TEXTS, pooling="NONE", layers=-2)
     inputs = model.tokenizer(TEXTS, padding=True, return_tensors="np")
     state = model.model(**inputs, output_hidden_states=[-2]).hidden_states[-2]
@@ -65,16 +68,12 @@ def test_bert_as_services_none_and_without_special_tokens() -> None:
     assert [len(v) for v in model.encode(TEXTS, pooling="none", special_tokens=False)] == [len(v) - 2 for v in tokens]
 
 
-def test_first_last_and_pooler() -> None:
-    model = SentenceTransformer()
+def test_first_last_and_pooler(model: SentenceTransformer) -> None:
     inputs = model.tokenizer(TEXTS, padding=True, return_tensors="np")
     output = model.model(**inputs, output_hidden_states=True)
     mask = inputs["attention_mask"][..., None]
     state = (output.hidden_states[1] + output.hidden_states[-1]) / 2
-    for name, expected in (
-        ("first_last", (state * mask).sum(1) / mask.sum(1)),
-        ("pooler", output.pooler_output),
-    ):
+    for name, expected in (("first_last", (state * mask).sum(1) / mask.sum(1)), ("pooler", output.pooler_output)):
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
         np.testing.assert_allclose(model.encode(TEXTS, pooling=name), expected, atol=2e-6)
     simcse = ((output.hidden_states[0] + output.hidden_states[-1]) / 2 * mask).sum(1) / mask.sum(1)
@@ -82,10 +81,10 @@ def test_first_last_and_pooler() -> None:
     np.testing.assert_allclose(ours, simcse / np.linalg.norm(simcse, axis=1, keepdims=True), atol=2e-6)
 
 
-def test_the_forward_stops_after_the_deepest_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_forward_stops_after_the_deepest_layer(model: SentenceTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
     from minibert.bert import encoder
 
-    model, run = SentenceTransformer(), []
+    run: list[int] = []
     layer = encoder.encoder_layer
     monkeypatch.setattr(encoder, "encoder_layer", lambda *args: run.append(1) or layer(*args))
     for layers, expected in ((0, 0), (2, 2), (-2, 5), ([1, 3], 3), (None, 6), ([-1, 0], 6)):
@@ -94,7 +93,7 @@ def test_the_forward_stops_after_the_deepest_layer(monkeypatch: pytest.MonkeyPat
         assert len(run) == expected
 
 
-def test_bad_options() -> None:
+def test_bad_options(model: SentenceTransformer) -> None:
     table: Refused = {
         ("pooling", ValueError): ("median", ["mean", "pooler"], ["none", "mean"]),
         ("pooling", TypeError): ([], 3, ["mean", None]),
@@ -102,7 +101,7 @@ def test_bad_options() -> None:
         ("layers", TypeError): ("last", 1.0, True),
         ("special_tokens", TypeError): (1,),
     }
-    encode = SentenceTransformer().encode
+    encode = model.encode
     check_refused(encode, {"inputs": "a"}, table)
     check_refused(encode, {"inputs": "a", "layers": [1, 2]}, {("layer_pooling", ValueError): ("stack",)})
     fixed: Refused = {("layers", ValueError): (-1,), ("layer_pooling", ValueError): ("sum",)}

@@ -1,4 +1,4 @@
-"""Run programs in processes of their own and judge each outcome; crashes and hangs cannot be counted otherwise."""
+"""Run programs in processes of their own, so that a crash or a hang of one is only a failure of its test."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 from tests.support.checkpoints import random_checkpoint
 
@@ -17,10 +17,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 900.0
 """Seconds after which a process counts as hanging; a program of a few seconds needs less even at a load of 15."""
 
-OUTCOMES = ("ok", "typed error", "foreign exception", "signal", "hang", "wrong number", "lost file")
-
-# The outcomes that minibert may have; see errors.py.
-_TYPED = ("TypeError", "ValueError", "OSError", "MemoryError", "minibert.errors.")
+# What a program prints that found a fault, or whose error was lost in a thread or a finalizer.
+FAULTS = ("SIGNAL", "HANG", "WRONG NUMBER", "Traceback", "Exception ignored")
 
 # Every program begins with this. `check` compares seeded batches with the results that one thread computed before.
 _PRELUDE = (
@@ -79,25 +77,27 @@ def python(*arguments: str, folder: Path = ROOT, path: Path | str = ROOT, **vari
     )
 
 
+def printed(code: str, *options: str, **how: Any) -> str:
+    """Run a program, which must succeed; return what it prints."""
+    done = python(*options, "-c", textwrap.dedent(code), **how)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def make_model(folder: Path) -> Path:
     """Make a checkpoint so wide that its ops have several chunks, and the digests of all batches by one thread."""
     sizes = {"hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 384}
     random_checkpoint(folder, **sizes, hidden_act="gelu")
-    label, done = run(
-        f"""
+    program = f"""
         model = load(num_threads=1)
         EXPECTED.write_text(json.dumps([digest(model, number) for number in range({NUM_BATCHES})]))
-        """,
-        folder,
-    )
-    assert label == "ok", done
+        """
+    run(program, folder)
     return folder
 
 
-def run(
-    program: str, model: Path, *, timeout: float = PATIENCE, python: tuple[str, ...] = (), **environment: str
-) -> tuple[str, str]:
-    """Run a program after the prelude; return its outcome and its output (errors included).
+def run(program: str, model: Path, **environment: str) -> str:
+    """Run a program after the prelude, which must end well and print no fault; return its output (errors included).
 
     The program is a file, so that it may start processes of its own under ``if __name__ == "__main__":``.
     """
@@ -111,7 +111,7 @@ def run(
         **environment,
     }
     process = subprocess.Popen(
-        [sys.executable, *python, str(file)],
+        [sys.executable, str(file)],
         env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -120,32 +120,11 @@ def run(
         start_new_session=True,  # so that a hang can be ended with all its children
     )
     try:
-        printed, _ = process.communicate(timeout=timeout)
+        printed, _ = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         printed, _ = process.communicate()
-        return "hang", printed
-    return judge(process.returncode, printed), printed
-
-
-def judge(code: int, printed: str) -> str:
-    """Return one of `OUTCOMES` for an exit code and the output."""
-    if code < 0 or "SIGNAL" in printed:
-        return "signal"
-    if "HANG" in printed:
-        return "hang"
-    if "WRONG NUMBER" in printed:
-        return "wrong number"
-    if "LOST FILE" in printed:
-        return "lost file"
-    if code == 0 and "Traceback" not in printed and "Exception ignored" not in printed:
-        return "ok"
-    last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")
-    return "typed error" if last.startswith(_TYPED) else "foreign exception"
-
-
-def line(title: str, outcomes: Counter[str]) -> str:
-    """Return the counts of all outcomes, for the report."""
-    if sum(outcomes.values()) == 1:
-        return f"{title}: {next(iter(outcomes))}"
-    return f"{title}: " + ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES)
+        raise AssertionError(f"a hang: {printed}") from None
+    assert process.returncode == 0, f"{process.returncode}: {printed}"
+    assert not any(fault in printed for fault in FAULTS), printed
+    return printed
