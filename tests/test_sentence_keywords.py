@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,19 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer as Original
+from sentence_transformers.sentence_transformer import evaluation
+from sentence_transformers.util import SimilarityFunction as Theirs
 
 from minibert import BertModel, SentenceTransformer
 from minibert.vectors.similarity import SimilarityFunction
 from tests.support.checkpoints import locate_minilm, sentence_model
 from tests.support.refusals import Refused, check_refused
 from tests.support.sentence_modules import MEAN, dense, model_with_modules, random_tensors
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
-    import torch
-    from sentence_transformers import SentenceTransformer as Original
-    from sentence_transformers.sentence_transformer import evaluation
-    from sentence_transformers.util import SimilarityFunction as Theirs
 
 TEXTS = ["a b", "c d e"]
 
@@ -64,14 +60,10 @@ def test_keywords_that_would_change_the_vectors(folder: Path) -> None:
         ("modules", ValueError): ([3],),
         ("trust_remote_code", ValueError): ("yes",),
         ("model_kwargs", TypeError): (3, {"file_name": "model.onnx"}),
-        ("model_kwargs", ValueError): (
-            *({"torch_dtype": torch.float16}, {"attn_implementation": "flash_attention_2"}, {"num_hidden_layers": 1}),
-        ),
+        ("model_kwargs", ValueError): ({"torch_dtype": torch.float16}, {"attn_implementation": "flash_attention_2"}),
         ("config_kwargs", TypeError): ({3: 4}, {"num_hidden_layer": 1}),
         ("config_kwargs", ValueError): ({"num_hidden_layers": 1}, {"hidden_act": "relu"}, {"vocab_size": 3}),
-        ("processor_kwargs", ValueError): (
-            *({"do_lower_case": False}, {"truncation_side": "left"}, {"padding_side": "left"}, {"model_max_length": 0}),
-        ),
+        ("processor_kwargs", ValueError): ({"truncation_side": "left"}, {"padding_side": "left"}),
         ("backend", ValueError): ("openvino", "onnx"),
         ("device", ValueError): ("cuda:0",),
         ("similarity_fn_name", ValueError): ("maxsim", "angle", 3),
@@ -83,9 +75,7 @@ def test_keywords_that_would_change_the_vectors(folder: Path) -> None:
     check_refused(load, {}, table)
     check_refused(load, {"token": "a"}, {("use_auth_token", TypeError): ("b",)})
     check_refused(load, {"processor_kwargs": {"a": 1}}, {("tokenizer_kwargs", TypeError): ({"a": 1},)})
-    with pytest.raises(
-        ValueError, match=r"The weights have this size\. Give encode\(\) a layer: encode\(texts, layers=2\)"
-    ):
+    with pytest.raises(ValueError, match=r"Give encode\(\) a layer: encode\(texts, layers=2\)"):
         load(config_kwargs={"num_hidden_layers": 1})
 
 
@@ -205,14 +195,9 @@ def test_whether_a_prompt_counts_can_be_set(model: SentenceTransformer, folder: 
 
 
 def test_evaluators_of_sentence_transformers_give_the_same_scores() -> None:
-    pairs = [
-        ("A cat sleeps.", "A kitten naps.", 0.9),
-        ("A cat sleeps.", "Stocks fell.", 0.1),
-        ("Rain.", "It rains.", 0.8),
-    ]
-    first, second, scores = (list(column) for column in zip(*pairs, strict=True))
+    first, second = ["A cat sleeps.", "A cat sleeps.", "Rain."], ["A kitten naps.", "Stocks fell.", "It rains."]
     ours, theirs = SentenceTransformer(), Original(str(locate_minilm()), device="cpu")
-    evaluator = evaluation.EmbeddingSimilarityEvaluator(first, second, scores, name="pairs")
+    evaluator = evaluation.EmbeddingSimilarityEvaluator(first, second, [0.9, 0.1, 0.8], name="pairs")
     expected = evaluator(theirs)
     assert evaluator(ours) == pytest.approx(expected)
     assert ours.model_card_data.evaluations["pairs"] == pytest.approx(expected)

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
-import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer as Original
+from sentence_transformers import util
 
 from minibert import SentenceTransformer, search, similarity
 from minibert._utils.torch_interop import Scores
 from tests.support.checkpoints import locate_minilm
+from tests.support.outcomes import printed
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
-    import torch
-    from sentence_transformers import SentenceTransformer as Original
-    from sentence_transformers import util
-
-ROOT = Path(__file__).parent.parent
 TEXTS = ["A cat sleeps on the sofa.", "a kitten naps", "", "Stocks fell sharply."]
 RNG = np.random.default_rng(7)
 A, B = RNG.standard_normal((9, 24)).astype(np.float32), RNG.standard_normal((12, 24)).astype(np.float32)
@@ -165,11 +158,6 @@ def test_a_score_function_of_the_caller_gets_what_the_caller_gave() -> None:
 # --- torch is only imported for tensors -------------------------------------------------------------------------------
 
 
-def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
 def test_torch_is_not_loaded_unless_tensors_are_asked_for() -> None:
     code = """
 import sys
@@ -183,4 +171,4 @@ print("torch" in sys.modules, end=" ")
 model.encode("a cat", convert_to_tensor=True)
 print("torch" in sys.modules)
 """
-    assert python(code) == "False True"
+    assert printed(code) == "False True\n"

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import util
 
 from minibert.vectors import search, similarity
 from minibert.vectors.similarity import cos_sim, normalize_embeddings, quantize_embeddings, truncate_embeddings
 from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
-    from sentence_transformers import util
 
 RNG = np.random.default_rng(5)
 A, B = RNG.standard_normal((17, 48)).astype(np.float32), RNG.standard_normal((23, 48)).astype(np.float32)
@@ -187,8 +185,6 @@ def test_semantic_search_in_bounded_memory() -> None:
 @pytest.mark.parametrize("options", [{}, {"max_pairs": 40}, {"top_k": 3}, {"query_chunk_size": 13, "top_k": 5}])
 def test_paraphrase_mining_equals_theirs(options: dict[str, int]) -> None:
     ours = search.paraphrase_mining_embeddings(MANY[:120], **options)
-    import torch
-
     theirs = util.paraphrase_mining_embeddings(torch.from_numpy(MANY[:120]), **options)
     assert {(i, j) for _, i, j in ours} == {(i, j) for _, i, j in theirs}
     np.testing.assert_allclose([pair[0] for pair in ours], [pair[0] for pair in theirs], atol=1e-6)

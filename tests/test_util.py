@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sentence_transformers import util as theirs
+from sentence_transformers.util import quantization as their_quantization
 
 import minibert
 from minibert import index, search, similarity, util
 from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import random_checkpoint, sentence_model
+from tests.support.outcomes import printed
 from tests.support.refusals import Refused, check_refused
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
-    from sentence_transformers import util as theirs
-    from sentence_transformers.util import quantization as their_quantization
 
 RNG = np.random.default_rng(3)
 
@@ -73,7 +69,7 @@ def test_the_names_are_those_of_the_other_modules() -> None:
     assert minibert.SimilarityFunction is util.SimilarityFunction
     assert minibert.LoggingHandler is util.LoggingHandler
     code = "import minibert; print(minibert.util.cos_sim([1, 0], [1, 0]).item())"
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "1.0\n"
+    assert printed(code) == "1.0\n"
 
 
 def test_small_functions(tmp_path: Path) -> None:
@@ -116,6 +112,10 @@ def _search(library: str) -> tuple[Any, Any]:
     return getattr(index, name), getattr(their_quantization, name)
 
 
+def stored_as(precision: str) -> dict[str, Any]:
+    return {"corpus_precision": precision, "ranges": RANGES if "int8" in precision else None}
+
+
 def _scores(hits: list[list[dict[str, Any]]]) -> list[list[float]]:
     return [[hit["score"] for hit in found] for found in hits]
 
@@ -123,27 +123,19 @@ def _scores(hits: list[list[dict[str, Any]]]) -> list[list[float]]:
 @pytest.mark.parametrize(("library", "precision"), PRECISIONS)
 @pytest.mark.parametrize("rescore", [True, False])
 @pytest.mark.parametrize(("number", "top_k"), [(7, 3), (1, 3), (7, 400)])
-def test_search_with_an_index_equals_theirs(
-    library: str, precision: str, rescore: bool, number: int, top_k: int
-) -> None:
+def test_search_with_an_index_is_theirs(library: str, precision: str, rescore: bool, number: int, top_k: int) -> None:
     """Only the scores are compared, because many numbers of bits are equal, and their order is that of threads."""
     ours, other = _search(library)
     corpus = quantize_embeddings(CORPUS, precision, RANGES)
-    options = {
-        "corpus_precision": precision,
-        "ranges": RANGES if "int8" in precision else None,
-        "rescore": rescore,
-        "top_k": top_k,
-    }
+    options = {**stored_as(precision), "rescore": rescore, "top_k": top_k}
     found, seconds = ours(QUERIES[:number], corpus, **options)
     expected, _ = other(QUERIES[:number], corpus, **options)
     assert [len(hits) for hits in found] == [min(top_k, 300)] * number
     if not (rescore and precision in ("binary", "ubinary")):  # equal numbers of bits: other candidates are rescored
         np.testing.assert_allclose(_scores(found), _scores(expected), atol=1e-5)
     if precision == "float32":
-        assert [[hit["corpus_id"] for hit in hits] for hits in found] == [
-            [hit["corpus_id"] for hit in hits] for hits in expected
-        ]
+        ids = [[[hit["corpus_id"] for hit in hits] for hits in one] for one in (found, expected)]
+        assert ids[0] == ids[1]
     assert seconds >= 0
 
 
@@ -151,7 +143,7 @@ def test_search_with_an_index_equals_theirs(
 def test_rescored_scores_are_products_with_the_stored_vectors(library: str, precision: str) -> None:
     ours, _ = _search(library)
     corpus = quantize_embeddings(CORPUS, precision, RANGES)
-    options = {"corpus_precision": precision, "ranges": RANGES if "int8" in precision else None}
+    options = stored_as(precision)
     found, _, made = ours(QUERIES, corpus, output_index=True, rescore_multiplier=100, **options)
     again, _ = ours(QUERIES, corpus_index=made, rescore_multiplier=100, **options)
     assert found == again
