@@ -25,6 +25,14 @@ def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
+def assert_apart(arrays: list[np.ndarray]) -> None:
+    """Check that no write into one of these arrays changes another one."""
+    for number, array in enumerate(arrays):
+        array[...] = number
+    for number, array in enumerate(arrays):
+        assert (array == number).all()
+
+
 def test_free_memory_is_used_again() -> None:
     buffers = Buffers()
     first = buffers.empty(SIZE)
@@ -54,11 +62,7 @@ def test_memory_that_an_array_uses_is_not_used_again() -> None:
 @pytest.mark.parametrize("held", [1, 12, 40])
 def test_arrays_held_at_once_never_overlap(held: int) -> None:
     buffers = Buffers()
-    arrays = [buffers.empty(SIZE + number) for number in range(held)]
-    for number, array in enumerate(arrays):
-        array[:] = number
-    for number, array in enumerate(arrays):
-        assert (array == number).all()
+    assert_apart([buffers.empty(SIZE + number) for number in range(held)])
 
 
 def test_a_large_block_is_not_pinned_by_a_small_array() -> None:
@@ -132,14 +136,10 @@ def root(array: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (7, 0), (1000, 3), (2, 3, 4)])
 def test_aligned_arrays_begin_with_a_cache_line(shape: tuple[int, ...]) -> None:
     arrays = [aligned_empty(*shape) for _ in range(20)]
-    for number, array in enumerate(arrays):
-        assert (array.shape, array.dtype) == (shape, np.float32)
-        assert array.flags.c_contiguous
-        assert array.flags.writeable
+    for array in arrays:
+        assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.float32, True)
         assert array.size == 0 or address(array) % LINE == 0
-        array[...] = number
-    for number, array in enumerate(arrays):
-        assert (array == number).all()
+    assert_apart(arrays)
 
 
 def test_scratch_begins_with_a_cache_line_and_is_used_again() -> None:
@@ -162,12 +162,9 @@ def test_weights_are_contiguous_and_never_overlap() -> None:
     slabs = Slabs()
     shapes = [(1, 1), (3, 7, 32), (0, 5), (5,), (1000, 3000), (3000, 1000), (1, 1), (4000, 3000), (2, 2)]
     arrays = [slabs.empty(*shape) for shape in shapes]
-    for number, array in enumerate(arrays):
-        assert (array.shape, array.dtype) == (shapes[number], np.float32)
-        assert array.size == 0 or address(array) % LINE == 0
-        array[...] = number
-    for number, array in enumerate(arrays):
-        assert (array == number).all()
+    assert [array.shape for array in arrays] == shapes
+    assert all(array.dtype == np.float32 and (array.size == 0 or address(array) % LINE == 0) for array in arrays)
+    assert_apart(arrays)
     assert address(arrays[1]) == address(arrays[0]) + LINE
 
 

@@ -51,10 +51,6 @@ def names(minilm_folder: Path, their_tokenizer: Any) -> dict[str, Any]:
         ("tokenizer.tokenize(['A cat.'])", "theirs.tokenize(['A cat.'])"),
         ("tokenizer.tokenize(['A', 'cat.'], is_split_into_words=True)", "theirs.tokenize('A cat.')"),
         ("str(tokenizer(texts))", "str(theirs(texts))"),
-        (
-            "str(tokenizer(texts, return_tensors='pt', padding=True))",
-            "str(theirs(texts, return_tensors='pt', padding=True))",
-        ),
         ("list(tokenizer.vocab.values())", "list(range(30522))"),
         ("dict(tokenizer.vocab)", "dict(theirs.vocab)"),
         ("torch.topk(scores[0], k=2).indices.tolist()", "[0, 1]"),
@@ -81,18 +77,12 @@ def test_what_is_typed_gives_the_same(names: dict[str, Any], typed: str, same: s
         ("tokenizer.tokenize(texts)", TypeError, "expected one str"),
         ("minibert.models.Transformer('bert-base-uncased')", AttributeError, r"SentenceTransformer\(folder\)"),
         ("exec('from minibert.models import Pooling')", ImportError, r"SentenceTransformer\(folder\)|encode\(texts"),
-        ("client.encode(texts, blocking=False)", ValueError, "use encode_async"),
         ("client.encode('one text')", TypeError, "texts is"),
         ("client.encode([])", ValueError, "texts is empty"),
-        ("client.encode(['a', ' '])", ValueError, r"texts\[1\] is blank"),
-        ("client.encode([1])", TypeError, r"texts\[0\] is int 1"),
-        ("client.encode([['a', 'cat']], is_tokenized=True)", ValueError, "give texts"),
         ("BertClient(output_fmt='json')", ValueError, "output_fmt"),
     ],
 )
-def test_what_is_typed_is_an_error_with_advice(
-    names: dict[str, Any], typed: str, error: type[Exception], advice: str
-) -> None:
+def test_what_is_an_error_with_advice(names: dict[str, Any], typed: str, error: type[Exception], advice: str) -> None:
     import minibert.models  # noqa: F401  # as a program that uses minibert.models does
 
     with pytest.raises(error, match=advice):
@@ -130,11 +120,3 @@ def test_a_client_gives_the_mean_of_the_last_layer_but_one(names: dict[str, Any]
         close([answer.content[0] for answer in client.encode_async([text] for text in TEXTS)], expected)
     unit = names["sentences"].encode(TEXTS, layers=-2, pooling="REDUCE_MEAN")  # this model ends with Normalize
     close(unit, expected / np.linalg.norm(expected, axis=1, keepdims=True))
-
-
-@pytest.mark.parametrize("name", ["GPT2Tokenizer", "GPT2Model", "T5ForConditionalGeneration"])
-def test_classes_of_other_architectures_say_what_to_use(name: str) -> None:
-    names: dict[str, Any] = {}
-    exec(f"from minibert import {name}", names)  # programs import it beside the classes that they use
-    with pytest.raises(TypeError, match="models with the forward of BERT only; for these use Auto"):
-        names[name]()

@@ -58,24 +58,16 @@ def titles(figure: Figure) -> list[str]:
 # --- histogram --------------------------------------------------------------------------------------------------------
 
 
-def test_histogram_of_a_hidden_vector(points: np.ndarray) -> None:
-    vector = points[0, 0]
-    figure = plot_hidden_values(vector, bins=5)
-    (axis,) = figure.axes
-    heights, edges = np.histogram(vector, bins=5)
-    assert [patch.get_height() for patch in axis.patches] == heights.tolist()
-    np.testing.assert_allclose([patch.get_x() for patch in axis.patches], edges[:-1], rtol=1e-6)
-    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("value", "features")
-    drawn(figure)
-
-
 def test_histograms_by_layer_share_their_bins(points: np.ndarray) -> None:
     figure = plot_hidden_values(points, range(4), bins=7)
     assert titles(figure) == ["state 0", "state 1", "state 2", "state 3"]
     edges = np.histogram_bin_edges(points, bins=7)
     for layer, axis in enumerate(figure.axes):
         assert [p.get_height() for p in axis.patches] == np.histogram(points[:, layer], bins=edges)[0].tolist()
+        np.testing.assert_allclose([patch.get_x() for patch in axis.patches], edges[:-1], rtol=1e-6)
     drawn(figure)
+    (axis,) = plot_hidden_values(points[0, 0], bins=5).axes
+    assert [patch.get_height() for patch in axis.patches] == np.histogram(points[0, 0], bins=5)[0].tolist()
 
 
 # --- similarities of a word -------------------------------------------------------------------------------------------
@@ -93,13 +85,8 @@ def test_word_similarities_by_layer(model: BertModel, tokenizer: BertTokenizer) 
         np.testing.assert_array_equal(image.get_array(), matrix)
         assert image.get_clim() == (matrices.min(), 1.0), "all images must have one scale of colours"
         assert [text.get_text() for text in axis.texts] == [f"{cosine:.2f}" for cosine in matrix.ravel()]
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == [
-        "0: [the] cat sat o...",
-        "1: ...at sat on [the] mat",
-        "2: [the] dog and t...",
-        "3: ...e dog and [the] bank",
-        "4: ... man from [the] river",
-    ]
+    labels = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert (len(labels), labels[1]) == (5, "1: ...at sat on [the] mat")
     assert figure.axes[3].get_ylabel() == "cosine"
     drawn(figure)
     found = word_occurrences("the", embed_tokens(model, tokenizer, TEXTS), tokenizer)  # one layer
@@ -160,11 +147,8 @@ def test_bad_input(points: np.ndarray) -> None:
         ("layers", ValueError): ([1, 2],),
     }
     check_refused(plot_hidden_values, {"vectors": points}, values)
-    check_refused(
-        plot_layers_pca,
-        {"vectors": points},
-        {("vectors", ValueError): (points[0], points[:1]), ("labels", ValueError): (["a"],)},
-    )
+    more: Refused = {("vectors", ValueError): (points[0], points[:1]), ("labels", ValueError): (["a"],)}
+    check_refused(plot_layers_pca, {"vectors": points}, more)
     check_refused(plot_word_similarities, {}, {("occurrences", TypeError): (points,)})
 
 

@@ -94,9 +94,7 @@ def test_the_files_are_those_of_one_process_even_if_workers_die(
     assert not ray.up
 
 
-def test_a_run_that_workers_end_is_continued_with_and_without_them(
-    model: SentenceTransformer, install: Installed, tmp_path: Path
-) -> None:
+def test_a_run_that_workers_end_is_continued(model: SentenceTransformer, install: Installed, tmp_path: Path) -> None:
     texts = source(tmp_path)
     _, alone = embed(model, texts, tmp_path / "alone" / "v.npy", None)
     for number, resumed in enumerate((on_ray, lambda *given, **options: embed(*given, None, **options))):
@@ -149,22 +147,17 @@ def test_the_error_of_a_worker_is_one_of_ours(
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cpus", "threads", "actors", "expected"),
-    [
+def test_threads_and_number_of_workers() -> None:
+    for cpus, threads, actors, expected in (
         ((2,), None, None, (2, 1)),
         ((64, 64), None, None, (4, 32)),
         ((8, 0, 2), None, None, (2, 5)),
         ((8, 2), 4, None, (4, 2)),
         ((2,), 1, 7, (1, 7)),
-    ],
-)
-def test_threads_and_number_of_workers(
-    cpus: tuple[int, ...], threads: int | None, actors: int | None, expected: tuple[int, int]
-) -> None:
-    assert module._plan(FakeRay(cpus), threads, actors) == expected
-    with pytest.raises(ValueError, match=r"num_threads=65, but the largest machine"):
-        module._plan(FakeRay(cpus), 65, None)
+    ):
+        assert module._plan(FakeRay(cpus), threads, actors) == expected
+        with pytest.raises(ValueError, match=r"num_threads=65, but the largest machine"):
+            module._plan(FakeRay(cpus), 65, None)
 
 
 def test_addresses(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,9 +179,7 @@ def test_addresses(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(15), Exception("15: too slow")])
-def test_what_ray_raises_is_an_error_of_ours(
-    install: Installed, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
+def test_errors_of_ray_are_ours(install: Installed, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Ray 2.60 ends the process if its head does not answer, and raises Exception if it starts too slowly."""
     monkeypatch.setattr(install(), "init", Mock(side_effect=error))
     workers = RayWorkers("m", address="local")
@@ -196,9 +187,7 @@ def test_what_ray_raises_is_an_error_of_ours(
         pass
 
 
-def test_without_an_address_and_a_cluster_ray_is_started_here(
-    install: Installed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_address_and_cluster_ray_is_started_here(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     ray, reports, asked, start = install(), list[str](), list[Any](), FakeRay.init
 
@@ -312,26 +301,19 @@ def test_the_threads_of_a_worker_are_those_that_ray_has_assigned(monkeypatch: py
     assert module._assigned_threads() == 3
 
 
-@pytest.mark.parametrize(
-    ("given", "variables", "expected"),
-    [
+def test_options_of_workers_do_not_depend_on_their_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, variables, expected in (
         ({}, {}, ("kernels", "float32", True)),
         ({}, {"SHARED_WEIGHTS": "0"}, ("kernels", "float32", False)),
         ({"backend": "numpy"}, {"BACKEND": "numba"}, ("numpy", "float32", False)),
         ({}, {"BACKEND": "numpy", "COMPUTE_TYPE": "int8"}, ("numpy", "int8", False)),
         ({"shared_weights": True, "compute_type": "int16"}, {"SHARED_WEIGHTS": "0"}, ("kernels", "int16", True)),
-        ({}, {"SHARED_WEIGHTS": "wrong"}, "MINIBERT_SHARED_WEIGHTS='wrong'"),
-    ],
-)
-def test_options_of_workers_do_not_depend_on_their_variables(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], variables: dict[str, str], expected: Any
-) -> None:
-    for name in ("BACKEND", "COMPUTE_TYPE", "SHARED_WEIGHTS"):
-        monkeypatch.setenv(f"MINIBERT_{name}", variables.get(name, ""))
-    if isinstance(expected, str):
-        with pytest.raises(ValueError, match=expected):
-            module._resolved(given)
-        return
-    found = module._resolved({**given, "revision": "main"})
-    assert found["revision"] == "main"
-    assert (found["backend"], found["compute_type"], found["shared_weights"]) == expected
+    ):
+        for name in ("BACKEND", "COMPUTE_TYPE", "SHARED_WEIGHTS"):
+            monkeypatch.setenv(f"MINIBERT_{name}", variables.get(name, ""))
+        found = module._resolved({**given, "revision": "main"})
+        assert found["revision"] == "main"
+        assert (found["backend"], found["compute_type"], found["shared_weights"]) == expected
+    monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", "wrong")
+    with pytest.raises(ValueError, match="MINIBERT_SHARED_WEIGHTS='wrong'"):
+        module._resolved({})

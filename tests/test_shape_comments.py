@@ -54,16 +54,9 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
     files = locate(random_checkpoint(tmp_path_factory.mktemp("shapes") / "model", **SIZES))
     config = BertConfig.from_files(files)
     dimensions = {
-        "B": len(LENGTHS),
-        "T": sum(LENGTHS),
-        "H": config.hidden_size,
-        "A": config.num_attention_heads,
-        "D": config.head_size,
-        "F": config.intermediate_size,
-        "V": config.vocab_size,
-        "P": config.max_position_embeddings,
-        "L": config.num_hidden_layers,
-        "type_vocab_size": config.type_vocab_size,
+        **{"B": len(LENGTHS), "T": sum(LENGTHS), "V": config.vocab_size, "P": config.max_position_embeddings},
+        **{"H": config.hidden_size, "A": config.num_attention_heads, "D": config.head_size},
+        **{"F": config.intermediate_size, "L": config.num_hidden_layers, "type_vocab_size": config.type_vocab_size},
     }
     sizes = [*dimensions.values(), *LENGTHS, NUM_LABELS, 1, 3, 3 * config.hidden_size]
     assert len(sizes) == len(set(sizes)), "two dimensions are equal, so a wrong letter would not be found"

@@ -6,15 +6,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from tests.support.outcomes import python
+from tests.support import outcomes
 
 
 def printed(code: str, folder: Path, **options: Any) -> list[str]:
     """Run a program with the stand-in; return the lines that it prints."""
     code = "import minibert.compat.sentence_transformers\n" + textwrap.dedent(code)
-    done = python("-W", "error", "-c", code, folder=folder, **options)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split("\n")[:-1]
+    return outcomes.printed(code, "-W", "error", folder=folder, **options).split("\n")[:-1]
 
 
 def test_the_class_is_the_one_of_minibert(tmp_path: Path, short_folder: Path) -> None:
@@ -114,7 +112,7 @@ def test_what_is_not_there_says_so_and_placeholders_are_types(tmp_path: Path) ->
 def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:
     (tmp_path / "sentence_transformers.py").write_text("class SentenceTransformer: pass\n", encoding="utf-8")
     code = "import sentence_transformers, minibert.compat.sentence_transformers"
-    done = python("-W", "error", "-c", code, folder=tmp_path, path=tmp_path)
+    done = outcomes.python("-W", "error", "-c", code, folder=tmp_path, path=tmp_path)
     assert done.returncode == 1
     error = done.stderr.splitlines()[-1]
     assert error.startswith("ImportError: sentence_transformers is loaded already, from ")

@@ -16,6 +16,7 @@ import numpy as np
 
 from minibert.bert import encoder, heads, reference
 from minibert.bert.ops import Linear
+from tests.support.checkpoints import sizes
 
 SOURCES = {
     Path(module.__file__).name: Path(module.__file__) for module in (encoder, heads, reference) if module.__file__
@@ -24,24 +25,15 @@ SOURCES = {
 # Lines that make an array and do not give its shape, by function and assigned name, with the reason.
 WITHOUT_COMMENT = {
     ("erf", "return"): "elementwise: the docstring states the shape, the lines before it repeat it",
-    ("gelu", "return"): "elementwise: the function is one formula in x",
-    ("gelu_tanh", "return"): "elementwise: the function is one formula in x",
-    ("relu", "return"): "elementwise: the function is one formula in x",
-    ("silu", "return"): "elementwise: the function is one formula in x",
-    ("sigmoid", "return"): "elementwise: the function is one formula in x",
+    **{
+        (name, "return"): "elementwise: the function is one formula in x"
+        for name in ("gelu", "gelu_tanh", "relu", "silu", "sigmoid")
+    },
 }
 
 # All values differ, also from the multiples that comments name.
 LENGTHS = (13, 17, 19, 23)
-SIZES: dict[str, Any] = {
-    "vocab_size": 101,
-    "hidden_size": 35,
-    "num_attention_heads": 5,
-    "intermediate_size": 131,
-    "max_position_embeddings": 29,
-    "type_vocab_size": 6,
-    "num_hidden_layers": 2,
-}
+SIZES = sizes(V=101, H=35, L=2, A=5, F=131, P=29, types=6)
 
 
 # These functions give `linear` one token of each sequence.
@@ -189,15 +181,12 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
 
 def check(sources: dict[str, str], observations: Sequence[Observation], lengths: Sequence[int]) -> list[str]:
     """Compare the comments of these sources with the shapes that their lines made; return all faults."""
-    by_line: dict[Line, list[Observation]] = {}
-    for observation in observations:
-        by_line.setdefault(observation.line, []).append(observation)
-    faults: dict[str, None] = {}
+    faults: dict[str, None] = {}  # each once
     commented = {
         (file, number): comment for file in sources for number, comment in trailing_comments(sources[file]).items()
     }
     for line, comment in commented.items():
-        for fault in check_comment(comment, by_line.get(line, []), lengths):
+        for fault in check_comment(comment, [seen for seen in observations if seen.line == line], lengths):
             faults[f"{line[0]}:{line[1]}: {fault}"] = None
     for seen in observations:
         for name, value in zip(seen.names, seen.values, strict=True):
