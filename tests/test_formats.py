@@ -37,9 +37,7 @@ def test_every_file_has_its_number(
         assert states["format"] == 1
 
 
-def test_finished_runs_of_earlier_versions_are_read_and_newer_ones_refused(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path
-) -> None:
+def test_formats_of_finished_runs(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
     output, manifest = tmp_path / "v.npy", tmp_path / "v.npy.manifest.json"
     embed_corpus(short_model, [source], output)
     content = json.loads(manifest.read_text())
@@ -51,9 +49,7 @@ def test_finished_runs_of_earlier_versions_are_read_and_newer_ones_refused(
         embed_corpus(short_model, [source], output, resume=True)
 
 
-def test_token_features_without_a_number_are_read_and_newer_ones_refused(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path
-) -> None:
+def test_formats_of_token_features(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
     extract_corpus(short_model.model, short_model.tokenizer, [source], tmp_path / "s.npy", layers=-1)
     index = tmp_path / "s.tokens.jsonl"
     first, rest = index.read_text().split("\n", 1)

@@ -102,9 +102,7 @@ def test_a_config_does_not_change() -> None:
     ],
     ids=["settings", "special tokens", "sides"],
 )
-def test_harmless_keywords_of_tokenizers(
-    tokenizer: BertTokenizer, minilm_folder: Path, options: dict[str, Any]
-) -> None:
+def test_harmless_tokenizer_keywords(tokenizer: BertTokenizer, minilm_folder: Path, options: dict[str, Any]) -> None:
     for load in (BertTokenizer.from_pretrained, AutoTokenizer.from_pretrained):
         loaded = load(minilm_folder, **options)
         assert loaded("Hello, wörld!") == tokenizer("Hello, wörld!")

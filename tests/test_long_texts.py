@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from minibert.corpus import sources
 from minibert.corpus.sources import Source, read_input_lines
 from minibert.tokenizer.windows import in_chunks
+from tests.support.outcomes import python
 from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -89,36 +89,20 @@ sys.exit(status)
 
 
 def run_within(limit: int, arguments: list[str]) -> tuple[int, dict[str, int], str]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _PROGRAM, json.dumps([limit, arguments])],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = python("-W", "ignore", "-c", _PROGRAM, json.dumps([limit, arguments]))
     return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}, done.stderr
-
-
-@pytest.fixture(scope="module")
-def start(short_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Return the memory figures of a process that embeds one short line."""
-    folder = tmp_path_factory.mktemp("start")
-    (folder / "short.txt").write_text("a cat\n")
-    files = ["-i", str(folder / "short.txt"), "-o", str(folder / "o.npy")]
-    status, peak, err = run_within(0, ["embed", "-m", str(short_folder), *files])
-    assert status == 0, err
-    return peak
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc, limits the address space")
 @pytest.mark.slow
 @pytest.mark.parametrize("truncation", ["warn", "silent", "split"])
-def test_a_file_with_long_lines_is_embedded_within_bounded_memory(
-    short_folder: Path, start: dict[str, int], tmp_path: Path, truncation: str
-) -> None:
+def test_long_lines_are_embedded_within_bounded_memory(short_folder: Path, tmp_path: Path, truncation: str) -> None:
     """A line of 16 MB (6 MB with "split") is embedded; a line of 20 MB is left out."""
     how = ["--truncation", truncation, "--on-error", "skip"]
     options = ["embed", "-m", str(short_folder), *how, "-o", str(tmp_path / "o.npy")]
+    (tmp_path / "short.txt").write_text("a cat\n")
+    status, start, err = run_within(0, [*options, "-i", str(tmp_path / "short.txt")])
+    assert status == 0, err
     megabytes = 16 if truncation != "split" else 6
     line = "cat dog, " * (megabytes * 2**20 // 9 - 1)
     (tmp_path / "long.txt").write_text(f"a cat\n{line}\n{'cat dog, ' * (20 * 2**20 // 9)}\na dog\n")
@@ -151,9 +135,7 @@ def test_a_line_of_gzip_that_does_not_end_is_not_held(short_folder: Path, tmp_pa
     assert len(np.load(tmp_path / "o.npy")) == (1 if "csv" in name else 2)
 
 
-def test_a_long_row_that_ends_within_quotes_hides_where_the_next_one_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_row_with_open_quotes_hides_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_LINE_LIMIT", 30)
     path = tmp_path / "a.csv"
     path.write_text('text\nok one\n"' + "a" * 40 + '\nsecond line of the same row\nthird"\nok two\n', newline="")

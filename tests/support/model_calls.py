@@ -46,12 +46,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "holes": {"input_ids": IDS, "attention_mask": HOLES},
     "embeds": {"inputs_embeds": EMBEDS},
     "embeds, holes": {"inputs_embeds": EMBEDS, "attention_mask": HOLES, "token_type_ids": TOKEN_TYPES},
-    "everything": {
-        "input_ids": IDS,
-        "attention_mask": HOLES,
-        "token_type_ids": TOKEN_TYPES,
-        "position_ids": POSITIONS,
-    },
+    "everything": {"input_ids": IDS, "attention_mask": HOLES, "token_type_ids": TOKEN_TYPES, "position_ids": POSITIONS},
     "one token": {"input_ids": IDS[:1, :1]},
     "every position": {"input_ids": RANDOM.integers(V, size=(2, P))},
 }
