@@ -84,9 +84,7 @@ def test_damaged_settings_of_a_model(most: int, intact: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("backend", ["kernels", "numpy"])
-def test_the_largest_weights_give_finite_numbers_and_larger_ones_are_refused(
-    backend: str, intact: Path, tmp_path: Path
-) -> None:
+def test_weights_too_large_for_finite_numbers_are_refused(backend: str, intact: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(intact, tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
     for draw in range(3):
@@ -107,16 +105,10 @@ def test_the_largest_weights_give_finite_numbers_and_larger_ones_are_refused(
 
 # --- corpora ----------------------------------------------------------------------------------------------------------
 
-lines = st.lists(
-    st.one_of(
-        st.sampled_from(
-            [b"", b" ", b"\xff\xfe", b"a\x00b", b"\xef\xbb\xbfcat", b"cat\r", b'"open', b"{", b"[]", b"null"]
-        ),
-        st.sampled_from([b'{"text": "cat"}', b'{"text": 3}', b'{"text": null}', b'{"text": "\\ud800"}', b'"cat"']),
-        st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")),
-    ),
-    max_size=8,
-)
+LINES = [b"", b" ", b"\xff\xfe", b"a\x00b", b"\xef\xbb\xbfcat", b"cat\r", b'"open', b"{", b"[]", b"null", b'"cat"']
+LINES += [b'{"text": "cat"}', b'{"text": 3}', b'{"text": null}', b'{"text": "\\ud800"}']
+encoded = st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass"))
+lines = st.lists(st.sampled_from(LINES) | encoded, max_size=8)
 
 
 @both(40)

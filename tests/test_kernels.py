@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
+import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import minibert
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
-from minibert.bert.ops import LayerNorm, Linear, Ops
+from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import compilation, make_ops, run_task
 from minibert.kernels.buffers import Slabs
 from minibert.kernels.packing import pack
@@ -24,7 +23,6 @@ from tests.support import oracle
 from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid
 from tests.support.outcomes import python
 
-PACKAGE = Path(minibert.__file__).parent
 
 
 def arrays_in(arguments: Arguments) -> list[FloatArray]:
@@ -100,38 +98,25 @@ def assert_within_budget(op: str, result: object, twin: object, exact: object, a
 def test_arrays_of_another_dtype_or_order_are_converted(case: OpCase, dtype: type[np.floating]) -> None:
     """A kernel sees only the address of an array."""
 
-    def change(value: Any) -> Any:
+    def change(value: Any, cast: Callable[[FloatArray], FloatArray], ints: type) -> Any:
         if isinstance(value, LayerNorm):
-            return LayerNorm(value.path, value.weight.astype(dtype), value.bias.astype(dtype), value.eps)
+            return LayerNorm(value.path, cast(value.weight), cast(value.bias), value.eps)
         if not isinstance(value, np.ndarray):
             return value
-        if value.dtype.kind == "i":
-            return value.astype(np.int64)
-        return np.asfortranarray(value.astype(dtype))
+        return value.astype(ints) if value.dtype.kind == "i" else cast(value)
 
-    def same_numbers(value: Any) -> Any:
-        if isinstance(value, LayerNorm):
-            return LayerNorm(value.path, rounded(value.weight), rounded(value.bias), value.eps)
-        return rounded(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+    def other(array: FloatArray) -> FloatArray:
+        return np.asfortranarray(array.astype(dtype))
 
     def rounded(array: FloatArray) -> FloatArray:
         return array.astype(dtype).astype(np.float32)
 
     ops = make_ops(1)
     arguments = case.prepare(ops, case.arguments())
-    found = getattr(ops, case.op)(**{name: change(value) for name, value in arguments.items()})
-    expected = getattr(ops, case.op)(**{name: same_numbers(value) for name, value in arguments.items()})
+    found = getattr(ops, case.op)(**{name: change(value, other, np.int64) for name, value in arguments.items()})
+    expected = getattr(ops, case.op)(**{name: change(value, rounded, np.int32) for name, value in arguments.items()})
     for array, wanted in zip(oracle.arrays(found), oracle.arrays(expected), strict=True):
         np.testing.assert_array_equal(array, wanted)
-
-
-@pytest.mark.parametrize("op", [name for name in Ops._fields if callable(getattr(reference.OPS, name))])
-def test_op_has_the_parameters_of_its_twin(op: str) -> None:
-    ours, twins = (
-        list(inspect.signature(getattr(ops, op)).parameters.values()) for ops in (make_ops(1), reference.OPS)
-    )
-    assert ours == twins[: len(ours)]
-    assert {parameter.name for parameter in twins[len(ours) :]} <= {"dtype"}  # the reference can compute in another one
 
 
 @pytest.mark.parametrize("name", reference.ACTIVATION_FUNCTIONS)
@@ -179,23 +164,6 @@ def test_results_do_not_depend_on_the_float_mode_of_the_thread() -> None:
         torch.set_flush_denormal(False)
     assert flushed, "the mode of the thread has changed"
     assert found.tobytes() == expected.tobytes()  # as bytes, because in that mode a denormal number equals 0
-
-
-def test_one_set_of_ops_serves_eight_threads_at_once() -> None:
-    ops = make_ops(2)
-    cases = [case for case in OP_CASES if case.label.startswith(("linear T=37 K=768", "layer_norm T=128"))]
-    arguments = [case.arguments() for case in cases]
-    expected = [case.run(ops, a) for case, a in zip(cases, arguments, strict=True)]
-
-    def run_all(turn: int) -> list[FloatArray]:
-        order = [(i + turn) % len(cases) for i in range(len(cases))]  # so that different ops run at the same time
-        results = {i: cases[i].run(ops, arguments[i]) for i in order}
-        return [results[i] for i in range(len(cases))]
-
-    with ThreadPoolExecutor(8) as pool:
-        for results in pool.map(run_all, range(8)):
-            for case, result, wanted in zip(cases, results, expected, strict=True):
-                np.testing.assert_array_equal(result, wanted, err_msg=case.label)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -313,13 +281,8 @@ def test_the_largest_of_very_large_scores_takes_all(D: int, size: float, S: int)
     """Scores are small differences of large products, so their error is proportional to the products."""
     query, key, value = np.random.default_rng(S).standard_normal((3, S, D)).astype(np.float32)
     arguments: dict[str, Any] = {
-        "query": query * np.float32(size),
-        "key": key * np.float32(size),
-        "value": value,
-        "cu_seqlens": np.array([0, S], np.int32),
-        "num_heads": 1,
-        "return_scores": True,
-        "return_probs": True,
+        **{"query": query * np.float32(size), "key": key * np.float32(size), "value": value, "num_heads": 1},
+        **{"cu_seqlens": np.array([0, S], np.int32), "return_scores": True, "return_probs": True},
     }
     result, twin, exact = (ops.attention(**arguments) for ops in (make_ops(1), reference.OPS, oracle.OPS))
     assert_within_budget("attention", result, twin, exact, arguments)
@@ -344,15 +307,9 @@ def test_layer_norm_of_constant_rows_is_the_bias(value: float, H: int, eps: floa
 
 def test_kernels_are_compiled_in_one_place() -> None:
     """Only kernels/compilation.py uses Numba's compiler, so its options apply to every kernel."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in Path(minibert.__file__).parent.rglob("*.py"):
         if path.name not in ("compilation.py", "tiny.py"):  # tiny.py has np.vectorize; it imports only NumPy
-            words = {node.attr for node in ast.walk(parse(path)) if isinstance(node, ast.Attribute)}
-            words |= {node.id for node in ast.walk(parse(path)) if isinstance(node, ast.Name)}
-            assert not words & {"njit", "jit", "vectorize", "guvectorize", "stencil", "cfunc"}, path.name
+            assert not re.search(r"\b(n?jit|(gu)?vectorize|stencil|cfunc)\b\(?", path.read_text("utf-8")), path.name
     assert compilation._OPTIONS["fastmath"] is False
     assert not compilation._OPTIONS.get("parallel", False)
     assert run_task.make_run_task().targetoptions.items() >= compilation._OPTIONS.items()
-
-
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))

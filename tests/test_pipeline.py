@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from sentence_transformers import SentenceTransformer as Original
+from sentence_transformers.sentence_transformer import modules
 
 from minibert import ModelFormatError, SentenceTransformer
 from minibert.sentence.modules import ACTIVATIONS, POOLING_MODES
 from tests.support.checkpoints import random_checkpoint, their_vectors
-from tests.support.sentence_modules import (
-    MEAN,
-    dense,
-    model_with_modules,
-    random_tensors,
-    write_json,
-)
+from tests.support.sentence_modules import MEAN, dense, model_with_modules, random_tensors, write_json
 
 TOLERANCE = 2e-6
 TEXTS = ["", "the cat", "a b c d e f g", "the the the", "cat sat on the mat " * 4]
@@ -88,20 +84,14 @@ def test_a_model_with_modules_can_be_copied(tmp_path: Path) -> None:
 def test_files_that_sentence_transformers_itself_saved(tmp_path: Path) -> None:
     """The model is made and saved by version 6.2, with every module and the config that this version writes."""
     bert = random_checkpoint(tmp_path / "bert", hidden_size=24, num_attention_heads=3, num_hidden_layers=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-        from sentence_transformers import SentenceTransformer as Original
-        from sentence_transformers.sentence_transformer import modules
-
-        torch.manual_seed(1)
-        transformer = modules.Transformer(str(bert), max_seq_length=40)
-        parts = [transformer, modules.Pooling(24, ("mean", "lasttoken"), include_prompt=False)]
-        parts += [modules.Dense(48, 10, activation_function=torch.nn.SiLU()), modules.LayerNorm(10)]
-        parts += [modules.Dropout(0.3), modules.Normalize()]
-        original = Original(modules=parts, device="cpu", prompts={"query": "the man "}, similarity_fn_name="dot")
-        original.truncate_dim = 6
-        original.save(str(tmp_path / "model"), create_model_card=False)
+    torch.manual_seed(1)
+    transformer = modules.Transformer(str(bert), max_seq_length=40)
+    parts = [transformer, modules.Pooling(24, ("mean", "lasttoken"), include_prompt=False)]
+    parts += [modules.Dense(48, 10, activation_function=torch.nn.SiLU()), modules.LayerNorm(10)]
+    parts += [modules.Dropout(0.3), modules.Normalize()]
+    original = Original(modules=parts, device="cpu", prompts={"query": "the man "}, similarity_fn_name="dot")
+    original.truncate_dim = 6
+    original.save(str(tmp_path / "model"), create_model_card=False)
     model = SentenceTransformer(tmp_path / "model")
     assert (model.similarity_fn_name, model.truncate_dim, model.max_seq_length) == ("dot", 6, 40)
     assert model.prompts == original.prompts
@@ -111,7 +101,6 @@ def test_files_that_sentence_transformers_itself_saved(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.similarity(ours, ours), original.similarity(ours, ours).numpy(), atol=1e-6)
 
 
-SAFETENSORS = "model.safetensors"
 OLD_MODES = ["cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"]
 
 

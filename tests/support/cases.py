@@ -159,39 +159,28 @@ _ATTENTION_SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
 
 
 def _attention_case(
-    lengths: tuple[int, ...],
-    num_heads: int,
-    head_size: int,
-    *,
-    sharp: float = 1.0,
-    apart: bool = False,
-    columns: int = 0,
+    lengths: tuple[int, ...], A: int, D: int, *, sharp: float = 1.0, apart: bool = False, columns: int = 0
 ) -> OpCase:
     """Return a case of attention; with `columns`, a relative bias, and each token in one of so many columns."""
 
     def make(generator: np.random.Generator) -> Arguments:
         cu_seqlens = pack_lengths(lengths)
-        T, H = int(cu_seqlens[-1]), num_heads * head_size
+        T, H = int(cu_seqlens[-1]), A * D
         if apart:  # column blocks of one array, as in the forward
             query, key, value = np.split(_normal(generator, T, 3 * H, scale=sharp), 3, axis=1)
         else:
             query, key, value = (_normal(generator, T, H, scale=s) for s in (sharp, sharp, 1.0))
         return {
-            "query": query,
-            "key": key,
-            "value": value,
-            "cu_seqlens": cu_seqlens,
-            "num_heads": num_heads,
-            "return_scores": True,
-            "return_probs": True,
-            "bias": (columns and RelativeBias(_normal(generator, num_heads, 2 * columns - 1), places)) or None,
+            **{"query": query, "key": key, "value": value, "cu_seqlens": cu_seqlens, "num_heads": A},
+            **{"return_scores": True, "return_probs": True},
+            "bias": (columns and RelativeBias(_normal(generator, A, 2 * columns - 1), places)) or None,
         }
 
     places = np.concatenate([np.sort(np.random.default_rng(0).permutation(columns)[:n]) for n in lengths] or [[]])
     shown = "+".join(map(str, lengths)) or "none"
     options = f"{f' sharp={sharp:g}' if sharp != 1 else ''}{' column-blocks' if apart else ''}"
     options += f" bias of {columns} columns" if columns else ""
-    return OpCase("attention", f"attention S={shown} A={num_heads} D={head_size}{options}", make)
+    return OpCase("attention", f"attention S={shown} A={A} D={D}{options}", make)
 
 
 def _attention_cases() -> Iterator[OpCase]:

@@ -39,18 +39,10 @@ def _linear_magnitude(
 
 
 def _attention_magnitude(
-    query: FloatArray,
-    key: FloatArray,
-    value: FloatArray,
-    cu_seqlens: IntArray,
-    num_heads: int,
-    *,
-    bias: RelativeBias | None = None,
-    path: str = "",
-    return_scores: bool = False,
-    return_probs: bool = False,
+    query: FloatArray, key: FloatArray, value: FloatArray, cu_seqlens: IntArray, num_heads: int, **options: Any
 ) -> Sequence[Float64Array]:
     """Scores have the error of their products; exp turns a score's absolute error into a prob's relative one."""
+    bias: RelativeBias | None = options.get("bias")
     exact = OPS.attention(query, key, value, cu_seqlens, num_heads, bias=bias, return_probs=True)
     added = bias and RelativeBias(np.abs(bias.table), bias.columns)
     rows = (np.abs(x) for x in (query, key, value))
@@ -60,7 +52,7 @@ def _attention_magnitude(
         probs.append((exact.probs or [])[b] * (1.0 + 2.0 * scores[b].max(axis=2, keepdims=True, initial=0.0)))
         for a, columns in enumerate(heads):
             context[tokens, columns] = np.dot(probs[b][a], np.abs(double(value[tokens, columns])))
-    return [context, *(scores if return_scores else ()), *(probs if return_probs else ())]
+    return [context, *(scores if options.get("return_scores") else ()), *(probs if options.get("return_probs") else ())]
 
 
 def _layer_norm_magnitude(x: FloatArray, norm: LayerNorm) -> Sequence[Float64Array]:
