@@ -31,7 +31,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[p
     folder = tmp_path_factory.mktemp("parity")
     makers: dict[str, Callable[[], parity.Subject]] = {
         "MiniLM": lambda: parity.minilm_subject(real_texts()),
-        "3 x 768": lambda: parity.base_subject(folder / "three", 3),
+        "2 x 768": lambda: parity.base_subject(folder / "two", 2),
         "12 x 768": lambda: parity.base_subject(folder / "base"),
         "odd": lambda: parity.odd_subject(folder / "odd"),
     }
@@ -48,7 +48,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[p
 @pytest.mark.parametrize("backend", parity.MINIBERT)
 @pytest.mark.parametrize(
     ("name", "states"),
-    [("MiniLM", 7), ("3 x 768", 4), pytest.param("12 x 768", 13, marks=pytest.mark.slow), ("odd", 4)],
+    [("MiniLM", 7), ("2 x 768", 3), pytest.param("12 x 768", 13, marks=pytest.mark.slow), ("odd", 4)],
 )
 def test_every_hidden_state_keeps_the_budget(
     name: str, states: int, backend: str, measured: Callable[[str], list[parity.Row]]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,91 +11,40 @@ import pytest
 
 from minibert.kernels.libraries import usable_levels
 from minibert.kernels.processor import LEVEL
-from tests.support.checkpoints import locate_minilm, sentence_model
-from tests.support.outcomes import PATIENCE, ROOT, python
+from tests.support.checkpoints import locate_minilm
+from tests.support.outcomes import python
 from tests.support.processor_hashes import EXPECTED, of_model, of_ops
+from tests.support.sentence_modules import MEAN, dense, model_with_modules, random_tensors
 
 # NumPy is told to do without its faster code for lesser processors, too.
 WITHOUT_AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
 LESSER_NUMPY = {"x86-64": f"AVX2 FMA3 {WITHOUT_AVX512}", "x86-64-avx2": WITHOUT_AVX512}
-DENSE = {"in_features": 24, "out_features": 24, "bias": True}
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """MiniLM, and a small random model of odd sizes with two Dense modules."""
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    kinds = [
-        "models.Transformer",
-        "models.Pooling",
-        "models.Dense",
-        "models.LayerNorm",
-        "models.Dense",
-        "models.Normalize",
-    ]
-    made = sentence_model(tmp_path_factory.mktemp("odd") / "model", kinds)
-    generator = np.random.default_rng(0)
-    for path, activation in (("2_Dense", "Sigmoid"), ("4_Dense", "Tanh")):
-        config = {**DENSE, "activation_function": f"torch.nn.modules.activation.{activation}"}
-        (made / path / "config.json").write_text(json.dumps(config))
-        tensors = {"linear.weight": generator.standard_normal((24, 24)), "linear.bias": generator.standard_normal(24)}
-        save_file({k: v.astype(np.float32) for k, v in tensors.items()}, made / path / "model.safetensors")
-    (made / "3_LayerNorm" / "config.json").write_text(json.dumps({"dimension": 24}))
-    norm = {"norm.weight": np.full(24, 1.5, np.float32), "norm.bias": np.full(24, 0.1, np.float32)}
-    save_file(norm, made / "3_LayerNorm" / "model.safetensors")
-    return [locate_minilm(), made]
-
-
-@pytest.fixture(scope="module")
-def ours(folders: list[Path]) -> dict[str, Any]:
-    """The hashes of this process, on this processor."""
-    return {"ops": of_ops(), **{str(folder): of_model(str(folder)) for folder in folders}}
-
-
-def run_hashes(levels: list[str], folders: list[Path]) -> dict[str, Any]:
-    """Return what `tests.support.processor_hashes` prints with the libraries of these levels."""
-    processes = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", "tests.support.processor_hashes", *map(str, folders)],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "MINIBERT_LEVEL": name,
-                "NPY_DISABLE_CPU_FEATURES": LESSER_NUMPY.get(name, ""),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for name in levels
-    }
-    found = {}
-    for name, process in processes.items():
-        printed, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, errors
-        found[name] = json.loads(printed)
-    return found
 
 
 @pytest.mark.slow
-def test_lesser_levels_give_the_same_bits(ours: dict[str, Any], folders: list[Path]) -> None:
+def test_lesser_levels_give_the_same_bits(tmp_path: Path) -> None:
+    """Those of the ops, of MiniLM, and of a small random model with two Dense modules."""
+    norm = ("LayerNorm", {"dimension": 24}, random_tensors(norm_weight=(24,), norm_bias=(24,)))
+    steps = [MEAN, dense(24, 24, "torch.nn.modules.activation.Sigmoid"), norm, dense(24, 24), ("Normalize", {}, None)]
+    folders = [str(locate_minilm()), str(model_with_modules(tmp_path / "model", steps))]
+    ours = {"ops": of_ops(), **{folder: of_model(folder) for folder in folders}}
+
+    def hashes(name: str) -> dict[str, Any]:
+        variables = {"MINIBERT_LEVEL": name, "NPY_DISABLE_CPU_FEATURES": LESSER_NUMPY.get(name, "")}
+        done = python("-m", "tests.support.processor_hashes", *folders, **variables)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
     others = [name for name in usable_levels() if name != LEVEL.name]
     assert others
-    for name, found in run_hashes(others, folders).items():
-        assert found.pop("level") == name
-        check_equal(found, ours)
-
-
-def check_equal(found: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Compare the hashes; the lowest level does not have those of low precision."""
-    assert list(found) == list(ours)
-    for group, arrays in ours.items():
-        assert len(found[group]) > 10
-        assert found[group].keys() <= arrays.keys()
-        assert [name for name in found[group] if found[group][name] != arrays[name]] == [], group
+    with ThreadPoolExecutor() as pool:
+        for name, found in zip(others, pool.map(hashes, others), strict=True):
+            assert found.pop("level") == name
+            assert list(found) == list(ours)
+            for group, arrays in ours.items():  # the lowest level does not have the arrays of low precision
+                assert len(found[group]) > 10
+                assert found[group].keys() <= arrays.keys()
+                assert [array for array in found[group] if found[group][array] != arrays[array]] == [], group
 
 
 def test_the_bits_of_minilm_are_those_of_every_other_processor() -> None:

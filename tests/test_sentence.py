@@ -7,12 +7,16 @@ import os
 import re
 import shutil
 import tracemalloc
-import warnings
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas
+import pyarrow
 import pytest
+from sentence_transformers import SentenceTransformer as Original
+from sentence_transformers import util
+from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
 
 from minibert import ModelFormatError, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
@@ -20,65 +24,37 @@ from minibert.cli import main
 from minibert.sentence.loading import builtin_prompts, full_name
 from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import locate_minilm, random_checkpoint, sentence_model, their_vectors
-from tests.support.refusals import check_refused
+from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines
+from tests.support.tokenizer_files import AWKWARD_TEXTS
 
 TOLERANCE = 2e-6
 
-TEXTS = [
-    "",
-    " ",
-    "a",
-    "The cat sat on the mat.",
-    "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank.",
-    "Größe, naïve café, ÅNGSTRÖM",
-    "我喜欢北京烤鸭",
-    "Привет, мир! مرحبا بالعالم",
-    "🙂 emoji \u200d and \x07 control \ufffd characters",
-    "[CLS] literal special tokens [SEP] [MASK]",
-    "word " * 255,
-    "long text that is cut " * 200,
-    "x" * 300,
-]
+TEXTS = [*AWKWARD_TEXTS, "word " * 255, "long text that is cut " * 200]
 
 
-@pytest.mark.parametrize("every", [60, pytest.param(20, marks=pytest.mark.slow)])
-def test_equals_sentence_transformers_on_the_real_model(minilm_sentences: SentenceTransformer, every: int) -> None:
-    texts = TEXTS + list(udhr_lines()[::every] if os.environ.get(VARIABLE) else ())
-    ours = minilm_sentences.encode(texts, truncation="silent")
-    apart = np.abs(ours - their_vectors(locate_minilm(), texts)).max()
-    REPORT.append(f"SentenceTransformer: {len(texts)} texts, at most {apart:.1e} from sentence-transformers")
-    assert apart <= TOLERANCE
-
-
-@pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
-@pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.slow)])
-def test_equals_sentence_transformers_on_real_texts(minilm_sentences: SentenceTransformer, count: int) -> None:
-    """Compare vectors, scores, bits and integers of lines in 45 languages."""
-    short = [text for text in dict.fromkeys(udhr_lines()) if len(text) <= 70][:1000]
-    texts = short[:: 1000 // count]
-    assert len(texts) == count
+@pytest.mark.parametrize("every", [20, pytest.param(3, marks=pytest.mark.slow)])
+def test_equals_sentence_transformers(minilm_sentences: SentenceTransformer, every: int) -> None:
+    """Compare vectors, scores, bits and integers, also those of lines in 45 languages."""
+    texts = [*TEXTS, *(dict.fromkeys(udhr_lines()[::every]) if os.environ.get(VARIABLE) else ())]
     ours, expected = minilm_sentences.encode(texts, truncation="silent"), their_vectors(locate_minilm(), texts)
     apart = np.abs(ours - expected).max()
     assert apart <= TOLERANCE
-    from sentence_transformers import util
-
     scores = minilm_sentences.similarity(ours[:100], ours)
     np.testing.assert_allclose(scores, util.cos_sim(expected[:100], expected).numpy(), atol=TOLERANCE)
     differing = 0.0
     for precision in ("int8", "uint8", "binary", "ubinary"):
-        few = minilm_sentences.encode(texts[:100], precision=precision)
-        assert np.array_equal(few, util.quantize_embeddings(ours[:100], precision))
-        quantized = quantize_embeddings(ours, precision)
-        reference = util.quantize_embeddings(expected, precision)
-        assert (quantized.dtype, quantized.shape) == (reference.dtype, reference.shape)
+        few = minilm_sentences.encode(texts[-100:], precision=precision, truncation="silent")
+        np.testing.assert_array_equal(few, util.quantize_embeddings(ours[-100:], precision))
+        quantized, theirs = quantize_embeddings(ours, precision), util.quantize_embeddings(expected, precision)
+        assert (quantized.dtype, quantized.shape) == (theirs.dtype, theirs.shape)
         if precision.endswith("int8"):
-            steps = np.abs(quantized.astype(int) - reference.astype(int))
+            steps = np.abs(quantized.astype(int) - theirs.astype(int))
             assert steps.max() <= 1  # a rounding error may cross the boundary of a step
             differing = max(differing, float((steps > 0).mean()))
     REPORT.append(
-        f"SentenceTransformer: {len(texts)} real texts, at most {apart:.1e} from sentence-transformers; "
+        f"SentenceTransformer: {len(texts)} texts, at most {apart:.1e} from sentence-transformers; "
         f"{100 * differing:.3f} % of the 8 bit numbers differ by one step"
     )
     assert differing < 1e-3
@@ -139,47 +115,36 @@ def test_the_limit_is_the_one_sentence_transformers_takes(
     "name", ["bert-base-german-dbmdz-cased", "BERT-base-uncased", "all-MiniLM-L6-v2", "tests", "a/b", "", "e5"]
 )
 def test_short_names_are_completed_as_theirs(name: str) -> None:
-    from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
-
     plain = "/" in name or not name or Path(name).exists() or name.lower() in ORIGINAL_TRANSFORMER_MODELS
     assert full_name(name) == (name if plain else f"sentence-transformers/{name}")
 
 
 def test_bad_arguments(minilm_sentences: SentenceTransformer) -> None:
     encode, given = minilm_sentences.encode, {"inputs": "long " * 300}
-    check_refused(
-        encode,
-        {},
-        {
-            ("inputs", TypeError): (
-                *(["a", None], ["a", float("nan")], [["a", "b"]], ["a", 3], ["a", b"b"], np.array([["a"], ["b"]])),
-                *(np.array([1.5]), {"a": "b"}, None, 7, (text for text in ["a"]), b"bytes"),
-            ),
-            ("inputs", ValueError): (["a", "b\ud800"], ["ok"] * 1500 + ["\ud800"]),
-        },
-    )
-    check_refused(
-        encode,
-        given,
-        {
-            ("batch_size", TypeError): (2.0,),
-            ("batch_size", ValueError): (0, -3),
-            ("device", ValueError): ("cuda", ["cpu", "cuda:1"]),
-            ("processing_kwargs", ValueError): ({"text": {"max_length": 4}},),
-            ("output_value", ValueError): ("sentences",),
-            ("precision", ValueError): ("float64", "int8"),  # one vector does not have ranges
-            ("truncate_dim", TypeError): ("8",),
-            ("truncate_dim", ValueError): (0,),
-            ("truncation", ValueError): ("cut", "error"),
-            ("stride", ValueError): (3,),
-            ("prompt", ValueError): ("\ud800",),
-            ("prompt", TypeError): (3,),
-            ("prompt_name", ValueError): (3, "passage"),
-            ("sentences", TypeError): ("b",),
-            ("out", TypeError): (np.zeros(384, dtype=int), [0.0] * 384),
-            ("out", ValueError): (np.zeros(383), np.broadcast_to(np.float32(1), 384).copy()[None]),
-        },
-    )
+    table: Refused = {
+        ("inputs", TypeError): (
+            *(["a", None], ["a", float("nan")], [["a", "b"]], ["a", 3], ["a", b"b"], np.array([["a"], ["b"]])),
+            *(np.array([1.5]), {"a": "b"}, None, 7, (text for text in ["a"]), b"bytes"),
+        ),
+        ("inputs", ValueError): (["a", "b\ud800"], ["ok"] * 1500 + ["\ud800"]),
+        ("batch_size", TypeError): (2.0,),
+        ("batch_size", ValueError): (0, -3),
+        ("device", ValueError): ("cuda", ["cpu", "cuda:1"]),
+        ("processing_kwargs", ValueError): ({"text": {"max_length": 4}},),
+        ("output_value", ValueError): ("sentences",),
+        ("precision", ValueError): ("float64", "int8"),  # one vector does not have ranges
+        ("truncate_dim", TypeError): ("8",),
+        ("truncate_dim", ValueError): (0,),
+        ("truncation", ValueError): ("cut", "error"),
+        ("stride", ValueError): (3,),
+        ("prompt", ValueError): ("\ud800",),
+        ("prompt", TypeError): (3,),
+        ("prompt_name", ValueError): (3, "passage"),
+        ("sentences", TypeError): ("b",),
+        ("out", TypeError): (np.zeros(384, dtype=int), [0.0] * 384),
+        ("out", ValueError): (np.zeros(383), np.broadcast_to(np.float32(1), 384).copy()[None]),
+    }
+    check_refused(encode, given, table)
     for options, message in (
         ({"truncation": "split", "stride": -1}, "stride=-1"),
         ({"truncation": "split", "stride": 254}, "stride=254 must be less"),
@@ -195,9 +160,6 @@ def test_bad_arguments(minilm_sentences: SentenceTransformer) -> None:
 
 
 def test_columns_of_texts(minilm_sentences: SentenceTransformer) -> None:
-    import pandas
-    import pyarrow
-
     texts = TEXTS[2:6]
     expected = minilm_sentences.encode(texts)
     columns = (tuple(texts), np.array(texts), np.array(texts, dtype=object), pandas.Series(texts, index=[3, 2, 1, 0]))
@@ -216,13 +178,9 @@ def test_kinds_of_output(minilm_sentences: SentenceTransformer, capsys: pytest.C
     np.testing.assert_array_equal(np.stack(listed), vectors)
     tokens = minilm_sentences.encode(texts, output_value="token_embeddings")
     dicts = minilm_sentences.encode(texts, output_value=None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from sentence_transformers import SentenceTransformer as Original
-
-        original = Original(str(locate_minilm()), device="cpu")
-        their_tokens = original.encode(texts, output_value="token_embeddings")
-        their_dicts = original.encode(texts, output_value=None)
+    original = Original(str(locate_minilm()), device="cpu")
+    their_tokens = original.encode(texts, output_value="token_embeddings")
+    their_dicts = original.encode(texts, output_value=None)
     for ours, one, theirs_, other in zip(tokens, dicts, their_tokens, their_dicts, strict=True):
         np.testing.assert_allclose(ours, theirs_.numpy(), atol=1e-5)
         assert set(one) <= set(other)
@@ -341,27 +299,16 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
 def test_encode_query_and_document(tmp_path: Path) -> None:
     prompts = {"prompts": {"query": "the cat ", "document": "on the mat "}, "default_prompt_name": "document"}
     folder = sentence_model(tmp_path / "model", config_sentence_transformers=prompts)
-    model = SentenceTransformer(folder)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from sentence_transformers import SentenceTransformer as Original
-
-        original = Original(str(folder), device="cpu")
-    assert (model.prompts, model.default_prompt_name) == (original.prompts, original.default_prompt_name)
-    for method in ("encode", "encode_query", "encode_document"):
-        for options in ({}, {"prompt": "hello "}, {"prompt_name": "query"}, {"prompt": ""}):
-            ours, expected = (getattr(m, method)(SMALL_TEXTS, **options) for m in (model, original))
+    for given in ({}, {"prompts": {"query": "", "task": "dog "}, "default_prompt_name": "task"}):
+        both = SentenceTransformer(folder, **given), Original(str(folder), device="cpu", **given)
+        assert both[0].prompts == both[1].prompts
+        assert both[0].default_prompt_name == both[1].default_prompt_name
+        for method in ("encode", "encode_query", "encode_document"):
+            for options in ({}, {"prompt": "hello "}, {"prompt_name": "query"}, {"prompt": ""}):
+                ours, expected = (getattr(model, method)(SMALL_TEXTS, **options) for model in both)
+                np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
+            ours, expected = (getattr(model, method)(SMALL_TEXTS, None, "dog ") for model in both)  # by position
             np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
-    for method in ("encode_query", "encode_document"):
-        ours, expected = (getattr(m, method)(SMALL_TEXTS, None, "dog ") for m in (model, original))
-        np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
-    given = {"prompts": {"query": "", "task": "dog "}, "default_prompt_name": "task"}
-    ours = SentenceTransformer(folder, **given)
-    expected = Original(str(folder), device="cpu", **given)
-    assert ours.prompts == expected.prompts
-    for method in ("encode", "encode_query", "encode_document"):
-        ours_, expected_ = (getattr(m, method)(SMALL_TEXTS) for m in (ours, expected))
-        np.testing.assert_allclose(ours_, expected_, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(

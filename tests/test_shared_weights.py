@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,6 +27,7 @@ from minibert.models.loading import named_arrays
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.head_models import inputs_of, logits_of, make_model
 from tests.support.outcomes import python
+from tests.support.refusals import check_refused
 from tests.support.report import REPORT
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
 
@@ -58,7 +60,7 @@ def mapped_files(cache: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("compute_type", TYPES)
-def test_the_states_have_the_same_bits(
+def test_states_have_the_same_bits(
     compute_type: str, small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"compute_type": compute_type, "add_pooling_layer": False}
@@ -84,9 +86,7 @@ def test_the_states_have_the_same_bits(
     assert states(second) == expected, "they stay if the file is deleted"
 
 
-def test_compute_types_and_processors_have_files_of_their_own(
-    small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_per_compute_type_and_processor(small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for compute_type in (*TYPES, *TYPES):
         BertModel.from_pretrained(small_folder, compute_type=compute_type, shared_weights=True)
     assert len(mapped_files(cache)) == len(TYPES)
@@ -121,12 +121,11 @@ def test_a_decoder_says_if_it_is_tied(tied: bool, tmp_path: Path) -> None:
 
 def test_every_loader_takes_the_keyword(tmp_path: Path, cache: Path) -> None:
     pairs = model_folder(tmp_path / "pairs", SEQUENCE, num_labels=1)
-    kinds = (
+    for kind, folder, call in (
         (CrossEncoder, pairs, lambda model: model.predict([("a cat", "the mat")])),
         (SentenceTransformer, sentence_model(tmp_path / "sentences"), lambda model: model.encode(TEXTS)),
         (SparseEncoder, model_folder(tmp_path / "sparse", MASKED), lambda model: model.encode(TEXTS).todense()),
-    )
-    for kind, folder, call in kinds:
+    ):
         np.testing.assert_array_equal(call(kind(folder, shared_weights=True)), call(kind(folder)))
     assert len(mapped_files(cache)) == 4
     assert isinstance(minibert.load(pairs, shared_weights=True), minibert.BertForSequenceClassification)
@@ -162,9 +161,7 @@ def test_a_changed_checkpoint_gets_new_weights(tmp_path: Path, cache: Path, monk
 
 
 @pytest.mark.parametrize("failure", ["no folder", "full disk", "others"])
-def test_weights_that_cannot_be_shared_are_loaded_and_warned_of_once(
-    failure: str, small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_are_warned_of(failure: str, small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.parent.mkdir(parents=True)
     if failure == "no folder":
         cache.write_text("a file")
@@ -189,9 +186,7 @@ def test_weights_that_cannot_be_shared_are_loaded_and_warned_of_once(
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_choice_comes_from_the_argument_then_the_environment(
-    small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_choice_comes_from(small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", "1")
     BertModel.from_pretrained(small_folder, shared_weights=False)
     assert mapped_files(cache) == []
@@ -207,9 +202,8 @@ def test_the_choice_comes_from_the_argument_then_the_environment(
 
 
 def test_other_values_and_backends_are_refused(small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong in (1, 0, "yes", "1"):
-        with pytest.raises(TypeError, match="shared_weights"):
-            BertModel.from_pretrained(small_folder, shared_weights=wrong)  # type: ignore[arg-type]
+    wrong = {("shared_weights", TypeError): (1, 0, "yes", "1")}
+    check_refused(partial(BertModel.from_pretrained, small_folder), {}, wrong)
     with pytest.raises(ValueError, match="shared_weights=True"):
         BertModel.from_pretrained(small_folder, backend="numpy", shared_weights=True)
     monkeypatch.setenv("MINIBERT_BACKEND", "numpy")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import sentence_transformers
 import torch
 import transformers
+from safetensors.numpy import load_file, save_file
 
 from minibert import BertModel
 from minibert.bert import tiny
@@ -22,6 +22,7 @@ from minibert.bert.tiny import Bert
 from tests.support.checkpoints import random_checkpoint
 from tests.support.outcomes import python
 from tests.support.report import REPORT
+from tests.support.safetensors_files import old_name
 from tests.support.shape_comments import SIZES, Observer, check_comment, trailing_comments
 from tests.support.text_data import VARIABLE, data_path, naughty_lines, needs_data, tokenization_cases, udhr_lines
 from tests.support.tokenizer_files import AWKWARD_TEXTS
@@ -69,28 +70,20 @@ def compare_tokens(model: Bert, tokenizer: Any, texts: list[str]) -> int:
     return count
 
 
-@pytest.fixture(scope="module")
-def transformers_tokenizer(minilm_folder: Path) -> Any:
-    return transformers.BertTokenizer.from_pretrained(minilm_folder)
-
-
-def test_tokens_are_those_of_transformers(minilm: Bert, transformers_tokenizer: Any) -> None:
-    assert compare_tokens(minilm, transformers_tokenizer, TEXTS) > 1000
+def test_tokens_are_those_of_transformers(minilm: Bert, their_tokenizer: Any) -> None:
+    assert compare_tokens(minilm, their_tokenizer, TEXTS) > 1000
 
 
 def real_texts() -> list[str]:
     """Read lines of the Declaration in 45 languages, all naughty strings, and the texts of other libraries' tests."""
-    return [
-        *udhr_lines()[::20],
-        *naughty_lines(),
-        *(text for case in tokenization_cases() if isinstance(text := case.get("text"), str)),
-    ]
+    cases = [text for case in tokenization_cases() if isinstance(text := case.get("text"), str)]
+    return [*udhr_lines()[::20], *naughty_lines(), *cases]
 
 
 @needs_data
-def test_tokens_of_real_texts_are_those_of_transformers(minilm: Bert, transformers_tokenizer: Any) -> None:
+def test_tokens_of_real_texts_are_those_of_transformers(minilm: Bert, their_tokenizer: Any) -> None:
     texts = real_texts()
-    count = compare_tokens(minilm, transformers_tokenizer, texts)
+    count = compare_tokens(minilm, their_tokenizer, texts)
     REPORT.append(f"tiny.py: {count} tokens of {len(texts)} texts equal transformers', uncased")
     assert len(texts) > 800
 
@@ -115,9 +108,7 @@ def forward_texts() -> list[str]:
     return texts[-10:] + ([*udhr_lines()[::400]] if os.environ.get(VARIABLE) else texts[:10])
 
 
-def test_numbers_are_within_1e_5_of_the_libraries(
-    minilm: Bert, minilm_folder: Path, transformers_tokenizer: Any
-) -> None:
+def test_numbers_are_within_1e_5_of_the_libraries(minilm: Bert, minilm_folder: Path, their_tokenizer: Any) -> None:
     texts = forward_texts()
     assert len(texts) >= 20
     ours = BertModel.from_pretrained(minilm_folder)
@@ -126,7 +117,7 @@ def test_numbers_are_within_1e_5_of_the_libraries(
     encoder.max_seq_length = 512
     worst = {"BertModel": 0.0, "transformers in float64": 0.0, "vectors of sentence-transformers": 0.0}
     for text in texts:
-        inputs = transformers_tokenizer(text, truncation=True, max_length=512, return_tensors="pt")
+        inputs = their_tokenizer(text, truncation=True, max_length=512, return_tensors="pt")
         with torch.inference_mode():
             theirs = exact(**inputs, output_hidden_states=True).hidden_states
         tokens = minilm.tokenize(text)
@@ -143,11 +134,7 @@ def test_numbers_are_within_1e_5_of_the_libraries(
     assert worst["vectors of sentence-transformers"] < 1e-5
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"dtype": "float16"}, {"prefix": "bert."}, {"layer_norm_eps": 0.3}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, {"dtype": "float16"}, {"prefix": "bert."}, {"layer_norm_eps": 0.3}], ids=str)
 def test_other_models_and_files_are_read(options: dict[str, Any], tmp_path: Path) -> None:
     folder = random_checkpoint(tmp_path, **options)
     reference = transformers.BertModel.from_pretrained(folder, dtype=torch.float32).eval()
@@ -161,17 +148,11 @@ def test_other_models_and_files_are_read(options: dict[str, Any], tmp_path: Path
 
 
 def test_old_names_of_layer_norms_are_read(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
     path = random_checkpoint(tmp_path) / "model.safetensors"
     new = load_file(path)
-    old = {
-        n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): a for n, a in new.items()
-    }
-    assert set(old) != set(new)
-    save_file(old, path)
+    save_file({old_name(name): array for name, array in new.items()}, path)
     found = tiny.read_safetensors(path)
-    assert set(found) == set(new)
+    assert found.keys() == new.keys()
     for name, array in new.items():
         np.testing.assert_array_equal(found[name], array)
 
@@ -208,12 +189,8 @@ def test_the_shape_comments_are_correct(tmp_path: Path) -> None:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return python("-m", "minibert.bert.tiny", *arguments, PYTHONIOENCODING="utf-8")
-
-
 def test_the_command_prints_tokens_and_numbers(minilm: Bert) -> None:
-    done = run("A café.")
+    done = python("-m", "minibert.bert.tiny", "A café.", PYTHONIOENCODING="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
     tokens, _, numbers = done.stdout.partition("\n")
     assert tokens == "[CLS] a cafe . [SEP]"

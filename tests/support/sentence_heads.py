@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import sentence_transformers
 import torch
 
 from tests.support.checkpoints import VOCABULARY
@@ -56,12 +57,5 @@ def texts(count: int) -> list[str]:
 
 def theirs(name: str, folder: Path, **options: Any) -> Any:
     """Load a model with sentence-transformers."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
-        import sentence_transformers
-
-        return getattr(sentence_transformers, name)(
-            str(folder), device="cpu", model_kwargs={"dtype": torch.float32}, **options
-        )
+    kind = getattr(sentence_transformers, name)
+    return kind(str(folder), device="cpu", model_kwargs={"dtype": torch.float32}, **options)
