@@ -24,7 +24,6 @@ from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid
 from tests.support.outcomes import python
 
 
-
 def arrays_in(arguments: Arguments) -> list[FloatArray]:
     """Return every array among an op's arguments."""
     parts = ((v.weight, v.bias) if isinstance(v, Linear | LayerNorm) else (v,) for v in arguments.values())
