@@ -177,7 +177,7 @@ WRITTEN: list[tuple[str, str, str, str]] = [
         "return (lambda x, _: x)(np.concatenate(heads, axis=1), ",
         "attention.no-dense",
     ),
-    ("attention", "head(q, k, v) for", "head(q, k, k) for", ""),
+    ("attention", "head(q, k, v) for", "head(q, k, k) for", "A4.key-value"),  # in attention.self.value alone
     ("attention", "num_heads, axis=1", "2 * num_heads, axis=1", ""),
     ("attention", "return dense(np.concatenate", "return x + dense(np.concatenate", ""),
     ("gelu", "0.5 * x *", "x *", ""),
