@@ -139,7 +139,7 @@ def test_auto_classes_refuse_other_models_by_name(minilm_folder: Path, tmp_path:
     config = json.loads((tmp_path / "config.json").read_text()) | {"model_type": model_type}
     (tmp_path / "config.json").write_text(json.dumps(config))
     for kind in (AutoModel, AutoTokenizer, AutoConfig):
-        with pytest.raises(ModelFormatError, match=f"model_type='{model_type}' is not BERT"):
+        with pytest.raises(ModelFormatError, match=f"model_type='{model_type}'"):
             kind.from_pretrained(tmp_path)
         with pytest.raises(TypeError, match=r"Call Auto\w+\.from_pretrained"):
             kind()

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -267,6 +268,10 @@ def test_the_build_asks_for_numba_where_it_has_wheels(monkeypatch: pytest.Monkey
         monkeypatch.setenv("MINIBERT_KERNELS", variable)
         found = build.KernelsHook.dependencies(None)  # type: ignore[arg-type]
         assert [text.partition(">")[0] for text in found] == expected, (system, machine, libc, variable)
+    monkeypatch.delenv("MINIBERT_KERNELS")
+    assert build._can_build()
+    monkeypatch.setattr(sys, "maxsize", 2**31 - 1)
+    assert not build._can_build(), "Numba has no wheels for a Python of 32 bits"
 
 
 def test_the_levels_of_this_machine_and_of_every_other_one_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,17 +291,37 @@ def test_the_user_can_name_the_levels(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MINIBERT_KERNELS", text)
         return [level.name for level in build._wanted(LEVELS, "arm64")]
 
-    assert wanted("all") == ["arm64-dotprod", "arm64"]
+    assert wanted("all") == wanted("") == ["arm64-dotprod", "arm64"]
     assert wanted("arm64") == ["arm64"]
     assert wanted("arm64,x86-64") == ["arm64", "x86-64"]
     with pytest.raises(RuntimeError, match=r"MINIBERT_KERNELS='avx2'; expected all, none, or some of x86-64-amx"):
         wanted("avx2")
 
 
+def test_every_user_may_read_what_an_editable_installation_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(root: Path, folder: Path) -> list[Path]:
+        (folder / "library").touch()
+        return [folder / "library"]
+
+    monkeypatch.setattr(build, "build", make)
+    monkeypatch.setattr(build, "_can_build", lambda: True)
+    (tmp_path / BUILT).parent.mkdir(parents=True)
+    hook: Any = SimpleNamespace(root=str(tmp_path))
+    for _ in range(2):  # the second installation replaces the files of the first one
+        build.KernelsHook.initialize(hook, "editable", {})
+        build.KernelsHook.finalize(hook, "editable", {}, "")
+    assert [path.name for path in (tmp_path / BUILT).iterdir()] == ["library"]
+    assert (tmp_path / BUILT).stat().st_mode == (tmp_path / BUILT).parent.stat().st_mode
+    assert not Path(hook._temporary.name).exists()
+
+
 def test_a_build_that_fails_says_why(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = package / "minibert" / "kernels" / "embed_layer_norm.py"
     source.write_text(source.read_text(encoding="utf-8").replace("fma(centered, centered, total)", "centered + 'a'"))
-    with pytest.raises(RuntimeError, match=r"(?s)kernels for x86-64 could not be compiled:.*TypingError"):
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # would find the other copy of minibert, which can be compiled
+    with pytest.raises(RuntimeError, match=r"(?s)x86-64 could not be compiled, exit code 1:.*TypingError"):
         build._compile(package, LEVELS["x86-64"], tmp_path / "library")
 
 
@@ -308,7 +333,10 @@ def test_a_build_that_fails_says_why(package: Path, tmp_path: Path, monkeypatch:
         pytest.param("arm64-dotprod", 183, marks=pytest.mark.slow),
     ],
 )
-def test_the_kernels_of_another_processor_can_be_made(level: str, machine: int, tmp_path: Path) -> None:
+def test_the_kernels_of_another_processor_can_be_made(
+    level: str, machine: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # has no effect, as all variables of Numba
     build._compile(ROOT, LEVELS[level], tmp_path / "library")
     assert int.from_bytes((tmp_path / "library").read_bytes()[18:20], "little") == machine
 

@@ -2,9 +2,10 @@
 
 What        `pip install .` compiles a library of kernels for each level of libraries.py that is wanted, each in its own
             process, with Numba in pip's isolated environment. Neither Numba nor LLVM is installed with minibert
-Levels      Without MINIBERT_KERNELS: the best level of this machine, the best one without AMX, AVX2, and the lowest.
-            So an image or a wheel that was made here computes on every other machine too. MINIBERT_KERNELS=all makes
-            all levels of this kind of processor; names of levels, separated by commas, make these; none makes none
+Levels      Without MINIBERT_KERNELS: the best level of this machine, the best one without AMX, AVX2, and the lowest; on
+            ARM both levels, because LLVM does not find sdot there. So an image or a wheel that was made here computes
+            on every other machine too. MINIBERT_KERNELS=all makes all levels of this kind of processor; names of
+            levels, separated by commas, make these; none makes none
 Failure     Where Numba has wheels, a build that fails ends the installation with the reason. Elsewhere the wheel is
             made without kernels, and minibert computes with NumPy, and says so
 Editable    An editable installation writes the libraries into the tree. They are for its sources: after a change of
@@ -34,7 +35,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 if TYPE_CHECKING:
     from minibert.kernels.libraries import Level
 
-_NUMBA = "numba>=0.63,<1"
+_NUMBA = "numba>=0.68,<1"
 _ZIGLANG = "ziglang>=0.13"
 _FOLDER = "minibert/kernels/built"
 _SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
@@ -57,11 +58,13 @@ class KernelsHook(BuildHookInterface):
             )
             return
         root = Path(self.root)
-        self._temporary = Path(tempfile.mkdtemp())
-        files = build(root, self._temporary)
+        self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        files = build(root, Path(self._temporary.name))
         if version == "editable":
             shutil.rmtree(root / _FOLDER, ignore_errors=True)
-            shutil.copytree(self._temporary, root / _FOLDER)
+            (root / _FOLDER).mkdir()  # which other users may read, unlike a temporary folder
+            for file in files:
+                shutil.copy(file, root / _FOLDER)
         elif files:
             for file in files:
                 build_data["force_include"][str(file)] = f"{_FOLDER}/{file.name}"
@@ -71,7 +74,7 @@ class KernelsHook(BuildHookInterface):
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Delete what `initialize` made beside the wheel."""
         if hasattr(self, "_temporary"):
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.cleanup()
 
 
 def _can_build() -> bool:
@@ -81,6 +84,8 @@ def _can_build() -> bool:
     system, machine = sys.platform, platform.machine()
     known = {("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"), ("win32", "AMD64")}
     if (system, machine) not in known or sys.implementation.name != "cpython" or sys.version_info >= (3, 15):
+        return False
+    if sys.maxsize < 2**32:  # a Python of 32 bits, such as that of Raspberry Pi OS, on a system of 64 bits
         return False
     return system != "linux" or platform.libc_ver()[0] == "glibc"
 
@@ -123,7 +128,7 @@ def _wanted(levels: dict[str, Level], machine: str) -> list[Level]:
     """Return the levels to build."""
     own = [level for level in levels.values() if level.machine == machine]
     asked = os.environ.get("MINIBERT_KERNELS")
-    if asked == "all":
+    if asked == "all" or (not asked and machine == "arm64"):
         return own
     if asked:
         unknown = [name for name in asked.split(",") if name not in levels]
@@ -142,12 +147,15 @@ def _wanted(levels: dict[str, Level], machine: str) -> list[Level]:
 
 def _compile(root: Path, level: Level, path: Path) -> None:
     """Compile the library of one level, in a process of its own."""
+    # Numba's variables change the code, and with the other one Python would not search minibert in `root` first.
+    others = {k: value for k, value in os.environ.items() if not k.startswith(("NUMBA_", "PYTHONSAFEPATH"))}
     done = subprocess.run(
         [sys.executable, "-m", "minibert.kernels.run_task", str(path)],
-        cwd=root,  # where Python searches minibert first
-        env={**os.environ, "MINIBERT_COMPILED_LEVEL": level.name},
+        cwd=root,
+        env={**others, "MINIBERT_COMPILED_LEVEL": level.name},
         capture_output=True,
         text=True,
     )
     if done.returncode or not path.is_file():
-        raise RuntimeError(f"the kernels for {level.name} could not be compiled:\n{done.stdout}{done.stderr}")
+        reason = f"exit code {done.returncode}:\n{done.stdout}{done.stderr}"
+        raise RuntimeError(f"the kernels for {level.name} could not be compiled, {reason}")

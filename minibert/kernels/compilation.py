@@ -131,7 +131,9 @@ def compile_library(functions: Mapping[str, tuple[Any, int]]) -> bytes:
     llvm.initialize_native_asmparser()  # for _CPUID
     processor, features = _PROCESSORS[LEVEL.name]
     same = LEVEL.machine == MACHINE
-    triple = llvm.get_process_triple() if same else f"{LEVEL.machine}-unknown-linux-gnu"
+    # On Windows, code for Microsoft's linker would need the symbol _fltused of Microsoft's library.
+    own = llvm.get_process_triple().replace("-windows-msvc", "-windows-gnu")
+    triple = own if same else f"{LEVEL.machine}-unknown-linux-gnu"
     machine = llvm.Target.from_triple(triple).create_target_machine(
         # The levels v4 are compiled with registers of 256 bits, if it is not forbidden.
         cpu=processor,
@@ -151,7 +153,7 @@ def compile_library(functions: Mapping[str, tuple[Any, int]]) -> bytes:
     for other in others:
         module.link_in(other)
     module.triple, module.data_layout = triple, str(machine.target_data)
-    for one in module.functions:
+    for one in (*module.functions, *module.global_variables):
         if not one.is_declaration and one.name not in names:
             one.linkage = "internal"
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
@@ -199,11 +201,12 @@ def link(content: bytes, names: Sequence[str], triple: str) -> bytes:
     """
     if "linux" in triple:
         return _link_elf(_Object(content), names)
-    target = "aarch64-macos" if "apple" in triple else "x86_64-windows-gnu"
+    # The oldest macOS of this processor. On Windows, a library would need a function that starts it.
+    target = ["aarch64-macos.11.0"] if "apple" in triple else ["x86_64-windows-gnu", "-Wl,--no-entry"]
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "kernels.o"), Path(folder, "kernels.library")
         source.write_bytes(content)
-        command = ["-m", "ziglang", "cc", "-target", target, "-shared", "-nostdlib", "-o", str(result), str(source)]
+        command = ["-m", "ziglang", "cc", "-target", *target, "-shared", "-nostdlib", "-o", str(result), str(source)]
         subprocess.run([sys.executable, *command], check=True)
         return result.read_bytes()
 
