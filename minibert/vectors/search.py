@@ -543,7 +543,7 @@ def _one_corpus(embeddings: npt.ArrayLike | None, index: object, precision: str)
     expected = _STORED.get(precision)
     if corpus.dtype != expected if expected else corpus.dtype.kind != "f":
         raise TypeError(
-            f"corpus_embeddings holds {corpus.dtype}; corpus_precision={precision!r} needs what quantize_embeddings gives."
+            f"corpus_embeddings holds {corpus.dtype}; corpus_precision={precision!r} is what quantize_embeddings gives."
         )
     _check_finite("corpus_embeddings", corpus)
     return corpus
