@@ -63,7 +63,7 @@ def test_equals_sentence_transformers(minilm_sentences: SentenceTransformer, eve
 def test_empty_list_and_windows(minilm_sentences: SentenceTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert minilm_sentences.encode([]).shape == (0, 384)
     whole = minilm_sentences.encode(TEXTS[:8])
-    monkeypatch.setattr("minibert.sentence.model._TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr("minibert.sentence.base._TEXTS_AT_ONCE", 3)
     np.testing.assert_allclose(minilm_sentences.encode(TEXTS[:8]), whole, atol=1e-6)
     np.testing.assert_array_equal(
         minilm_sentences.encode(np.array(TEXTS[3:5])), minilm_sentences.encode(tuple(TEXTS[3:5]))

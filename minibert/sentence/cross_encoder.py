@@ -17,9 +17,9 @@ from minibert.bert.ops import Linear, Ops
 from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.files import ModelFiles
 from minibert.models.heads import BertForSequenceClassification
+from minibert.sentence.base import SentenceModel, in_kind
 from minibert.sentence.encoding import CutTexts, EncodedTexts, check_finite, encode_distinct, packed
 from minibert.sentence.loading import one_of
-from minibert.sentence.model import SentenceModel, in_kind
 from minibert.sentence.modules import ACTIVATIONS, activation_name, activation_path
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown

@@ -21,9 +21,9 @@ from minibert._utils.validation import FloatArray, check_bool, check_choice, che
 from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
 from minibert.models.bert import BertModel
 from minibert.sentence import encoding
+from minibert.sentence.base import HOME, SavedModule, VectorModel, check_iterable, in_kind
 from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions, EncodeTask
 from minibert.sentence.loading import LoadKeywords, one_of
-from minibert.sentence.model import HOME, SavedModule, VectorModel, check_iterable, in_kind
 from minibert.sentence.modules import Module, read_pipeline
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts

@@ -17,9 +17,9 @@ from minibert.bert.families import architectures
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
+from minibert.sentence.base import SavedModule, VectorModel, check_iterable
 from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts, check_finite, encode_distinct, packed
 from minibert.sentence.loading import LoadKeywords, one_of
-from minibert.sentence.model import SavedModule, VectorModel, check_iterable
 from minibert.sentence.modules import Module, read_config
 from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_sparse
 from minibert.tokenizer.encodings import Encoding

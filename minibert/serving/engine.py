@@ -29,9 +29,9 @@ from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.loading import full_name
 from minibert.sentence.modules import list_modules, loader_of
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.serving.models import Classifier, Embedder, Report, ScoreOptions, ServedModel, TextOptions
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
+from minibert.serving.served_models import Classifier, Embedder, Report, ScoreOptions, ServedModel, TextOptions
 from minibert.serving.settings import ServiceError, Settings
 from minibert.tokenizer.texts import shown
 

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from minibert.serving.engine import Engine
-from minibert.serving.models import Report
 from minibert.serving.scheduler import Job
+from minibert.serving.served_models import Report
 
 LOG = logging.getLogger("minibert.serving")
 REQUESTS = LOG.getChild("requests")

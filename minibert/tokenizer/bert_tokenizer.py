@@ -23,10 +23,10 @@ from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
 from minibert.tokenizer.batch import TokenizedBatch
-from minibert.tokenizer.classes import SETTING_NAMES, SPECIAL_TOKEN_NAMES
 from minibert.tokenizer.encodings import Encoding, NoRoomError, RawEncoder, RawOptions, cut, cut_windows
 from minibert.tokenizer.files import SIDES, LoadedTokenizer, library_errors, load_tokenizer
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
+from minibert.tokenizer.transformers_classes import SETTING_NAMES, SPECIAL_TOKEN_NAMES
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -118,9 +118,9 @@ class BertTokenizer:
         """Load the tokenizer of a model on the hub, or in a folder.
 
         It reads tokenizer.json; if there is none, vocab.txt, or vocab.json and merges.txt of a RoBERTa. As in
-        transformers, the tokenizer_class and settings of tokenizer_config.json override tokenizer.json: of a class in
-        classes.py, the normalizer is that of the class with do_lower_case (default true), strip_accents (default: as
-        do_lower_case) and tokenize_chinese_chars (default true), the splitting that with add_prefix_space. For BERT's
+        transformers, the tokenizer_class and settings of tokenizer_config.json override tokenizer.json: for the classes
+        of the families, the normalizer is that of the class with do_lower_case (default true), strip_accents (default:
+        as do_lower_case) and tokenize_chinese_chars (default true), the splitting that with add_prefix_space. For BERT's
         classes the other parts of tokenizer.json are used, and all of them if its normalizer is not BERT's. They
         override nothing if the class is another one, or if its model is not that of tokenizer.json. Truncation and
         padding that tokenizer.json stores are ignored.

@@ -19,7 +19,7 @@ from minibert._utils.validation import brief
 from minibert.bert.families import FAMILIES
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
-from minibert.tokenizer.classes import (
+from minibert.tokenizer.transformers_classes import (
     GENERIC,
     INPUT_NAMES,
     SPECIAL_TOKEN_NAMES,

@@ -20,8 +20,8 @@ import pytest
 import minibert
 from minibert import CrossEncoder, SentenceTransformer
 from minibert.serving.engine import Engine, load_served
-from minibert.serving.models import Embedder
 from minibert.serving.scheduler import Job, Scheduler
+from minibert.serving.served_models import Embedder
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job

@@ -19,9 +19,9 @@ from minibert import CrossEncoder, SentenceTransformer
 from minibert.compat.bert_serving import BertClient
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
-from minibert.serving.models import Embedder
 from minibert.serving.observability import LOG, REQUESTS
 from minibert.serving.scheduler import MAX_STEP
+from minibert.serving.served_models import Embedder
 from minibert.serving.settings import Settings
 from minibert.vectors.similarity import pairwise_cos_sim, quantize_embeddings
 from tests.support.sentence_heads import model_folder

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from minibert._utils.validation import FloatArray
 from minibert.serving.engine import Engine
-from minibert.serving.models import Prepared, Report, TextOptions
+from minibert.serving.served_models import Prepared, Report, TextOptions
 from minibert.serving.settings import ErrorKind, ServiceError
 
 STATUS: Mapping[ErrorKind, int] = {

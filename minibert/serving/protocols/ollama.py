@@ -11,7 +11,7 @@ from msgspec import Struct
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
-from minibert.serving.models import Embedder, TextOptions
+from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 
 

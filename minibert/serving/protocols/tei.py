@@ -16,10 +16,10 @@ from msgspec import Raw, Struct
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
-from minibert.serving.models import Classifier, Embedder, ScoreOptions, TextOptions
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
+from minibert.serving.served_models import Classifier, Embedder, ScoreOptions, TextOptions
 from minibert.serving.settings import ServiceError
 from minibert.tokenizer.encodings import Encoding
 from minibert.vectors.similarity import pairwise_cos_sim
