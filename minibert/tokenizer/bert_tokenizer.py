@@ -120,7 +120,7 @@ class BertTokenizer:
         It reads tokenizer.json; if there is none, vocab.txt, or vocab.json and merges.txt of a RoBERTa. As in
         transformers, the tokenizer_class and settings of tokenizer_config.json override tokenizer.json: for the classes
         of the families, the normalizer is that of the class with do_lower_case (default true), strip_accents (default:
-        as do_lower_case) and tokenize_chinese_chars (default true), the splitting that with add_prefix_space. For BERT's
+        as do_lower_case) and tokenize_chinese_chars (default true); add_prefix_space decides the splitting. For BERT's
         classes the other parts of tokenizer.json are used, and all of them if its normalizer is not BERT's. They
         override nothing if the class is another one, or if its model is not that of tokenizer.json. Truncation and
         padding that tokenizer.json stores are ignored.
