@@ -29,7 +29,7 @@ import scipy.special  # type: ignore[import-untyped]
 from numpy.polynomial import Chebyshev, Polynomial, chebyshev, polynomial
 
 import minibert
-from minibert.bert import reference
+from minibert.bert import low_precision, reference
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Coefficients: TypeAlias = tuple[Array, Array]
@@ -83,6 +83,7 @@ def _normal_tail(a: Array) -> Array:
 APPROXIMATIONS = (
     Approximation("erf", (0, 4), True, (6, 6), _erf_slope, lambda x: 1 / _erf_slope(x), "relative", np.float64),
     Approximation("exp2", (-0.5, 0.5), False, (6, 0), np.exp2, lambda x: np.exp2(-x), "relative", np.float32),
+    Approximation("exp2_short", (-0.5, 0.5), False, (4, 0), np.exp2, lambda x: np.exp2(-x), "relative", np.float32),
     Approximation(
         "gelu", (0, 6.5), False, (3, 4), _normal_tail, lambda a: a * np.exp(-a * a / 2), "of GELU, absolute", np.float32
     ),
@@ -94,6 +95,8 @@ def stored_coefficients(name: str) -> Coefficients:
     """Return the coefficients as they are written in the source."""
     if name == "erf":
         return np.array(reference._ERF_P), np.array(reference._ERF_Q)
+    if name == "exp2_short":
+        return np.array(low_precision.EXP2_SHORT), np.array([1.0])
     source = (Path(minibert.__file__).parent / "kernels" / "simd.py").read_text(encoding="utf-8")
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name]
     found: dict[str, list[float]] = {"p": [], "q": []}

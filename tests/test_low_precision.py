@@ -26,6 +26,7 @@ from minibert.kernels import make_ops, packing
 from minibert.kernels.libraries import LEVELS
 from minibert.kernels.packing import PackedLinear, PackedWords
 from minibert.kernels.processor import NR, Words, dot_for, is_faster, words_of
+from tests.support import oracle
 from tests.support.cases import OP_CASES, Arguments, OpCase
 from tests.support.refusals import Refused, check_refused
 from tests.support.text_data import english_texts, needs_data, udhr_lines
@@ -96,6 +97,83 @@ def test_maps_outside_of_the_encoder_are_those_of_float32(compute_type: str) -> 
     ops, floats = make_ops(1, compute_type=compute_type), make_ops(1)
     assert isinstance(ops.prepare(dense), PackedLinear)
     np.testing.assert_array_equal(ops.linear(x, ops.prepare(dense)), floats.linear(x, floats.prepare(dense)))
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+ATTENTION_CASES = [case for case in OP_CASES if case.op == "attention"]
+
+
+def assert_attention_has_the_bits_of_its_twin(arguments: Arguments, num_threads: int = 1) -> Any:
+    with np.errstate(all="ignore"):
+        twin = low_precision.make_ops("int8").attention(**arguments)
+    found = make_ops(num_threads, compute_type="int8").attention(**arguments)
+    for array, expected in zip(oracle.arrays(found), oracle.arrays(twin), strict=True):
+        np.testing.assert_array_equal(array, expected)
+    return found
+
+
+def self_attention(query: FloatArray, key: FloatArray, value: FloatArray) -> Arguments:
+    cu_seqlens = np.array([0, len(query)], np.int32)
+    return {"query": query, "key": key, "value": value, "cu_seqlens": cu_seqlens, "num_heads": 1}
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("case", ATTENTION_CASES, ids=str)
+def test_attention_has_the_bits_of_its_twin(case: OpCase, num_threads: int) -> None:
+    arguments = case.arguments()
+    found = assert_attention_has_the_bits_of_its_twin(arguments, num_threads)
+    exact = oracle.OPS.attention(**arguments)
+    for array, expected, error in zip(
+        (found.scores, found.probs), (exact.scores, exact.probs), (1e-3, 3e-3), strict=True
+    ):
+        for one, wanted in zip(array, expected, strict=True):
+            assert np.abs(one - wanted).max(initial=0) <= error * np.abs(wanted).max(initial=0)
+    size = np.abs(arguments["value"]).max(initial=0)
+    assert np.abs(found.context - exact.context).max(initial=0) <= 4e-3 * size
+
+
+@pytest.mark.parametrize("S", [1, 15, 16, 17, 35])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("which", range(3))
+def test_attention_does_not_hide_numbers_that_are_not_finite(which: int, bad: float, S: int) -> None:
+    for place in (0, S - 1):
+        arrays = normal(3, S, 8, seed=S)
+        arrays[which, place, 3] = bad
+        context = assert_attention_has_the_bits_of_its_twin(self_attention(*arrays)).context
+        rows, columns = (place if which == 0 else slice(None)), (3 if which == 2 else slice(None))
+        is_bad = np.zeros(context.shape, bool)
+        is_bad[rows, columns] = True
+        np.testing.assert_array_equal(np.isnan(context), is_bad)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-45, 1e-31, 1e-29, 1e-20, 1e-10, 1e9, 1e15, 1e18, 3e38])
+@pytest.mark.parametrize("which", range(3))
+def test_attention_of_numbers_of_any_size_has_the_bits_of_the_twin(which: int, size: float) -> None:
+    arrays = np.clip(normal(3, 40, 24), -1, 1)
+    arrays[which] *= np.float32(size)
+    context = assert_attention_has_the_bits_of_its_twin(self_attention(*arrays)).context
+    assert np.isfinite(context).all() or size > 1e36
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("S", "D"), [(1, 1), (9, 2), (2000, 32), (700, 128), (40, 1000)])
+def test_the_largest_sums_of_attention_do_not_overflow(S: int, D: int, sign: int) -> None:
+    """Each product is the largest: all queries and keys are equal, and so are all values."""
+    query, value = np.ones((S, D), np.float32), np.full((S, D), sign, np.float32)
+    for key in (query, -query):
+        context = assert_attention_has_the_bits_of_its_twin(self_attention(query, key, value)).context
+        np.testing.assert_allclose(context, value, rtol=3e-3)
+    assert low_precision.most_of_products(D) ** 2 * D < 2**31
+
+
+def test_the_sum_of_a_row_of_probs_times_the_largest_value_fits_into_32_bits() -> None:
+    """In LONGEST / 16 additions, a lane of the sum of exponentials loses less than 2^-10 of it."""
+    most = low_precision.PROB_TOTAL * (1 + 2.0**-10) + low_precision.LONGEST / 2
+    assert most * low_precision.VALUE_MOST < 2**31
+    x = np.zeros((low_precision.LONGEST + 1, 1), np.float32)
+    with pytest.raises(ValueError, match="131,073 tokens"):
+        make_ops(1, compute_type="int16").attention(**self_attention(x, x, x))
 
 
 # --- extremes --------------------------------------------------------------------------------------------------------

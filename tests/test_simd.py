@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from minibert.bert import low_precision
 from minibert.bert.low_precision import fma
 from minibert.kernels import gemm, simd
 from minibert.kernels.processor import MR, NR, WIDTH
@@ -50,6 +51,14 @@ def test_exp2() -> None:
     whole = np.arange(-126, 128, dtype=np.float32)
     np.testing.assert_array_equal(lane_by_lane(simd.exp2)(whole), np.ldexp(1.0, whole.astype(int)))
     np.testing.assert_array_equal(lane_by_lane(simd.exp2)(np.array([-126.6, -127, -127.4], dtype=np.float32)), 0.0)
+
+
+def test_exp2_short_has_the_bits_of_its_twin() -> None:
+    x = np.append(np.linspace(-125, 0, 400_001, dtype=np.float32), np.float32(np.nan))
+    found = lane_by_lane(simd.exp2_short)(x)
+    np.testing.assert_array_equal(found, low_precision.exp2_short(x))
+    np.testing.assert_allclose(found, np.exp2(x.astype(np.float64)), rtol=2.8e-6)
+    assert found[-2] <= 1
 
 
 def test_maximum_and_minimum_keep_nan() -> None:
@@ -155,15 +164,18 @@ def test_the_clock_of_the_kernels_runs() -> None:
     assert 10_000 <= seen[1] - seen[0] < 60_000_000
 
 
-def test_transpose_block() -> None:
+@pytest.mark.parametrize("count", [WIDTH, WIDTH + 9, WIDTH - 1, 1])
+def test_transpose_block(count: int) -> None:
+    """With fewer rows, the last one is repeated, and no other row is read."""
+
     @native
     def run(x, y):
-        simd.transpose_block(floats_at(x), 2, WIDTH + 3, floats_at(y), 1, WIDTH + 5)
+        simd.transpose_block(floats_at(x), 2, WIDTH + 3, count, floats_at(y), 1, WIDTH + 5)
 
     x = np.random.default_rng(0).standard_normal((WIDTH + 1) * (WIDTH + 3)).astype(np.float32)
     y = np.zeros(WIDTH * (WIDTH + 5), dtype=np.float32)
     run(x, y)
-    block = x[2 : 2 + WIDTH * (WIDTH + 3)].reshape(WIDTH, WIDTH + 3)[:, :WIDTH]
+    block = x[2 : 2 + WIDTH * (WIDTH + 3)].reshape(WIDTH, WIDTH + 3)[np.minimum(range(WIDTH), count - 1), :WIDTH]
     np.testing.assert_array_equal(np.append(y[1:], np.zeros(1)).reshape(WIDTH, WIDTH + 5)[:, :WIDTH], block.T)
 
 

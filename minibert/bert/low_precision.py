@@ -1,17 +1,20 @@
 """Matrix products of integers: what the compute types int16, int8_int16 and int8 compute, in NumPy.
 
-What        y = activation(sum over groups of sx sw (qx . qw) + bias) + residual. A row of x and a row of the weight are
-            cut into groups of features. Each group is integers (q) times one float32 scale (s)
+What        Linear maps: y = activation(sum over groups of sx sw (qx . qw) + bias) + residual. A row of x and a row of
+            the weight are cut into groups of features. Each group is integers (q) times one float32 scale (s)
 int16       Groups of 128 features. The weight has 14 bits. x has 16 bits, but the sizes of a group's numbers have a sum
             of at most 8 times the largest 16-bit number. So the usual group has 14 bits, and only a few large numbers
             need more
 int8        Groups of 128 features. Both have 8 bits
 int8_int16  The second map of the feed-forward network (`output.dense`) in int8, the others in int16. Measured with one
             map of MiniLM in int8 and the others in int16: `output.dense` adds the least error for the time it saves
-Turned      Before that, x and the weight are multiplied by a Hadamard matrix. The product stays the same, because the
-            matrix is orthogonal. A feature that is much larger than the others would need a large scale for its group;
-            afterwards it is spread over all 128 features of a block in int8, and over 8 of them in int16, which has
-            bits enough
+Attention   Both products have integers of 16 bits, in all three types, because 8 bits of the probs would add 2.5e-4 to
+            the error of MiniLM's sentence vectors. A query and a key of a head have one scale each, and so has a
+            feature of the values. The largest probs of a row are rounded to 15 bits, and the sum of a row is limited
+Turned      Before the linear maps, x and the weight are multiplied by a Hadamard matrix. The product stays the same,
+            because the matrix is orthogonal. A feature that is much larger than the others would need a large scale for
+            its group; afterwards it is spread over all 128 features of a block in int8, and over 8 of them in int16,
+            which has bits enough
 Negated     Features whose mean is not zero, as after GELU, add up in one sum of the Hadamard matrix, which is then
             large. So in int8, a quarter of the features is negated before: there are four such sums, each half as
             large. The error of MiniLM's sentence vectors was 4.1e-4 without it, and 3.8e-4, 3.8e-4 and 4.0e-4 with
@@ -22,7 +25,8 @@ Exact       The sum of a group's products is an integer below 2^31, whatever the
 Extremes    A group of x that holds NaN or infinity makes all results of its row NaN, and so may numbers above 2^119,
             because their sums overflow. A group whose size is below 2^-100 counts as zeros. Loading refuses weights
             that are not finite
-Which       The linear maps of the encoder. The embeddings, the pooler and the heads stay in float32
+Which       The linear maps and the attention of the encoder. The embeddings, LayerNorm, softmax, the pooler and the
+            heads stay in float32
 Source      The groups and bits were chosen by measurements (benchmarks/low_precision.py). The Hadamard matrix is
             Sylvester's; Ashkboos et al. 2024, QuaRot (arXiv 2404.00456) use it for large language models
 """
@@ -30,12 +34,14 @@ Source      The groups and bits were chosen by measurements (benchmarks/low_prec
 from __future__ import annotations
 
 import dataclasses
+import math
+from itertools import pairwise
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import reference
-from minibert.bert.ops import Linear, Ops, PreparedLinear
+from minibert.bert.ops import AttentionOutput, Linear, Ops, PreparedLinear, RelativeBias
 from minibert.bert.weights import Weights
 
 BLOCK = 128
@@ -44,7 +50,22 @@ BLOCK = 128
 SMALLEST = 2.0**-100
 """A group of a smaller size counts as zeros."""
 
+PROB_MOST, PROB_TOTAL, VALUE_MOST = 32767, 180_000, 8191
+"""Attention's largest integer of a prob, largest sum of a row of probs before they are rounded, and largest integer of
+a value. Up to LONGEST tokens, no sum of products is larger than a 32-bit number."""
+
+LONGEST = 1 << 17
+"""The largest number of tokens of a sequence."""
+
+BITS_PER_E = np.float32(1.4426950408889634)
+"""1 / ln 2: e^x = 2^(x / ln 2)."""
+
+EXP2_SHORT = (0.99999926, 0.69312181, 0.24024745, 0.05591786, 0.0095701)
+"""The coefficients of 2^r for |r| <= 1/2, lowest power first (benchmarks/polynomials.py)."""
+
 _PART = 16  # features that are negated together: one vector of the kernels
+_LANES = 16  # partial sums of a row of exponentials
+_ROUNDS = np.float32(1.5 * 2.0**23)  # a number of this size has the whole numbers as its neighbours
 _ROWS = 64  # that are quantised at once, so that a whole weight in float64 is never in memory
 
 
@@ -162,13 +183,17 @@ def _quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[
             while sums.shape[2] > 1:  # this order is part of the definition, because float32 rounds each sum
                 sums = np.add(*np.split(sums, 2, axis=2))
             size = np.maximum(size, sums[:, :, 0])
-        is_finite, nothing = np.isfinite(size), size < np.float32(SMALLEST)
-        factors = np.where(is_finite & ~nothing, np.float32(most) / size, np.float32(0.0))
-        scales = np.where(nothing, np.float32(0.0), size * np.float32(1.0 / most))
-        whole = np.rint(groups.astype(np.float64) * factors[:, :, None])  # rounded once, because the product is exact
-    whole[~is_finite] = 0.0
-    scales[~is_finite] = np.nan
-    return whole, scales
+        whole, scales = _whole_numbers(groups, size[:, :, None], most)
+    return whole, scales[:, :, 0]
+
+
+def _whole_numbers(values: FloatArray, size: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
+    """Return the integers of values of a size, which becomes the integer `most`, and the scale of each size."""
+    is_finite, nothing = np.isfinite(size), size < np.float32(SMALLEST)
+    factors = np.where(is_finite & ~nothing, np.float32(most) / size, np.float32(0.0))
+    scales = np.where(nothing, np.float32(0.0), size * np.float32(1.0 / most))
+    whole = np.rint(values.astype(np.float64) * factors)  # rounded once, because the product is exact
+    return np.where(is_finite, whole, 0.0), np.where(is_finite, scales, np.float32(np.nan))
 
 
 def turn(blocks: FloatArray, distances: tuple[int, ...]) -> FloatArray:
@@ -228,7 +253,7 @@ def make_ops(compute_type: str) -> Ops:
         form = format_of(linear, compute_type)
         return reference.prepare(linear) if form is None else quantise_linear(linear, form)
 
-    return reference.OPS._replace(prepare=prepare, linear=apply_linear)
+    return reference.OPS._replace(prepare=prepare, linear=apply_linear, attention=attention)
 
 
 def apply_linear(
@@ -248,6 +273,78 @@ def apply_linear(
         if activation is not None:
             y = reference.ACTIVATION_FUNCTIONS[activation](y)
         return y if residual is None else y + residual
+
+
+def attention(
+    query: FloatArray,
+    key: FloatArray,
+    value: FloatArray,
+    cu_seqlens: IntArray,
+    num_heads: int,
+    *,
+    bias: RelativeBias | None = None,
+    path: str = "",
+    return_scores: bool = False,
+    return_probs: bool = False,
+) -> AttentionOutput:
+    """Compute what `reference.attention` computes; both of its products are products of integers of 16 bits.
+
+    The scores and probs that are returned are numbers before they are rounded to integers.
+    """
+    H = query.shape[1]
+    D = H // num_heads
+    most = most_of_products(D)
+    factor = np.float32(1.0) / np.sqrt(np.float32(D))
+    context = np.empty(query.shape, np.float32)
+    kept = AttentionOutput(context, [] if return_scores else None, [] if return_probs else None)
+    for start, end in pairwise(cu_seqlens):
+        S = end - start
+        q, k, v = (x[start:end].astype(np.float32).reshape(S, num_heads, D).swapaxes(0, 1) for x in (query, key, value))
+        with np.errstate(all="ignore"):
+            (q, q_scales), (k, k_scales) = (
+                _whole_numbers(x, np.abs(x).max(axis=2, keepdims=True), most) for x in (q, k)
+            )
+            scores = (q @ k.swapaxes(1, 2)).astype(np.float32) * (q_scales * k_scales.swapaxes(1, 2))  # (A, S, S)
+            scale = factor
+            if bias is not None:
+                distances = bias.columns[start:end] - bias.columns[start:end, None]
+                scores = scores * factor + bias.table.astype(np.float32)[:, distances + bias.table.shape[1] // 2]
+                scale = np.float32(1.0)
+            powers = np.full((num_heads, S, -(-S // _LANES) * _LANES), -np.inf, np.float32)
+            powers[:, :, :S] = scores
+            powers = (powers - scores.max(axis=2, keepdims=True, initial=-np.inf)) * (scale * BITS_PER_E)
+            powers = exp2_short(np.maximum(powers, np.float32(-125.0)))
+            lanes = powers.reshape(num_heads, S, powers.shape[2] // _LANES, _LANES)
+            totals = np.zeros((num_heads, S, _LANES), np.float32)
+            for i in range(lanes.shape[2]):
+                totals = totals + lanes[:, :, i]
+            while totals.shape[2] > 1:
+                totals = np.add(*np.split(totals, 2, axis=2))
+            powers, norms = powers[:, :, :S], np.float32(1.0) / totals
+            mosts = np.minimum(np.float32(PROB_MOST), np.float32(PROB_TOTAL) * norms)
+            probs = np.rint(powers.astype(np.float64) * mosts)
+            v, v_scales = _whole_numbers(v, np.abs(v).max(axis=1, keepdims=True, initial=0.0), VALUE_MOST)
+            heads = (probs @ v).astype(np.float32) * (np.float32(1.0) / mosts * v_scales) * norms  # (A, S, D)
+            context[start:end] = heads.swapaxes(0, 1).reshape(S, H)
+            if kept.scores is not None:
+                kept.scores.append(scores * scale)
+            if kept.probs is not None:
+                kept.probs.append(powers * norms)
+    return kept
+
+
+def most_of_products(D: int) -> int:
+    """Return the largest integer of 16 bits of which D squares have a sum below 2^31."""
+    return min(2**15 - 1, math.isqrt((2**31 - 1) // D))
+
+
+def exp2_short(x: FloatArray) -> FloatArray:
+    """Compute 2^x for -125 <= x <= 0 with a relative error of 2.6e-6, for results that are rounded to 16 bits."""
+    whole = (x + _ROUNDS) - _ROUNDS
+    power: FloatArray = np.full_like(x, EXP2_SHORT[-1])
+    for coefficient in EXP2_SHORT[-2::-1]:
+        power = fma(power, x - whole, np.full_like(x, coefficient))
+    return np.ldexp(power, np.nan_to_num(whole).astype(np.int32))
 
 
 def fma(a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:

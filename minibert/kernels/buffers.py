@@ -6,8 +6,8 @@ Lines       A vector that crosses the border of a cache line costs as much as tw
             Small results have the allocator's alignment; they compute the same
 Pages       A forward reads all weights of a model once, and the processor looks up the address of each page. Pages of
             2 MB (Linux) take 1 to 3 % less time than pages of 4 KB, but they need long pieces of memory. So the weights
-            are cut from long pieces, the `Slabs`. The blocks of large results are on such pages too: 3 % of a forward of
-            MiniLM in float32 (8 x 128 and 4 x 512 on Zen 5), 7 % in int8 (4 x 512)
+            are cut from long pieces, the `Slabs`. The blocks of large results are on such pages too. This saves 3 % of
+            a forward of MiniLM in float32 (8 x 128 and 4 x 512 on Zen 5), and 7 % in int8 (4 x 512)
 Reuse       New pages are slow, because the system clears each page at its first use. For the arrays of a forward, this
             takes about a tenth of the time in which they are computed. So the result of an op is in a block of memory
             that `Buffers` keeps. It is used again when the last array in it is gone

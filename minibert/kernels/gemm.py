@@ -36,6 +36,7 @@ The micro-kernel computes the same bits as these lines of Python, where `fma` ro
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def block_length(depth):
 def _layout(words: Words | None) -> tuple[Any, Any, int, int, int]:
     """Return what differs between floats and words.
 
-    - length : function of the depth, which returns the steps of one block; for words, a block is a group
+    - length : function of the depth, which returns the steps of one block of a weight; for words, a block is a group
     - sizes : function of K, which returns the steps of a row, the distance of two rows of x and the size of a panel
     - the bytes of the header of a block in a row of x, and in a panel; the bytes of a line of a panel
     """
@@ -110,12 +111,11 @@ def _layout(words: Words | None) -> tuple[Any, Any, int, int, int]:
 def _micro_kernel(rows: int, words: Words | None) -> Any:
     """Make the micro-kernel for this number of rows; `multiply_tile_and_add` explains its arguments."""
     zeros, first, add, half = zero_tile(rows), zero_tile(rows, words), add_products(words), np.int64((rows + 1) // 2)
-    length_of, _, x_header, header, line = _layout(words)
+    _, _, x_header, header, line = _layout(words)
 
     @function
-    def micro_kernel(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
+    def micro_kernel(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace):
         totals = zeros(b)
-        length = length_of(depth)
         for block in range(depth // length):
             sums = first(b)
             x_scales, scales = a, b
@@ -138,14 +138,15 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
     return micro_kernel
 
 
-def _tile_multiplier(words: Words | None) -> Any:
-    """Make the function that chooses the micro-kernel."""
+@functools.cache
+def tile_multiplier(words: Words | None) -> Any:
+    """Make the function that chooses the micro-kernel, for floats or for words."""
     # Compiled code cannot choose a function by an index, so each number of rows has a name and a branch.
     _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows, words) for rows in range(1, 8))
 
     @function
-    def multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
-        """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel.
+    def multiply_tile_and_add(rows, a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace):
+        """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel, in blocks of `length`.
 
         If `added` is 1, it adds the bias to the sums; if `added` is 2, the bias and the residual, which has the layout
         of c. With each k, one of the cache lines at ahead, ahead + pace floats, ... is fetched into the second cache.
@@ -154,30 +155,30 @@ def _tile_multiplier(words: Words | None) -> Any:
         Arrays are addresses, and lda and ldc are the distances of their rows in floats.
         """
         if rows == 7:
-            _7(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+            _7(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace)
         elif rows == 6:
-            _6(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+            _6(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace)
         elif rows == 5:
-            _5(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+            _5(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace)
         elif rows == 4:
-            _4(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+            _4(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace)
         elif rows == 3:
-            _3(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+            _3(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace)
         elif rows == 2:
-            _2(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+            _2(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace)
         elif rows == 1:
-            _1(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+            _1(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace)
 
     return multiply_tile_and_add
 
 
-multiply_floats = _tile_multiplier(None)
+multiply_floats = tile_multiplier(None)
 
 
 @function
 def multiply_tile(rows, a, lda, b, depth, c, ldc):
     """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel; a, b and c are addresses."""
-    multiply_floats(rows, a, lda, b, depth, c, ldc, _ZERO, b, b, b, _ZERO)
+    multiply_floats(rows, a, lda, b, depth, block_length(depth), c, ldc, _ZERO, b, b, b, _ZERO)
 
 
 # --- epilogue --------------------------------------------------------------------------------------------------------
@@ -209,7 +210,7 @@ _linear_task = task_at(LINEAR)
 
 def _linear_chunk(words: Words | None, multiply: Any) -> Any:
     """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
-    _, sizes, *_ = _layout(words)
+    length_of, sizes, *_ = _layout(words)
     tile_buffer = stack_floats((MR if words is None else words.rows) * NR)
     begin, end = (begin_tiles, end_tiles) if words is not None and words.dot.in_tiles else (begin_nothing, end_nothing)
 
@@ -222,6 +223,7 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
         first_tile = (chunk // task.chunks_per_block) * block_tiles
         first_panel = (chunk % task.chunks_per_block) * task.panels_per_chunk
         depth, lda, size = sizes(task.K)
+        length = length_of(depth)
         part = size // block_tiles  # words of the next panel that each tile prefetches, `pace` of them with each k
         pace = size // depth // block_tiles + 1
         buffer = tile_buffer()
@@ -236,9 +238,10 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
                 prefetch_tile(rows, c, N)
                 if columns == NR and code == 0:
                     added = 1 + task.has_residual
-                    multiply(rows, a, lda, panel, depth, c, N, added, task.bias + column * FLOAT, r, ahead, pace)
+                    bias = task.bias + column * FLOAT
+                    multiply(rows, a, lda, panel, depth, length, c, N, added, bias, r, ahead, pace)
                 else:
-                    multiply(rows, a, lda, panel, depth, buffer, _NR, _ZERO, task.bias, r, ahead, pace)
+                    multiply(rows, a, lda, panel, depth, length, buffer, _NR, _ZERO, task.bias, r, ahead, pace)
                     apply_epilogue(
                         rows, columns, floats_at(buffer), _ZERO, _NR, floats_at(task.bias), column, code,
                         floats_at(task.residual), floats_at(task.y), offset, N, has_residual
@@ -264,4 +267,4 @@ linear_chunk = _linear_chunk(None, multiply_floats)
 
 def linear_words_chunk(words: Words) -> Any:
     """Make the function that does the same as `linear_chunk` for a product of words."""
-    return _linear_chunk(words, amx_multiplier(words) if words.dot.in_tiles else _tile_multiplier(words))
+    return _linear_chunk(words, amx_multiplier(words) if words.dot.in_tiles else tile_multiplier(words))

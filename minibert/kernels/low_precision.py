@@ -71,6 +71,7 @@ from minibert.kernels.simd import (
     stack_floats,
     store,
     task_at,
+    vector,
 )
 from minibert.kernels.threads import FLOAT
 from minibert.kernels.tile import add_block, finish_tile, load_sums, load_tile, pointer_at, zero_tile
@@ -149,8 +150,8 @@ def _block_quantiser(words: Words) -> Any:
             scale = builder.select(is_finite, builder.bitcast(scale, _INT), ir.Constant(_INT, _NAN))
             builder.store(scale, pointer_at(builder, s, _INT, g * words.scale_distance)).align = 4
             factors, rounds = splat(builder, factor), ir.Constant(FLOATS, [_ROUNDS + dot.offset] * WIDTH)
-            for i, vector in enumerate(group):
-                rounded = builder.bitcast(fma_lanes(builder, vector, factors, rounds), INTS)
+            for i, lanes in enumerate(group):
+                rounded = builder.bitcast(fma_lanes(builder, lanes, factors, rounds), INTS)
                 for plane in range(planes):
                     start = g * words.group_distance * FLOAT + (plane * form.group + i * WIDTH) * (
                         dot.x_bytes // planes
@@ -202,6 +203,70 @@ def quantisers(words: Words) -> tuple[Any, Any]:
             quantise_rows(task.source, task.K, _ZERO, task.M, task.x)
 
     return quantise_chunk, quantise_source
+
+
+# The next ones are for attention, whose numbers have 16 bits.
+
+_SIZES = ir.Constant(INTS, [_SIZE] * WIDTH)
+
+
+@instruction(vector(vector, vector))
+def larger_size(builder: Any, size: Any, x: Any) -> Any:
+    """Compute the larger of a size and |x| in each lane; NaN is larger than infinity."""
+    sizes = builder.bitcast(size, INTS), builder.and_(builder.bitcast(x, INTS), _SIZES)
+    return builder.bitcast(call_llvm(builder, f"llvm.smax.v{WIDTH}i32", INTS, *sizes), FLOATS)
+
+
+@instruction(types.float32(vector))
+def largest_size(builder: Any, size: Any) -> Any:
+    """Find the largest lane; NaN is larger than infinity."""
+    return builder.bitcast(
+        call_llvm(builder, f"llvm.vector.reduce.smax.v{WIDTH}i32", _INT, builder.bitcast(size, INTS)), _FLOAT
+    )
+
+
+def _constant(size: Any, value: float) -> Any:
+    return ir.Constant(size.type, [value] * WIDTH if size.type == FLOATS else value)
+
+
+def _select_small(builder: Any, size: Any, other: Any) -> Any:
+    small = builder.fcmp_ordered("<", size, _constant(size, SMALLEST))
+    return builder.select(small, _constant(size, 0.0), other)
+
+
+@instruction(lambda size, most: size(size, size))
+def factor_of(builder: Any, size: Any, most: Any) -> Any:
+    """Compute most / size, of numbers or of vectors; 0 for a size below SMALLEST."""
+    return _select_small(builder, size, builder.fdiv(most, size))
+
+
+@instruction(lambda size, most: size(size, size))
+def scale_of(builder: Any, size: Any, most: Any) -> Any:
+    """Compute size (1 / most), of numbers or of vectors; 0 for a size below SMALLEST, NaN for one not finite."""
+    is_finite = builder.fcmp_ordered("<", size, _constant(size, float("inf")))
+    scale = builder.fmul(size, builder.fdiv(_constant(size, 1.0), most))
+    scale = builder.select(is_finite, scale, _constant(size, float("nan")))
+    return _select_small(builder, size, scale)
+
+
+def _rounded(builder: Any, x: Any, factor: Any) -> Any:
+    return builder.bitcast(fma_lanes(builder, x, factor, ir.Constant(FLOATS, [_ROUNDS] * WIDTH)), INTS)
+
+
+@instruction(vector(vector, vector, vector))
+def round_pair(builder: Any, x: Any, y: Any, factor: Any) -> Any:
+    """Make words of the integers nearest to x factor and y factor."""
+    lower = builder.and_(_rounded(builder, x, factor), ir.Constant(INTS, [0xFFFF] * WIDTH))
+    upper = builder.shl(_rounded(builder, y, factor), ir.Constant(INTS, [16] * WIDTH))
+    return builder.bitcast(builder.or_(lower, upper), FLOATS)
+
+
+@instruction(types.void(types.int64, vector, vector))
+def store_shorts(builder: Any, address: Any, x: Any, factor: Any) -> None:
+    """Store the integers nearest to x factor as 16-bit numbers."""
+    shorts = ir.VectorType(ir.IntType(16), WIDTH)
+    place = builder.inttoptr(address, shorts.as_pointer())
+    builder.store(builder.trunc(_rounded(builder, x, factor), shorts), place).align = 4
 
 
 # --- AMX -------------------------------------------------------------------------------------------------------------
@@ -330,7 +395,7 @@ def amx_multiplier(words: Words) -> Any:
     header, of_panel = np.int64(words.header * _LINE), np.int64(words.group_bytes)
 
     @function
-    def multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
+    def multiply_tile_and_add(rows, a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace):
         sums, x_scales, groups, done = memory(), a + depth * FLOAT, depth // steps, 0
         while done < groups:
             count = at_once if groups - done >= at_once else 1

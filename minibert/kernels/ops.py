@@ -16,13 +16,13 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.low_precision import FORMATS, format_of, quantise_linear
+from minibert.bert.low_precision import FORMATS, LONGEST, format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
 from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
-from minibert.kernels.processor import MR, NR, processor_name, words_of
+from minibert.kernels.processor import MR, NR, WIDTH, processor_name, words_of
 from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -40,9 +40,11 @@ QUANTISE = {name: TaskKind(7 + 2 * i, "x y M K") for i, name in enumerate(FORMAT
 # The addresses of query, key and value, whose rows have a distance of `stride` floats; of cu_seqlens (B + 1,) and
 # context (T, H). `scores` and `probs` are 0 if they are not wanted; those of sequence b begin at pairs_first[b].
 # `bias` is 0, or the address of a table of `distances` numbers for each head; `columns` has that of each token.
-ATTENTION = TaskKind(
-    2, "query key value cu_seqlens context num_heads D stride scores probs pairs_first bias columns distances"
+# In low precision, the products of attention are products of words.
+_ATTENTION_FIELDS = (
+    "query key value cu_seqlens context num_heads D stride scores probs pairs_first bias columns distances"
 )
+ATTENTION, ATTENTION_WORDS = TaskKind(2, _ATTENTION_FIELDS), TaskKind(5, _ATTENTION_FIELDS)
 # Three tables and three look-ups into them; y (T, H).
 EMBED = TaskKind(3, "words ids type_table token_types position_table positions y T H")
 LAYER_NORM = TaskKind(4, "x weight bias y T H eps")
@@ -100,9 +102,12 @@ def row_chunks(num_rows: int) -> int:
 
 
 def attention_scratch(S: int, D: int) -> int:
-    """Return the number of floats that a thread needs for one attention head of S tokens: keys, values, scores, ..."""
-    columns = -(-S // NR) * NR
-    return columns * D + -(-D // NR) * S * NR + MR * (columns + NR + 1)
+    """Return the number of floats that a thread needs for one attention head of S tokens: keys, values, scores, ...
+
+    Words need a line for the scales of a panel, and have two numbers in a line. They are a multiple of four lines.
+    """
+    columns, features, tokens = -(-S // NR) * NR, D + 8, S + 8
+    return columns * features + -(-D // NR) * tokens * NR + MR * (columns + NR + 1) + (MR + WIDTH) * features
 
 
 # --- the ops ---------------------------------------------------------------------------------------------------------
@@ -247,7 +252,7 @@ def attention(
     return_scores: bool = False,
     return_probs: bool = False,
 ) -> AttentionOutput:
-    """Compute the same as `reference.attention`."""
+    """Compute the same as `reference.attention`, or as `low_precision.attention`."""
     same = query.strides == key.strides == value.strides and query.dtype == key.dtype == value.dtype == np.float32
     if not same or query.strides[1] != query.itemsize or query.strides[0] % query.itemsize:
         query, key, value = map(_floats, (query, key, value))
@@ -258,12 +263,14 @@ def attention(
     first = scores = probs = None
     lengths = cu_seqlens[1:] - cu_seqlens[:-1]
     longest = max(lengths.tolist(), default=0)
+    if longest > LONGEST and resources.compute_type != "float32":
+        raise ValueError(f"{longest:,} tokens in a sequence; {resources.compute_type} takes up to {LONGEST:,}")
     if return_scores or return_probs:
         lengths = lengths.astype(np.int64)
         first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
         scores, probs = (np.empty(first[-1], np.float32) if kept else None for kept in (return_scores, return_probs))
     resources.team.run(
-        ATTENTION,
+        ATTENTION if resources.compute_type == "float32" else ATTENTION_WORDS,
         address(query),
         address(key),
         address(value),

@@ -177,6 +177,12 @@ def words_of(name: str) -> Words:
     return Words(FORMATS[name], dot_for(FORMATS[name], LEVEL if compiles else level_of(name)))
 
 
+def vector_words(name: str) -> Words:
+    """Return the layout of the format with this name for the instructions on vectors, also on a processor with AMX."""
+    features = LEVEL.features - {"amx-int8"}
+    return Words(FORMATS[name], dot_for(FORMATS[name], LEVEL._replace(features=features)))
+
+
 def is_faster(compute_type: str) -> bool:
     """Return whether a compute type is at least as fast as float32 on this processor; the rule was measured on x86-64.
 

@@ -23,13 +23,13 @@ from numba import types
 from numba.core import cgutils
 
 from minibert.kernels import threads
-from minibert.kernels.attention import attention_chunk
+from minibert.kernels.attention import attention_chunk, attention_words_chunk
 from minibert.kernels.compilation import compile_library, function
 from minibert.kernels.embed_layer_norm import embed_chunk, layer_norm_chunk
 from minibert.kernels.gemm import linear_chunk, linear_words_chunk
 from minibert.kernels.low_precision import quantisers
-from minibert.kernels.ops import ATTENTION, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
-from minibert.kernels.processor import ARM64, LEVEL, Words, words_of
+from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
+from minibert.kernels.processor import ARM64, LEVEL, Words, vector_words, words_of
 from minibert.kernels.simd import call_llvm, instruction, long_memory, longs_at, stack_floats
 
 # --- atomics, and the system ------------------------------------------------------------------------------------------
@@ -194,11 +194,27 @@ def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
     return compute_words_chunk, begin_words
 
 
+def _with_attention_words(compute: Any) -> Any:
+    """Make `compute` know attention in words."""
+    attention, kind_of_attention = attention_words_chunk(vector_words("int16")), ATTENTION_WORDS.number
+
+    @function
+    def compute_attention_chunk(task, chunk, scratch):
+        if longs_at(task)[0] == kind_of_attention:
+            attention(task, chunk, scratch)
+        else:
+            compute(task, chunk, scratch)
+
+    return compute_attention_chunk
+
+
 def make_run_task() -> Any:
     """Make the function that computes tasks of every compute type that the level has."""
     compute, begin = compute_chunk, begin_nothing
-    for name in LINEAR_WORDS if len(LEVEL.compute_types) > 1 else ():
-        compute, begin = _with_words(words_of(name), compute, begin)
+    if len(LEVEL.compute_types) > 1:
+        compute = _with_attention_words(compute)
+        for name in LINEAR_WORDS:
+            compute, begin = _with_words(words_of(name), compute, begin)
 
     @function
     def take_chunks(address, thread, end, shared):

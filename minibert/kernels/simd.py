@@ -39,6 +39,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
+from minibert.bert.low_precision import EXP2_SHORT
 from minibert.kernels.compilation import inline
 from minibert.kernels.ops import ACTIVATION_CODES
 from minibert.kernels.processor import ARM64, LEVEL, WIDTH
@@ -335,18 +336,31 @@ def _power_of_two(builder: Any, k: Any) -> Any:
     return builder.bitcast(builder.shl(biased, ir.Constant(INTS, [23] * WIDTH)), FLOATS)
 
 
-@instruction(types.void(*(float_memory, types.intp, types.intp) * 2))
-def transpose_block(builder: Any, source: Any, start: Any, stride: Any, target: Any, first: Any, step: Any) -> None:
+@instruction(vector(vector, vector))
+def _scale_by_power(builder: Any, p: Any, shifted: Any) -> Any:
+    """Compute p 2^k, where k is in the last bits of `shifted`."""
+    power = builder.shl(builder.bitcast(shifted, INTS), ir.Constant(INTS, [23] * WIDTH))
+    return builder.bitcast(builder.add(builder.bitcast(p, INTS), power), FLOATS)
+
+
+@instruction(types.void(float_memory, *(types.intp,) * 3, float_memory, *(types.intp,) * 2))
+def transpose_block(
+    builder: Any, source: Any, start: Any, stride: Any, count: Any, target: Any, first: Any, step: Any
+) -> None:
     """Transpose WIDTH x WIDTH floats: target[first + j step + i] = source[start + i stride + j].
 
-    This happens in registers. Two rows with a distance of WIDTH / 2 exchange halves; then rows with a distance of
+    If `count` is less than WIDTH, the source has this number of rows, and its last row counts again and again. This
+    happens in registers. Two rows with a distance of WIDTH / 2 exchange halves; then rows with a distance of
     WIDTH / 4 exchange quarters, and so on, down to single lanes.
     """
 
-    def line(memory: Any, origin: Any, distance: Any, number: int) -> Any:
-        return builder.gep(memory, [builder.add(origin, builder.mul(distance, ir.Constant(distance.type, number)))])
+    def line(memory: Any, origin: Any, distance: Any, number: Any) -> Any:
+        return builder.gep(memory, [builder.add(origin, builder.mul(distance, number))])
 
-    rows = [load_lanes(builder, line(source, start, stride, i)) for i in range(WIDTH)]
+    numbers = [ir.Constant(count.type, i) for i in range(WIDTH)]
+    last = builder.sub(count, numbers[1])
+    given = [builder.select(builder.icmp_signed("<", number, last), number, last) for number in numbers]
+    rows = [load_lanes(builder, line(source, start, stride, number)) for number in given]
     apart = WIDTH // 2
     while apart:
         lower = [lane if not lane & apart else WIDTH + lane - apart for lane in range(WIDTH)]
@@ -358,7 +372,7 @@ def transpose_block(builder: Any, source: Any, start: Any, stride: Any, target: 
                 rows[i + apart] = builder.shuffle_vector(*pair, ir.Constant(INTS, upper))
         apart //= 2
     for j, row in enumerate(rows):
-        store_lanes(builder, row, line(target, first, step, j))
+        store_lanes(builder, row, line(target, first, step, numbers[j]))
 
 
 # --- 3. memory -----------------------------------------------------------------------------------------------------
@@ -495,6 +509,22 @@ def exp2(x):
     p = fma(p, r, number(6.931472057e-1))
     p = fma(p, r, number(1.0))
     return p * _power_of_two(k)
+
+
+@inline
+def exp2_short(x):
+    """Compute 2^x for -125 <= x <= 0 with a relative error of 2.6e-6, for results that are rounded to 16 bits.
+
+    As `exp2`, with a polynomial of degree 4; and the last bits of x + 1.5 2^23, which are k, are added to the exponent
+    as an integer. NaN stays NaN if its last nine bits are 0, as in every NaN that arithmetic makes.
+    """
+    shifted = x + number(_ROUNDS)
+    r = x - (shifted - number(_ROUNDS))
+    p = fma(number(EXP2_SHORT[4]), r, number(EXP2_SHORT[3]))
+    p = fma(p, r, number(EXP2_SHORT[2]))
+    p = fma(p, r, number(EXP2_SHORT[1]))
+    p = fma(p, r, number(EXP2_SHORT[0]))
+    return _scale_by_power(p, shifted)
 
 
 @inline

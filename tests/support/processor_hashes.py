@@ -110,7 +110,7 @@ def of_model(folder: str) -> dict[str, str]:
 
 
 def of_ops() -> dict[str, str]:
-    """Hash the results of every second case of the ops, and of the products in low precision."""
+    """Hash the results of every second case of the ops, and of the ops in low precision."""
     ops = make_ops(2)
     found = {str(case): digest(*oracle.arrays(case.run(ops, case.arguments()))) for case in OP_CASES[::2]}
     for name in FORMATS if len(LEVEL.compute_types) > 1 else ():
@@ -120,6 +120,8 @@ def of_ops() -> dict[str, str]:
                 given = case.arguments()
                 given["linear"] = dataclasses.replace(given["linear"], paths=("encoder.dense",))
                 found[f"{case}, {name}"] = digest(case.run(low, given))
+            elif case.op == "attention":
+                found[f"{case}, {name}"] = digest(*oracle.arrays(case.run(low, case.arguments())))
     return found
 
 
