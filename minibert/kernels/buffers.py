@@ -6,8 +6,8 @@ Lines       A vector that crosses the border of a cache line costs as much as tw
             Small results have the allocator's alignment; they compute the same
 Pages       A forward reads all weights of a model once, and the processor looks up the address of each page. Pages of
             2 MB (Linux) take 1 to 3 % less time than pages of 4 KB, but they need long pieces of memory. So the weights
-            are cut from long pieces, the `Slabs`. The blocks of large results are on such pages too. This saves 3 % of
-            a forward of MiniLM in float32 (8 x 128 and 4 x 512 on Zen 5), and 7 % in int8 (4 x 512)
+            are cut from long pieces, the `Slabs`. A block of 1 to 2 MB is a large page of its own, which saves 4 % of a
+            forward of MiniLM with 4 texts of 512 tokens (Zen 5). Larger blocks on large pages did not save any time
 Reuse       New pages are slow, because the system clears each page at its first use. For the arrays of a forward, this
             takes about a tenth of the time in which they are computed. So the result of an op is in a block of memory
             that `Buffers` keeps. It is used again when the last array in it is gone
@@ -30,7 +30,6 @@ from minibert._utils.validation import FloatArray
 
 CACHE_LINE, _LARGE_PAGE = 64, 1 << 21  # bytes
 _SLAB = 1 << 25  # bytes; pages that are not used do not take memory
-_ON_LARGE_PAGES = 1 << 18  # floats; a smaller block would waste more than half of a large page
 _MOST_BLOCKS = 12  # a layer has at most six results alive at once
 # In floats. The allocator reuses smaller arrays itself; no step of a forward needs larger ones.
 _SMALLEST, _LARGEST = 1 << 16, 1 << 23
@@ -41,13 +40,12 @@ def aligned_empty(*shape: int) -> FloatArray:
     return np.ndarray(shape, np.float32, _aligned_bytes(4 * math.prod(shape), CACHE_LINE))
 
 
-def _large_pages(size: int) -> FloatArray:
-    """Return a float32 array of this size with arbitrary contents, in large pages of its own.
+def _large_page(size: int) -> FloatArray:
+    """Return a float32 array of this size with arbitrary contents, which begins at a large page.
 
-    NumPy asks the system for large pages from 4 MB on, so there are two of them at least.
+    NumPy asks the system for large pages for arrays of at least 4 MB, so there are two of them; one is never used.
     """
-    pages = -(-4 * size // _LARGE_PAGE) * _LARGE_PAGE
-    return np.ndarray(size, np.float32, _aligned_bytes(pages, _LARGE_PAGE))
+    return np.ndarray(size, np.float32, _aligned_bytes(_LARGE_PAGE, _LARGE_PAGE))
 
 
 def _aligned_bytes(size: int, alignment: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -107,7 +105,8 @@ class Buffers:
             return np.empty(shape, dtype=np.float32)
         block = self._take(size)
         if block is None:
-            block = _large_pages(size) if size >= _ON_LARGE_PAGES else aligned_empty(size)
+            fills_a_page = _LARGE_PAGE // 2 <= 4 * size <= _LARGE_PAGE
+            block = _large_page(size) if fills_a_page else aligned_empty(size)
         lease = _Lease(block, shape)
         self._blocks.append((block, weakref.ref(lease)))
         return np.asarray(lease)
