@@ -18,7 +18,7 @@ from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import compilation, make_ops, run_task
 from minibert.kernels.buffers import Slabs
 from minibert.kernels.packing import pack
-from minibert.kernels.processor import WIDTH
+from minibert.kernels.processor import NR, WIDTH
 from tests.support import oracle
 from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid
 from tests.support.outcomes import python
@@ -226,6 +226,23 @@ def test_kernels_touch_nothing_before_or_behind_their_arrays() -> None:
     assert done.returncode == 0, done.stderr[-300:]
     products = [case for case in OP_CASES if case.op == "linear"]
     assert int(done.stdout) == 2 * (len(OP_CASES) + 3 * len(products))
+
+
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("N", [NR, 3 * NR])
+@pytest.mark.parametrize("M", [1, 22, 400])
+def test_slices_of_k_have_the_bits_of_one_slice(
+    M: int, N: int, has_residual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(0)
+    x, weight, bias, residual = (
+        generator.standard_normal(shape).astype(np.float32) for shape in ((M, 3072), (N, 3072), N, (M, N))
+    )
+    ops = make_ops(2)
+    prepared, added = ops.prepare(Linear(("some.dense",), weight, bias)), residual if has_residual else None
+    found = ops.linear(x, prepared, residual=added)
+    monkeypatch.setattr("minibert.kernels.ops.SLICE", 4096)
+    np.testing.assert_array_equal(found, ops.linear(x, prepared, residual=added))
 
 
 @pytest.mark.parametrize("K", [1, 7, 127, 128, 129, 384])

@@ -4,8 +4,9 @@ What        y (M, N) = activation(x (M, K) weight^T (K, N) + bias) + residual
 Layout      x and y are row-major. The weight is in panels of NR columns (packing.py has a picture)
 Registers   A micro-tile is MR x NR sums. Each step of k loads one row of the panel, NR numbers, and broadcasts MR
             numbers of x. The totals of a tile are in registers too with AVX-512, else in the first cache
-Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> panels -> micro-tiles -> blocks
-            of k -> k
+Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> slices of k -> panels -> micro-tiles -> blocks
+            of k -> k. With a large K there are several slices, so that the x of a block stays in the second cache; the
+            totals of one slice wait in the result for the next slice
 Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
             number of rows
 Epilogue    Bias and residual are added to the sums in their registers. If there is an activation, or the last panel has
@@ -59,7 +60,7 @@ from minibert.kernels.simd import (
     task_at,
 )
 from minibert.kernels.threads import FLOAT
-from minibert.kernels.tile import add_block, add_products, finish_tile, zero_tile
+from minibert.kernels.tile import add_block, add_products, finish_tile, load_tile, zero_tile
 
 # As int64, because Numba compiles a function again for each Python integer among its arguments.
 _ZERO, _NR = np.int64(0), np.int64(NR)
@@ -67,6 +68,7 @@ _ZERO, _NR = np.int64(0), np.int64(NR)
 KC = 32  # products of one partial sum. The error of 16 is larger for K = 3,072, and that of 64 for every K
 SHORT, SHORT_KC = 128, 16  # up to SHORT products, the error of 16 is smaller
 UNROLL = 4  # steps of k in one turn of the inner loop; divides KC and SHORT_KC. Not measured with other values
+RESUMED = 4  # in `added`: c has the totals of the slices before
 LINE_FLOATS = 16  # floats of a cache line
 
 
@@ -116,6 +118,8 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
     @function
     def micro_kernel(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace):
         totals = zeros(b)
+        if added >= RESUMED:
+            totals, added = load_tile(totals, c, ldc), added - RESUMED
         for block in range(depth // length):
             sums = first(b)
             x_scales, scales = a, b
@@ -149,8 +153,9 @@ def tile_multiplier(words: Words | None) -> Any:
         """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel, in blocks of `length`.
 
         If `added` is 1, it adds the bias to the sums; if `added` is 2, the bias and the residual, which has the layout
-        of c. With each k, one of the cache lines at ahead, ahead + pace floats, ... is fetched into the second cache.
-        The residual is fetched into the first cache in two parts, after the first and the second block of k.
+        of c. If it is RESUMED more than that, the totals begin with c. With each k, one of the cache lines at ahead,
+        ahead + pace floats, ... is fetched into the second cache. The residual is fetched into the first cache in two
+        parts, after the first and the second block of k.
 
         Arrays are addresses, and lda and ldc are the distances of their rows in floats.
         """
@@ -211,42 +216,45 @@ _linear_task = task_at(LINEAR)
 def _linear_chunk(words: Words | None, multiply: Any) -> Any:
     """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
     length_of, sizes, *_ = _layout(words)
+    is_words = words is not None
     tile_buffer = stack_floats((MR if words is None else words.rows) * NR)
     begin, end = (begin_tiles, end_tiles) if words is not None and words.dot.in_tiles else (begin_nothing, end_nothing)
 
     @function
     def linear_chunk(address, chunk):
         task = _linear_task(address)
-        M, N, code, has_residual = task.M, task.N, task.activation, task.has_residual != 0
+        M, N, code, has_residual = task.M, task.N, task.activation, task.residual != 0
         tiles, block_tiles = task.tiles, task.block_tiles
         height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
         first_tile = (chunk // task.chunks_per_block) * block_tiles
         first_panel = (chunk % task.chunks_per_block) * task.panels_per_chunk
         depth, lda, size = sizes(task.K)
-        length = length_of(depth)
-        part = size // block_tiles  # words of the next panel that each tile prefetches, `pace` of them with each k
+        slices = 1 if is_words else depth // task.step
+        length, step = length_of(depth), depth // slices
+        part = size // slices // block_tiles  # words of the next panel that each tile prefetches, `pace` with each k
         pace = size // depth // block_tiles + 1
         buffer = tile_buffer()
         begin(height + min(taller, 1))
-        for p in range(first_panel, min(first_panel + task.panels_per_chunk, (N + NR - 1) // NR)):
-            panel, column, columns = task.panels + p * size * FLOAT, p * NR, min(NR, N - p * NR)
-            ahead = panel + size * FLOAT
-            for t in range(first_tile, min(first_tile + block_tiles, tiles)):
-                rows, row = height + (t < taller), t * height + min(t, taller)
-                a, offset = task.x + row * lda * FLOAT, row * N + column
-                c, r = task.y + offset * FLOAT, task.residual + offset * FLOAT
-                prefetch_tile(rows, c, N)
-                if columns == NR and code == 0:
-                    added = 1 + task.has_residual
-                    bias = task.bias + column * FLOAT
-                    multiply(rows, a, lda, panel, depth, length, c, N, added, bias, r, ahead, pace)
-                else:
-                    multiply(rows, a, lda, panel, depth, length, buffer, _NR, _ZERO, task.bias, r, ahead, pace)
-                    apply_epilogue(
-                        rows, columns, floats_at(buffer), _ZERO, _NR, floats_at(task.bias), column, code,
-                        floats_at(task.residual), floats_at(task.y), offset, N, has_residual
-                    )  # fmt: skip
-                ahead += part * FLOAT
+        for s in range(slices):
+            first = s * step
+            for p in range(first_panel, min(first_panel + task.panels_per_chunk, (N + NR - 1) // NR)):
+                panel, column, columns = task.panels + (p * size + first * NR) * FLOAT, p * NR, min(NR, N - p * NR)
+                ahead = panel + size * FLOAT
+                for t in range(first_tile, min(first_tile + block_tiles, tiles)):
+                    rows, row = height + (t < taller), t * height + min(t, taller)
+                    a, offset = task.x + (row * lda + first) * FLOAT, row * N + column
+                    c, r, bias = task.y + offset * FLOAT, task.residual + offset * FLOAT, task.bias + column * FLOAT
+                    prefetch_tile(rows, c, N)
+                    if columns == NR and code == 0:
+                        added = (RESUMED if s > 0 else 0) + (1 + has_residual if s == slices - 1 else 0)
+                        multiply(rows, a, lda, panel, step, length, c, N, added, bias, r, ahead, pace)
+                    else:
+                        multiply(rows, a, lda, panel, depth, length, buffer, _NR, _ZERO, bias, r, ahead, pace)
+                        apply_epilogue(
+                            rows, columns, floats_at(buffer), _ZERO, _NR, floats_at(task.bias), column, code,
+                            floats_at(task.residual), floats_at(task.y), offset, N, has_residual
+                        )  # fmt: skip
+                    ahead += part * FLOAT
         end()
 
     return linear_chunk

@@ -27,11 +27,12 @@ from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
-# x (M, K), panels and bias (gemm.py), residual and y (M, N), as addresses. `activation` is one of ACTIVATION_CODES, and
-# `has_residual` 0 or 1. The next four are those of `LinearChunks`. In low precision, x is words; if `source` is not 0,
-# it is the address of the floats that the leader quantises into them before the chunks.
+# x (M, K), panels and bias (gemm.py), residual and y (M, N), as addresses. `residual` is 0 if there is none.
+# `activation` is one of ACTIVATION_CODES. Slices of K have `step` products each; words have one slice. The next four
+# are those of `LinearChunks`. In low precision, x is words; if `source` is not 0, it is the address of the floats that
+# the leader quantises into them before the chunks.
 _LINEAR_FIELDS = (
-    "x panels bias residual y M N K activation has_residual tiles block_tiles panels_per_chunk chunks_per_block source"
+    "x panels bias residual y M N K activation step tiles block_tiles panels_per_chunk chunks_per_block source"
 )
 LINEAR = TaskKind(1, _LINEAR_FIELDS)
 LINEAR_WORDS = {name: TaskKind(6 + 2 * i, _LINEAR_FIELDS) for i, name in enumerate(FORMATS)}
@@ -63,6 +64,9 @@ MOST_ROWS = 28 * 7  # of one block. 42 * 7: 7 % slower (the same Xeon)
 FEW_TILES = 20  # up to this number of micro-tiles are one block, so each panel is read once. 7 and 14: 5 % (1 x 128)
 CHUNKS_PER_THREAD = 24  # of one product; so no thread waits long for the last one. 4 to 96: no difference
 LEAST_TILES = 8  # of one chunk; so taking a chunk costs little. 4 and 16: 4 % slower, 32: 11 % (1 x 22)
+# Products of a slice of K; a K that it does not divide is one slice. K = 3072 on Zen 5, two threads: 22 rows take 0.93
+# of the time that they take in one slice, 128 rows 1.01, 1024 rows 1.00. With slices of 512, 2048 rows take 1.05.
+SLICE = 1024
 SMALL = 1 << 16  # numbers of x that the leader quantises alone, because a second op would take longer
 ROWS = 32  # rows of one chunk of an op that computes each token alone; not measured with other values
 
@@ -196,7 +200,8 @@ def linear(
     packed = cast("PackedLinear | PackedWords", linear)  # `prepare` returned it
     M, (N, K) = len(x), packed.shape
     x = _floats(x)
-    kind, source, factor, row_size, rows = LINEAR, 0, address(x), K, MR
+    step = SLICE if K > SLICE and K % SLICE == 0 and N % NR == 0 and activation is None else K
+    kind, source, factor, row_size, rows = LINEAR, 0, address(x), step, MR
     if isinstance(packed, PackedWords):
         name, words = packed.format.name, words_of(packed.format.name)
         kind, row_size, rows = LINEAR_WORDS[name], words.row_size(K), words.rows
@@ -221,7 +226,7 @@ def linear(
         N,
         K,
         ACTIVATION_CODES[activation],
-        added is not None,
+        step,
         *chunks,
         source,
         num_chunks=num_chunks,
