@@ -293,44 +293,48 @@ def attention(
     """
     H = query.shape[1]
     D = H // num_heads
-    most = most_of_products(D)
-    factor = np.float32(1.0) / np.sqrt(np.float32(D))
-    context = np.empty(query.shape, np.float32)
-    kept = AttentionOutput(context, [] if return_scores else None, [] if return_probs else None)
+    most, factor = most_of_products(D), np.float32(1.0) / np.sqrt(np.float32(D))
+    output = AttentionOutput(
+        np.empty(query.shape, np.float32), [] if return_scores else None, [] if return_probs else None
+    )
     for start, end in pairwise(cu_seqlens):
-        S = end - start
-        q, k, v = (x[start:end].astype(np.float32).reshape(S, num_heads, D).swapaxes(0, 1) for x in (query, key, value))
+        heads = (end - start, num_heads, D)
+        q, k, v = (x[start:end].astype(np.float32).reshape(heads).swapaxes(0, 1) for x in (query, key, value))
         with np.errstate(all="ignore"):
-            (q, q_scales), (k, k_scales) = (
-                _whole_numbers(x, np.abs(x).max(axis=2, keepdims=True), most) for x in (q, k)
-            )
+            q, q_scales = _whole_numbers(q, np.abs(q).max(axis=2, keepdims=True), most)
+            k, k_scales = _whole_numbers(k, np.abs(k).max(axis=2, keepdims=True), most)
+            v, v_scales = _whole_numbers(v, np.abs(v).max(axis=1, keepdims=True, initial=0.0), VALUE_MOST)
+            # The products of whole numbers are exact, because every sum is below 2^53.
             scores = (q @ k.swapaxes(1, 2)).astype(np.float32) * (q_scales * k_scales.swapaxes(1, 2))  # (A, S, S)
             scale = factor
             if bias is not None:
                 distances = bias.columns[start:end] - bias.columns[start:end, None]
                 scores = scores * factor + bias.table.astype(np.float32)[:, distances + bias.table.shape[1] // 2]
                 scale = np.float32(1.0)
-            powers = np.full((num_heads, S, -(-S // _LANES) * _LANES), -np.inf, np.float32)
-            powers[:, :, :S] = scores
-            powers = (powers - scores.max(axis=2, keepdims=True, initial=-np.inf)) * (scale * BITS_PER_E)
-            powers = exp2_short(np.maximum(powers, np.float32(-125.0)))
-            lanes = powers.reshape(num_heads, S, powers.shape[2] // _LANES, _LANES)
-            totals = np.zeros((num_heads, S, _LANES), np.float32)
-            for i in range(lanes.shape[2]):
-                totals = totals + lanes[:, :, i]
-            while totals.shape[2] > 1:
-                totals = np.add(*np.split(totals, 2, axis=2))
-            powers, norms = powers[:, :, :S], np.float32(1.0) / totals
-            mosts = np.minimum(np.float32(PROB_MOST), np.float32(PROB_TOTAL) * norms)
-            probs = np.rint(powers.astype(np.float64) * mosts)
-            v, v_scales = _whole_numbers(v, np.abs(v).max(axis=1, keepdims=True, initial=0.0), VALUE_MOST)
-            heads = (probs @ v).astype(np.float32) * (np.float32(1.0) / mosts * v_scales) * norms  # (A, S, D)
-            context[start:end] = heads.swapaxes(0, 1).reshape(S, H)
-            if kept.scores is not None:
-                kept.scores.append(scores * scale)
-            if kept.probs is not None:
-                kept.probs.append(powers * norms)
-    return kept
+            powers, norms = _exponentiate(scores, scale * BITS_PER_E)  # (A, S, S), (A, S, 1)
+            factors = np.minimum(np.float32(PROB_MOST), np.float32(PROB_TOTAL) * norms)
+            probs = np.rint(powers.astype(np.float64) * factors)
+            context = (probs @ v).astype(np.float32) * (np.float32(1.0) / factors * v_scales) * norms  # (A, S, D)
+        output.context[start:end] = context.swapaxes(0, 1).reshape(end - start, H)
+        if output.scores is not None:
+            output.scores.append(scores * scale)
+        if output.probs is not None:
+            output.probs.append(powers * norms)
+    return output
+
+
+def _exponentiate(scores: FloatArray, scale: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return 2^(scale (scores - their maximum)) of each row, and 1 / its sum, which is a sum of _LANES partial sums."""
+    A, S, _ = scores.shape
+    differences = np.full((A, S, -(-S // _LANES) * _LANES), -np.inf, np.float32)
+    differences[:, :, :S] = scores - scores.max(axis=2, keepdims=True, initial=-np.inf)
+    powers = exp2_short(np.maximum(differences * scale, np.float32(-125.0)))
+    totals: FloatArray = np.zeros((A, S, _LANES), np.float32)
+    for first in range(0, S, _LANES):
+        totals = totals + powers[:, :, first : first + _LANES]
+    while totals.shape[2] > 1:
+        totals = np.add(*np.split(totals, 2, axis=2))
+    return powers[:, :, :S], np.float32(1.0) / totals
 
 
 def most_of_products(D: int) -> int:
