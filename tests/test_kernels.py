@@ -203,7 +203,7 @@ def fence(value, at_end):
 count = 0
 for compute_type in COMPUTE_TYPES:
     for case in OP_CASES:
-        if compute_type != "float32" and case.op != "linear":  # the same kernels
+        if compute_type != "float32" and case.op not in ("linear", "attention"):  # the same kernels
             continue
         arguments = case.arguments()
         if case.op == "linear":
@@ -224,8 +224,8 @@ def test_kernels_touch_nothing_before_or_behind_their_arrays() -> None:
     """They must not even read there: no other test detects a number that is read and then ignored."""
     done = python("-c", FENCED)
     assert done.returncode == 0, done.stderr[-300:]
-    products = [case for case in OP_CASES if case.op == "linear"]
-    assert int(done.stdout) == 2 * (len(OP_CASES) + 3 * len(products))
+    low = [case for case in OP_CASES if case.op in ("linear", "attention")]
+    assert int(done.stdout) == 2 * (len(OP_CASES) + 3 * len(low))
 
 
 @pytest.mark.parametrize("has_residual", [False, True])
@@ -243,6 +243,13 @@ def test_slices_of_k_have_the_bits_of_one_slice(
     found = ops.linear(x, prepared, residual=added)
     monkeypatch.setattr("minibert.kernels.ops.SLICE", 4096)
     np.testing.assert_array_equal(found, ops.linear(x, prepared, residual=added))
+
+
+def test_a_product_of_no_features_is_the_bias() -> None:
+    bias = np.arange(40, dtype=np.float32)
+    ops = make_ops(2)
+    linear = ops.prepare(Linear(("some.dense",), np.zeros((40, 0), np.float32), bias))
+    np.testing.assert_array_equal(ops.linear(np.zeros((9, 0), np.float32), linear), np.tile(bias, (9, 1)))
 
 
 @pytest.mark.parametrize("K", [1, 7, 127, 128, 129, 384])

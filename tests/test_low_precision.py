@@ -20,7 +20,7 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.validation import FloatArray
 from minibert.bert import low_precision
 from minibert.bert.low_precision import BLOCK, COMPUTE_TYPES, FORMATS, Format, QuantisedLinear
-from minibert.bert.ops import Linear, Ops
+from minibert.bert.ops import Linear, Ops, RelativeBias
 from minibert.cli import main
 from minibert.kernels import make_ops, packing
 from minibert.kernels.libraries import LEVELS
@@ -167,10 +167,30 @@ def test_the_largest_sums_of_attention_do_not_overflow(S: int, D: int, sign: int
     assert low_precision.most_of_products(D) ** 2 * D < 2**31
 
 
+@pytest.mark.parametrize("S", [3, 512, 1900, 3956])
+def test_equal_probs_give_the_mean(S: int) -> None:
+    query, value = np.zeros((S, 2), np.float32), normal(S, 2)
+    value[:, 1] = 1
+    context = assert_attention_has_the_bits_of_its_twin(self_attention(query, query, value)).context
+    np.testing.assert_allclose(context, np.broadcast_to(value.mean(axis=0), (S, 2)), atol=3e-4)
+
+
+def test_nan_of_any_bits_in_a_bias_is_nan_in_the_context() -> None:
+    query, key, value = normal(3, 20, 8)
+    for bits in (0x7FC00000, 0x7FC00001, 0x7F800001, 0xFFC000FF):
+        table = np.zeros((1, 39), np.float32)
+        table.view(np.uint32)[0, 21] = bits  # of the second token after each query
+        bias = RelativeBias(table, np.arange(20, dtype=np.int32))
+        context = assert_attention_has_the_bits_of_its_twin({**self_attention(query, key, value), "bias": bias}).context
+        assert np.isnan(context[:18]).all()
+        assert np.isfinite(context[18:]).all()
+
+
 def test_the_sum_of_a_row_of_probs_times_the_largest_value_fits_into_32_bits() -> None:
     """In LONGEST / 16 additions, a lane of the sum of exponentials loses less than 2^-10 of it."""
     most = low_precision.PROB_TOTAL * (1 + 2.0**-10) + low_precision.LONGEST / 2
     assert most * low_precision.VALUE_MOST < 2**31
+    assert most < 2**24  # so the sum of the integers is exact in float32
     x = np.zeros((low_precision.LONGEST + 1, 1), np.float32)
     with pytest.raises(ValueError, match="131,073 tokens"):
         make_ops(1, compute_type="int16").attention(**self_attention(x, x, x))

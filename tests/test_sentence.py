@@ -37,7 +37,7 @@ TEXTS = [*AWKWARD_TEXTS, "word " * 255, "long text that is cut " * 200]
 @pytest.mark.parametrize("every", [20, pytest.param(3, marks=pytest.mark.slow)])
 def test_equals_sentence_transformers(minilm_sentences: SentenceTransformer, every: int) -> None:
     """Compare vectors, scores, bits and integers, also those of lines in 45 languages."""
-    numbered = [f"text {number}" for number in range(100)]  # the ranges of int8 need as many
+    numbered = [f"text {number}" for number in range(100)]  # the ranges of int8 need at least 100 texts
     texts = [*TEXTS, *numbered, *(dict.fromkeys(udhr_lines()[::every]) if os.environ.get(VARIABLE) else ())]
     ours, expected = minilm_sentences.encode(texts, truncation="silent"), their_vectors(locate_minilm(), texts)
     apart = np.abs(ours - expected).max()

@@ -24,7 +24,8 @@ Exact       The sum of a group's products is an integer below 2^31, whatever the
             batch, any number of threads, and on any processor; the kernels have the bits of this file
 Extremes    A group of x that holds NaN or infinity makes all results of its row NaN, and so may numbers above 2^119,
             because their sums overflow. A group whose size is below 2^-100 counts as zeros. Loading refuses weights
-            that are not finite
+            that are not finite. In attention, NaN or infinity in a query makes its row of the head NaN; in a key, all
+            rows; in a value, its feature
 Which       The linear maps and the attention of the encoder. The embeddings, LayerNorm, softmax, the pooler and the
             heads stay in float32
 Source      The groups and bits were chosen by measurements (benchmarks/low_precision.py). The Hadamard matrix is
@@ -51,8 +52,8 @@ SMALLEST = 2.0**-100
 """A group of a smaller size counts as zeros."""
 
 PROB_MOST, PROB_TOTAL, VALUE_MOST = 32767, 180_000, 8191
-"""Attention's largest integer of a prob, largest sum of a row of probs before they are rounded, and largest integer of
-a value. Up to LONGEST tokens, no sum of products is larger than a 32-bit number."""
+"""In attention: the largest integer of a prob, the largest sum of a row of probs before they are rounded, and the
+largest integer of a value. With up to LONGEST tokens, each sum of products fits into 32 bits."""
 
 LONGEST = 1 << 17
 """The largest number of tokens of a sequence."""
@@ -60,12 +61,14 @@ LONGEST = 1 << 17
 BITS_PER_E = np.float32(1.4426950408889634)
 """1 / ln 2: e^x = 2^(x / ln 2)."""
 
+EXPONENTS = 1.5 * 2.0**23 + 127
+"""For small x, x + EXPONENTS is rounded to a whole number; its last bits are the exponent of 2^x as float32 has it."""
+
 EXP2_SHORT = (0.99999926, 0.69312181, 0.24024745, 0.05591786, 0.0095701)
 """The coefficients of 2^r for |r| <= 1/2, lowest power first (benchmarks/polynomials.py)."""
 
 _PART = 16  # features that are negated together: one vector of the kernels
 _LANES = 16  # partial sums of a row of exponentials
-_ROUNDS = np.float32(1.5 * 2.0**23)  # a number of this size has the whole numbers as its neighbours
 _ROWS = 64  # that are quantised at once, so that a whole weight in float64 is never in memory
 
 
@@ -289,7 +292,7 @@ def attention(
 ) -> AttentionOutput:
     """Compute what `reference.attention` computes; both of its products are products of integers of 16 bits.
 
-    The scores and probs that are returned are numbers before they are rounded to integers.
+    The probs that are returned are those before they are rounded.
     """
     H = query.shape[1]
     D = H // num_heads
@@ -306,6 +309,7 @@ def attention(
             v, v_scales = _whole_numbers(v, np.abs(v).max(axis=1, keepdims=True, initial=0.0), VALUE_MOST)
             # The products of whole numbers are exact, because every sum is below 2^53.
             scores = (q @ k.swapaxes(1, 2)).astype(np.float32) * (q_scales * k_scales.swapaxes(1, 2))  # (A, S, S)
+            scores = scores + np.float32(0.0)  # so that zeros have the sign that they have in the kernels
             scale = factor
             if bias is not None:
                 distances = bias.columns[start:end] - bias.columns[start:end, None]
@@ -314,7 +318,9 @@ def attention(
             powers, norms = _exponentiate(scores, scale * BITS_PER_E)  # (A, S, S), (A, S, 1)
             factors = np.minimum(np.float32(PROB_MOST), np.float32(PROB_TOTAL) * norms)
             probs = np.rint(powers.astype(np.float64) * factors)
-            context = (probs @ v).astype(np.float32) * (np.float32(1.0) / factors * v_scales) * norms  # (A, S, D)
+            # With the sum before rounding, equal probs would all have the same rounding error.
+            totals = np.where(norms > 0, np.float32(1.0) / probs.sum(axis=2, keepdims=True, dtype=np.float32), norms)
+            context = (probs @ v).astype(np.float32) * v_scales * totals  # (A, S, D)
         output.context[start:end] = context.swapaxes(0, 1).reshape(end - start, H)
         if output.scores is not None:
             output.scores.append(scores * scale)
@@ -343,8 +349,8 @@ def most_of_products(D: int) -> int:
 
 
 def exp2_short(x: FloatArray) -> FloatArray:
-    """Compute 2^x for -125 <= x <= 0 with a relative error of 2.6e-6, for results that are rounded to 16 bits."""
-    whole = (x + _ROUNDS) - _ROUNDS
+    """Compute 2^x for -125 <= x <= 0 with a relative error of 2.7e-6, for results that are rounded to 16 bits."""
+    whole = (x + np.float32(EXPONENTS)) - np.float32(EXPONENTS)
     power: FloatArray = np.full_like(x, EXP2_SHORT[-1])
     for coefficient in EXP2_SHORT[-2::-1]:
         power = fma(power, x - whole, np.full_like(x, coefficient))

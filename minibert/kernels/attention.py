@@ -13,7 +13,8 @@ Algorithm   The plain softmax of complete rows: first the maximum of a row, then
             sum of the exponentials divides the D numbers of a context row, not its S probs
 Numerics    Each row is computed alone, in an order that depends on S only. It is the same on every processor: the sum
             of the exponentials is in WIDTH lanes, which are added at the end
-Edges       Columns beyond the last token have the scores of the last token, and are never read
+Edges       Columns beyond the last token have the key of the last token. Up to the next multiple of WIDTH their scores
+            become -infinity; the others are not read
 Words       The time of words divided by that of floats, one thread of a Zen 5, heads of D = 32 and 64: 1.06 and 1.0 for
             22 tokens, 0.78 and 0.74 for 128, 0.67 and 0.61 for 512. With AVX2 alone: 1.06, 0.91 and 0.87, 0.86 and 0.82
 Contract    Callers have checked every shape; the code here does not check bounds
@@ -30,7 +31,16 @@ import numpy as np
 from minibert.bert.low_precision import BITS_PER_E, PROB_MOST, PROB_TOTAL, VALUE_MOST
 from minibert.kernels.compilation import function, inline
 from minibert.kernels.gemm import UNROLL, block_length, prefetch_tile, tile_multiplier
-from minibert.kernels.low_precision import factor_of, larger_size, largest_size, round_pair, scale_of, store_shorts
+from minibert.kernels.low_precision import (
+    factor_of,
+    larger_size,
+    largest_size,
+    pair_words,
+    round_lanes,
+    scale_of,
+    store_shorts,
+    whole_lanes,
+)
 from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS
 from minibert.kernels.processor import MR, NR, WIDTH, Words
 from minibert.kernels.simd import (
@@ -83,7 +93,7 @@ def keep_row(scores, start, S, factor, kept, offset):
 
 @function
 def pack_float_keys(key, stride, S, D, keys, features, transposed):
-    """Fill keys[p][d][j] with feature d of the key of token p NR + j; memory for `transposed` keys is not needed."""
+    """Fill keys[p][d][j] with feature d of the key of token p NR + j; `features` and `transposed` are not used."""
     for j in range(0, (S + NR - 1) // NR * NR, WIDTH):
         panel = keys + (j // NR * D * NR + j % NR) * FLOAT
         transpose_keys(key + j * stride * FLOAT, stride, S - j, D, panel, _NR)
@@ -137,7 +147,7 @@ def _most_of_products(D):
 
 @function
 def pack_key_words(key, stride, S, D, keys, features, transposed):
-    """Fill panels with the keys as words, each key with a scale; `transposed` has room for 2 features WIDTH floats."""
+    """Fill panels with the keys as words, each with a scale; `transposed` is memory for 2 features x WIDTH floats."""
     lines, most = floats_at(transposed), _most_of_products(D)
     for j in range(0, (S + NR - 1) // NR * NR, WIDTH):
         transpose_keys(key + j * stride * FLOAT, stride, S - j, D, transposed, _WIDTH)
@@ -150,7 +160,7 @@ def pack_key_words(key, stride, S, D, keys, features, transposed):
         for d in range(features):
             first = load(lines, 2 * d * WIDTH) if 2 * d < D else number(0.0)
             second = load(lines, (2 * d + 1) * WIDTH) if 2 * d + 1 < D else number(0.0)
-            store(panel, (1 + d) * NR, round_pair(first, second, factor))
+            store(panel, (1 + d) * NR, pair_words(round_lanes(first, factor), round_lanes(second, factor)))
 
 
 @function
@@ -169,7 +179,7 @@ def pack_value_words(value, stride, S, D, values, tokens):
                 first = load_features(source, 2 * j * stride, p * NR + d, D) if 2 * j < S else number(0.0)
                 after = (2 * j + 1) * stride
                 second = load_features(source, after, p * NR + d, D) if 2 * j + 1 < S else number(0.0)
-                store(panel, (1 + j) * NR + d, round_pair(first, second, factor))
+                store(panel, (1 + j) * NR + d, pair_words(round_lanes(first, factor), round_lanes(second, factor)))
 
 
 @function
@@ -185,28 +195,33 @@ def quantise_queries(query, stride, rows, D, queries, features):
         floats_at(target)[0] = scale_of(size, most)
         factor = broadcast(factor_of(size, most))
         for d in range(0, D, WIDTH):
-            store_shorts(target + FLOAT + 2 * d, load_features(source, _ZERO, d, D), factor)
+            store_shorts(target + FLOAT + 2 * d, round_lanes(load_features(source, _ZERO, d, D), factor))
 
 
 @function
 def round_probs(scores, rows, S, columns, norms):
-    """Replace each row of exponentials, in place, by a scale and words; norms has 1 / the sum of each row."""
+    """Replace each row of exponentials, in place, by words of integers. In norms, 1 / their sum replaces 1 / its sum.
+
+    With the sum before rounding, equal probs would all have the same rounding error. The scale of a row is 1.
+    """
     for i in range(rows):
         row = scores + i * columns * FLOAT
-        most = min(np.float32(PROB_MOST), np.float32(PROB_TOTAL) * norms[i])
-        factor = broadcast(most)
+        factor = broadcast(min(np.float32(PROB_MOST), np.float32(PROB_TOTAL) * norms[i]))
+        total = number(0.0)
         for j in range(0, S, WIDTH):
-            exponentials = load(floats_at(row), j)
-            if j == 0:
-                floats_at(row)[0] = np.float32(1.0) / most
-            store_shorts(row + FLOAT + 2 * j, exponentials, factor)
+            whole = round_lanes(load(floats_at(row), j), factor)
+            store_shorts(row + FLOAT + 2 * j, whole)
+            total = total + whole_lanes(whole)
+        floats_at(row)[0] = np.float32(1.0)
+        if norms[i] > 0:  # not if it is NaN
+            norms[i] = np.float32(1.0) / sum_lanes(total)
 
 
 # --- softmax ---------------------------------------------------------------------------------------------------------
 
 
 def _row_exponentiator(exp2: Any, smallest: float) -> Any:
-    """Make the function that exponentiates rows of scores; `smallest` is the least power that `exp2` computes."""
+    """Make the function that exponentiates rows of scores; `smallest` is the least exponent that `exp2` takes."""
 
     @function
     def exponentiate_rows(scores, rows, S, columns, factor, norms):

@@ -43,7 +43,8 @@ def aligned_empty(*shape: int) -> FloatArray:
 def _large_page(size: int) -> FloatArray:
     """Return a float32 array of this size with arbitrary contents, which begins at a large page.
 
-    NumPy asks the system for large pages for arrays of at least 4 MB, so there are two of them; one is never used.
+    NumPy asks the system for large pages for arrays of at least 4 MB. So the array has 4 MB, and only the first of its
+    two pages is used.
     """
     return np.ndarray(size, np.float32, _aligned_bytes(_LARGE_PAGE, _LARGE_PAGE))
 

@@ -180,12 +180,6 @@ def tile_multiplier(words: Words | None) -> Any:
 multiply_floats = tile_multiplier(None)
 
 
-@function
-def multiply_tile(rows, a, lda, b, depth, c, ldc):
-    """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel; a, b and c are addresses."""
-    multiply_floats(rows, a, lda, b, depth, block_length(depth), c, ldc, _ZERO, b, b, b, _ZERO)
-
-
 # --- epilogue --------------------------------------------------------------------------------------------------------
 
 
@@ -216,7 +210,6 @@ _linear_task = task_at(LINEAR)
 def _linear_chunk(words: Words | None, multiply: Any) -> Any:
     """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
     length_of, sizes, *_ = _layout(words)
-    is_words = words is not None
     tile_buffer = stack_floats((MR if words is None else words.rows) * NR)
     begin, end = (begin_tiles, end_tiles) if words is not None and words.dot.in_tiles else (begin_nothing, end_nothing)
 
@@ -229,8 +222,8 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
         first_tile = (chunk // task.chunks_per_block) * block_tiles
         first_panel = (chunk % task.chunks_per_block) * task.panels_per_chunk
         depth, lda, size = sizes(task.K)
-        slices = 1 if is_words else depth // task.step
-        length, step = length_of(depth), depth // slices
+        length, slices = length_of(depth), task.slices
+        step = depth // slices
         part = size // slices // block_tiles  # words of the next panel that each tile prefetches, `pace` with each k
         pace = size // depth // block_tiles + 1
         buffer = tile_buffer()

@@ -52,7 +52,7 @@ from numba import types
 from numba.core import cgutils
 
 from minibert.bert.low_precision import BLOCK, SMALLEST, Format
-from minibert.kernels.compilation import function
+from minibert.kernels.compilation import function, inline
 from minibert.kernels.ops import LINEAR_WORDS, QUANTISE, ROWS
 from minibert.kernels.processor import NR, TILE_BYTES, TILE_ROWS, WIDTH, Words
 from minibert.kernels.simd import (
@@ -61,10 +61,12 @@ from minibert.kernels.simd import (
     call_llvm,
     combine_lanes,
     floats_at,
+    fma,
     fma_lanes,
     instruction,
     load_first,
     load_lanes,
+    number,
     prefetch,
     prefetch_second,
     splat,
@@ -207,13 +209,11 @@ def quantisers(words: Words) -> tuple[Any, Any]:
 
 # The next ones are for attention, whose numbers have 16 bits.
 
-_SIZES = ir.Constant(INTS, [_SIZE] * WIDTH)
-
 
 @instruction(vector(vector, vector))
 def larger_size(builder: Any, size: Any, x: Any) -> Any:
     """Compute the larger of a size and |x| in each lane; NaN is larger than infinity."""
-    sizes = builder.bitcast(size, INTS), builder.and_(builder.bitcast(x, INTS), _SIZES)
+    sizes = builder.bitcast(size, INTS), builder.and_(builder.bitcast(x, INTS), ir.Constant(INTS, [_SIZE] * WIDTH))
     return builder.bitcast(call_llvm(builder, f"llvm.smax.v{WIDTH}i32", INTS, *sizes), FLOATS)
 
 
@@ -249,24 +249,32 @@ def scale_of(builder: Any, size: Any, most: Any) -> Any:
     return _select_small(builder, size, scale)
 
 
-def _rounded(builder: Any, x: Any, factor: Any) -> Any:
-    return builder.bitcast(fma_lanes(builder, x, factor, ir.Constant(FLOATS, [_ROUNDS] * WIDTH)), INTS)
+@inline
+def round_lanes(x, factor):
+    """Compute x factor + 1.5 2^23, whose last 16 bits are the integer nearest to x factor."""
+    return fma(x, factor, number(_ROUNDS))
 
 
-@instruction(vector(vector, vector, vector))
-def round_pair(builder: Any, x: Any, y: Any, factor: Any) -> Any:
-    """Make words of the integers nearest to x factor and y factor."""
-    lower = builder.and_(_rounded(builder, x, factor), ir.Constant(INTS, [0xFFFF] * WIDTH))
-    upper = builder.shl(_rounded(builder, y, factor), ir.Constant(INTS, [16] * WIDTH))
+@inline
+def whole_lanes(rounded):
+    """Return the integers of `round_lanes` as floats."""
+    return rounded - number(_ROUNDS)
+
+
+@instruction(vector(vector, vector))
+def pair_words(builder: Any, x: Any, y: Any) -> Any:
+    """Make words of the integers of `round_lanes`."""
+    lower = builder.and_(builder.bitcast(x, INTS), ir.Constant(INTS, [0xFFFF] * WIDTH))
+    upper = builder.shl(builder.bitcast(y, INTS), ir.Constant(INTS, [16] * WIDTH))
     return builder.bitcast(builder.or_(lower, upper), FLOATS)
 
 
-@instruction(types.void(types.int64, vector, vector))
-def store_shorts(builder: Any, address: Any, x: Any, factor: Any) -> None:
-    """Store the integers nearest to x factor as 16-bit numbers."""
+@instruction(types.void(types.int64, vector))
+def store_shorts(builder: Any, address: Any, x: Any) -> None:
+    """Store the integers of `round_lanes` as 16-bit numbers."""
     shorts = ir.VectorType(ir.IntType(16), WIDTH)
     place = builder.inttoptr(address, shorts.as_pointer())
-    builder.store(builder.trunc(_rounded(builder, x, factor), shorts), place).align = 4
+    builder.store(builder.trunc(builder.bitcast(x, INTS), shorts), place).align = 4
 
 
 # --- AMX -------------------------------------------------------------------------------------------------------------

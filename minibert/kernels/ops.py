@@ -28,11 +28,11 @@ from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 # x (M, K), panels and bias (gemm.py), residual and y (M, N), as addresses. `residual` is 0 if there is none.
-# `activation` is one of ACTIVATION_CODES. Slices of K have `step` products each; words have one slice. The next four
-# are those of `LinearChunks`. In low precision, x is words; if `source` is not 0, it is the address of the floats that
+# `activation` is one of ACTIVATION_CODES. K is cut into `slices`, that of words into one. The next four are those of
+# `LinearChunks`. In low precision, x is words; if `source` is not 0, it is the address of the floats that
 # the leader quantises into them before the chunks.
 _LINEAR_FIELDS = (
-    "x panels bias residual y M N K activation step tiles block_tiles panels_per_chunk chunks_per_block source"
+    "x panels bias residual y M N K activation slices tiles block_tiles panels_per_chunk chunks_per_block source"
 )
 LINEAR = TaskKind(1, _LINEAR_FIELDS)
 LINEAR_WORDS = {name: TaskKind(6 + 2 * i, _LINEAR_FIELDS) for i, name in enumerate(FORMATS)}
@@ -108,10 +108,11 @@ def row_chunks(num_rows: int) -> int:
 def attention_scratch(S: int, D: int) -> int:
     """Return the number of floats that a thread needs for one attention head of S tokens: keys, values, scores, ...
 
-    Words need a line for the scales of a panel, and have two numbers in a line. They are a multiple of four lines.
+    A panel of words has one line of scales. Each of its other lines has two numbers of a column, and the count of these
+    lines is a multiple of four.
     """
-    columns, features, tokens = -(-S // NR) * NR, D + 8, S + 8
-    return columns * features + -(-D // NR) * tokens * NR + MR * (columns + NR + 1) + (MR + WIDTH) * features
+    columns, features = -(-S // NR) * NR, D + 8
+    return columns * features + -(-D // NR) * (S + 8) * NR + MR * (columns + NR + 1) + (MR + WIDTH) * features
 
 
 # --- the ops ---------------------------------------------------------------------------------------------------------
@@ -200,11 +201,11 @@ def linear(
     packed = cast("PackedLinear | PackedWords", linear)  # `prepare` returned it
     M, (N, K) = len(x), packed.shape
     x = _floats(x)
-    step = SLICE if K > SLICE and K % SLICE == 0 and N % NR == 0 and activation is None else K
-    kind, source, factor, row_size, rows = LINEAR, 0, address(x), step, MR
+    slices = K // SLICE if K > SLICE and K % SLICE == 0 and N % NR == 0 and activation is None else 1
+    kind, source, factor, row_size, rows = LINEAR, 0, address(x), K // slices, MR
     if isinstance(packed, PackedWords):
         name, words = packed.format.name, words_of(packed.format.name)
-        kind, row_size, rows = LINEAR_WORDS[name], words.row_size(K), words.rows
+        kind, slices, row_size, rows = LINEAR_WORDS[name], 1, words.row_size(K), words.rows
         # The rows of x begin at a cache line, and AMX may read one more (low_precision.py).
         memory = resources.buffers.empty((M + 1) * row_size + CACHE_LINE // FLOAT)
         factor = -(-address(memory) // CACHE_LINE) * CACHE_LINE
@@ -226,7 +227,7 @@ def linear(
         N,
         K,
         ACTIVATION_CODES[activation],
-        step,
+        slices,
         *chunks,
         source,
         num_chunks=num_chunks,

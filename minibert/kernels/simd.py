@@ -39,7 +39,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
-from minibert.bert.low_precision import EXP2_SHORT
+from minibert.bert.low_precision import EXP2_SHORT, EXPONENTS
 from minibert.kernels.compilation import inline
 from minibert.kernels.ops import ACTIVATION_CODES
 from minibert.kernels.processor import ARM64, LEVEL, WIDTH
@@ -336,11 +336,10 @@ def _power_of_two(builder: Any, k: Any) -> Any:
     return builder.bitcast(builder.shl(biased, ir.Constant(INTS, [23] * WIDTH)), FLOATS)
 
 
-@instruction(vector(vector, vector))
-def _scale_by_power(builder: Any, p: Any, shifted: Any) -> Any:
-    """Compute p 2^k, where k is in the last bits of `shifted`."""
-    power = builder.shl(builder.bitcast(shifted, INTS), ir.Constant(INTS, [23] * WIDTH))
-    return builder.bitcast(builder.add(builder.bitcast(p, INTS), power), FLOATS)
+@instruction(vector(vector))
+def _from_exponent(builder: Any, shifted: Any) -> Any:
+    """Return the power of two whose exponent is in the last bits of `shifted`."""
+    return builder.bitcast(builder.shl(builder.bitcast(shifted, INTS), ir.Constant(INTS, [23] * WIDTH)), FLOATS)
 
 
 @instruction(types.void(float_memory, *(types.intp,) * 3, float_memory, *(types.intp,) * 2))
@@ -349,7 +348,7 @@ def transpose_block(
 ) -> None:
     """Transpose WIDTH x WIDTH floats: target[first + j step + i] = source[start + i stride + j].
 
-    If `count` is less than WIDTH, the source has this number of rows, and its last row counts again and again. This
+    With a `count` below WIDTH, the source has only this number of rows; its last one is used for the missing ones. This
     happens in registers. Two rows with a distance of WIDTH / 2 exchange halves; then rows with a distance of
     WIDTH / 4 exchange quarters, and so on, down to single lanes.
     """
@@ -513,18 +512,17 @@ def exp2(x):
 
 @inline
 def exp2_short(x):
-    """Compute 2^x for -125 <= x <= 0 with a relative error of 2.6e-6, for results that are rounded to 16 bits.
+    """Compute 2^x for -125 <= x <= 0 with a relative error of 2.7e-6, for results that are rounded to 16 bits.
 
-    As `exp2`, with a polynomial of degree 4; and the last bits of x + 1.5 2^23, which are k, are added to the exponent
-    as an integer. NaN stays NaN if its last nine bits are 0, as in every NaN that arithmetic makes.
+    It is `exp2` with a polynomial of degree 4. The last bits of x + 1.5 2^23 + 127 are k + 127, the exponent of 2^k.
     """
-    shifted = x + number(_ROUNDS)
-    r = x - (shifted - number(_ROUNDS))
+    shifted = x + number(EXPONENTS)
+    r = x - (shifted - number(EXPONENTS))
     p = fma(number(EXP2_SHORT[4]), r, number(EXP2_SHORT[3]))
     p = fma(p, r, number(EXP2_SHORT[2]))
     p = fma(p, r, number(EXP2_SHORT[1]))
     p = fma(p, r, number(EXP2_SHORT[0]))
-    return _scale_by_power(p, shifted)
+    return p * _from_exponent(shifted)
 
 
 @inline
