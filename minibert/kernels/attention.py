@@ -15,9 +15,9 @@ Numerics    Each row is computed alone, in an order that depends on S only. It i
             of the exponentials is in WIDTH lanes, which are added at the end
 Edges       Columns beyond the last token have the key of the last token. Up to the next multiple of WIDTH their scores
             become -infinity; the others are not read
-Words       The time of words divided by that of floats, one thread of a Zen 5, heads of D = 32 and 64: 1.10 and 1.04 for
-            22 tokens, 0.77 and 0.75 for 128, 0.68 and 0.61 for 512. With AVX2 alone: 1.10 and 1.09, 0.97 and 0.91, 0.90
-            and 0.85
+Words       The time of words divided by that of floats (one thread of a Zen 5, heads of D = 32 and 64) is 1.10 and 1.04
+            for 22 tokens, 0.77 and 0.75 for 128, 0.68 and 0.61 for 512. With AVX2 alone it is 1.10 and 1.09, 0.97 and
+            0.91, 0.90 and 0.85
 Contract    Callers have checked every shape; the code here does not check bounds
 Source      Vaswani et al. 2017 (arXiv 1706.03762), equation 1. Not used: Milakov and Gimelshein 2018, online softmax
             (arXiv 1805.02867); Dao et al. 2022, FlashAttention (arXiv 2205.14135)
