@@ -163,7 +163,8 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         Memory in bytes, in addition to the weights: the result takes 4 T H for each hidden state that is kept, and
         4 A S^2 for each sequence and layer of attentions. The work of one step takes 4 t (F + 7 H), which minibert's
         kernels keep for the next step. t is 1,024, or the length of the longest sequence if that is larger, but at most
-        T. `__call__` needs memory for the result a second time if the batch has padding.
+        T. A result of a step that takes 1 to 2 MB is in a memory page of 2 MB. `__call__` needs memory for the result a
+        second time if the batch has padding.
         """
         depth = self.config.num_hidden_layers
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
