@@ -93,7 +93,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 def test_what_cannot_be_used_has_a_message_and_never_a_signal(damage: str, package: Path, outcome_model: Path) -> None:
     change, message = DAMAGE[damage]
     index = package / BUILT / libraries.INDEX
-    change(index, package / BUILT / libraries.libraries()[libraries.level().name].path.name)
+    change(index, package / BUILT / libraries.libraries()[libraries.level_of("float32").name].path.name)
     printed = run(package, outcome_model)
     assert printed.startswith("the backend is 'kernels', but they cannot be loaded: "), printed
     assert message in printed.splitlines()[0]
@@ -104,10 +104,10 @@ def test_what_cannot_be_used_has_a_message_and_never_a_signal(damage: str, packa
 
 def test_a_file_that_is_not_a_library_of_this_system_is_refused_by_name(package: Path, outcome_model: Path) -> None:
     index = package / BUILT / libraries.INDEX
-    path = package / BUILT / libraries.libraries()[libraries.level().name].path.name
+    path = package / BUILT / libraries.libraries()[libraries.level_of("float32").name].path.name
     path.write_bytes(b"not a library" * 1000)
     content = json.loads(index.read_text())
-    content["libraries"][libraries.level().name]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    content["libraries"][libraries.level_of("float32").name]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
     index.write_text(json.dumps(content))
     assert f"{path} cannot be loaded" in run(package, outcome_model)
 

@@ -68,9 +68,10 @@ def use_small_stack():
     started.set()
     done.wait()
 
-thread = threading.Thread(target=use_small_stack)
+thread = threading.Thread(target=use_small_stack, daemon=True)
 thread.start()
-started.wait()
+assert started.wait(60)
+from minibert.bert.low_precision import FORMATS
 from minibert.kernels.processor import words_of
 print(*(words_of(name).dot.name for name in FORMATS))
 done.set()
