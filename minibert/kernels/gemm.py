@@ -6,15 +6,18 @@ Registers   A micro-tile is MR x NR sums. Each step of k loads one row of the pa
             numbers of x. The totals of a tile are in registers too with AVX-512, else in the first cache
 Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> slices of k -> panels -> micro-tiles -> blocks
             of k -> k. With a large K there are several slices, so that the x of a block stays in the second cache; the
-            totals of one slice wait in the result for the next slice
+            totals of one slice wait in the result for the next slice. With few rows, the slices are shorter, and their
+            loop is inside that of the panels (`by_panel`): so the slice of a panel stays in the first cache for all
+            micro-tiles, and the next slice is fetched meanwhile
 Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
             number of rows
-Epilogue    Bias and residual are added to the sums in their registers. If there is an activation, or the last panel has
-            fewer than NR columns, the tile passes through a small buffer that stays in the first cache
-Prefetch    While a tile is computed, a part of the next panel is fetched into the second cache, because with few rows
-            the processor's own prefetcher is too late. The cache lines of the tile's result are fetched into the first
-            cache when the tile begins. Those of its residual are fetched later, because all at once would delay the
-            loads of k
+Epilogue    Bias and residual are added to the sums in their registers. An activation is computed from the tile in the
+            result, which is still in the first cache. If the last panel has fewer than NR columns, its tiles pass
+            through a small buffer
+Prefetch    While a tile is computed, a part of the next panel or slice is fetched into the second cache, because with
+            few rows the processor's own prefetcher is too late. The cache lines of the tile's result are fetched into
+            the first cache when the tile begins. Those of its residual are fetched later, because all at once would
+            delay the loads of k
 Numerics    An output is a sum over blocks of KC products (SHORT_KC, if K is at most SHORT): a chain of fma within a
             block, then the blocks in order. This does not depend on M, the tile, the thread or the processor, so a
             row's result is the same bit for bit in any batch. Blocks also have a smaller rounding error than one chain
@@ -219,35 +222,43 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
         M, N, code, has_residual = task.M, task.N, task.activation, task.residual != 0
         tiles, block_tiles = task.tiles, task.block_tiles
         height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
-        first_tile = (chunk // task.chunks_per_block) * block_tiles
-        first_panel = (chunk % task.chunks_per_block) * task.panels_per_chunk
+        panels = (N + NR - 1) // NR
+        chunks_per_block = (panels + task.panels_per_chunk - 1) // task.panels_per_chunk
+        first_tile = (chunk // chunks_per_block) * block_tiles
+        first_panel = (chunk % chunks_per_block) * task.panels_per_chunk
         depth, lda, size = sizes(task.K)
         length, slices = length_of(depth), task.slices
+        outer, inner = (1, slices) if task.by_panel != 0 else (slices, 1)
         step = depth // slices
-        part = size // slices // block_tiles  # words of the next panel that each tile prefetches, `pace` with each k
+        distance = step * NR if task.by_panel != 0 else size  # from a slice of a panel to the one that comes after it
+        part = size // slices // block_tiles  # words of that slice that each tile prefetches, `pace` with each k
         pace = size // depth // block_tiles + 1
         buffer = tile_buffer()
         begin(height + min(taller, 1))
-        for s in range(slices):
-            first = s * step
-            for p in range(first_panel, min(first_panel + task.panels_per_chunk, (N + NR - 1) // NR)):
-                panel, column, columns = task.panels + (p * size + first * NR) * FLOAT, p * NR, min(NR, N - p * NR)
-                ahead = panel + size * FLOAT
-                for t in range(first_tile, min(first_tile + block_tiles, tiles)):
-                    rows, row = height + (t < taller), t * height + min(t, taller)
-                    a, offset = task.x + (row * lda + first) * FLOAT, row * N + column
-                    c, r, bias = task.y + offset * FLOAT, task.residual + offset * FLOAT, task.bias + column * FLOAT
-                    prefetch_tile(rows, c, N)
-                    if columns == NR and code == 0:
-                        added = (RESUMED if s > 0 else 0) + (1 + has_residual if s == slices - 1 else 0)
-                        multiply(rows, a, lda, panel, step, length, c, N, added, bias, r, ahead, pace)
-                    else:
-                        multiply(rows, a, lda, panel, depth, length, buffer, _NR, _ZERO, bias, r, ahead, pace)
-                        apply_epilogue(
-                            rows, columns, floats_at(buffer), _ZERO, _NR, floats_at(task.bias), column, code,
-                            floats_at(task.residual), floats_at(task.y), offset, N, has_residual
-                        )  # fmt: skip
-                    ahead += part * FLOAT
+        for o in range(outer):
+            for p in range(first_panel, min(first_panel + task.panels_per_chunk, panels)):
+                column, columns = p * NR, min(NR, N - p * NR)
+                for s in range(o * inner, (o + 1) * inner):
+                    first, is_last = s * step, s == slices - 1
+                    panel = task.panels + (p * size + first * NR) * FLOAT
+                    ahead = panel + distance * FLOAT
+                    for t in range(first_tile, min(first_tile + block_tiles, tiles)):
+                        rows, row = height + (t < taller), t * height + min(t, taller)
+                        a, offset = task.x + (row * lda + first) * FLOAT, row * N + column
+                        c, r, bias = task.y + offset * FLOAT, task.residual + offset * FLOAT, task.bias + column * FLOAT
+                        prefetch_tile(rows, c, N)
+                        tile, ldt, added = buffer, _NR, _ZERO
+                        if columns == NR:
+                            tile, ldt, added = c, N, np.int64(RESUMED if s > 0 else 0)
+                            if is_last and code == 0:
+                                added += 1 + has_residual
+                        multiply(rows, a, lda, panel, step, length, tile, ldt, added, bias, r, ahead, pace)
+                        if is_last and (columns < NR or code != 0):
+                            apply_epilogue(
+                                rows, columns, floats_at(tile), _ZERO, ldt, floats_at(task.bias), column, code,
+                                floats_at(task.residual), floats_at(task.y), offset, N, has_residual
+                            )  # fmt: skip
+                        ahead += part * FLOAT
         end()
 
     return linear_chunk

@@ -27,6 +27,7 @@ Loop order  three groups (int16: one; and one at a time, if fewer than three are
             sums AMX can only write to memory -> four rows at a time: sums -> scales -> totals, which wait in the result
             for the next groups. A product of int8 with three groups at once takes 0.7 of its time with one at once. One
             of int16 takes longer, because the sums of three groups fill 18 kB of the first cache
+Attention   A product of attention is one group, however long: its sums stay in tiles until they are complete
 Prefetch    A block of one or two micro-tiles waits for the weight: so the next group of the panel is fetched into the
             first cache (int16, up to 8 rows: 10 to 25 % of the time). With more micro-tiles it is as in gemm.py
 Cost        Measured on a Xeon with AMX: a product of tiles takes 16 cycles, as does a store, and the load of a
@@ -269,12 +270,36 @@ def pair_words(builder: Any, x: Any, y: Any) -> Any:
     return builder.bitcast(builder.or_(lower, upper), FLOATS)
 
 
-@instruction(types.void(types.int64, vector))
-def store_shorts(builder: Any, address: Any, x: Any) -> None:
-    """Store the integers of `round_lanes` as 16-bit numbers."""
-    shorts = ir.VectorType(ir.IntType(16), WIDTH)
-    place = builder.inttoptr(address, shorts.as_pointer())
-    builder.store(builder.trunc(builder.bitcast(x, INTS), shorts), place).align = 4
+def _integers(builder: Any, x: Any, byte: int = 0) -> Any:
+    """Return the bits of the integers of `round_lanes`, from this byte on."""
+    return builder.lshr(builder.bitcast(x, INTS), ir.Constant(INTS, [8 * byte] * WIDTH))
+
+
+def store_integers(size: int, byte: int = 0) -> Any:
+    """Make the function that stores `size` bytes of the integers of `round_lanes`, from this byte on."""
+
+    @instruction(types.void(types.int64, vector))
+    def store(builder: Any, address: Any, x: Any) -> None:
+        narrow = ir.VectorType(ir.IntType(8 * size), WIDTH)
+        place = builder.inttoptr(address, narrow.as_pointer())
+        builder.store(builder.trunc(_integers(builder, x, byte), narrow), place).align = 4
+
+    return store
+
+
+def byte_words(byte: int) -> Any:
+    """Make the function that makes words of four bytes: this byte of the integers of `round_lanes`."""
+
+    @instruction(vector(vector, vector, vector, vector))
+    def words(builder: Any, x0: Any, x1: Any, x2: Any, x3: Any) -> Any:
+        parts = []
+        for i, x in enumerate((x0, x1, x2, x3)):
+            part = builder.and_(_integers(builder, x, byte), ir.Constant(INTS, [0xFF] * WIDTH))
+            parts.append(builder.shl(part, ir.Constant(INTS, [8 * i] * WIDTH)))
+        lower, upper = builder.or_(*parts[:2]), builder.or_(*parts[2:])
+        return builder.bitcast(builder.or_(lower, upper), FLOATS)
+
+    return words
 
 
 # --- AMX -------------------------------------------------------------------------------------------------------------
@@ -306,6 +331,15 @@ def end_tiles(builder: Any) -> None:
     call_llvm(builder, "llvm.x86.tilerelease", ir.VoidType())
 
 
+def _call_tiles(builder: Any, name: str, tile: int, *others: Any) -> None:
+    call_llvm(builder, f"llvm.x86.{name}", ir.VoidType(), _BYTE(tile), *others)
+
+
+def _move_tile(builder: Any, name: str, tile: int, address: Any, offset: int, stride: Any) -> None:
+    pointer = builder.inttoptr(builder.add(address, _LONG(offset)), _POINTER)
+    _call_tiles(builder, name, tile, pointer, stride)
+
+
 def _group_multiplier(words: Words) -> Any:
     """Make the function that computes the sums of one group of a micro-tile.
 
@@ -320,13 +354,7 @@ def _group_multiplier(words: Words) -> Any:
 
     @instruction(types.void(types.int64, types.int64, types.int64, types.int64))
     def multiply_group(builder: Any, a: Any, lda: Any, b: Any, sums: Any) -> None:
-        def call(name: str, tile: int, *others: Any) -> None:
-            call_llvm(builder, f"llvm.x86.{name}", ir.VoidType(), _BYTE(tile), *others)
-
-        def move(name: str, tile: int, address: Any, offset: int, stride: Any) -> None:
-            pointer = builder.inttoptr(builder.add(address, _LONG(offset)), _POINTER)
-            call(name, tile, pointer, stride)
-
+        call, move = functools.partial(_call_tiles, builder), functools.partial(_move_tile, builder)
         # A tile is loaded while the one before is multiplied, so the next tile in turn is another one.
         x_tiles, w_tiles = itertools.cycle(range(_X, _WEIGHT)), itertools.cycle(range(_WEIGHT, _NUM_TILES))
         for first in range(0, len(columns), at_once):
@@ -425,3 +453,54 @@ def amx_multiplier(words: Words) -> Any:
             a, b, x_scales = a + count * of_x, b + count * of_panel, x_scales + count * FLOAT
 
     return multiply_tile_and_add
+
+
+# Attention has numbers of 16 bits, and sums over all features of a head, or over all tokens.
+
+
+@instruction(types.void())
+def _clear_sums(builder: Any) -> None:
+    """Set the tiles of sums to zero."""
+    for tile in range(_NUM_SUMS):
+        _call_tiles(builder, "tilezero", tile)
+
+
+@instruction(types.void(types.int64, types.int64, types.int64, types.int64, types.int64))
+def _add_bytes(builder: Any, a: Any, lda: Any, a_plane: Any, b: Any, b_plane: Any) -> None:
+    """Add the products of 64 numbers of x and of the weight; their upper bytes are a_plane and b_plane after these."""
+    for plane in range(2):
+        distance = [builder.mul(size, _LONG(plane)) for size in (a_plane, b_plane)]
+        _move_tile(builder, "tileloadd64", _X + plane, builder.add(a, distance[0]), 0, lda)
+        _move_tile(builder, "tileloadd64", _WEIGHT + plane, builder.add(b, distance[1]), 0, _LONG(_LINE))
+    for i, x_signs in enumerate("us"):
+        for j, w_signs in enumerate("us"):
+            _call_tiles(builder, f"tdpb{x_signs}{w_signs}d", i + j, _BYTE(_X + i), _BYTE(_WEIGHT + j))
+
+
+@instruction(types.void(types.int64))
+def _write_sums(builder: Any, sums: Any) -> None:
+    """Write the tiles of sums, each to a plane of its own."""
+    for tile in range(_NUM_SUMS):
+        _move_tile(builder, "tilestored64", tile, sums, tile * TILE_ROWS * _LINE, _LONG(_LINE))
+
+
+def amx_attention_multiplier(words: Words) -> Any:
+    """Make the function that attention calls as `multiply_tile_and_add`, for up to 16 rows.
+
+    A row of x is a cache line with its scale, and two planes of bytes with a distance of `distance` bytes. A panel has
+    a line of scales, and two planes of lines with the bytes of four numbers. Only the first nine arguments are used.
+    """
+    add_tile, memory = _tile_adder(words, 1), stack_floats(words.sums_size)
+
+    @function
+    def multiply_tile(rows, a, lda, b, depth, distance, c, ldc, added, bias, residual, ahead, pace):
+        sums, plane = memory(), depth // 2 * _LINE
+        for column in range(0, _LINE, TILE_BYTES):
+            _clear_sums()
+            for k in range(depth // (2 * TILE_ROWS)):
+                line = b + _LINE + k * TILE_ROWS * _LINE + column
+                _add_bytes(a + (k + 1) * TILE_BYTES, lda * FLOAT, distance, line, plane)
+            _write_sums(sums + column)
+        add_tile(rows, sums, a, lda, b, c, ldc, ldc > 0, added, bias, residual)
+
+    return multiply_tile

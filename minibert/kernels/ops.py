@@ -22,18 +22,16 @@ from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
 from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
-from minibert.kernels.processor import MR, NR, WIDTH, processor_name, words_of
+from minibert.kernels.processor import MR, NR, WIDTH, Words, processor_name, words_of
 from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 # x (M, K), panels and bias (gemm.py), residual and y (M, N), as addresses. `residual` is 0 if there is none.
-# `activation` is one of ACTIVATION_CODES. K is cut into `slices`, that of words into one. The next four are those of
-# `LinearChunks`. In low precision, x is words; if `source` is not 0, it is the address of the floats that
-# the leader quantises into them before the chunks.
-_LINEAR_FIELDS = (
-    "x panels bias residual y M N K activation slices tiles block_tiles panels_per_chunk chunks_per_block source"
-)
+# `activation` is one of ACTIVATION_CODES. K is cut into `slices`, that of words into one; if `by_panel` is 1, those of
+# one panel follow one another. The next three are those of `LinearChunks`. In low precision, x is words; if `source` is
+# not 0, it is the address of the floats that the leader quantises into them before the chunks.
+_LINEAR_FIELDS = "x panels bias residual y M N K activation slices by_panel tiles block_tiles panels_per_chunk source"
 LINEAR = TaskKind(1, _LINEAR_FIELDS)
 LINEAR_WORDS = {name: TaskKind(6 + 2 * i, _LINEAR_FIELDS) for i, name in enumerate(FORMATS)}
 # x (M, K) as floats, and y as the words of a format (processor.py)
@@ -64,9 +62,13 @@ MOST_ROWS = 28 * 7  # of one block. 42 * 7: 7 % slower (the same Xeon)
 FEW_TILES = 20  # up to this number of micro-tiles are one block, so each panel is read once. 7 and 14: 5 % (1 x 128)
 CHUNKS_PER_THREAD = 24  # of one product; so no thread waits long for the last one. 4 to 96: no difference
 LEAST_TILES = 8  # of one chunk; so taking a chunk costs little. 4 and 16: 4 % slower, 32: 11 % (1 x 22)
-# Products of a slice of K; a K that it does not divide is one slice. K = 3072 on Zen 5, two threads: 22 rows take 0.93
-# of the time that they take in one slice, 128 rows 1.01, 1024 rows 1.00. With slices of 512, 2048 rows take 1.05.
+# Products of a slice of K; a K that it does not divide is one slice. K = 3072 on Zen 5, two threads: 128 rows take 1.01
+# of the time that they take in one slice, 1024 rows 1.00. With slices of 512, 2048 rows take 1.05.
 SLICE = 1024
+# With up to FEW_ROWS rows and more than SHORT_K products, the slices of a panel follow one another. On a Xeon with AMX,
+# 22 rows with weights that are not in the second cache take 0.92 (K = 768) to 0.85 (K = 3072) of the time; 0.93 and
+# 0.89 with slices of 192. K = 384: 0.99. 64 and 128 rows: no difference.
+FEW_ROWS, PANEL_SLICE, SHORT_K = 8 * MR, 128, 512
 SMALL = 1 << 16  # numbers of x that the leader quantises alone, because a second op would take longer
 ROWS = 32  # rows of one chunk of an op that computes each token alone; not measured with other values
 
@@ -77,7 +79,6 @@ class LinearChunks(NamedTuple):
     tiles: int
     block_tiles: int
     panels_per_chunk: int
-    chunks_per_block: int
 
 
 @functools.lru_cache(maxsize=1024)
@@ -95,9 +96,15 @@ def linear_chunks(M: int, N: int, row_size: int, num_threads: int, rows: int = M
     block_tiles = -(-tiles // blocks)
     wanted = -(-CHUNKS_PER_THREAD * num_threads // blocks) if num_threads > 1 else 1
     panels_per_chunk = max(1, num_panels // wanted, -(-LEAST_TILES * MR // (rows * max(1, block_tiles))))
-    chunks_per_block = -(-num_panels // panels_per_chunk)
-    cut = LinearChunks(tiles, block_tiles, panels_per_chunk, chunks_per_block)
-    return cut, blocks * chunks_per_block if M else 0
+    cut = LinearChunks(tiles, block_tiles, panels_per_chunk)
+    return cut, blocks * -(-num_panels // panels_per_chunk) if M else 0
+
+
+def linear_slices(M: int, N: int, K: int) -> tuple[int, bool]:
+    """Return the number of slices of K, and whether those of a panel follow one another. Floats only."""
+    by_panel = M <= FEW_ROWS and K > SHORT_K
+    size = PANEL_SLICE if by_panel else SLICE
+    return (K // size, by_panel) if size < K and K % size == 0 and N % NR == 0 else (1, False)
 
 
 def row_chunks(num_rows: int) -> int:
@@ -105,14 +112,16 @@ def row_chunks(num_rows: int) -> int:
     return -(-num_rows // ROWS)
 
 
-def attention_scratch(S: int, D: int) -> int:
+def attention_scratch(S: int, D: int, words: Words | None = None) -> int:
     """Return the number of floats that a thread needs for one attention head of S tokens: keys, values, scores, ...
 
     A panel of words has one line of scales. Each of its other lines has two numbers of a column, and the count of these
-    lines is a multiple of four.
+    lines is a multiple of four, or of 32 with AMX.
     """
-    columns, features = -(-S // NR) * NR, D + 8
-    return columns * features + -(-D // NR) * (S + 8) * NR + MR * (columns + NR + 1) + (MR + WIDTH) * features
+    rows, unit = (MR, 8) if words is None or not words.dot.in_tiles else (words.rows, 64)
+    columns, features, tokens = -(-S // NR) * NR, -(-D // unit) * unit + 8, -(-S // unit) * unit + 8
+    panels = columns * features + -(-D // NR) * tokens * NR
+    return panels + (rows + 1) * (columns + tokens // 4 + NR + 16 + features) + WIDTH * features
 
 
 # --- the ops ---------------------------------------------------------------------------------------------------------
@@ -201,11 +210,12 @@ def linear(
     packed = cast("PackedLinear | PackedWords", linear)  # `prepare` returned it
     M, (N, K) = len(x), packed.shape
     x = _floats(x)
-    slices = K // SLICE if K > SLICE and K % SLICE == 0 and N % NR == 0 and activation is None else 1
+    slices, by_panel = linear_slices(M, N, K)
     kind, source, factor, row_size, rows = LINEAR, 0, address(x), K // slices, MR
     if isinstance(packed, PackedWords):
         name, words = packed.format.name, words_of(packed.format.name)
-        kind, slices, row_size, rows = LINEAR_WORDS[name], 1, words.row_size(K), words.rows
+        kind, slices, by_panel = LINEAR_WORDS[name], 1, False
+        row_size, rows = words.row_size(K), words.rows
         # The rows of x begin at a cache line, and AMX may read one more (low_precision.py).
         memory = resources.buffers.empty((M + 1) * row_size + CACHE_LINE // FLOAT)
         factor = -(-address(memory) // CACHE_LINE) * CACHE_LINE
@@ -228,6 +238,7 @@ def linear(
         K,
         ACTIVATION_CODES[activation],
         slices,
+        by_panel,
         *chunks,
         source,
         num_chunks=num_chunks,
@@ -275,8 +286,9 @@ def attention(
         lengths = lengths.astype(np.int64)
         first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
         scores, probs = (np.empty(first[-1], np.float32) if kept else None for kept in (return_scores, return_probs))
+    words = None if resources.compute_type == "float32" else words_of("int16")
     resources.team.run(
-        ATTENTION if resources.compute_type == "float32" else ATTENTION_WORDS,
+        ATTENTION if words is None else ATTENTION_WORDS,
         address(query),
         address(key),
         address(value),
@@ -292,7 +304,7 @@ def attention(
         0 if columns is None else address(columns),
         0 if table is None else table.shape[1],
         num_chunks=len(lengths) * num_heads,
-        scratch=attention_scratch(longest, H // num_heads),
+        scratch=attention_scratch(longest, H // num_heads, words),
     )
 
     if first is None:

@@ -29,7 +29,7 @@ from minibert.kernels.embed_layer_norm import embed_chunk, layer_norm_chunk
 from minibert.kernels.gemm import linear_chunk, linear_words_chunk
 from minibert.kernels.low_precision import quantisers
 from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
-from minibert.kernels.processor import ARM64, LEVEL, Words, vector_words, words_of
+from minibert.kernels.processor import ARM64, LEVEL, Words, words_of
 from minibert.kernels.simd import call_llvm, instruction, long_memory, longs_at, stack_floats
 
 # --- atomics, and the system ------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
 
 def _with_attention_words(compute: Any) -> Any:
     """Make `compute` know attention in words."""
-    attention, kind_of_attention = attention_words_chunk(vector_words("int16")), ATTENTION_WORDS.number
+    attention, kind_of_attention = attention_words_chunk(), ATTENTION_WORDS.number
 
     @function
     def compute_attention_chunk(task, chunk, scratch):
