@@ -228,11 +228,12 @@ def test_kernels_touch_nothing_before_or_behind_their_arrays() -> None:
     assert int(done.stdout) == 2 * (len(OP_CASES) + 3 * len(low))
 
 
+@pytest.mark.parametrize("activation", [None, "gelu"])
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize("N", [NR, 3 * NR])
 @pytest.mark.parametrize("M", [1, 22, 400])
 def test_slices_of_k_have_the_bits_of_one_slice(
-    M: int, N: int, has_residual: bool, monkeypatch: pytest.MonkeyPatch
+    M: int, N: int, has_residual: bool, activation: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = np.random.default_rng(0)
     x, weight, bias, residual = (
@@ -240,9 +241,10 @@ def test_slices_of_k_have_the_bits_of_one_slice(
     )
     ops = make_ops(2)
     prepared, added = ops.prepare(Linear(("some.dense",), weight, bias)), residual if has_residual else None
-    found = ops.linear(x, prepared, residual=added)
+    found = ops.linear(x, prepared, residual=added, activation=activation)
     monkeypatch.setattr("minibert.kernels.ops.SLICE", 4096)
-    np.testing.assert_array_equal(found, ops.linear(x, prepared, residual=added))
+    monkeypatch.setattr("minibert.kernels.ops.PANEL_SLICE", 4096)
+    np.testing.assert_array_equal(found, ops.linear(x, prepared, residual=added, activation=activation))
 
 
 def test_a_product_of_no_features_is_the_bias() -> None:

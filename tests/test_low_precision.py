@@ -133,7 +133,18 @@ def test_attention_has_the_bits_of_its_twin(case: OpCase, num_threads: int) -> N
     assert np.abs(found.context - exact.context).max(initial=0) <= 4e-3 * size
 
 
-@pytest.mark.parametrize("S", [1, 15, 16, 17, 35])
+@pytest.mark.parametrize(
+    ("S", "D"), [(101, 32), (51, 64), (64, 64), (65, 50), (26, 129), (193, 17), (3300, 1), (2, 1700)]
+)
+def test_attention_of_large_heads_has_the_bits_of_its_twin(S: int, D: int) -> None:
+    """AMX multiplies these, in steps of 16 queries and of 64 features or tokens."""
+    query, key, value = normal(3, S, 2 * D)
+    arguments = self_attention(query, key, value) | {"num_heads": 2}
+    for num_threads in (1, 2):
+        assert_attention_has_the_bits_of_its_twin(arguments, num_threads)
+
+
+@pytest.mark.parametrize("S", [1, 15, 16, 17, 35, 410])
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("which", range(3))
 def test_attention_does_not_hide_numbers_that_are_not_finite(which: int, bad: float, S: int) -> None:
@@ -149,8 +160,9 @@ def test_attention_does_not_hide_numbers_that_are_not_finite(which: int, bad: fl
 
 @pytest.mark.parametrize("size", [0.0, 1e-45, 1e-31, 1e-29, 1e-20, 1e-10, 1e9, 1e15, 1e18, 3e38])
 @pytest.mark.parametrize("which", range(3))
-def test_attention_of_numbers_of_any_size_has_the_bits_of_the_twin(which: int, size: float) -> None:
-    arrays = np.clip(normal(3, 40, 24), -1, 1)
+@pytest.mark.parametrize("S", [40, 140])
+def test_attention_of_numbers_of_any_size_has_the_bits_of_the_twin(S: int, which: int, size: float) -> None:
+    arrays = np.clip(normal(3, S, 24), -1, 1)
     arrays[which] *= np.float32(size)
     context = assert_attention_has_the_bits_of_its_twin(self_attention(*arrays)).context
     assert np.isfinite(context).all() or size > 1e36

@@ -16,8 +16,8 @@ Edges       Columns beyond the last token have the key of the last token. Up to 
             become -infinity; the others are not read
 Words       The time of words divided by that of floats (one thread of a Zen 5, heads of D = 32 and 64) is 1.10 and 1.04
             for 22 tokens, 0.77 and 0.75 for 128, 0.68 and 0.61 for 512. With AVX2 alone it is 1.10 and 1.09, 0.97 and
-            0.91, 0.90 and 0.85. On a Xeon, VNNI multiplies words only as fast as floats, so AMX computes all heads that
-            are not small (LEAST_IN_TILES)
+            0.91, 0.90 and 0.85. On a Xeon, a product of words takes as long with VNNI as one of floats, so AMX
+            computes all heads that are not small (LEAST_IN_TILES)
 Contract    Callers have checked every shape; the code here does not check bounds
 Source      Vaswani et al. 2017 (arXiv 1706.03762), equation 1. Not used: Milakov and Gimelshein 2018, online softmax
             (arXiv 1805.02867); Dao et al. 2022, FlashAttention (arXiv 2205.14135)
@@ -91,23 +91,23 @@ def _row_exponentiator(exp2: Any, smallest: float) -> Any:
     """Make the function that exponentiates rows of scores; `smallest` is the least exponent that `exp2` takes."""
 
     @function
-    def exponentiate_rows(scores, rows, S, columns, factor, norms):
-        """Compute scores = 2^(factor (scores - max)) for the first S of the `columns` of a row, and norms = 1 / sums.
+    def exponentiate_rows(scores, rows, S, pitch, factor, norms):
+        """Compute scores = 2^(factor (scores - max)) for the first S numbers of each row, and norms = 1 / sums.
 
         The maximum of a row is found while the row before it is exponentiated, so that no row waits for its maximum.
         """
         whole = S - S % WIDTH
         if whole < S:
             for i in range(rows):
-                last = i * columns + whole
+                last = i * pitch + whole
                 store(scores, last, first_lanes(load(scores, last), S - whole, number(-np.inf)))
         count = (S + WIDTH - 1) // WIDTH * WIDTH
         scale, least = broadcast(factor), number(smallest)
         top = broadcast(row_maximum(scores, _ZERO, count))
         for i in range(rows):
-            next_top = broadcast(row_maximum(scores, min(i + 1, rows - 1) * columns, count))
+            next_top = broadcast(row_maximum(scores, min(i + 1, rows - 1) * pitch, count))
             total = number(0.0)
-            for j in range(i * columns, i * columns + count, WIDTH):
+            for j in range(i * pitch, i * pitch + count, WIDTH):
                 power = exp2(maximum((load(scores, j) - top) * scale, least))
                 store(scores, j, power)
                 total = total + power
@@ -157,7 +157,7 @@ def _attention_chunk(kind: TaskKind, words: Words | None) -> Any:
         features, tokens = count_lines(D), count_lines(S)  # lines of a panel of keys, and of values
         key_panel, value_panel = (scales + features) * NR * FLOAT, (scales + tokens) * NR * FLOAT
         values = scratch + columns // NR * key_panel
-        pitch = columns  # distance of two rows of scores
+        pitch = columns  # distance of two rows of scores, in floats
         if in_tiles:
             pitch += before + tokens // 2  # the upper bytes
         scores = values + value_panels * value_panel + before * FLOAT

@@ -10,7 +10,7 @@ AMX         It multiplies bytes (low_precision.py). So the lines of a panel have
             lower bytes, and at a distance the upper ones. The probs replace the scores in place: the lower bytes of a
             number are written where scores have been read, but the upper ones are written after the row
 Edges       Columns beyond the last token have the key of the last token. In panels of words, features and tokens beyond
-            the last one are 0, so a row may have any numbers there
+            the last one are 0 (if the numbers are finite), so a row may have any numbers there
 Contract    Callers have checked every shape; the code here does not check bounds
 """
 

@@ -11,9 +11,9 @@ Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> slices 
             micro-tiles, and the next slice is fetched meanwhile
 Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
             number of rows
-Epilogue    Bias and residual are added to the sums in their registers. An activation is computed from the tile in the
-            result, which is still in the first cache. If the last panel has fewer than NR columns, its tiles pass
-            through a small buffer
+Epilogue    Bias and residual are added to the sums in their registers. An activation of floats is computed from the
+            tile in the result, which is still in the first cache. A tile of words that has an activation, and one of a
+            last panel with fewer than NR columns, passes through a small buffer
 Prefetch    While a tile is computed, a part of the next panel or slice is fetched into the second cache, because with
             few rows the processor's own prefetcher is too late. The cache lines of the tile's result are fetched into
             the first cache when the tile begins. Those of its residual are fetched later, because all at once would
@@ -215,6 +215,7 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
     length_of, sizes, *_ = _layout(words)
     tile_buffer = stack_floats((MR if words is None else words.rows) * NR)
     begin, end = (begin_tiles, end_tiles) if words is not None and words.dot.in_tiles else (begin_nothing, end_nothing)
+    in_result = words is None  # whether an activation is computed in the result
 
     @function
     def linear_chunk(address, chunk):
@@ -230,7 +231,7 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
         length, slices = length_of(depth), task.slices
         outer, inner = (1, slices) if task.by_panel != 0 else (slices, 1)
         step = depth // slices
-        distance = step * NR if task.by_panel != 0 else size  # from a slice of a panel to the one that comes after it
+        distance = step * NR if task.by_panel != 0 else size  # from this slice to the one that is read next
         part = size // slices // block_tiles  # words of that slice that each tile prefetches, `pace` with each k
         pace = size // depth // block_tiles + 1
         buffer = tile_buffer()
@@ -248,7 +249,7 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
                         c, r, bias = task.y + offset * FLOAT, task.residual + offset * FLOAT, task.bias + column * FLOAT
                         prefetch_tile(rows, c, N)
                         tile, ldt, added = buffer, _NR, _ZERO
-                        if columns == NR:
+                        if columns == NR and (code == 0 or in_result):
                             tile, ldt, added = c, N, np.int64(RESUMED if s > 0 else 0)
                             if is_last and code == 0:
                                 added += 1 + has_residual

@@ -2,7 +2,8 @@
 
 What        `quantisers` makes the chunks of a task and the source of a small product: groups of features ->
             integers and a scale, with the bits of low_precision.quantise, in the layout of words (processor.py).
-            `amx_multiplier` does for AMX what the micro-kernels of gemm.py do for the other instructions
+            `amx_multiplier` and `amx_attention_multiplier` do for AMX what the micro-kernels of gemm.py do for the
+            other instructions
 
 Quantisation
 ------------
@@ -472,9 +473,9 @@ def _add_bytes(builder: Any, a: Any, lda: Any, a_plane: Any, b: Any, b_plane: An
         distance = [builder.mul(size, _LONG(plane)) for size in (a_plane, b_plane)]
         _move_tile(builder, "tileloadd64", _X + plane, builder.add(a, distance[0]), 0, lda)
         _move_tile(builder, "tileloadd64", _WEIGHT + plane, builder.add(b, distance[1]), 0, _LONG(_LINE))
-    for i, x_signs in enumerate("us"):
-        for j, w_signs in enumerate("us"):
-            _call_tiles(builder, f"tdpb{x_signs}{w_signs}d", i + j, _BYTE(_X + i), _BYTE(_WEIGHT + j))
+    # The second one that adds to a tile waits for the first one, so two others are between them.
+    for i, j in ((0, 1), (0, 0), (1, 1), (1, 0)):
+        _call_tiles(builder, f"tdpb{'us'[i]}{'us'[j]}d", i + j, _BYTE(_X + i), _BYTE(_WEIGHT + j))
 
 
 @instruction(types.void(types.int64))
@@ -488,7 +489,7 @@ def amx_attention_multiplier(words: Words) -> Any:
     """Make the function that attention calls as `multiply_tile_and_add`, for up to 16 rows.
 
     A row of x is a cache line with its scale, and two planes of bytes with a distance of `distance` bytes. A panel has
-    a line of scales, and two planes of lines with the bytes of four numbers. Only the first nine arguments are used.
+    a line of scales, and two planes of lines with the bytes of four numbers. `ahead` and `pace` are not used.
     """
     add_tile, memory = _tile_adder(words, 1), stack_floats(words.sums_size)
 
@@ -501,6 +502,7 @@ def amx_attention_multiplier(words: Words) -> Any:
                 line = b + _LINE + k * TILE_ROWS * _LINE + column
                 _add_bytes(a + (k + 1) * TILE_BYTES, lda * FLOAT, distance, line, plane)
             _write_sums(sums + column)
-        add_tile(rows, sums, a, lda, b, c, ldc, ldc > 0, added, bias, residual)
+        is_first = ldc > 0  # always; Numba would compile `add_tile` again for a literal
+        add_tile(rows, sums, a, lda, b, c, ldc, is_first, added, bias, residual)
 
     return multiply_tile

@@ -65,9 +65,10 @@ LEAST_TILES = 8  # of one chunk; so taking a chunk costs little. 4 and 16: 4 % s
 # Products of a slice of K; a K that it does not divide is one slice. K = 3072 on Zen 5, two threads: 128 rows take 1.01
 # of the time that they take in one slice, 1024 rows 1.00. With slices of 512, 2048 rows take 1.05.
 SLICE = 1024
-# With up to FEW_ROWS rows and more than SHORT_K products, the slices of a panel follow one another. On a Xeon with AMX,
-# 22 rows with weights that are not in the second cache take 0.92 (K = 768) to 0.85 (K = 3072) of the time; 0.93 and
-# 0.89 with slices of 192. K = 384: 0.99. 64 and 128 rows: no difference.
+# With more rows than one micro-tile has, up to FEW_ROWS, and more than SHORT_K products, the slices of a panel follow
+# one another. On a Xeon with AMX, 22 rows with weights that are not in the second cache take 0.92 (K = 768) to 0.85
+# (K = 3072) of the time; 0.93 and 0.89 with slices of 192. K = 384: 0.99. 64 and 128 rows: no difference. Not measured
+# on other processors.
 FEW_ROWS, PANEL_SLICE, SHORT_K = 8 * MR, 128, 512
 SMALL = 1 << 16  # numbers of x that the leader quantises alone, because a second op would take longer
 ROWS = 32  # rows of one chunk of an op that computes each token alone; not measured with other values
@@ -102,7 +103,7 @@ def linear_chunks(M: int, N: int, row_size: int, num_threads: int, rows: int = M
 
 def linear_slices(M: int, N: int, K: int) -> tuple[int, bool]:
     """Return the number of slices of K, and whether those of a panel follow one another. Floats only."""
-    by_panel = M <= FEW_ROWS and K > SHORT_K
+    by_panel = MR < M <= FEW_ROWS and K > SHORT_K
     size = PANEL_SLICE if by_panel else SLICE
     return (K // size, by_panel) if size < K and K % size == 0 and N % NR == 0 else (1, False)
 
@@ -113,10 +114,9 @@ def row_chunks(num_rows: int) -> int:
 
 
 def attention_scratch(S: int, D: int, words: Words | None = None) -> int:
-    """Return the number of floats that a thread needs for one attention head of S tokens: keys, values, scores, ...
+    """Return enough floats for one attention head of S tokens: keys, values, scores, ...; words need about half of it.
 
-    A panel of words has one line of scales. Each of its other lines has two numbers of a column, and the count of these
-    lines is a multiple of four, or of 32 with AMX.
+    Features and tokens of words are filled up to a multiple of 8, or of 64 with AMX.
     """
     rows, unit = (MR, 8) if words is None or not words.dot.in_tiles else (words.rows, 64)
     columns, features, tokens = -(-S // NR) * NR, -(-D // unit) * unit + 8, -(-S // unit) * unit + 8
