@@ -18,7 +18,7 @@ from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import compilation, make_ops, run_task
 from minibert.kernels.buffers import Slabs
 from minibert.kernels.packing import pack
-from minibert.kernels.processor import NR, WIDTH
+from minibert.kernels.processor import MR, NR, WIDTH
 from tests.support import oracle
 from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid
 from tests.support.outcomes import python
@@ -171,7 +171,7 @@ def test_results_do_not_depend_on_the_float_mode_of_the_thread() -> None:
 FENCED = """
 import ctypes, dataclasses, mmap, sys
 import numpy as np
-from minibert.kernels import make_ops
+from minibert.kernels import make_ops, threads
 from minibert.kernels.buffers import Buffers
 from minibert.kernels.packing import PackedLinear, PackedWords
 from minibert.bert.low_precision import COMPUTE_TYPES
@@ -210,6 +210,7 @@ for compute_type in COMPUTE_TYPES:
             arguments["linear"] = dataclasses.replace(arguments["linear"], paths=("encoder.output.dense",))
         for at_end in (False, True):
             Buffers.empty = lambda _, *shape: fence(np.empty(shape, np.float32), at_end)
+            threads.aligned_empty = lambda size: fence(np.empty(size, np.float32), at_end)
             ops = make_ops(1, compute_type=compute_type)
             fenced = {name: fence(value, at_end) for name, value in case.prepare(ops, arguments).items()}
             print(compute_type, case, at_end, file=sys.stderr)  # the last line names the case that crashed
@@ -241,10 +242,13 @@ def test_slices_of_k_have_the_bits_of_one_slice(
     )
     ops = make_ops(2)
     prepared, added = ops.prepare(Linear(("some.dense",), weight, bias)), residual if has_residual else None
-    found = ops.linear(x, prepared, residual=added, activation=activation)
-    monkeypatch.setattr("minibert.kernels.ops.SLICE", 4096)
-    monkeypatch.setattr("minibert.kernels.ops.PANEL_SLICE", 4096)
-    np.testing.assert_array_equal(found, ops.linear(x, prepared, residual=added, activation=activation))
+    results = []
+    for few_rows, size in ((0, 1024), (8 * MR, 1024), (0, 4096)):  # the last one is one slice
+        monkeypatch.setattr("minibert.kernels.ops.FEW_ROWS", few_rows)
+        monkeypatch.setattr("minibert.kernels.ops.SLICE", size)
+        results.append(ops.linear(x, prepared, residual=added, activation=activation))
+    np.testing.assert_array_equal(results[0], results[2])
+    np.testing.assert_array_equal(results[1], results[2])
 
 
 def test_a_product_of_no_features_is_the_bias() -> None:

@@ -8,9 +8,10 @@ int16       Groups of 128 features. The weight has 14 bits. x has 16 bits, but t
 int8        Groups of 128 features. Both have 8 bits
 int8_int16  The second map of the feed-forward network (`output.dense`) in int8, the others in int16. Measured with one
             map of MiniLM in int8 and the others in int16: `output.dense` adds the least error for the time it saves
-Attention   Both products have integers of 16 bits, in all three types, because 8 bits of the probs would add 2.5e-4 to
-            the error of MiniLM's sentence vectors. A query and a key of a head have one scale each, and so has a
-            feature of the values. The largest probs of a row are rounded to 15 bits, and the sum of a row is limited
+Attention   Queries and keys have 16 bits, in int8 8 bits, which add 1.4e-6 to the error of MiniLM's sentence vectors.
+            Probs and values have 16 bits in all three types, because 8 bits of the probs would add 2.5e-4. A query and
+            a key of a head have one scale each, and so has a feature of the values. The largest probs of a row are
+            rounded to 15 bits, and the sum of a row is limited
 Turned      Before the linear maps, x and the weight are multiplied by a Hadamard matrix. The product stays the same,
             because the matrix is orthogonal. A feature that is much larger than the others would need a large scale for
             its group; afterwards it is spread over all 128 features of a block in int8, and over 8 of them in int16,
@@ -35,6 +36,7 @@ Source      The groups and bits were chosen by measurements (benchmarks/low_prec
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from itertools import pairwise
 
@@ -50,6 +52,9 @@ BLOCK = 128
 
 SMALLEST = 2.0**-100
 """A group of a smaller size counts as zeros."""
+
+QUERY_MOST = {"int16": 32767, "int8": 127}
+"""Format of the query and key maps -> the largest integer of a query and of a key, if the sums allow it."""
 
 PROB_MOST, PROB_TOTAL, VALUE_MOST = 32767, 180_000, 8191
 """In attention: the largest integer of a prob, the largest sum of a row of probs before they are rounded, and the
@@ -256,7 +261,12 @@ def make_ops(compute_type: str) -> Ops:
         form = format_of(linear, compute_type)
         return reference.prepare(linear) if form is None else quantise_linear(linear, form)
 
-    return reference.OPS._replace(prepare=prepare, linear=apply_linear, attention=attention)
+    if compute_type == "float32":
+        return reference.OPS
+    name = FORMATS_OF[compute_type][0]
+    return reference.OPS._replace(
+        prepare=prepare, linear=apply_linear, attention=functools.partial(attention, QUERY_MOST[name])
+    )
 
 
 def apply_linear(
@@ -279,6 +289,7 @@ def apply_linear(
 
 
 def attention(
+    query_most: int,
     query: FloatArray,
     key: FloatArray,
     value: FloatArray,
@@ -290,13 +301,14 @@ def attention(
     return_scores: bool = False,
     return_probs: bool = False,
 ) -> AttentionOutput:
-    """Compute what `reference.attention` computes; both of its products are products of integers of 16 bits.
+    """Compute what `reference.attention` computes; both of its products are products of integers.
 
-    The probs that are returned are those before they are rounded.
+    `query_most` is the largest integer of a query and of a key, if the sums allow it. The probs that are returned are
+    those before they are rounded.
     """
     H = query.shape[1]
     D = H // num_heads
-    most, factor = most_of_products(D), np.float32(1.0) / np.sqrt(np.float32(D))
+    most, factor = min(query_most, most_of_products(D)), np.float32(1.0) / np.sqrt(np.float32(D))
     output = AttentionOutput(
         np.empty(query.shape, np.float32), [] if return_scores else None, [] if return_probs else None
     )
@@ -344,8 +356,8 @@ def _exponentiate(scores: FloatArray, scale: FloatArray) -> tuple[FloatArray, Fl
 
 
 def most_of_products(D: int) -> int:
-    """Return the largest integer of 16 bits of which D squares have a sum below 2^31."""
-    return min(2**15 - 1, math.isqrt((2**31 - 1) // D))
+    """Return the largest integer of which D squares have a sum below 2^31."""
+    return math.isqrt((2**31 - 1) // D)
 
 
 def exp2_short(x: FloatArray) -> FloatArray:

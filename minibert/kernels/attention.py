@@ -1,9 +1,9 @@
 """Attention, softmax(query key^T / sqrt(D) + bias) value, with the micro-kernels of gemm.py.
 
 What        One chunk of work is one attention head of one sequence of S tokens. The products are of floats, or in low
-            precision of words with two integers each (bert/low_precision.py)
+            precision of words with two or four integers each (bert/low_precision.py)
 Layout      The keys and the values are copied into panels (attention_packing.py). So both products use the same
-            micro-kernels as a packed weight; those with AMX add up all of K in its tiles (low_precision.py)
+            micro-kernels as a packed weight; those with AMX add up all of K in its tiles (amx.py)
 Loop order  MR rows of queries at a time, or 16 with AMX. Their scores are computed, exponentiated in place (in words,
             also rounded in place), and multiplied by the values while they are in the first cache
 Algorithm   The plain softmax of complete rows: first the maximum of a row, then its exponentials and their sum. It is
@@ -30,12 +30,12 @@ from typing import Any
 import numpy as np
 
 from minibert.bert.low_precision import BITS_PER_E
-from minibert.kernels.attention_packing import float_layout, word_layout
-from minibert.kernels.compilation import function
+from minibert.kernels.amx import amx_attention_multiplier, begin_tiles, end_tiles
+from minibert.kernels.attention_packing import float_packers, word_packers
+from minibert.kernels.compilation import function, inline
 from minibert.kernels.gemm import begin_nothing, block_length, end_nothing, prefetch_tile, tile_multiplier
-from minibert.kernels.low_precision import amx_attention_multiplier, begin_tiles, end_tiles
 from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS
-from minibert.kernels.processor import MR, NR, WIDTH, Words, vector_words, words_of
+from minibert.kernels.processor import LEAST_IN_TILES, MR, NR, WIDTH, HeadWords, head_layout, head_words
 from minibert.kernels.simd import (
     broadcast,
     exp2,
@@ -56,9 +56,6 @@ from minibert.kernels.simd import (
 from minibert.kernels.threads import FLOAT, TaskKind
 
 _ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for each Python integer among its arguments
-# In words, AMX computes a head with more tokens times features than this. For D = 32 and 64 on a Xeon, the time of AMX
-# divided by that of VNNI is 1.3 and 1.2 for 22 tokens, 1.1 and 0.9 for 64, 0.93 and 0.72 for 128, 0.8 and 0.6 for 512.
-LEAST_IN_TILES = 3200
 
 
 @function
@@ -129,13 +126,17 @@ def row_maximum(scores, start, count):
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
 
-def _attention_chunk(kind: TaskKind, words: Words | None) -> Any:
-    """Make the function that computes one attention head of one sequence, with floats or with words."""
-    attention_task, in_words, in_tiles = task_at(kind), words is not None, words is not None and words.dot.in_tiles
-    layout = float_layout if words is None else word_layout(words)
-    count_lines, scales, header, before, pack_keys, pack_values, quantise_queries, round_probs = layout
-    multiply = amx_attention_multiplier(words) if words is not None and in_tiles else tile_multiplier(words)
-    most_rows = np.int64(MR if words is None else words.rows)
+def _attention_chunk(kind: TaskKind, name: str = "", head: HeadWords | None = None) -> Any:
+    """Make the function that computes one attention head of one sequence, with floats or with words of a format."""
+    attention_task, layout, in_words = task_at(kind), inline(head_layout(head)), head is not None
+    in_tiles, most_rows, key_header, value_header, before = False, np.int64(MR), 0, 0, np.int64(0)
+    multiply_keys, multiply_values, packers = tile_multiplier(None), tile_multiplier(None), float_packers
+    if head is not None:
+        packers, in_tiles, most_rows = word_packers(name, head), head.values.dot.in_tiles, np.int64(head.values.rows)
+        key_header, value_header = head.keys.header, head.values.header
+        multiply_keys, multiply_values = map(amx_attention_multiplier if in_tiles else tile_multiplier, head)
+        before = np.int64(head.values.row_header if in_tiles else 0)
+    pack_keys, pack_values, quantise_queries, round_probs = packers
     begin, end = (begin_tiles, end_tiles) if in_tiles else (begin_nothing, end_nothing)
     exponentiate_rows = _row_exponentiator(exp2_short, -125.0) if in_words else _row_exponentiator(exp2, -127.0)
 
@@ -152,34 +153,28 @@ def _attention_chunk(kind: TaskKind, words: Words | None) -> Any:
             return
         H = task.num_heads * D
         start = first * stride + head * D
-        columns = (S + NR - 1) // NR * NR
-        value_panels = (D + NR - 1) // NR
-        features, tokens = count_lines(D), count_lines(S)  # lines of a panel of keys, and of values
-        key_panel, value_panel = (scales + features) * NR * FLOAT, (scales + tokens) * NR * FLOAT
-        values = scratch + columns // NR * key_panel
-        pitch = columns  # distance of two rows of scores, in floats
-        if in_tiles:
-            pitch += before + tokens // 2  # the upper bytes
-        scores = values + value_panels * value_panel + before * FLOAT
-        tile = scores + most_rows * pitch * FLOAT
-        norms = floats_at(tile + most_rows * NR * FLOAT)
-        queries = tile + most_rows * (NR + 1) * FLOAT
+        panels, value_panels = (S + NR - 1) // NR, (D + NR - 1) // NR
+        features, tokens, pitch, query_distance, values, scores, tile, norms, queries, _ = layout(S, D)
+        values, scores, tile = scratch + values * FLOAT, scratch + scores * FLOAT, scratch + tile * FLOAT
+        norms, queries = floats_at(scratch + norms * FLOAT), scratch + queries * FLOAT
+        key_panel, value_panel = (key_header + features) * NR * FLOAT, (value_header + tokens) * NR * FLOAT
+        key_block, value_block = features, tokens
+        if not in_words:
+            key_block, value_block = block_length(D), block_length(S)
+        elif in_tiles:
+            key_block, value_block = 2 * features, panels * NR * FLOAT  # the distances of the upper bytes
         tiles = (S + most_rows - 1) // most_rows
         height, taller = S // tiles, S % tiles
         begin(height + min(taller, 1))
         pack_keys(task.key + start * FLOAT, stride, S, D, scratch, features, queries)
         if in_words:
-            quantise_queries(task.query + start * FLOAT, stride, height + min(taller, 1), D, queries, features)
+            rows, query = height + min(taller, 1), task.query + start * FLOAT
+            quantise_queries(query, stride, rows, D, queries, query_distance, key_block)
         pack_values(task.value + start * FLOAT, stride, S, D, values, tokens)
         factor = np.float32(1.0) / np.sqrt(np.float32(D)) if task.bias == 0 else np.float32(1.0)
         pairs = np.int64(0)
         if task.scores != 0 or task.probs != 0:
             pairs = longs_at(task.pairs_first)[sequence] + head * S * S
-        key_block, value_block = features, tokens
-        if not in_words:
-            key_block, value_block = block_length(D), block_length(S)
-        elif in_tiles:
-            key_block, value_block = 2 * features, columns * FLOAT  # the distances of the upper bytes
 
         row = 0
         for t in range(tiles):
@@ -191,12 +186,13 @@ def _attention_chunk(kind: TaskKind, words: Words | None) -> Any:
                 prefetch_tile(rows, task.context + (offset + p * NR) * FLOAT, H)
             next_query = query + rows * stride * FLOAT
             if in_words:
-                query, distance = queries, header + features
-            for p in range(columns // NR):
+                query, distance = queries, query_distance
+            for p in range(panels):
                 b, c = scratch + p * key_panel, scores + p * NR * FLOAT
-                multiply(rows, query, distance, b, features, key_block, c, pitch, _ZERO, b, b, b, _ZERO)
+                multiply_keys(rows, query, distance, b, features, key_block, c, pitch, _ZERO, b, b, b, _ZERO)
             if in_words and t + 1 < tiles:  # early, because AMX waits for numbers that were just written
-                quantise_queries(next_query, stride, height + (t + 1 < taller), D, queries, features)
+                rows_then = height + (t + 1 < taller)
+                quantise_queries(next_query, stride, rows_then, D, queries, query_distance, key_block)
             if task.bias != 0:
                 table, middle = floats_at(task.bias + head * task.distances * FLOAT), task.distances // 2
                 for i in range(rows):
@@ -211,8 +207,8 @@ def _attention_chunk(kind: TaskKind, words: Words | None) -> Any:
             if in_words:
                 round_probs(scores, rows, S, pitch, value_block, norms)
             for p in range(value_panels):
-                b = values + p * value_panel
-                multiply(rows, scores - before * FLOAT, pitch, b, tokens, value_block, tile, _NR, _ZERO, b, b, b, _ZERO)
+                a, b = scores - before * FLOAT, values + p * value_panel
+                multiply_values(rows, a, pitch, b, tokens, value_block, tile, _NR, _ZERO, b, b, b, _ZERO)
                 for i in range(rows):
                     norm, target = broadcast(norms[i]), offset + i * H + p * NR
                     for j in range(0, min(NR, D - p * NR), WIDTH):
@@ -227,15 +223,16 @@ def _attention_chunk(kind: TaskKind, words: Words | None) -> Any:
     return attention_chunk
 
 
-attention_chunk = _attention_chunk(ATTENTION, None)
+attention_chunk = _attention_chunk(ATTENTION)
 
 
-def attention_words_chunk() -> Any:
-    """Make the function that does the same as `attention_chunk` with words."""
-    in_vectors, best = _attention_chunk(ATTENTION_WORDS, vector_words("int16")), words_of("int16")
-    if not best.dot.in_tiles:
+def attention_words_chunk(name: str) -> Any:
+    """Make the function that does the same as `attention_chunk` with words of the format with this name."""
+    kind, best = ATTENTION_WORDS[name], head_words(name)
+    in_vectors = _attention_chunk(kind, name, head_words(name, in_tiles=False))
+    if not best.values.dot.in_tiles:
         return in_vectors
-    in_tiles, attention_task = _attention_chunk(ATTENTION_WORDS, best), task_at(ATTENTION_WORDS)
+    in_tiles, attention_task = _attention_chunk(kind, name, best), task_at(kind)
 
     @function
     def attention_chunk(address, chunk, scratch):

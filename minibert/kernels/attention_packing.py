@@ -1,14 +1,16 @@
 """The numbers of attention as the micro-kernels read them: keys and values in panels, queries and probs in rows.
 
-What        `float_layout` has the functions for floats, and `word_layout` makes those for words, which have integers of
-            16 bits (bert/low_precision.py)
+What        `float_packers` has the functions for floats, and `word_packers` makes those for words (processor.py), which
+            have integers of 8 or 16 bits (bert/low_precision.py). processor.head_layout says where they write
 Layout      Keys are transposed into panels [S / NR][D][NR], values are copied into panels [D / NR][S][NR]. In words, a
-            panel begins with a line of scales. Each of its other lines has two numbers of each column: features of the
-            keys, or tokens of the values. A row of queries or of probs is its scale, then its words
-AMX         It multiplies bytes (low_precision.py). So the lines of a panel have four bytes of each column: first the
-            lower bytes of all numbers, then the upper ones. A row has its scale in a cache line of its own, then all
-            lower bytes, and at a distance the upper ones. The probs replace the scores in place: the lower bytes of a
-            number are written where scores have been read, but the upper ones are written after the row
+            panel begins with a line of scales. Each of its other lines has two or four numbers of each column: features
+            of the keys, or tokens of the values. A row of queries or of probs is its scale, then its words
+Offset      An instruction that takes the bytes of x for numbers without a sign multiplies x + 128. So a second line of
+            the panel has the numbers with which the sums begin, -128 times the sum of the column
+AMX         It multiplies bytes (amx.py). So the lines of a panel have four bytes of each column: first the lower bytes
+            of all numbers, then the upper ones, if there are any. A row has its scale in a cache line of its own, then
+            all lower bytes, and at a distance the upper ones. The probs replace the scores in place: the lower bytes of
+            a number are written where scores have been read, but the upper ones are written after the row
 Edges       Columns beyond the last token have the key of the last token. In panels of words, features and tokens beyond
             the last one are 0 (if the numbers are finite), so a row may have any numbers there
 Contract    Callers have checked every shape; the code here does not check bounds
@@ -20,34 +22,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.bert.low_precision import PROB_MOST, PROB_TOTAL, VALUE_MOST
+from minibert.bert.low_precision import PROB_MOST, PROB_TOTAL, QUERY_MOST, VALUE_MOST
 from minibert.kernels.compilation import function, inline
-from minibert.kernels.gemm import UNROLL
 from minibert.kernels.low_precision import (
-    byte_words,
     factor_of,
+    join_integers,
     larger_size,
     largest_size,
-    pair_words,
     round_lanes,
     scale_of,
     store_integers,
+    take_offset,
     whole_lanes,
 )
-from minibert.kernels.processor import NR, TILE_BYTES, WIDTH, Words
+from minibert.kernels.processor import NR, WIDTH, HeadWords, Words
 from minibert.kernels.simd import broadcast, floats_at, load, load_first, number, store, sum_lanes, transpose_block
 from minibert.kernels.threads import FLOAT
 
 _ZERO, _NR, _WIDTH = np.int64(0), np.int64(NR), np.int64(WIDTH)  # int64, as in gemm.py
 
 
-class Layout(NamedTuple):
-    """A layout of the numbers of attention, and the functions that write it."""
+class Packers(NamedTuple):
+    """The functions that write the numbers of attention as the micro-kernels read them; the last two for words only."""
 
-    count_lines: Any  # function of a number of features or tokens: the lines of a panel without its line of scales
-    scales: Any  # lines of scales of a panel
-    header: Any  # words of a row of queries before its numbers; the first one is the scale
-    before: Any  # floats of a row of scores before its scores, which become the header of the probs
     pack_keys: Any
     pack_values: Any
     quantise_queries: Any = None
@@ -93,16 +90,10 @@ def load_features(source, start, d, D):
     return load_first(source, start + d, max(D - d, 0))
 
 
-float_layout = Layout(inline(lambda count: count), _ZERO, _ZERO, _ZERO, pack_float_keys, pack_float_values)
+float_packers = Packers(pack_float_keys, pack_float_values)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
-
-
-@inline
-def _most_of_products(D):
-    """Return the largest integer of which D squares have a sum below 2^31, at most that of 16 bits."""
-    return np.float32(min(np.floor(np.sqrt(2147483647.0 / D)), 32767.0))
 
 
 @inline
@@ -114,91 +105,108 @@ def rounded_feature(lines, d, D, factor):
 @inline
 def rounded_token(source, stride, S, j, d, D, factor):
     """Return WIDTH features of token j, from d on, as integers of `round_lanes`; tokens from S on are 0."""
-    return round_lanes(load_features(source, j * stride, d, D) if j < S else number(0.0), factor)
+    return round_lanes(load_features(source, min(j, S - 1) * stride, d, D), factor if j < S else number(0.0))
 
 
-def word_layout(words: Words) -> Layout:
-    """Make the functions that write words, for the tiles of AMX or for instructions on vectors.
+def _storers(words: Words) -> tuple[Any, Any]:
+    """Make two functions, which store integers of `round_lanes` in a row of x and in a panel.
 
-    `store_numbers` stores WIDTH integers of `round_lanes` in a row, from number i on; the upper bytes are `distance`
-    further. `store_four` stores the numbers i to i + 3 of WIDTH columns in a panel with this number of lines.
+    The first one stores WIDTH integers, from number i on; the upper bytes are `distance` further. The second one stores
+    the numbers i to i + 3 of WIDTH columns in a panel with this number of lines.
     """
-    if words.dot.in_tiles:
-        unit, header = np.int64(TILE_BYTES // 2), np.int64(TILE_BYTES // FLOAT)
-        before = header
-        store_lower, store_upper = store_integers(1), store_integers(1, byte=1)
-        lower_words, upper_words = byte_words(0), byte_words(1)
-
-        @inline
-        def store_numbers(row, distance, i, whole):
-            store_lower(row + TILE_BYTES + i, whole)
-            store_upper(row + TILE_BYTES + distance + i, whole)
-
-        @inline
-        def store_four(panel, place, lines, i, x0, x1, x2, x3):
-            store(panel, (1 + i // 4) * NR + place, lower_words(x0, x1, x2, x3))
-            store(panel, (1 + lines // 2 + i // 4) * NR + place, upper_words(x0, x1, x2, x3))
-
-    else:
-        unit, header, before = np.int64(UNROLL), np.int64(1), _ZERO
+    size, start, header = words.dot.x_bytes, np.int64(words.row_header * FLOAT), np.int64(words.header)
+    join_shorts = join_integers(2)
+    if size == 2 and not words.dot.in_tiles:
         store_shorts = store_integers(2)
 
         @inline
         def store_numbers(row, distance, i, whole):
-            store_shorts(row + FLOAT + 2 * i, whole)
+            store_shorts(row + start + 2 * i, whole)
 
         @inline
         def store_four(panel, place, lines, i, x0, x1, x2, x3):
-            store(panel, (1 + i // 2) * NR + place, pair_words(x0, x1))
-            store(panel, (2 + i // 2) * NR + place, pair_words(x2, x3))
+            store(panel, (header + i // 2) * NR + place, join_shorts(x0, x1))
+            store(panel, (header + 1 + i // 2) * NR + place, join_shorts(x2, x3))
+
+        return store_numbers, store_four
+    store_lower, store_upper = store_integers(1), store_integers(1, byte=1)
+    join_lower, join_upper = join_integers(1), join_integers(1, byte=1)
 
     @inline
-    def count_lines(count):
-        return (count + 2 * unit - 1) // (2 * unit) * unit
+    def store_bytes(row, distance, i, whole):
+        store_lower(row + start + i, whole)
+        if size == 2:
+            store_upper(row + start + distance + i, whole)
+
+    @inline
+    def store_four_bytes(panel, place, lines, i, x0, x1, x2, x3):
+        store(panel, (header + i // 4) * NR + place, join_shorts(join_lower(x0, x1), join_lower(x2, x3)))
+        if size == 2:
+            store(
+                panel, (header + lines // 2 + i // 4) * NR + place, join_shorts(join_upper(x0, x1), join_upper(x2, x3))
+            )
+
+    return store_bytes, store_four_bytes
+
+
+def word_packers(name: str, head: HeadWords) -> Packers:
+    """Make the functions that write the words of attention in the format with this name."""
+    (store_query, store_four_features), (store_prob, store_four_tokens) = map(_storers, head)
+    query_most, offset, key_header = np.float32(QUERY_MOST[name]), head.keys.dot.offset, head.keys.header
+    value_header, before = head.values.header, np.int64(head.values.row_header if head.values.dot.in_tiles else 0)
+    of_key_line, of_value_line = np.int64(head.keys.line_numbers), np.int64(head.values.line_numbers)
+
+    @inline
+    def most_of_products(D):
+        """Return the largest integer of which D squares have a sum below 2^31, at most QUERY_MOST."""
+        return np.float32(min(np.floor(np.sqrt(2147483647.0 / D)), query_most))
 
     @function
     def pack_key_words(key, stride, S, D, keys, features, transposed):
         """Fill panels with the keys as words, each with a scale; `transposed` is memory for D x WIDTH floats."""
-        lines, most = floats_at(transposed), _most_of_products(D)
+        lines, most = floats_at(transposed), most_of_products(D)
         for j in range(0, (S + NR - 1) // NR * NR, WIDTH):
             transpose_keys(key + j * stride * FLOAT, stride, S - j, D, transposed, _WIDTH)
-            panel = floats_at(keys + (j // NR * (1 + features) * NR + j % NR) * FLOAT)
+            panel = floats_at(keys + (j // NR * (key_header + features) * NR + j % NR) * FLOAT)
             sizes = number(0.0)
             for d in range(D):
                 sizes = larger_size(sizes, load(lines, d * WIDTH))
             store(panel, 0, scale_of(sizes, broadcast(most)))
-            factor = factor_of(sizes, broadcast(most))
-            for d in range(0, 2 * features, 4):
+            factor, sums = factor_of(sizes, broadcast(most)), number(0.0)
+            for d in range(0, of_key_line * features, 4):
                 x0, x1 = rounded_feature(lines, d, D, factor), rounded_feature(lines, d + 1, D, factor)
                 x2, x3 = rounded_feature(lines, d + 2, D, factor), rounded_feature(lines, d + 3, D, factor)
-                store_four(panel, _ZERO, features, d, x0, x1, x2, x3)
+                store_four_features(panel, _ZERO, features, d, x0, x1, x2, x3)
+                if offset:
+                    sums = take_offset(take_offset(take_offset(take_offset(sums, x0), x1), x2), x3)
+            if offset:
+                store(panel, _NR, sums)
 
     @function
     def pack_value_words(value, stride, S, D, values, tokens):
         """Fill panels with the values as words, each feature with a scale."""
         source = floats_at(value)
         for p in range((D + NR - 1) // NR):
-            panel = floats_at(values + p * (1 + tokens) * NR * FLOAT)
+            panel = floats_at(values + p * (value_header + tokens) * NR * FLOAT)
             for d in range(0, NR, WIDTH):
-                sizes = number(0.0)
+                sizes, first = number(0.0), p * NR + d
                 for j in range(S):
-                    sizes = larger_size(sizes, load_features(source, j * stride, p * NR + d, D))
+                    sizes = larger_size(sizes, load_features(source, j * stride, first, D))
                 store(panel, d, scale_of(sizes, number(VALUE_MOST)))
                 factor = factor_of(sizes, number(VALUE_MOST))
-                first = p * NR + d
-                for j in range(0, 2 * tokens, 4):
+                for j in range(0, of_value_line * tokens, 4):
                     x0 = rounded_token(source, stride, S, j, first, D, factor)
                     x1 = rounded_token(source, stride, S, j + 1, first, D, factor)
                     x2 = rounded_token(source, stride, S, j + 2, first, D, factor)
                     x3 = rounded_token(source, stride, S, j + 3, first, D, factor)
-                    store_four(panel, d, tokens, j, x0, x1, x2, x3)
+                    store_four_tokens(panel, d, tokens, j, x0, x1, x2, x3)
 
     @function
-    def quantise_queries(query, stride, rows, D, queries, features):
-        """Fill queries[i] with the scale and the words of a row of queries."""
-        most = _most_of_products(D)
+    def quantise_queries(query, stride, rows, D, queries, distance, plane):
+        """Fill rows of queries, `distance` words apart, with their scales and words; `plane` is that of upper bytes."""
+        most = most_of_products(D)
         for i in range(rows):
-            source, target = floats_at(query + i * stride * FLOAT), queries + i * (header + features) * FLOAT
+            source, target = floats_at(query + i * stride * FLOAT), queries + i * distance * FLOAT
             sizes = number(0.0)
             for d in range(0, D, WIDTH):
                 sizes = larger_size(sizes, load_features(source, _ZERO, d, D))
@@ -206,10 +214,13 @@ def word_layout(words: Words) -> Layout:
             floats_at(target)[0] = scale_of(size, most)
             factor = broadcast(factor_of(size, most))
             for d in range(0, D, WIDTH):
-                store_numbers(target, 2 * features, d, round_lanes(load_features(source, _ZERO, d, D), factor))
+                whole = round_lanes(load_features(source, _ZERO, d, D), factor)
+                if offset:
+                    whole = whole + number(offset)
+                store_query(target, plane, d, whole)
 
     @function
-    def round_probs(scores, rows, S, pitch, distance, norms):
+    def round_probs(scores, rows, S, pitch, plane, norms):
         """Replace each row of exponentials, in place, by words of integers, whose scale is 1.
 
         In norms, 1 / their sum replaces 1 / its sum. With the sum before rounding, equal probs would all have the same
@@ -221,11 +232,10 @@ def word_layout(words: Words) -> Layout:
             total = number(0.0)
             for j in range(0, S, WIDTH):
                 whole = round_lanes(load(floats_at(row), j), factor)
-                store_numbers(row - before * FLOAT, distance, j, whole)
+                store_prob(row - before * FLOAT, plane, j, whole)
                 total = total + whole_lanes(whole)
             floats_at(row - before * FLOAT)[0] = np.float32(1.0)
             if norms[i] > 0:  # not if it is NaN
                 norms[i] = np.float32(1.0) / sum_lanes(total)
 
-    packers = pack_key_words, pack_value_words, quantise_queries, round_probs
-    return Layout(count_lines, np.int64(1), header, before, *packers)
+    return Packers(pack_key_words, pack_value_words, quantise_queries, round_probs)

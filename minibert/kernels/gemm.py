@@ -46,10 +46,10 @@ from typing import Any
 import numpy as np
 
 from minibert.bert.low_precision import BLOCK
+from minibert.kernels.amx import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.compilation import function, inline
-from minibert.kernels.low_precision import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.ops import LINEAR
-from minibert.kernels.processor import MR, NR, WIDTH, Words
+from minibert.kernels.processor import MR, NR, UNROLL, WIDTH, Words
 from minibert.kernels.simd import (
     activate,
     floats_at,
@@ -70,7 +70,6 @@ _ZERO, _NR = np.int64(0), np.int64(NR)
 # KC and SHORT were chosen by the error of benchmarks/parity.py; the speed is the same within 1 % for KC from 32 to 128.
 KC = 32  # products of one partial sum. The error of 16 is larger for K = 3,072, and that of 64 for every K
 SHORT, SHORT_KC = 128, 16  # up to SHORT products, the error of 16 is smaller
-UNROLL = 4  # steps of k in one turn of the inner loop; divides KC and SHORT_KC. Not measured with other values
 RESUMED = 4  # in `added`: c has the totals of the slices before
 LINE_FLOATS = 16  # floats of a cache line
 

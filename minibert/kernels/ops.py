@@ -16,13 +16,13 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.low_precision import FORMATS, LONGEST, format_of, quantise_linear
+from minibert.bert.low_precision import FORMATS, FORMATS_OF, LONGEST, format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
 from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
-from minibert.kernels.processor import MR, NR, WIDTH, Words, processor_name, words_of
+from minibert.kernels.processor import LEVEL, MR, NR, head_layout, head_words, processor_name, words_of
 from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -43,7 +43,8 @@ QUANTISE = {name: TaskKind(7 + 2 * i, "x y M K") for i, name in enumerate(FORMAT
 _ATTENTION_FIELDS = (
     "query key value cu_seqlens context num_heads D stride scores probs pairs_first bias columns distances"
 )
-ATTENTION, ATTENTION_WORDS = TaskKind(2, _ATTENTION_FIELDS), TaskKind(5, _ATTENTION_FIELDS)
+ATTENTION = TaskKind(2, _ATTENTION_FIELDS)
+ATTENTION_WORDS = {name: TaskKind(10 + i, _ATTENTION_FIELDS) for i, name in enumerate(FORMATS)}
 # Three tables and three look-ups into them; y (T, H).
 EMBED = TaskKind(3, "words ids type_table token_types position_table positions y T H")
 LAYER_NORM = TaskKind(4, "x weight bias y T H eps")
@@ -65,11 +66,11 @@ LEAST_TILES = 8  # of one chunk; so taking a chunk costs little. 4 and 16: 4 % s
 # Products of a slice of K; a K that it does not divide is one slice. K = 3072 on Zen 5, two threads: 128 rows take 1.01
 # of the time that they take in one slice, 1024 rows 1.00. With slices of 512, 2048 rows take 1.05.
 SLICE = 1024
-# With more rows than one micro-tile has, up to FEW_ROWS, and more than SHORT_K products, the slices of a panel follow
-# one another. On a Xeon with AMX, 22 rows with weights that are not in the second cache take 0.92 (K = 768) to 0.85
-# (K = 3072) of the time; 0.93 and 0.89 with slices of 192. K = 384: 0.99. 64 and 128 rows: no difference. Not measured
-# on other processors.
-FEW_ROWS, PANEL_SLICE, SHORT_K = 8 * MR, 128, 512
+# On a processor with AMX, with more rows than one micro-tile has, up to FEW_ROWS, and more than SHORT_K products, the
+# slices of a panel follow one another. On a Xeon, 22 rows with weights that are not in the second cache take 0.92
+# (K = 768) to 0.85 (K = 3072) of the time; 0.93 and 0.89 with slices of 192. K = 384: 0.99. 64 and 128 rows: no
+# difference. On a Zen 4, 22 rows take 1.03 of the time, 49 rows 1.07.
+FEW_ROWS, PANEL_SLICE, SHORT_K = 8 * MR if "amx-int8" in LEVEL.features else 0, 128, 512
 SMALL = 1 << 16  # numbers of x that the leader quantises alone, because a second op would take longer
 ROWS = 32  # rows of one chunk of an op that computes each token alone; not measured with other values
 
@@ -113,15 +114,11 @@ def row_chunks(num_rows: int) -> int:
     return -(-num_rows // ROWS)
 
 
-def attention_scratch(S: int, D: int, words: Words | None = None) -> int:
-    """Return enough floats for one attention head of S tokens: keys, values, scores, ...; words need about half of it.
-
-    Features and tokens of words are filled up to a multiple of 8, or of 64 with AMX.
-    """
-    rows, unit = (MR, 8) if words is None or not words.dot.in_tiles else (words.rows, 64)
-    columns, features, tokens = -(-S // NR) * NR, -(-D // unit) * unit + 8, -(-S // unit) * unit + 8
-    panels = columns * features + -(-D // NR) * tokens * NR
-    return panels + (rows + 1) * (columns + tokens // 4 + NR + 16 + features) + WIDTH * features
+@functools.lru_cache(maxsize=1024)
+def attention_scratch(S: int, D: int, name: str | None = None) -> int:
+    """Return the floats that one attention head of up to S tokens needs in a format: keys, values, scores, ..."""
+    heads = {head_words(name), head_words(name, in_tiles=False)} if name else {None}
+    return max(head_layout(head)(S, D)[-1] for head in heads)
 
 
 # --- the ops ---------------------------------------------------------------------------------------------------------
@@ -216,7 +213,7 @@ def linear(
         name, words = packed.format.name, words_of(packed.format.name)
         kind, slices, by_panel = LINEAR_WORDS[name], 1, False
         row_size, rows = words.row_size(K), words.rows
-        # The rows of x begin at a cache line, and AMX may read one more (low_precision.py).
+        # The rows of x begin at a cache line, and AMX may read one more (amx.py).
         memory = resources.buffers.empty((M + 1) * row_size + CACHE_LINE // FLOAT)
         factor = -(-address(memory) // CACHE_LINE) * CACHE_LINE
         if x.size > SMALL:
@@ -286,9 +283,9 @@ def attention(
         lengths = lengths.astype(np.int64)
         first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
         scores, probs = (np.empty(first[-1], np.float32) if kept else None for kept in (return_scores, return_probs))
-    words = None if resources.compute_type == "float32" else words_of("int16")
+    name = next(iter(FORMATS_OF[resources.compute_type]), None)  # of the query, key and value maps
     resources.team.run(
-        ATTENTION if words is None else ATTENTION_WORDS,
+        ATTENTION_WORDS[name] if name else ATTENTION,
         address(query),
         address(key),
         address(value),
@@ -304,7 +301,7 @@ def attention(
         0 if columns is None else address(columns),
         0 if table is None else table.shape[1],
         num_chunks=len(lengths) * num_heads,
-        scratch=attention_scratch(longest, H // num_heads, words),
+        scratch=attention_scratch(longest, H // num_heads, name),
     )
 
     if first is None:

@@ -10,12 +10,14 @@ Algorithm   An instruction multiplies the two or four numbers of a word of x by 
             for int8. Otherwise vpmaddwd multiplies 16 bits (plain multiplications, if it is not an x86): then x is kept
             in 16 bits, and the weight of int8 is widened to 16 bits when it is loaded
             Intel's AMX multiplies matrices of bytes, four bytes of x by four of the weight in each step
-            (low_precision.py). The two bytes of the numbers of int16 are two planes: first all lower bytes of a group,
-            then all upper ones
+            (amx.py). The two bytes of the numbers of int16 are two planes: first all lower bytes of a group, then all
+            upper ones
 Layout      A row of x is groups of words, each after a header of one word: its scale. With AMX the scales follow after
             all groups, and a row is filled up to whole cache lines. A panel of the weight is groups of lines, each
             after a header of one or two lines: NR scales, and the numbers with which the sums begin. A line has one
             word (two bytes, if the weight is widened) of each of its NR columns
+Attention   A panel has one group of lines, filled up to a whole number of steps of the loop. With AMX, the scale of a
+            row has a cache line of its own
 Contract    This file does not import numba, because it is read when minibert runs, too
 Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; Arm Architecture Reference Manual
 """
@@ -24,6 +26,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 from minibert.bert.low_precision import FORMATS, FORMATS_OF, Format
@@ -154,6 +157,16 @@ class Words(NamedTuple):
         """The number of scales in a row of x is rounded up to a multiple of this."""
         return TILE_BYTES // _WORD if self.dot.in_tiles else 1
 
+    @property
+    def row_header(self) -> int:
+        """The number of words before the numbers of a row of attention; the first one is its scale."""
+        return TILE_BYTES // _WORD if self.dot.in_tiles else 1
+
+    @property
+    def line_numbers(self) -> int:
+        """The count of numbers that a line of a panel of attention has of each column."""
+        return _WORD // self.dot.x_bytes
+
     def row_size(self, K: int) -> int:
         """Return the number of words of a row of x with K features."""
         groups = self.form.groups(K)
@@ -177,12 +190,6 @@ def words_of(name: str) -> Words:
     return Words(FORMATS[name], dot_for(FORMATS[name], LEVEL if compiles else level_of(name)))
 
 
-def vector_words(name: str) -> Words:
-    """Return the layout of the format with this name for the instructions on vectors, also on a processor with AMX."""
-    features = LEVEL.features - {"amx-int8"}
-    return Words(FORMATS[name], dot_for(FORMATS[name], LEVEL._replace(features=features)))
-
-
 def is_faster(compute_type: str) -> bool:
     """Return whether a compute type is at least as fast as float32 on this processor; the rule was measured on x86-64.
 
@@ -191,3 +198,81 @@ def is_faster(compute_type: str) -> bool:
     0.74 (int8 with groups of 64 features). Measured with benchmarks/low_precision_processors.py.
     """
     return all(words_of(name).dot.name for name in FORMATS_OF[compute_type])
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+UNROLL = 4
+"""Lines of a panel in one turn of the inner loop; divides the lengths of all blocks. Not measured with other values."""
+
+LEAST_IN_TILES = 3200
+"""In low precision, AMX computes a head with more tokens times features than this. For int16 with D = 32 and 64 on a
+Xeon, the time of AMX divided by that of VNNI is 1.3 and 1.2 for 22 tokens, 1.1 and 0.9 for 64, 0.93 and 0.72 for 128,
+0.8 and 0.6 for 512."""
+
+
+class HeadWords(NamedTuple):
+    """The integers of attention in low precision: those of queries and keys, and those of probs and values."""
+
+    keys: Words
+    values: Words
+
+
+def head_words(name: str, in_tiles: bool = True) -> HeadWords:
+    """Return the words of attention in the format with this name; `in_tiles` allows AMX.
+
+    Queries and keys of int8 are in the words of int16, if no instruction multiplies four bytes at once.
+    """
+
+    def words(name: str) -> Words:
+        level = LEVEL._replace(features=LEVEL.features - {"amx-int8"})
+        return words_of(name) if in_tiles else Words(FORMATS[name], dot_for(FORMATS[name], level))
+
+    keys, values = words(name), words("int16")
+    return HeadWords(keys if keys.line_numbers == _WORD else values, values)
+
+
+def head_layout(head: HeadWords | None) -> Callable[[int, int], tuple[int, ...]]:
+    """Make the function that says where the parts of a head of S tokens and D features are; the kernels compile it.
+
+    It returns, in words of 4 bytes: the lines of a panel of keys and of values, without their headers; the distances of
+    two rows of scores and of two rows of queries; the beginnings of the values, the scores, a tile of the context, the
+    norms of its rows and the queries; and the size of all. The keys begin at 0.
+    """
+    rows, key_step, key_numbers, key_header, value_step, value_numbers, value_header = MR, 1, 1, 0, 1, 1, 0
+    before = row_header = upper = 0
+    if head is not None:
+        rows = head.values.rows
+        key_numbers, value_numbers = head.keys.line_numbers, head.values.line_numbers
+        key_header, value_header = head.keys.header, head.values.header
+        key_step, value_step = UNROLL * key_numbers, UNROLL * value_numbers
+        row_header = head.keys.row_header
+        if head.values.dot.in_tiles:
+            key_step = value_step = TILE_BYTES
+            before, upper = row_header, 1
+
+    def layout(S: int, D: int) -> tuple[int, ...]:
+        columns, value_panels = (S + NR - 1) // NR * NR, (D + NR - 1) // NR
+        features = (D + key_step - 1) // key_step * (key_step // key_numbers)
+        tokens = (S + value_step - 1) // value_step * (value_step // value_numbers)
+        pitch, distance = columns + before + upper * (tokens // 2), row_header + features
+        values = columns * (key_header + features)
+        scores = values + value_panels * NR * (value_header + tokens) + before
+        tile = scores + rows * pitch
+        norms = tile + rows * NR
+        queries = norms + rows
+        # Before there are queries, their memory has D vectors. A row is written in whole vectors.
+        return (
+            features,
+            tokens,
+            pitch,
+            distance,
+            values,
+            scores,
+            tile,
+            norms,
+            queries,
+            queries + max(rows * distance + WIDTH, D * WIDTH),
+        )
+
+    return layout

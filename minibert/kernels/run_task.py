@@ -171,8 +171,10 @@ def begin_nothing(task):
 
 def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
     """Make `compute` and `begin`, the functions for one chunk of a task and for what comes before, know a format."""
+    name = words.form.name
     linear_chunk_, (quantise_chunk, quantise_source) = linear_words_chunk(words), quantisers(words)
-    linear, quantise = LINEAR_WORDS[words.form.name].number, QUANTISE[words.form.name].number
+    attention_chunk_ = attention_words_chunk(name)
+    linear, quantise, attention = LINEAR_WORDS[name].number, QUANTISE[name].number, ATTENTION_WORDS[name].number
 
     @function
     def compute_words_chunk(task, chunk, scratch):
@@ -181,6 +183,8 @@ def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
             linear_chunk_(task, chunk)
         elif kind == quantise:
             quantise_chunk(task, chunk)
+        elif kind == attention:
+            attention_chunk_(task, chunk, scratch)
         else:
             compute(task, chunk, scratch)
 
@@ -194,25 +198,10 @@ def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
     return compute_words_chunk, begin_words
 
 
-def _with_attention_words(compute: Any) -> Any:
-    """Make `compute` know attention in words."""
-    attention, kind_of_attention = attention_words_chunk(), ATTENTION_WORDS.number
-
-    @function
-    def compute_attention_chunk(task, chunk, scratch):
-        if longs_at(task)[0] == kind_of_attention:
-            attention(task, chunk, scratch)
-        else:
-            compute(task, chunk, scratch)
-
-    return compute_attention_chunk
-
-
 def make_run_task() -> Any:
     """Make the function that computes tasks of every compute type that the level has."""
     compute, begin = compute_chunk, begin_nothing
     if len(LEVEL.compute_types) > 1:
-        compute = _with_attention_words(compute)
         for name in LINEAR_WORDS:
             compute, begin = _with_words(words_of(name), compute, begin)
 

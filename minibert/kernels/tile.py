@@ -142,7 +142,7 @@ def _indices(numbers: range) -> Any:
 
 
 def load_sums(rows: int, words: Words) -> Any:
-    """Make the function that loads the first rows of a group's sums, which AMX wrote (low_precision.py)."""
+    """Make the function that loads the first rows of a group's sums, which AMX wrote (amx.py)."""
 
     @instruction(Tile(rows, INTS)(types.int64))
     def load(builder: Any, address: Any) -> Any:
