@@ -37,15 +37,8 @@ from minibert import BertTokenizer
 from minibert._utils.system import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
-from minibert.kernels.processor import words_of
 
 OURS = "float32"
-
-TABLES = {
-    False: ("low precision", "low precision base"),
-    True: ("low precision with AMX", "low precision base with AMX"),
-}
-"""Whether the processor has AMX -> the names of the tables of MiniLM and bert-base."""
 
 
 def _minibert(compute_type: str, folder: Path, threads: int, scratch: Path) -> Compute:
@@ -157,16 +150,15 @@ def main() -> int:
     parser.add_argument("--only", choices=("MiniLM", "bert-base"), help="measure, and write, only this model's table")
     options = parser.parse_args()
     measured_with = f"{available_cores()} threads each; medians of {options.runs} runs"
-    minilm, base = TABLES[words_of("int8").dot.in_tiles]
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
         if options.only != "bert-base":
             folder = locate(DEFAULT_MODEL).require("config.json").parent
             table = time_model("MiniLM", folder, scratch, options.runs, options.seconds)
-            publish(minilm, table, measured_with, write=options.write)
+            publish("low precision", table, measured_with, write=options.write)
         if options.only != "MiniLM":
             table = time_model("bert-base", make_base(scratch / "base"), scratch, options.runs, options.seconds)
-            publish(base, table, measured_with, write=options.write)
+            publish("low precision base", table, measured_with, write=options.write)
     return 0
 
 
