@@ -28,6 +28,7 @@ Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -213,6 +214,7 @@ def amx_multiplier(words: Words) -> Any:
     return multiply_tile_and_add
 
 
+@functools.cache
 def amx_attention_multiplier(words: Words) -> Any:
     """Make the function that attention calls as `multiply_tile_and_add`, for up to 16 rows.
 

@@ -6,9 +6,9 @@ Registers   A micro-tile is MR x NR sums. Each step of k loads one row of the pa
             numbers of x. The totals of a tile are in registers too with AVX-512, else in the first cache
 Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> slices of k -> panels -> micro-tiles -> blocks
             of k -> k. With a large K there are several slices, so that the x of a block stays in the second cache; the
-            totals of one slice wait in the result for the next slice. With few rows, the slices are shorter, and their
-            loop is inside that of the panels (`by_panel`): so the slice of a panel stays in the first cache for all
-            micro-tiles, and the next slice is fetched meanwhile
+            totals of one slice wait in the result for the next slice. With few rows, on some processors (ops.py), the
+            slices are shorter, and their loop is inside that of the panels (`by_panel`): so the slice of a panel stays
+            in the first cache for all micro-tiles, and the next slice is fetched meanwhile
 Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
             number of rows
 Epilogue    Bias and residual are added to the sums in their registers. An activation of floats is computed from the
