@@ -63,7 +63,7 @@ def test_a_forward_refuses_numbers_beyond_the_tables(model: BertModel, name: str
         batch = packed(**{name: changed})
         message = rf"{name} of sequence 0 at {place} is {value}; valid are 0 to {limit - 1} "
         with pytest.raises(ValueError, match=message):
-            model.forward_packed(batch, hidden_states=[2])
+            model.run_packed(batch, [2])
         with pytest.raises(ValueError, match=message):
             next(model.states(batch, [2]))
 
@@ -75,7 +75,7 @@ def test_other_batches_that_do_not_fit_the_model(model: BertModel) -> None:
         ({"token_ids": [0, 1, 2], "inputs_embeds": np.zeros((3, 23), np.float32)}, "inputs_embeds has 23 features"),
     ):
         with pytest.raises(ValueError, match=word):
-            model.forward_packed(packed(**changes), hidden_states=[2])
+            model.run_packed(packed(**changes), [2])
     ids = [np.zeros(2, int), np.zeros(3, int)]
     with pytest.raises(ValueError, match="2 token_ids and 3 token_types"):
         PackedBatch.from_sequences(model.config, ids, ids[::-1])
@@ -106,14 +106,14 @@ def test_arrays_that_do_not_belong_together_are_refused(name: str, error: type[E
 def test_a_batch_keeps_copies_that_cannot_be_changed(model: BertModel) -> None:
     arrays = {name: np.array(value) for name, value in GOOD.items()}
     batch = PackedBatch(**arrays)
-    before = model.forward_packed(batch, hidden_states=[2]).hidden_states[2]
+    before = model.run_packed(batch, [2]).hidden_states[2]
     for name, array in arrays.items():
         own = getattr(batch, name)
         assert not np.shares_memory(own, array)
         with pytest.raises(ValueError, match="read-only"):
             own[0] = own[0]
         array.fill(99)
-    np.testing.assert_array_equal(model.forward_packed(batch, hidden_states=[2]).hidden_states[2], before)
+    np.testing.assert_array_equal(model.run_packed(batch, [2]).hidden_states[2], before)
 
 
 # --- batches that could still be changed ------------------------------------------------------------------------------
@@ -135,15 +135,15 @@ def careless(batch: PackedBatch) -> PackedBatch:
 def test_a_copy_of_a_batch_cannot_be_changed_either(model: BertModel, copied: Any) -> None:
     batch = packed()
     made = copied(batch)
-    expected = model.forward_packed(batch, hidden_states=[2]).hidden_states[2]
-    np.testing.assert_array_equal(model.forward_packed(made, hidden_states=[2]).hidden_states[2], expected)
+    expected = model.run_packed(batch, [2]).hidden_states[2]
+    np.testing.assert_array_equal(model.run_packed(made, [2]).hidden_states[2], expected)
     if copied is not careless:
         with pytest.raises(ValueError, match="read-only"):
             made.cu_seqlens[1] = 5000
     made.cu_seqlens.flags.writeable = True
     made.cu_seqlens[1] = 5000
     with pytest.raises(ValueError, match="cu_seqlens"):
-        model.forward_packed(made, hidden_states=[2])
+        model.run_packed(made, [2])
 
 
 def test_the_limits_of_ids_cannot_be_changed(model: BertModel) -> None:
@@ -171,8 +171,6 @@ def test_layers_that_do_not_exist(model: BertModel, error: type[Exception], valu
     for layers in values:
         with pytest.raises(error, match="layers"):
             next(model.states(packed(), layers))
-        with pytest.raises(error, match="hidden_states="):
-            model.forward_packed(packed(), hidden_states=layers)
     with pytest.raises(ValueError, match="layers"):
         next(model.states(packed(), []))
 

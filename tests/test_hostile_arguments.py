@@ -188,7 +188,7 @@ def calls(folder: Path) -> list[Call]:
     add("locate", locate)
 
     found.methods(
-        model, f"{INNER} forward_packed run_packed states stream with_ops from_files from_pretrained", tokens=tokenizer,
+        model, f"{INNER} run_packed states stream with_ops from_files from_pretrained", tokens=tokenizer,
         num_layers=1, output_hidden_states=[0, 1], output_attentions=0, record=["hidden_states.*", "*.probs"],
         edit={"embeddings": Edit.scale(0.5)},
     )  # fmt: skip

@@ -296,7 +296,7 @@ def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 Path("/proc/self/clear_refs").write_text("5")  # sets the peak to the present size; loading took more
 before = peak()
-output = model.forward_packed(packed, hidden_states=range(config.num_hidden_layers + 1)[-kept:])
+output = model.run_packed(packed, range(config.num_hidden_layers + 1)[-kept:])
 taken = peak() - before
 T, H, F = ids.size, config.hidden_size, config.intermediate_size
 t = min(T, max(1024, TOKENS))
@@ -314,7 +314,7 @@ if taken < 0.5 * bound: print("WRONG NUMBER: the formula is far too large")
     [(32, 128, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 512, 1), (64, 64, 3), (8, 512, 2)))],
 )
 def test_memory_of_a_forward_is_bounded_by_the_formula(texts: int, tokens: int, kept: int, tmp_path: Path) -> None:
-    """The formula is in `BertModel.forward_packed`."""
+    """The formula is in `BertModel.run_packed`."""
     wide = random_checkpoint(
         tmp_path, hidden_size=768, num_hidden_layers=2, num_attention_heads=12, intermediate_size=3072
     )
@@ -332,7 +332,7 @@ def test_a_result_too_large_for_the_memory_is_refused_at_once(model: Path) -> No
         many = PackedBatch.from_sequences(model.config, ids, 0 * ids)
         start = time.process_time()
         try:
-            model.forward_packed(many, hidden_states=range(4))
+            model.run_packed(many, range(4))
         except MemoryError as error:
             print("MemoryError:", error)
         assert time.process_time() - start < 1  # processor time; a million tokens would take a minute

@@ -348,6 +348,6 @@ def _compute(model: BertModel, ids: list[IntArray], types: list[IntArray], state
     if not ids:
         return []
     batch = PackedBatch.from_sequences(model.config, ids, types)
-    output = model.forward_packed(batch, hidden_states=states, num_layers=max(states))
-    stacked = np.stack([output.hidden_states[state] for state in states], axis=1, dtype=np.float64)
-    return np.split(stacked, batch.cu_seqlens[1:-1])
+    steps = (found for _, found in model.states(batch, states))
+    stacked = [np.stack([found[state] for state in states], axis=1, dtype=np.float64) for found in steps]
+    return np.split(np.concatenate(stacked), batch.cu_seqlens[1:-1])

@@ -6,7 +6,6 @@ torch gives a tensor; `.weight` is an array.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -31,24 +30,6 @@ from minibert.models.pretrained import BertPreTrainedModel, Fixed
 TOKENS_PER_STEP = 1024
 
 _Anything = TypeVar("_Anything")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PackedOutput:
-    """The result of a forward on a packed batch, before it is padded.
-
-    Parameters
-    ----------
-    hidden_states : dict of int to ndarray of shape (T, H)
-        By index; 0 is the embeddings' output.
-    attentions : dict of int to list of B ndarrays of shape (A, S_b, S_b)
-        By index; 0 is the first layer.
-    pooled : ndarray of shape (sequences whose first token is not masked, H), or None
-    """
-
-    hidden_states: dict[int, FloatArray]
-    attentions: dict[int, list[FloatArray]]
-    pooled: FloatArray | None
 
 
 class BertModel(BertPreTrainedModel[BertModelOutput]):
@@ -87,68 +68,21 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         num_layers: int | None = None,
         heads: Sequence[Any] = (),
     ) -> BertModelOutput:
-        """Run the model on a packed batch, and pad the result; the arguments are those of `__call__`.
-
-        With `heads`, last_hidden_state and pooler_output are None, because the heads compute what they need of them.
-        """
-        depth = self.config.num_hidden_layers
-        stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
-        hidden, attentions = self._hidden_states, self._attentions
-        if output_hidden_states is not None:
-            hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
-        if output_attentions is not None:
-            attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
-
-        whole = stop == depth and not heads
-        kept = {*(hidden or ()), depth} if whole else hidden or ()
-        packed = self.forward_packed(
-            batch, hidden_states=kept, attentions=attentions or (), num_layers=stop, pool=whole, heads=heads
-        )
-        states = {index: batch.pad(state) for index, state in packed.hidden_states.items()}
-        num_heads = self.config.num_attention_heads
-        probs = {index: batch.pad_pairs(pairs, num_heads) for index, pairs in packed.attentions.items()}
-        pooled = None
-        if packed.pooled is not None:
-            pooled = np.zeros((batch.num_sequences, self.config.hidden_size), dtype=packed.pooled.dtype)
-            pooled[batch.shows_first] = packed.pooled
-        return BertModelOutput(
-            last_hidden_state=states[depth] if whole else None,
-            pooler_output=pooled,
-            hidden_states=None
-            if hidden is None
-            else tuple(states.get(i) if i in hidden else None for i in range(depth + 1)),
-            attentions=None if attentions is None else tuple(probs.get(i) for i in range(depth)),
-        )
-
-    def forward_packed(
-        self,
-        batch: PackedBatch,
-        *,
-        hidden_states: Collection[int],
-        attentions: Collection[int] = (),
-        num_layers: int | None = None,
-        pool: bool = False,
-        heads: Sequence[Any] = (),
-    ) -> PackedOutput:
-        """Run the encoder on a packed batch in steps of a bounded number of tokens; nothing is padded.
+        """Run the model on a packed batch in steps of a bounded number of tokens, and pad the result.
 
         Parameters
         ----------
         batch : PackedBatch
             It is compared with the model here; see `PackedBatch.check`.
-        hidden_states : indices of the hidden states to keep, 0 (the embeddings' output) to L
-        attentions : layers whose attention probs are kept, 0 to L - 1
-        num_layers : int, optional
-            Number of layers to run; default: all.
-        pool : bool
-            Also run the pooler, if the model has one and all layers run.
+        output_hidden_states, output_attentions, num_layers : as in `__call__`
         heads : sequence of callables
             Each is called with the last hidden state of each step, of shape (t, H), the step, and the slice of the T
-            tokens that it holds. It keeps its results; `nbytes` is the memory that they take.
+            tokens that it holds. It keeps its results; `nbytes` is the memory that they take. With heads,
+            last_hidden_state and pooler_output are None, because the heads compute what they need of them.
 
         Returns
         -------
-        PackedOutput
+        BertModelOutput
 
         Raises
         ------
@@ -161,21 +95,25 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         Notes
         -----
         Memory in bytes, in addition to the weights: the result takes 4 T H for each hidden state that is kept, and
-        4 A S^2 for each sequence and layer of attentions. The work of one step takes 4 t (F + 7 H), which minibert's
-        kernels keep for the next step. t is 1,024, or the length of the longest sequence if that is larger, but at most
-        T. A result of a step that takes 1 to 2 MB is in a memory page of 2 MB. `__call__` needs memory for the result a
-        second time if the batch has padding.
+        4 A S^2 for each sequence and layer of attentions, and that a second time if the batch has padding. The work of
+        one step takes 4 t (F + 7 H), which minibert's kernels keep for the next step. t is 1,024, or the length of the
+        longest sequence if that is larger, but at most T. A result of a step that takes 1 to 2 MB is in a memory page
+        of 2 MB.
         """
-        depth = self.config.num_hidden_layers
+        depth, hidden_size = self.config.num_hidden_layers, self.config.hidden_size
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
-        hidden_states = _check_indices("hidden_states", hidden_states, depth + 1)
-        attentions = _check_indices("attentions", attentions, depth)
-        pooler = self.weights.pooler if pool else None
-        self._check_memory(batch, len(hidden_states), len(attentions), sum(head.nbytes for head in heads))
-        kept = [i for i in sorted(hidden_states) if i <= stop]
-        hidden_size = self.config.hidden_size
+        hidden, attentions = self._hidden_states, self._attentions
+        if output_hidden_states is not None:
+            hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
+        if output_attentions is not None:
+            attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
+        whole = stop == depth and not heads
+        asked = {*(hidden or ()), depth} if whole else hidden or ()
+        self._check_memory(batch, len(asked), len(attentions or ()), sum(head.nbytes for head in heads))
+        pooler = self.weights.pooler if whole else None
+        kept = [i for i in sorted(asked) if i <= stop]
         states: dict[int, FloatArray] = {}
-        probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
+        probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if i < stop}
         pooled: list[FloatArray] = []
         for tokens, step, i, (x, layer_probs) in self._run(batch, stop, probs):
             if i in kept and step.num_tokens == batch.num_tokens:
@@ -189,11 +127,22 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
             if i == depth:
                 for head in heads:
                     head(x, step, tokens)
+
         nothing = np.zeros((0, hidden_size), dtype=self._result_dtype)
-        return PackedOutput(
-            hidden_states={i: states.get(i, nothing) for i in kept},
-            attentions=probs,
-            pooled=None if pooler is None else np.concatenate([*pooled, nothing]),
+        padded = {i: batch.pad(states.get(i, nothing)) for i in kept}
+        pairs = {i: batch.pad_pairs(probs[i], self.config.num_attention_heads) for i in probs}
+        pooler_output = None
+        if pooler is not None:
+            rows = np.concatenate([*pooled, nothing])
+            pooler_output = np.zeros((batch.num_sequences, hidden_size), dtype=rows.dtype)
+            pooler_output[batch.shows_first] = rows
+        return BertModelOutput(
+            last_hidden_state=padded[depth] if whole else None,
+            pooler_output=pooler_output,
+            hidden_states=None
+            if hidden is None
+            else tuple(padded.get(i) if i in hidden else None for i in range(depth + 1)),
+            attentions=None if attentions is None else tuple(pairs.get(i) for i in range(depth)),
         )
 
     def states(
@@ -216,7 +165,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         Raises
         ------
         TypeError, ValueError
-            As for `forward_packed`; or `layers` is empty.
+            As for `run_packed`; or `layers` is empty.
         """
         layers = _check_indices("layers", layers, self.config.num_hidden_layers + 1)
         if not layers:

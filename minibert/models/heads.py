@@ -50,7 +50,7 @@ _Output = TypeVar("_Output", bound=outputs.ModelOutput)
 
 
 class Logits:
-    """The logits of a head of `BertModel.forward_packed`, zeros until they are computed, step by step.
+    """The logits of a head of `BertModel.run_packed`, zeros until they are computed, step by step.
 
     Parameters
     ----------
