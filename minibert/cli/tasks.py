@@ -58,11 +58,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _run(
-    arguments: argparse.Namespace,
-    task: str,
-    options: str,
-    show: Callable[[str, Any], object],
-    of_text: Callable[[str], Any] = str,
+    arguments: argparse.Namespace, task: str, options: str, show: Callable[[str, Any], object], of_text: Any = str
 ) -> None:
     """Load the model with its task, and print the answers of each text as JSON or with `show`.
 

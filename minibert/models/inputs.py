@@ -12,16 +12,13 @@ from minibert._utils.validation import FloatArray, IntArray, as_array
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch, cumulate, positions_of, valid_range
 
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+"""The inputs of a model, in the order of its arguments."""
 
-def named_inputs(
-    input_ids: Any = None,
-    attention_mask: Any = None,
-    token_type_ids: Any = None,
-    position_ids: Any = None,
-    inputs_embeds: Any = None,
-) -> dict[str, Any]:
+
+def named_inputs(*values: Any) -> dict[str, Any]:
     """Return the inputs of a call by name."""
-    return dict(locals())
+    return dict(zip(INPUTS, values, strict=True))
 
 
 def pack(

@@ -19,13 +19,14 @@ import numpy.typing as npt
 import minibert
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
+from minibert.models.inputs import INPUTS
 from minibert.parity.diagnosis.findings import Finding, diagnose, mislabelled, namings
 from minibert.parity.diagnosis.forward import FIRST_STATES, states_of
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
-from minibert.parity.truth import HALF_PRECISIONS, INPUTS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, visible
+from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, visible
 from minibert.trace.names import EMBEDDINGS
 
 __all__ = ["NothingComparedError", "check"]

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, make_folder, parse_json, printable, read_bytes, write_whole
 from minibert._utils.validation import IntArray, brief, counted
 from minibert.errors import ModelFormatError
+from minibert.models.inputs import INPUTS
 from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
-from minibert.parity.truth import HALF_PRECISIONS, INPUTS, Padded, Subject, round_to
+from minibert.parity.truth import HALF_PRECISIONS, Padded, Subject, round_to
 from minibert.tokenizer.batch import pad_rows
 
 FORMAT = 1

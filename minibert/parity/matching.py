@@ -14,9 +14,10 @@ from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.families import FAMILIES
 from minibert.bert.packed import PackedBatch
+from minibert.models.inputs import INPUTS
 from minibert.parity.diagnosis.forward import states_of
 from minibert.parity.dumps import Array, Dump
-from minibert.parity.truth import INPUTS, VECTOR, Subject
+from minibert.parity.truth import VECTOR, Subject
 from minibert.trace.names import Spec
 
 _VECTOR_NAMES = {

@@ -18,7 +18,7 @@ from minibert.bert.packed import PackedBatch, positions_of
 from minibert.checkpoint.files import ModelFiles
 from minibert.models.bert import BertModel
 from minibert.models.heads import BertHead
-from minibert.models.inputs import pack
+from minibert.models.inputs import INPUTS, pack
 from minibert.models.loading import named_arrays
 from minibert.sentence.modules import Pipeline, pool
 from minibert.trace.names import Names, Spec
@@ -28,7 +28,6 @@ from minibert.trace.tracer import nbytes_of
 VECTOR = "sentence_embedding"
 """The name of one vector per text, (B, H), which is that of sentence-transformers."""
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 """The names of the inputs of a model."""
 
 Model: TypeAlias = BertModel | BertHead[Any]

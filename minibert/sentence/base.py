@@ -120,10 +120,10 @@ class SentenceModel(TorchLike):
         config_file = bert_files.settings("config.json")
         check_remote_code(call, trusted, config_file)
         self._builtin_prompts = loading.builtin_prompts(os.fspath(name), config_file.get("_name_or_path"))
-        prompts, default = load.get("prompts"), load.get("default_prompt_name")
         self._prompts, self.default_prompt_name = loading.read_prompts(
-            stored, prompts, default, self._builtin_prompts, files.source, self._prompt_names
+            stored, load, self._builtin_prompts, files.source, self._prompt_names
         )
+        prompts = load.get("prompts")
         self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
         self._warned: set[str] = set()
         files.begin()
@@ -248,7 +248,7 @@ class SentenceModel(TorchLike):
             max_length=self.max_seq_length,
             truncation=truncation,
             stride=stride,
-            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1)),
+            at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1)),
         )
 
     @property

@@ -191,12 +191,7 @@ def builtin_prompts(*names: object) -> dict[str, str]:
 
 
 def read_prompts(
-    stored: Mapping[str, Any],
-    given: Mapping[str, str] | str | None,
-    default: str | None,
-    builtin: Mapping[str, str],
-    source: str,
-    always: Iterable[str],
+    stored: Mapping[str, Any], load: Mapping[str, Any], builtin: Mapping[str, str], source: str, always: Iterable[str]
 ) -> tuple[dict[str, str], str | None]:
     """Return the prompts of a model by name, and the name of the default prompt.
 
@@ -205,9 +200,8 @@ def read_prompts(
     Parameters
     ----------
     stored : config_sentence_transformers.json's object
-    given : dict of str to str, or "builtin", optional
-    default : str, optional
-        The caller's default prompt.
+    load : the caller's keywords
+        "prompts" is a dict of str to str, or "builtin"; "default_prompt_name" a str. Both are optional.
     builtin : as `builtin_prompts` gives them
     source : str
         The model, for messages.
@@ -220,6 +214,7 @@ def read_prompts(
         The stored or given prompts do not map names to texts, the table does not have prompts of this model's card, or
         the default is not one of the prompts.
     """
+    given, default = load.get("prompts"), load.get("default_prompt_name")
     file = f"{source}: config_sentence_transformers.json"
     prompts = check_prompts(stored.get("prompts") or {}, file, ModelFormatError)
     if given == "builtin":

@@ -128,13 +128,7 @@ class ServedModel(Generic[_Model]):
             raise ServiceError("invalid", str(error), param=field) from error
 
     def prepared(
-        self,
-        job: Job,
-        rows: Sequence[int],
-        groups: Sequence[Sequence[Encoding]],
-        limit: int | None,
-        field: str,
-        **report: Any,
+        self, job: Job, rows: list[int], groups: list[list[Encoding]], limit: int | None, field: str, **report: Any
     ) -> Prepared:
         """Return a job and its report; `rows` has the index of the windows in `groups` of each input.
 

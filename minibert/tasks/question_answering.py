@@ -176,14 +176,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
 
     def _answer(self, value: tuple[str, str], windows: list[Encoding], logits: list[FloatArray], options: Any) -> Any:
         _, context = value
-        found, null = best_spans(
-            windows,
-            logits,
-            options.top_k,
-            options.max_answer_len,
-            align_to_words=options.align_to_words,
-            cls_token_id=self.tokenizer.cls_token_id,
-        )
+        found, null = _best_spans(windows, logits, options, self.tokenizer.cls_token_id)
         if options.handle_impossible_answer and null is not None:
             # "No answer" comes after an answer of the same score, as in transformers.
             found = sorted([*found, (null, 0, 0)], key=lambda one: -one[0])[: options.top_k]
@@ -234,14 +227,8 @@ def _word_spans(windows: Iterable[Encoding]) -> dict[int | None, tuple[int, int]
     return spans
 
 
-def best_spans(
-    windows: Sequence[Encoding],
-    logits: Sequence[FloatArray],
-    top_k: int,
-    max_answer_len: int,
-    *,
-    align_to_words: bool,
-    cls_token_id: int | None,
+def _best_spans(
+    windows: Sequence[Encoding], logits: Sequence[FloatArray], options: QuestionAnsweringOptions, cls_id: int | None
 ) -> tuple[list[tuple[float, int, int]], float | None]:
     """Find the most probable answers among all spans of tokens of all windows.
 
@@ -265,7 +252,7 @@ def best_spans(
     """
     best: dict[tuple[int, int], float] = {}
     null: float | None = None
-    words = _word_spans(windows) if align_to_words else {}
+    words = _word_spans(windows) if options.align_to_words else {}
     for window, both in zip(windows, logits, strict=True):
         sequences, offsets = window.sequence_ids, window.offsets.tolist()
         context = [i for i, sequence in enumerate(sequences) if sequence == 1]
@@ -273,13 +260,13 @@ def best_spans(
         if n == 0:
             continue
         spans = [words.get(window.word_ids[i], offsets[i]) for i in context]
-        special = [i for i, one in enumerate(window.ids.tolist()) if one == cls_token_id and sequences[i] is None]
+        special = [i for i, one in enumerate(window.ids.tolist()) if one == cls_id and sequences[i] is None]
         start, end = (softmax(of[special[:1] + context]) for of in both)
         if special:
             product = float(start[0] * end[0])
             null = product if null is None else min(null, product)
             start, end = start[1:], end[1:]
-        most = min(max_answer_len, n)
+        most = min(options.max_answer_len, n)
         first = np.repeat(np.arange(n), np.minimum(most, n - np.arange(n)))
         length = np.concatenate([np.arange(min(most, n - i)) for i in range(n)])
         last = first + length
@@ -290,12 +277,12 @@ def best_spans(
         least = 0.0
         for span in np.argsort(-scores, kind="stable"):
             score = float(scores[span])
-            if len(found) >= top_k and score < least:
+            if len(found) >= options.top_k and score < least:
                 break
             place = spans[first[span]][0], spans[last[span]][1]
-            if place not in found and len(found) < top_k:
+            if place not in found and len(found) < options.top_k:
                 least = score
             found.add(place)
             best[place] = max(best.get(place, 0.0), score)
     order = sorted((-score, *place) for place, score in best.items())
-    return [(-score, first, last) for score, first, last in order[:top_k]], null
+    return [(-score, first, last) for score, first, last in order[: options.top_k]], null

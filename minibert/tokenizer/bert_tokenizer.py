@@ -331,10 +331,10 @@ class BertTokenizer:
         padding = batch.choose_strategy("padding", padding, batch.PADDING)
         strategy, max_length = batch.choose_limit(truncation, max_length, padding, self.model_max_length)
         text, text_pair = split_pairs(text, text_pair, is_split_into_words)
-        options = RawOptions(add_special_tokens, is_split_into_words, self.truncation_side)
         texts, pairs = as_batch(text, text_pair, is_split_into_words)
-        stride = check_int("stride", stride, 0)
-        parts = self._encode(texts, pairs, options, strategy, max_length, stride, return_overflowing_tokens)
+        cutting = self.truncation_side, True, check_int("stride", stride, 0), return_overflowing_tokens
+        options = RawOptions(add_special_tokens, is_split_into_words, *cutting)
+        parts = self._encode(texts, pairs, options, strategy, max_length)
         encodings = [encoding for row in parts for encoding in row]
         lengths = [len(encoding) for encoding in encodings]
         limits = (padding, strategy, max_length, pad_to_multiple_of)
@@ -622,14 +622,7 @@ class BertTokenizer:
     # --- private methods ---
 
     def _encode(
-        self,
-        texts: list[Any],
-        pairs: list[Any] | None,
-        options: RawOptions,
-        strategy: str,
-        max_length: int | None,
-        stride: int = 0,
-        overflowing: bool = False,
+        self, texts: list[Any], pairs: list[Any] | None, options: RawOptions, strategy: str, max_length: int | None
     ) -> list[list[Encoding]]:
         """Tokenize checked texts: one encoding for each; if `overflowing`, also those of the truncated tokens."""
         if strategy == "only_second" and pairs is None:
@@ -641,11 +634,11 @@ class BertTokenizer:
         if max_length < num_special:
             raise ValueError(f"max_length={max_length} has no room for the {num_special} special tokens of each row.")
         check_choice("truncation_side", options.side, SIDES)
-        most = None if overflowing else max_length - num_special
+        most = None if options.overflowing else max_length - num_special
         parts = []
         for index, raw in enumerate(self._raw.encode(inputs, options, most)):
             try:
-                parts.append(cut(raw, max_length, strategy, options.side, stride, overflowing))
+                parts.append(cut(raw, max_length, strategy, options))
             except NoRoomError as reason:
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts

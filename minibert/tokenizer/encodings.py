@@ -169,15 +169,15 @@ class NoRoomError(Exception):
     """A text cannot be cut as requested; the caller completes the message with the name of the text."""
 
 
-def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int, overflowing: bool) -> list[Encoding]:
-    """Cut an encoding to `max_length` tokens; if `overflowing`, also return the parts that were cut off."""
+def cut(raw: RawEncoding, max_length: int, strategy: str, options: RawOptions) -> list[Encoding]:
+    """Cut an encoding to `max_length` tokens; if `options.overflowing`, also return the parts that were cut off."""
     if len(raw) <= max_length:
         return [Encoding(raw, n_truncated=raw.n_missing if isinstance(raw, JoinedEncoding) else 0)]
     sequences = np.array([-1 if sequence is None else sequence for sequence in raw.sequence_ids])
     special, first, second = (np.flatnonzero(sequences == sequence) for sequence in (-1, 0, 1))
     first_kept, second_kept = _lengths_to_keep(len(first), len(second), max_length - len(special), strategy)
-    first_parts = _windows(first, first_kept, side, stride, overflowing)
-    second_parts = _windows(second, second_kept, side, stride, overflowing)
+    how = options.side, options.stride, options.overflowing
+    first_parts, second_parts = _windows(first, first_kept, *how), _windows(second, second_kept, *how)
     # The order is that of tokenizers: the first parts, pairs with later parts of the first text, pairs with its first.
     pairs = [(first_parts[0], second_parts[0])]
     pairs += [(part, other) for part in first_parts[1:] for other in second_parts]
@@ -288,12 +288,18 @@ class RawOptions(NamedTuple):
     exact : bool
         Count the tokens that are not needed. If False, a long text is read only as far as needed, and `n_missing` is at
         least 1 if tokens are missing.
+    stride : int
+        Tokens that a part that was cut off repeats from the part before it.
+    overflowing : bool
+        Return the parts that were cut off, too.
     """
 
     add_special_tokens: bool = True
     is_split_into_words: bool = False
     side: str = "right"
     exact: bool = True
+    stride: int = 0
+    overflowing: bool = False
 
 
 class RawEncoder:

@@ -64,7 +64,7 @@ class TokenWindows:
         With "warn" the caller must warn.
     stride : int
         Tokens that a window repeats from the window before it, for "split".
-    texts_at_once : int
+    at_once : int
         The most texts that are tokenized together; fewer if they are long.
 
     Attributes
@@ -77,21 +77,14 @@ class TokenWindows:
     _treatments: ClassVar[tuple[str, ...]] = TRUNCATION
 
     def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        *,
-        prompt: str,
-        max_length: int,
-        truncation: str,
-        stride: int,
-        texts_at_once: int,
+        self, tokenizer: BertTokenizer, *, prompt: str, max_length: int, truncation: str, stride: int, at_once: int
     ) -> None:
         check_choice("truncation", truncation, self._treatments)
         stride = check_int("stride", stride, 0)
         if stride and truncation != "split":
             raise ValueError(f"stride={brief(stride)} needs windows: truncation='split', not {truncation!r}.")
         check_text(prompt, "prompt")
-        self._tokenizer, self._prompt, self._texts_at_once = tokenizer, prompt, texts_at_once
+        self._tokenizer, self._prompt, self._at_once = tokenizer, prompt, at_once
         self._max_length, self._truncation, self._stride = max_length, truncation, stride
         self.num_prompt_tokens = 0
         if prompt:
@@ -121,7 +114,7 @@ class TokenWindows:
         first = 0
         while first < len(texts):
             last, characters = first + 1, len(self._prompt) + self.length(texts[first])
-            while last < min(first + self._texts_at_once, len(texts)):
+            while last < min(first + self._at_once, len(texts)):
                 characters += len(self._prompt) + self.length(texts[last])
                 if characters > CHARACTERS_AT_ONCE:
                     break

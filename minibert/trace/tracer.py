@@ -108,12 +108,7 @@ class Tracer(WrappedOps):
         return self._pass(self.names.by_module.get(norm.path, ""), self.inner.layer_norm(x, norm))
 
     def linear(
-        self,
-        x: FloatArray,
-        linear: PreparedLinear,
-        *,
-        activation: str | None = None,
-        residual: FloatArray | None = None,
+        self, x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: Any = None
     ) -> FloatArray:
         """Deliver the result of each linear map and of the activation."""
         y = self.inner.linear(x, linear, activation=activation, residual=residual)

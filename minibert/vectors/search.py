@@ -383,7 +383,7 @@ def semantic_search_faiss(
         return np.stack([corpus_index.reconstruct(int(i)) for i in ids])
 
     settings = top_k, ranges, calibration_embeddings, rescore, rescore_multiplier
-    found = _search(_Library(corpus_index.d, find, stored), query_embeddings, corpus_precision, *settings)
+    found = _search(_Library(corpus_index.d, find, stored), query_embeddings, corpus_precision, settings)
     return (*found, corpus_index) if output_index else found
 
 
@@ -454,7 +454,7 @@ def semantic_search_usearch(
         return np.asarray(corpus_index.get(ids.astype(np.uint64))).astype(np.uint8 if binary else np.int8)
 
     settings = top_k, ranges, calibration_embeddings, rescore, rescore_multiplier
-    found = _search(_Library(corpus_index.ndim, find, stored), query_embeddings, corpus_precision, *settings)
+    found = _search(_Library(corpus_index.ndim, find, stored), query_embeddings, corpus_precision, settings)
     return (*found, corpus_index) if output_index else found
 
 
@@ -475,15 +475,9 @@ class _Library(NamedTuple):
 
 
 def _search(
-    library: _Library,
-    embeddings: npt.ArrayLike,
-    precision: str,
-    top_k: int,
-    ranges: npt.ArrayLike | None,
-    calibration_embeddings: npt.ArrayLike | None,
-    rescore: bool,
-    multiplier: int,
+    library: _Library, embeddings: npt.ArrayLike, precision: str, settings: tuple[Any, ...]
 ) -> tuple[list[list[dict[str, int | float]]], float]:
+    top_k, ranges, calibration_embeddings, rescore, multiplier = settings
     queries = as_matrix("query_embeddings", embeddings)
     top_k = check_int("top_k", top_k, 1)
     candidates = top_k * check_int("rescore_multiplier", multiplier, 1)

@@ -282,8 +282,8 @@ class Forward(WrappedOps):
         self.dtype, self.states = np.dtype(dtype), states_of(model.config)
         self.store = Store(dtype) if store is None else store
         self._parts = dict(PARTS)
-        self.true_inputs = inputs
-        for mistake in mistakes:
+        self.true_inputs, self.mistakes = inputs, tuple(mistakes)
+        for mistake in self.mistakes:
             for name, part in mistake.parts.items():
                 self._parts[name] = functools.partial(_where_it_acts, mistake.acts_at, part, self._parts[name])
             if mistake.inputs is not None:

@@ -223,7 +223,7 @@ class Replay:
                 tail = {end: self.port[end].astype(dtype, copy=False)}
                 tails.append(tail)
                 continue
-            computed, tail = self._run_span(forward, span, tail, wanted, mistakes, known or {})
+            computed, tail = self._run_span(forward, span, tail, wanted, known or {})
             tails.append(tail)
             yield computed
         if spans is None and compute is None and not mistakes and np.dtype(dtype) == np.float64:
@@ -239,7 +239,7 @@ class Replay:
             return {}
         forward = Forward(self.model, self.inputs, mistakes, dtype=np.float32, store=self._stores[np.dtype("float32")])
         tail = {name: array.astype(np.float32, copy=False) for name, array in self._entry(number).items()}
-        self._run_span(forward, span[:1], tail, {target}, mistakes, {})
+        self._run_span(forward, span[:1], tail, {target}, {})
         return {name: forward.values[name] for name in forward.values if name not in tail}
 
     def _end(self, span: Sequence[int | str]) -> str | None:
@@ -255,13 +255,7 @@ class Replay:
         return self._tails[number - 1]
 
     def _run_span(
-        self,
-        forward: Forward,
-        span: Sequence[int | str],
-        tail: Values,
-        wanted: Collection[str],
-        mistakes: Sequence[Mistake],
-        known: Mapping[str, FloatArray],
+        self, forward: Forward, span: Sequence[int | str], tail: Values, wanted: Collection[str], known: Values
     ) -> tuple[Values, Values]:
         """Compute the wanted names of a span; return them, and the values with which the next span begins."""
         dtype = forward.dtype
@@ -270,7 +264,7 @@ class Replay:
         for stage in span:
             if stage == "vector":
                 if VECTOR in wanted:
-                    computed[VECTOR] = self._vector({**tail, **states}, forward, mistakes)
+                    computed[VECTOR] = self._vector({**tail, **states}, forward)
                 continue
             forced = {name: self.port[name] for name in self.names_in([stage])}
             # Places that the port does not have are computed, so only whole arrays can be left out.
@@ -279,7 +273,7 @@ class Replay:
                 for name, array in forced.items()
                 if name not in wanted and name in self._complete
             }
-            made = forward.run(stage, tail, given=given | dict(known), forced=forced)
+            made = forward.run(stage, tail, given=given | known, forced=forced)
             computed |= {name: made[name] for name in wanted if name in made}
             if stage == "pooler":
                 states["pooler"] = forward.values["pooler"]
@@ -290,12 +284,12 @@ class Replay:
             states |= {state: forward.values[state]}
         return computed, tail
 
-    def _vector(self, values: Mapping[str, FloatArray], forward: Forward, mistakes: Sequence[Mistake]) -> FloatArray:
+    def _vector(self, values: Mapping[str, FloatArray], forward: Forward) -> FloatArray:
         assert self.recipe is not None
         given = {name: array for name, array in self.port.items() if name in (*self.states, "pooler")}
         filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in given.items()}
         together = {name: array.astype(forward.dtype) for name, array in {**values, **filled}.items()}
-        return vector(together, forward.inputs, self.states, self.recipe, mistakes)
+        return vector(together, forward.inputs, self.states, self.recipe, forward.mistakes)
 
     # --- comparing ----------------------------------------------------------------------------------------------------
 
