@@ -78,7 +78,7 @@ class Subject:
     def of_inputs(cls, name: str, model: BertModel, inputs: dict[str, Any]) -> Subject:
         """Measure the unit: the larger RMS error of two orders of summation."""
         padded = Padded.of(model.config, inputs)
-        truth = forward_values(model, padded, dtype=np.float64, recipe=_RECIPE)
+        truth = forward_values(model, padded, (), dtype=np.float64, recipe=_RECIPE)
         plain = [forward_values(model, padded, order, recipe=_RECIPE) for order in ([], [BACKWARDS])]
         unit = {
             key: max(2.0**-26 * rms(key, true, padded), *(rms(key, one[key] - true, padded) for one in plain))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, brief, check_choice
-from minibert.inside.validation import as_trace, check_layers, check_trace, pad_maps, require
+from minibert.inside.validation import as_trace, check_layers, check_trace, pad_maps, require, shares
 from minibert.trace.trace import Trace
 
 _FUSE: dict[str, Callable[..., Any]] = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -177,8 +177,7 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
     joined = eye
     for one, into in zip(maps, found, strict=True):
         step = residual * eye + (1 - residual) * one
-        sums = step.sum(axis=-1, keepdims=True)
-        joined = np.divide(step, sums, out=np.zeros_like(step), where=sums > 0) @ joined
+        joined = shares(step) @ joined
         into[:] = joined
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
-from minibert.inside.validation import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps
+from minibert.inside.validation import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps, shares
 from minibert.models.bert import TOKENS_PER_STEP
 from minibert.vectors.similarity import normalize_embeddings
 
@@ -30,15 +30,7 @@ Change: TypeAlias = Callable[[int, int, FloatArray], None]
 
 
 def run_copies(
-    model: Any,
-    first: int,
-    state: FloatArray,
-    mask: Any,
-    copies: int,
-    *,
-    last: int | None = None,
-    change_state: Callable[[int, FloatArray], None] | None = None,
-    **changes: Change,
+    model: Any, first: int, state: FloatArray, mask: Any, copies: int, *, last: int | None = None, **changes: Any
 ) -> Iterator[Any]:
     """Yield the output of each copy of a batch, computed from hidden state `first` on.
 
@@ -71,11 +63,12 @@ def run_copies(
     layers = model.weights.layers[first : None if last is None else first + last]
     config = dataclasses.replace(model.config, num_hidden_layers=len(layers))
     weights = dataclasses.replace(model.weights, config=config, layers=layers)
+    change_state = changes.pop("change_state", lambda number, state: None)
     for start in range(0, copies, most):
         count = min(most, copies - start)
         states = np.repeat(state[None], count, axis=0)
-        for i in range(count if change_state is not None else 0):
-            change_state(start + i, states[i])  # type: ignore[misc]
+        for i in range(count):
+            change_state(start + i, states[i])
         packed = np.concatenate([copy[shown] for copy in states])
         ops = _FromState(model.ops, f"encoder.layer.{first}.attention.self", packed, start * rows, rows, **changes).ops
         masks = np.concatenate([mask] * count)
@@ -237,7 +230,7 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
             unit = normalize_embeddings(output.last_hidden_state.astype(np.float64))
             # 1 - cos of vectors of length 1; written so, it is exactly 0 for the same bits.
             changed[:, :, token] = 0.5 * np.square(unit - clean).sum(axis=-1)
-        maps.append([_shares(changed[b][row][:, : int(row.sum())]) for b, row in enumerate(shown)])
+        maps.append([shares(changed[b][row][:, : int(row.sum())]) for b, row in enumerate(shown)])
     return pad_maps(trace, maps)
 
 
@@ -247,12 +240,6 @@ def input_mask(inputs: dict[str, Any]) -> Any:
         return np.asarray(inputs["attention_mask"]).astype(np.int64)
     ids = inputs.get("input_ids")
     return np.ones(np.shape(ids) if ids is not None else np.shape(inputs["inputs_embeds"])[:-1], dtype=np.int64)
-
-
-def _shares(changed: FloatArray) -> FloatArray:
-    """Divide rows by their sums; a row in which nothing changed stays 0."""
-    sums = changed.sum(axis=1, keepdims=True)
-    return np.divide(changed, sums, out=np.zeros_like(changed), where=sums > 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

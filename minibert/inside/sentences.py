@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, check_int, counted
-from minibert.inside.validation import finite_numbers
+from minibert.inside.validation import finite_numbers, shares
 from minibert.sentence.encoding import CutTexts, EncodeOptions, EncodeTask, pool_encodings, sentence_width
 from minibert.sentence.modules import LAYER_NORM_EPS, POOLING_MODES, Step, pool
 from minibert.sentence.sentence_transformers import SentenceTransformer
@@ -112,8 +112,7 @@ def _weighted(
         if len(positions):
             row[positions] = POOLING_MODES[mode](np.eye(len(positions)), positions)
     parts = np.concatenate([row[:, None] * vectors for row in weights], axis=1)
-    sums = weights.sum(axis=1, keepdims=True)
-    share = np.divide(weights, sums, out=np.zeros_like(weights), where=sums > 0).mean(axis=0)
+    share = shares(weights).mean(axis=0)
     for step in task.pipeline.steps:
         parts = _through(step, parts, share[:, None])
     return tokens, parts[:, :width]
@@ -199,9 +198,7 @@ def leave_one_out(
     encodings = [whole, *(whole.take(np.delete(everything, position)) for position in positions)]
     vectors = task.pipeline.finish(pool_encodings(task.model, task.recipe, encodings, before))[:, :width]
     scores = measure(vectors)
-    cut = CutTexts()
-    cut.add(np.array([whole.n_truncated]))
-    cut.warn(model.max_seq_length, splits=False)
+    CutTexts().add(np.array([whole.n_truncated])).warn(model.max_seq_length, splits=False)
     tokens = whole.tokens
     return LeftOut([tokens[i] for i in positions], positions, scores[0] - scores[1:], float(scores[0]))
 

@@ -157,3 +157,9 @@ def finite_numbers(name: str, value: Any, shape: tuple[int, ...], expected: str 
     if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
         raise ValueError(f"{name} is {brief(value)}; expected {expected} of shape {shape}.")
     return array.astype(np.float64)
+
+
+def shares(rows: FloatArray) -> FloatArray:
+    """Divide rows by their sums; a row whose sum is 0 becomes 0."""
+    sums = rows.sum(axis=-1, keepdims=True)
+    return np.divide(rows, sums, out=np.zeros_like(rows), where=sums > 0)

@@ -273,7 +273,7 @@ class _Checkpoint:
 
     def _bert_name(self, name: str, head: str | None) -> str:
         """Return the modern name in BERT of a tensor, which may be one of a head."""
-        path, _, part = _modern_name(name).rpartition(".")
+        path, _, part = modern_name(name).rpartition(".")
         name = f"{self._family.bert_path(path, head)}.{part}"
         if name != "cls.predictions.bias" or head is None:
             return name
@@ -424,7 +424,7 @@ def _label_faults(config: BertConfig) -> list[str]:
     return [f"id2label has the ids {some}{', ...' if len(ids) > 8 else ''}; expected 0, 1, 2 and so on without a gap"]
 
 
-def _modern_name(name: str) -> str:
+def modern_name(name: str) -> str:
     """Replace gamma and beta, the names of a LayerNorm's weight and bias in the first BERT checkpoints."""
     return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
 

@@ -15,6 +15,7 @@ from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.families import FAMILIES
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import INPUTS
+from minibert.models.loading import modern_name
 from minibert.parity.diagnosis.forward import states_of
 from minibert.parity.dumps import Array, Dump
 from minibert.parity.truth import VECTOR, Subject
@@ -143,8 +144,7 @@ def _match_behind_prefix(matched: Matched, dump: Dump, subject: Subject) -> None
 
 
 def _weight_name(name: str) -> str:
-    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-    return re.sub(rf"^(?:(?:{_FIELDS}|model|0\.auto_model|0\.model)\.)+", "", name)
+    return re.sub(rf"^(?:(?:{_FIELDS}|model|0\.auto_model|0\.model)\.)+", "", modern_name(name))
 
 
 def _states(given: str, value: Array, names: Sequence[str]) -> list[Meaning]:

@@ -232,9 +232,7 @@ class CrossEncoder(SentenceModel):
         with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
             found = self.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation=truncation, progress=count)
         if truncation == "warn":
-            cut = CutTexts()
-            cut.add(found.n_truncated)
-            cut.warn(self.max_seq_length, things="pairs", splits=False)
+            CutTexts().add(found.n_truncated).warn(self.max_seq_length, things="pairs", splits=False)
         scores = activate(found.vectors)
         if scores.ndim == 2 and scores.shape[1] == 1:
             scores = scores[:, 0]

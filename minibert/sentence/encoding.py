@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -244,13 +244,14 @@ class CutTexts:
     num_cut: int = 0
     first: int = 0
 
-    def add(self, n_truncated: IntArray) -> None:
-        """Count some texts; `n_truncated` says how many tokens of each were cut off."""
+    def add(self, n_truncated: IntArray) -> Self:
+        """Count some texts, and return the count; `n_truncated` says how many tokens of each were cut off."""
         cut = np.flatnonzero(n_truncated)
         if len(cut) and not self.num_cut:
             self.first = self.num_texts + int(cut[0])
         self.num_texts += len(n_truncated)
         self.num_cut += len(cut)
+        return self
 
     def warn(self, max_seq_length: int, *, things: str = "texts", splits: bool = True) -> None:
         """Warn if texts were cut, with their number; `splits` says whether the caller offers truncation="split"."""

@@ -204,9 +204,7 @@ class SparseEncoder(VectorModel):
         vectors = make_sparse([], self.get_embedding_dimension()) if chunk is None else chunk.vectors
         found: Any = vectors if convert_to_sparse_tensor else vectors.todense()
         if truncation == "warn" and chunk is not None:
-            cut = CutTexts()
-            cut.add(chunk.n_truncated)
-            cut.warn(self.max_seq_length)
+            CutTexts().add(chunk.n_truncated).warn(self.max_seq_length)
         if single:
             return found[0]
         return found if convert_to_tensor else list(found)

@@ -323,11 +323,7 @@ def simulate(
 
 
 def forward_values(
-    model: Model,
-    inputs: Padded,
-    mistakes: Sequence[Mistake] = (),
-    recipe: Recipe | None = None,
-    dtype: Any = np.float32,
+    model: Model, inputs: Padded, mistakes: Sequence[Mistake], recipe: Recipe | None = None, dtype: Any = np.float32
 ) -> dict[str, FloatArray]:
     """Return by name every value of a forward pass with mistakes and, if a recipe is given, each text's vector.
 

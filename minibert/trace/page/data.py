@@ -63,10 +63,11 @@ class Guesses(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The layers and heads that are on the page."""
+    """The layers and heads that are on the page, and the number of texts, which share its size."""
 
     layers: list[int]
     heads: list[int]
+    num_texts: int
 
 
 def visible(token: str) -> str:
@@ -104,13 +105,7 @@ def sparse_entries(num_rows: int, length: int) -> int:
 
 
 def text_data(
-    trace: Trace,
-    index: int,
-    choice: Choice,
-    payload: Payload,
-    num_texts: int,
-    guesses: Guesses | None = None,
-    vector: Sequence[VectorStep] = (),
+    trace: Trace, index: int, choice: Choice, payload: Payload, guesses: Guesses | None, vector: Sequence[VectorStep]
 ) -> dict[str, Any]:
     """Add the numbers of one text to the payload, and return their description.
 
@@ -120,9 +115,8 @@ def text_data(
     index : int            the sequence
     choice : Choice
     payload : Payload      gets the arrays
-    num_texts : int        texts on the page, which share its size
     guesses : Guesses, optional
-    vector : the steps to the vector of the text, optional
+    vector : the steps to the vector of the text, may be empty
     """
     length = int(trace.mask[index].sum())
     tokens = [str(i) for i in range(length)] if trace.tokens is None else trace.tokens[index]
@@ -135,8 +129,8 @@ def text_data(
     if vector:
         data["values"]["vector"] = _vector(vector, index, payload)
     data["embedding"] = _embedding(trace, index, payload)
-    data |= _attention(trace, index, length, choice, payload, num_texts, data["tokens"])
-    data["cosines"] = _cosines(trace, index, tokens, payload, num_texts)
+    data |= _attention(trace, index, length, choice, payload, data["tokens"])
+    data["cosines"] = _cosines(trace, index, tokens, choice, payload)
     data["guesses"] = None
     if guesses is not None:
         shown = np.flatnonzero(trace.mask[index])
@@ -200,11 +194,11 @@ def _embedding(trace: Trace, index: int, payload: Payload) -> dict[str, Any] | N
 
 
 def _attention(
-    trace: Trace, index: int, length: int, choice: Choice, payload: Payload, num_texts: int, tokens: Sequence[str]
+    trace: Trace, index: int, length: int, choice: Choice, payload: Payload, tokens: Sequence[str]
 ) -> dict[str, Any]:
     """Return the attention of each head: probs, shares weighted by the values' lengths, scores, measures of heads."""
     shape = (len(choice.layers), len(choice.heads), length)
-    kept = sparse_entries(math.prod(shape) * num_texts, length)
+    kept = sparse_entries(math.prod(shape) * choice.num_texts, length)
     measures = np.full((2, *shape[:2], len(HEAD_MEASURES)), np.nan)
     scores = np.full((*shape, min(FIRST_KEYS, length)), np.nan)
     first, sums = np.full_like(scores, np.nan), np.full(shape, np.nan)
@@ -300,14 +294,14 @@ def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
     )
 
 
-def _cosines(trace: Trace, index: int, tokens: list[str], payload: Payload, num_texts: int) -> dict[str, Any] | None:
+def _cosines(trace: Trace, index: int, tokens: list[str], choice: Choice, payload: Payload) -> dict[str, Any] | None:
     """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
     recorded = [i for i in range(trace.sizes.num_layers + 1) if f"hidden_states.{i}" in trace]
     if not recorded:
         return None
     states = np.stack([np.asarray(trace.value_of(f"hidden_states.{i}", index)) for i in recorded])
     length = states.shape[1]
-    if len(states) * math.comb(length, 2) * num_texts <= _MOST_COSINES:
+    if len(states) * math.comb(length, 2) * choice.num_texts <= _MOST_COSINES:
         chosen: Sequence[IntArray] = np.triu_indices(length, 1)
         pairs = None
     else:

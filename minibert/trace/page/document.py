@@ -72,13 +72,14 @@ def page(
     choice = Choice(
         _chosen("layers", layers, sizes.num_layers, "layers"),
         _chosen("heads", heads, sizes.num_attention_heads, "attention heads"),
+        len(rows),
     )
     if any(len(step.values) != len(trace.mask) for step in vector):
         raise ValueError(f"vector has the vectors of other texts than the {len(trace.mask)} of the trace.")
     payload = Payload()
     texts = []
     for row in rows:
-        texts.append(data.text_data(trace, row, choice, payload, len(rows), guesses, vector))
+        texts.append(data.text_data(trace, row, choice, payload, guesses, vector))
         if sum(payload.sizes.values()) > 2 * max_bytes + 100_000:  # an estimate; the exact size is compared below
             raise ValueError(_too_large(payload, max_bytes))
     if not payload.sizes:
