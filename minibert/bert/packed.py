@@ -224,18 +224,16 @@ class PackedBatch:
             last = max(first + 1, int(np.searchsorted(self.cu_seqlens, limit, side="right")) - 1)
             tokens = slice(int(self.cu_seqlens[first]), int(self.cu_seqlens[last]))
             embeds = None if self.inputs_embeds is None else self.inputs_embeds[tokens]
-            yield (
-                tokens,
-                PackedBatch._from_private_arrays(
-                    # Ids that are rows of inputs_embeds begin with 0 in each step, as its inputs_embeds do.
-                    token_ids=self.token_ids[tokens] if embeds is None else self.token_ids[: len(embeds)],
-                    token_types=self.token_types[tokens],
-                    positions=self.positions[tokens],
-                    cu_seqlens=self.cu_seqlens[first : last + 1] - self.cu_seqlens[first],
-                    mask=self.mask[first:last],
-                    inputs_embeds=embeds,
-                ),
+            step = PackedBatch._from_private_arrays(
+                # Ids that are rows of inputs_embeds begin with 0 in each step, as its inputs_embeds do.
+                token_ids=self.token_ids[tokens] if embeds is None else self.token_ids[: len(embeds)],
+                token_types=self.token_types[tokens],
+                positions=self.positions[tokens],
+                cu_seqlens=self.cu_seqlens[first : last + 1] - self.cu_seqlens[first],
+                mask=self.mask[first:last],
+                inputs_embeds=embeds,
             )
+            yield tokens, step
             first = last
 
     def pad(self, packed: FloatArray) -> FloatArray:

@@ -186,14 +186,12 @@ def _words(arguments: argparse.Namespace) -> None:
     pooled = layers if arguments.layers is not None else layers[1:][-4:]
     best = rows[-1][0]
     if len(pooled) > 1:
-        alike = []
+        made = []
         for text in texts:
             separate = [text.vectors[:, layers.index(layer)] for layer in pooled]
             joined = minibert.combine_layers(separate, arguments.layer_pooling)
-            alike.append(dataclasses.replace(text, vectors=joined, layers=pooled))
-        cosines = minibert.word_occurrences(
-            arguments.word, alike, tokenizer, subwords=arguments.subwords
-        ).similarities()
+            made.append(dataclasses.replace(text, vectors=joined, layers=pooled))
+        cosines = minibert.word_occurrences(arguments.word, made, tokenizer, subwords=arguments.subwords).similarities()
         last = arguments.layers is None
         which = f"last {len(pooled)}" if last else ", ".join(map(str, pooled))
         rows.append((f"{arguments.layer_pooling} of {which}", cosines))

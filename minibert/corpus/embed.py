@@ -127,14 +127,10 @@ def embed_corpus(
             if n > limit:
                 line.text, line.problem = None, f"has {n} tokens, the limit is {limit} (max_seq_length)"
 
-    return run_shards(
-        sources,
-        _Vectors(writer, model, silent, encoder),
-        options=run,
-        settings={**_as_json(model, chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype},
-        probe=probe,
-        refuse_long=refuse_long if chosen.truncation == "error" else lambda lines: None,
-    )
+    task = _Vectors(writer, model, silent, encoder)
+    settings = {**_as_json(model, chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype}
+    refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
+    return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
 
 
 @dataclasses.dataclass

@@ -120,11 +120,8 @@ class Lesson:
         def two(name: str) -> tuple[FloatArray, FloatArray]:
             return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
 
-        total, norm, dense = (
-            "embeddings.LayerNorm.input",
-            two("embeddings.LayerNorm"),
-            two(f"{_LAYER}.intermediate.dense"),
-        )
+        total = "embeddings.LayerNorm.input"
+        norm, dense = two("embeddings.LayerNorm"), two(f"{_LAYER}.intermediate.dense")
         qkv = tuple(f"{_SELF}.{name}" for name in ("query", "key", "value"))
         q, k, v = (values[name] for name in qkv)
         part, *parts = (

@@ -111,16 +111,14 @@ def make_recipe(model: BertModel, pipeline: Pipeline, options: EncodeOptions) ->
     return Recipe(chosen, layer_pooling, modes, special_tokens, include_prompt)
 
 
-def pool_encodings(
-    model: BertModel, recipe: Recipe, encodings: Sequence[Encoding], num_prompt_tokens: int = 0
-) -> FloatArray:
+def pool_encodings(model: BertModel, recipe: Recipe, encodings: Sequence[Encoding], prompt_length: int) -> FloatArray:
     """Compute one vector per encoding.
 
     Parameters
     ----------
     recipe : Recipe, not "none"
     encodings : sequence of B Encoding
-    num_prompt_tokens : int
+    prompt_length : int
         Tokens at the start of every encoding that belong to the prompt, [CLS] included.
 
     Returns
@@ -133,9 +131,9 @@ def pool_encodings(
             pooled.append(from_pooler)
             continue
         counts = None
-        if not recipe.special_tokens or (not recipe.include_prompt and num_prompt_tokens):
+        if not recipe.special_tokens or (not recipe.include_prompt and prompt_length):
             in_step = encodings[first : first + step.num_sequences]
-            counts = np.concatenate([_counts(recipe, encoding, num_prompt_tokens) for encoding in in_step])
+            counts = np.concatenate([_counts(recipe, encoding, prompt_length) for encoding in in_step])
         pooled.append(pool(state, step.cu_seqlens, recipe.modes, counts))
     return np.concatenate(pooled)
 

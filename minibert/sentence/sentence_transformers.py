@@ -400,14 +400,9 @@ class SentenceTransformer(VectorModel):
         check_iterable(inputs)
         chosen = EncodeOptions(**options)
         task = self.encode_task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
-        return encoding.encode_texts(
-            task,
-            inputs,
-            width=self._width(task, chosen),
-            normalize=chosen.normalize_embeddings,
-            size=check_int("chunk_size", chunk_size, 1),
-            progress=progress or (lambda _: None),
-        )
+        width, size = self._width(task, chosen), check_int("chunk_size", chunk_size, 1)
+        progress, normalize = progress or (lambda _: None), chosen.normalize_embeddings
+        return encoding.encode_texts(task, inputs, width=width, normalize=normalize, size=size, progress=progress)
 
     # -- to files
 
@@ -444,10 +439,8 @@ class SentenceTransformer(VectorModel):
         windows = self._windows(prompt, options.batch_size, options.truncation, options.stride)
         return EncodeTask(self.model, self.pipeline, recipe, windows, return_info, exact)
 
-    def _width(self, task: EncodeTask, options: EncodeOptions) -> int:
-        return encoding.sentence_width(
-            task, self.truncate_dim if options.truncate_dim is None else options.truncate_dim
-        )
+    def _width(self, task: EncodeTask, chosen: EncodeOptions) -> int:
+        return encoding.sentence_width(task, self.truncate_dim if chosen.truncate_dim is None else chosen.truncate_dim)
 
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])

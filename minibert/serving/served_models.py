@@ -298,16 +298,11 @@ class Embedder(ServedModel[SentenceTransformer]):
         if options.tokens:
             assemble = functools.partial(_assemble_tokens, bool(options.normalize), rows)
         vectors = sum(len(groups[row][0]) for row in rows) if options.tokens else len(rows)
-        return self.prepared(
-            Job(kind, units, [max(1, len(unit.encoding)) for unit in units], assemble),
-            rows,
-            groups,
-            limit if chosen.truncation == "error" else None,
-            "input",
-            prompt_name=prompt_name if prompt_name and model.prompts[prompt_name] else None,  # it may be an empty text
-            n_characters=0 if given_ids else sum(map(len, inputs)),
-            n_bytes=4 * chosen.width * vectors,
-        )
+        job = Job(kind, units, [max(1, len(unit.encoding)) for unit in units], assemble)
+        most = limit if chosen.truncation == "error" else None
+        shown = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
+        size = {"n_characters": 0 if given_ids else sum(map(len, inputs)), "n_bytes": 4 * chosen.width * vectors}
+        return self.prepared(job, rows, groups, most, "input", prompt_name=shown, **size)
 
     # -- options
 
@@ -520,16 +515,11 @@ class Classifier(ServedModel[CrossEncoder]):
         def assemble(results: list[FloatArray]) -> FloatArray:
             return function(np.array(results, np.float32).reshape(-1, num_labels))[rows]
 
-        return self.prepared(
-            Job(_Score(model), encodings, [*map(len, encodings)], assemble),
-            rows,
-            [[encoding] for encoding in encodings],
-            model.max_seq_length if truncation == "error" else None,
-            options.field,
-            prompt_name=prompt_name if prompt else None,
-            n_characters=sum(map(_size, inputs)),
-            n_bytes=4 * len(inputs) * num_labels,
-        )
+        job = Job(_Score(model), encodings, [*map(len, encodings)], assemble)
+        groups, shown = [[one] for one in encodings], prompt_name if prompt else None
+        most = model.max_seq_length if truncation == "error" else None
+        size = {"n_characters": sum(map(_size, inputs)), "n_bytes": 4 * len(inputs) * num_labels}
+        return self.prepared(job, rows, groups, most, options.field, prompt_name=shown, **size)
 
     def _encodings(self, pairs: list[_Pair], side: str, truncation: str) -> list[Encoding]:
         """Tokenize distinct texts and pairs, cut to the model's limit."""

@@ -230,13 +230,11 @@ class BertTokenizer:
         """
         settings = dict.fromkeys(SETTINGS) | self._loaded.settings | self.special_tokens_map
         settings |= {"do_lower_case": self.do_lower_case} | dict.fromkeys(files.EXTRA_NAMES, self.extra_special_tokens)
-        keywords.check_agreement(
-            call,
-            asked,
-            settings,
+        remedy = (
             "It would change the tokens, and the model was trained with its own. Leave it out; or change the setting "
-            "in tokenizer_config.json, in a copy of the model's folder.",
+            "in tokenizer_config.json, in a copy of the model's folder."
         )
+        keywords.check_agreement(call, asked, settings, remedy)
 
     # --- text to ids ---
 
@@ -656,15 +654,13 @@ class BertTokenizer:
         if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
             raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of int.")
         checked = []
-        for position, value in enumerate(ids):
+        for place, value in enumerate(ids):
             if isinstance(value, (list, tuple, np.ndarray)) and not is_one_id(value):
-                raise TypeError(f"token id {position} is a sequence; for several sequences call batch_decode.")
-            token_id = check_int(f"token id {position}", value)
+                raise TypeError(f"token id {place} is a sequence; for several sequences call batch_decode.")
+            token_id = check_int(f"token id {place}", value)
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
                 last = next(reversed(self._vocab.values()))
-                raise ValueError(
-                    f"token id {brief(token_id)} at position {position} has no token; ids are 0 to {last}."
-                )
+                raise ValueError(f"token id {brief(token_id)} at position {place} has no token; ids are 0 to {last}.")
             checked.append(token_id)
         return checked
 

@@ -337,9 +337,7 @@ class RawEncoder:
         tokens = list(tokenizer.get_added_tokens_decoder().values())
         added = [token.content for token in tokens]
         added += [normalizer.normalize_str(token.content) for token in tokens if token.normalized]
-        if any(token.lstrip or token.rstrip for token in tokens) or any(
-            not form or re.search(r"\s", form) for form in added
-        ):
+        if any(one.lstrip or one.rstrip for one in tokens) or any(not form or re.search(r"\s", form) for form in added):
             return None
         return n_before, len(sequences) - n_before - n_own
 
@@ -369,9 +367,7 @@ class RawEncoder:
                     _refuse_huge(one)
                 return encode(some)
             others = iter(encode([one for one in some if len(one) <= LONG_TEXT]))
-            return [
-                next(others) if len(one) <= LONG_TEXT else self._encode_long(around, one, options, most) for one in some
-            ]
+            return [next(others) if len(one) <= LONG_TEXT else self._joined(around, one, options, most) for one in some]
 
         try:
             return encode_all(inputs)
@@ -385,9 +381,7 @@ class RawEncoder:
                 raw_encodings += encode_all([one])
         return raw_encodings
 
-    def _encode_long(
-        self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None
-    ) -> JoinedEncoding:
+    def _joined(self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
         """Tokenize a text in pieces."""
         special, side = bool(options.add_special_tokens), options.side
         n_before, n_after = num_special if special else (0, 0)

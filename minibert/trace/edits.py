@@ -65,12 +65,11 @@ def _frozen(name: str, value: Any) -> npt.NDArray[Any]:
     array = copied_array(name, value if not isinstance(value, range | set | frozenset) else list(value))
     if not array.size and array.dtype.kind == "f":
         array = array.astype(np.int64)
-    if array.dtype.kind not in "iu" and not (
-        array.dtype.kind == "b" and array.ndim == 2 and name in ("tokens", "keys")
-    ):
+    kind = array.dtype.kind
+    if kind not in "iu" and not (kind == "b" and array.ndim == 2 and name in ("tokens", "keys")):
         also = ", or a bool array of shape (B, S)" if name in ("tokens", "keys") else ""
         raise TypeError(f"{name}={brief(value)}; expected an int or several{also}.")
-    if array.dtype.kind != "b":
+    if kind != "b":
         array = array.reshape(-1)
     array.flags.writeable = False
     return array

@@ -215,10 +215,7 @@ In a pattern ``*`` stands for any text; between two other characters it does not
 """
 
 
-_PREFIXES = (
-    *(f"{family.field}." for family in FAMILIES.values()),
-    *("model.", "BertModel.", "0.auto_model.", "0.model."),
-)
+_PREFIXES = (*(f"{family.field}." for family in FAMILIES.values()), "model.", "BertModel.", "0.auto_model.", "0.model.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -474,10 +471,8 @@ class Names:
         known = [*self.specs, *self._aliases]
         plain = re.sub(r"\[[^]]*\]|[*?]", "", short)
         nearest = difflib.get_close_matches(plain, known, 5, 0.0)
-        layers, pooler = (
-            counted(self.sizes.num_hidden_layers, "layer"),
-            "a pooler" if self.sizes.pooler else "no pooler",
-        )
+        layers = counted(self.sizes.num_hidden_layers, "layer")
+        pooler = "a pooler" if self.sizes.pooler else "no pooler"
         return (
             f"{shown} is not the name of a value of this model, which has {layers}, {pooler} and "
             f"{self.sizes.head or 'no head'}. The nearest names are {', '.join(nearest)}."

@@ -242,18 +242,6 @@ def cannot_tell(names: Sequence[str], *, alone: bool) -> Finding:
     return Finding(f"{names[0]} {text}", "", tuple(names), 0.0, remedy)
 
 
-def wrong_head(name: str) -> Finding:
-    """Return the finding for a value of the model's head that is wrong, while what the dump has before it is right."""
-    return Finding(
-        f"{name} is wrong, and no name before it: the head, or its input if this dump does not hold it",
-        "",
-        (name,),
-        0.0,
-        "Dump the input of the head too. Compare the head's weights with the checkpoint, then its formula with "
-        "minibert/bert/heads.py. The values are logits, before softmax or sigmoid, in the order of id2label.",
-    )
-
-
 # --- evidence ---------------------------------------------------------------------------------------------------------
 
 
@@ -498,7 +486,12 @@ class _Diagnosis:
                     error = visible(self._port[name] - logits, search.inputs.mask)
                     if rms(error) <= 1e-5 * rms(logits):
                         return Finding(mistake.text, mistake.id, (name,), 1.0, mistake.remedy)
-        return wrong_head(name)
+        text = f"{name} is wrong, and no name before it: the head, or its input if this dump does not hold it"
+        remedy = (
+            "Dump the input of the head too. Compare the head's weights with the checkpoint, then its formula with "
+            "minibert/bert/heads.py. The values are logits, before softmax or sigmoid, in the order of id2label."
+        )
+        return Finding(text, "", (name,), 0.0, remedy)
 
     # --- names --------------------------------------------------------------------------------------------------------
 

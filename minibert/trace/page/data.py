@@ -280,18 +280,16 @@ def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
     names = np.array(tokens, dtype=object)
     same = (names[:, None] == names[None, :]) & ~np.eye(len(tokens), dtype=np.bool_)
     zero = np.zeros(len(probs))
-    return np.stack(
-        [
-            probs[:, :, 0].mean(axis=1),
-            probs[:, :, -1].mean(axis=1),
-            np.diagonal(probs, -1, 1, 2).mean(axis=1) if len(tokens) > 1 else zero,
-            np.diagonal(probs, 1, 1, 2).mean(axis=1) if len(tokens) > 1 else zero,
-            np.diagonal(probs, 0, 1, 2).mean(axis=1),
-            (probs * same).sum(axis=2)[:, same.any(axis=1)].mean(axis=1) if same.any() else zero,
-            probs.max(axis=2).mean(axis=1),
-        ],
-        axis=1,
-    )
+    measures = [
+        probs[:, :, 0].mean(axis=1),
+        probs[:, :, -1].mean(axis=1),
+        np.diagonal(probs, -1, 1, 2).mean(axis=1) if len(tokens) > 1 else zero,
+        np.diagonal(probs, 1, 1, 2).mean(axis=1) if len(tokens) > 1 else zero,
+        np.diagonal(probs, 0, 1, 2).mean(axis=1),
+        (probs * same).sum(axis=2)[:, same.any(axis=1)].mean(axis=1) if same.any() else zero,
+        probs.max(axis=2).mean(axis=1),
+    ]
+    return np.stack(measures, axis=1)
 
 
 def _cosines(trace: Trace, index: int, tokens: list[str], choice: Choice, payload: Payload) -> dict[str, Any] | None:
