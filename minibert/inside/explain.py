@@ -22,7 +22,7 @@ from minibert.inside.validation import check_model
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
-from minibert.trace.names import Entry, Record, rows_of
+from minibert.trace.names import Entry, rows_of
 from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
 from minibert.trace.trace import Trace
@@ -197,10 +197,8 @@ def explain(
     return Explanation(text, trace.tokens[0], token, chosen, sizes, found, trace)
 
 
-def trace_texts(
-    model: Any, tokenizer: BertTokenizer, texts: Sequence[str], record: Record = "*"
-) -> tuple[Trace, Sequence[Encoding]]:
-    """Tokenize texts, run the model on them and record; return the trace and the encoding of each text.
+def trace_texts(model: Any, tokenizer: BertTokenizer, texts: Sequence[str]) -> tuple[Trace, Sequence[Encoding]]:
+    """Tokenize texts, run the model on them and record all its values; return the trace and the encoding of each text.
 
     A text that has more tokens than the model or the tokenizer takes is truncated, and a warning says so.
 
@@ -209,7 +207,6 @@ def trace_texts(
     model : BertModel, or a model with a head
     tokenizer : BertTokenizer
     texts : sequence of str
-    record : as for `BertModel.trace`
 
     Raises
     ------
@@ -221,7 +218,7 @@ def trace_texts(
     given = tokenizer(list(texts), padding=True, truncation=True, max_length=limit, return_tensors="np")
     if long := [i for i, encoding in enumerate(given.encodings) if encoding.n_truncated]:
         warn_caller(cut_texts(len(long), len(texts), limit, long[0]))
-    return model.trace(**given, record=record, tokens=tokenizer), given.encodings
+    return model.trace(**given, record="*", tokens=tokenizer), given.encodings
 
 
 class _Numbers:

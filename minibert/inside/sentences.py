@@ -314,9 +314,8 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         line = source_line("minibert/vectors/similarity.py", "def truncate_embeddings(")
         cut = [vector[:width] for vector in pooled]
         words = f"The first {width} features are kept."
-        steps.append(
-            VectorStep("truncated", "truncate_dim", f"{before}[:{width}]", words, (line,), cut, [""] * len(cut))
-        )
+        formula = f"{before}[:{width}]"
+        steps.append(VectorStep("truncated", "truncate_dim", formula, words, (line,), cut, [""] * len(cut)))
     return TextVectors([tokens for tokens, *_ in found], steps)
 
 

@@ -145,9 +145,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
             attentions=None if attentions is None else tuple(pairs.get(i) for i in range(depth)),
         )
 
-    def states(
-        self, batch: PackedBatch, layers: Collection[int]
-    ) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
+    def states(self, batch: PackedBatch, layers: Iterable[int]) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
         """Run the encoder step by step, up to the highest of `layers`, and yield the hidden states of each step.
 
         A caller that pools or writes each step before it asks for the next one needs memory for one step only.
@@ -233,7 +231,7 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
     return frozenset(indices)
 
 
-def _check_indices(name: str, asked: Collection[int], count: int) -> frozenset[int]:
+def _check_indices(name: str, asked: Iterable[int], count: int) -> frozenset[int]:
     """Check that each index is an int from 0 to count - 1, and return the set of them."""
     return frozenset(check_int(f"an index of {name}", index, 0, count - 1) for index in asked)
 

@@ -406,21 +406,20 @@ def embed_tokens(
         if given is not None:
             starts = word_starts(given)
             offsets = offsets + np.array([[0 if word is None else starts[word]] for word in word_ids], dtype=np.int64)
-        embedded.append(
-            TokenVectors(
-                text=text if given is None else " ".join(given),
-                tokens=tuple(encoding.tokens),
-                ids=encoding.ids,
-                offsets=offsets,
-                word_ids=word_ids,
-                special=encoding.special_tokens_mask.astype(np.bool_),
-                vectors=vectors,
-                layers=chosen,
-                given_words=given,
-                n_truncated=encoding.n_truncated,
-                cut_words=lost,
-            )
+        one = TokenVectors(
+            text=text if given is None else " ".join(given),
+            tokens=tuple(encoding.tokens),
+            ids=encoding.ids,
+            offsets=offsets,
+            word_ids=word_ids,
+            special=encoding.special_tokens_mask.astype(np.bool_),
+            vectors=vectors,
+            layers=chosen,
+            given_words=given,
+            n_truncated=encoding.n_truncated,
+            cut_words=lost,
         )
+        embedded.append(one)
     return embedded[0] if single else embedded
 
 

@@ -69,11 +69,9 @@ def page(
     rows = [row for row in _chosen("sequences", sequences, len(trace.mask), "sequences") if trace.mask[row].any()]
     if not rows:
         raise ValueError("the trace holds no token, so there is nothing to show. Trace a text that is not empty.")
-    choice = Choice(
-        _chosen("layers", layers, sizes.num_layers, "layers"),
-        _chosen("heads", heads, sizes.num_attention_heads, "attention heads"),
-        len(rows),
-    )
+    layers = _chosen("layers", layers, sizes.num_layers, "layers")
+    heads = _chosen("heads", heads, sizes.num_attention_heads, "attention heads")
+    choice = Choice(layers, heads, len(rows))
     if any(len(step.values) != len(trace.mask) for step in vector):
         raise ValueError(f"vector has the vectors of other texts than the {len(trace.mask)} of the trace.")
     payload = Payload()
@@ -94,8 +92,8 @@ def page(
             "intermediate": sizes.intermediate_size,
             "vocabulary": sizes.vocab_size,
         },
-        "layers": choice.layers,
-        "heads": choice.heads,
+        "layers": layers,
+        "heads": heads,
         "measures": data.HEAD_MEASURES,
         "first": data.FIRST,
         "firstKeys": data.FIRST_KEYS,
