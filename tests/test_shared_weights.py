@@ -167,7 +167,7 @@ def test_failures_are_warned_of(failure: str, small_folder: Path, cache: Path, m
         cache.write_text("a file")
     elif failure == "full disk":
         full = mock.Mock(side_effect=OSError(28, "No space left on device"))
-        monkeypatch.setattr("minibert.models.shared_weights.write_trusted", full)
+        monkeypatch.setattr("minibert._utils.private_files.write_trusted", full)
     elif not hasattr(os, "geteuid"):
         pytest.skip("files do not have owners on this system")
     else:

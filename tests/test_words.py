@@ -17,7 +17,8 @@ import torch
 
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.vectors.layers import find_word, join_subwords
+from minibert.vectors.layers import join_subwords
+from minibert.vectors.token_vectors import find_word
 from tests.support.checkpoints import random_checkpoint
 from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT

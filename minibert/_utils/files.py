@@ -265,7 +265,11 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
 
 
 def replace_file(
-    name: str, partial: str, write: Callable[[BinaryIO], object], opener: Any = None, folder: int | None = None
+    name: str,
+    partial: str,
+    write: Callable[[BinaryIO], object],
+    opener: Callable[[str, int], int] | None = None,
+    folder: int | None = None,
 ) -> None:
     """Write a file under the name `partial`, which must be free, then give it its name; delete it after an error.
 

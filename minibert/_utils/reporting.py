@@ -98,11 +98,15 @@ def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[obj
 
 
 def token_table(
-    title: str, tokens: Sequence[str], ids: Iterable[int], offsets: Iterable[Sequence[int]], words: Sequence[int | None]
+    caption: str,
+    tokens: Sequence[str],
+    ids: Iterable[int],
+    offsets: Iterable[Sequence[int]],
+    word_ids: Sequence[int | None],
 ) -> str:
     """Return an HTML table of tokens: index, token, id, characters, word; the last two are empty for special tokens."""
     rows = (
         (number, token, token_id, None if word is None else f"{start}-{end}", word)
-        for number, (token, token_id, (start, end), word) in enumerate(zip(tokens, ids, offsets, words, strict=True))
+        for number, (token, token_id, (start, end), word) in enumerate(zip(tokens, ids, offsets, word_ids, strict=True))
     )
-    return html_table(title, ("", "token", "id", "characters", "word"), rows, len(tokens))
+    return html_table(caption, ("", "token", "id", "characters", "word"), rows, len(tokens))

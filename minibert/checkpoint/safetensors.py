@@ -72,9 +72,11 @@ def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> 
     """Check that a header has known dtypes, and tensors that fill the rest of the file without gaps; list them."""
     if not isinstance(header, dict):
         raise ValueError("its header is not a JSON object")
-    notes = header.pop("__metadata__", None)  # minibert does not use it
-    if notes is not None and not (isinstance(notes, dict) and all(isinstance(one, str) for one in notes.values())):
-        raise ValueError(f"its __metadata__ is {brief(notes)}; expected an object of strings")
+    metadata = header.pop("__metadata__", None)  # minibert does not use it
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values())
+    ):
+        raise ValueError(f"its __metadata__ is {brief(metadata)}; expected an object of strings")
     entries = [(name, *_entry(name, entry)) for name, entry in header.items()]
     tensors, end = [], 0
     for name, dtype, shape, begin, stop in sorted(entries, key=lambda entry: entry[3:]):

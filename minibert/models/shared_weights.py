@@ -45,16 +45,8 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 import numpy as np
 
 import minibert
+from minibert._utils import private_files
 from minibert._utils.files import FileLock, os_reason
-from minibert._utils.private_files import (
-    HAS_FOLDER_DESCRIPTORS,
-    delete_files,
-    open_folder,
-    open_trusted,
-    read_trusted,
-    user_cache,
-    write_trusted,
-)
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray
 from minibert.bert.ops import PreparedLinear
@@ -176,14 +168,14 @@ def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:
     state = repr((os.path.realpath(path), *file_state(file), changed))
     name = hashlib.sha256(state.encode(errors="surrogateescape")).hexdigest()[:32] + ".digest"
     with contextlib.suppress(OSError):
-        noted = read_trusted(folder, name).decode("ascii", "replace")
+        noted = private_files.read_trusted(folder, name).decode("ascii", "replace")
         if re.fullmatch("[0-9a-f]{64}", noted):
             return noted
     digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     # A file that was changed just now may change again within the same tick of the system's clock.
     if time.time_ns() - changed > _SETTLED_SECONDS * 10**9:
         with contextlib.suppress(OSError):  # without the note, the next load computes it again
-            write_trusted(folder, name, [digest.encode()])
+            private_files.write_trusted(folder, name, [digest.encode()])
     return digest
 
 
@@ -191,7 +183,7 @@ def shared_folder() -> Path | None:
     """Return the folder of the files: in MINIBERT_CACHE_DIR, else in the user's cache."""
     if chosen := os.environ.get("MINIBERT_CACHE_DIR"):
         return Path(chosen) / "weights"
-    users = user_cache()
+    users = private_files.user_cache()
     return None if users is None else users / "weights"
 
 
@@ -235,7 +227,7 @@ def shared_arrays(
     name = hashlib.sha256(key.encode()).hexdigest()[:32] + _SUFFIX
     if (arrays := _map(folder, name, key)) is not None:
         return arrays
-    with open_folder(folder, make=True) as opened:
+    with private_files.open_folder(folder, make=True) as opened:
         path = opened.path / f"{name}.lock"
     try:
         lock = FileLock(path, seconds=_PATIENCE_SECONDS)
@@ -243,13 +235,13 @@ def shared_arrays(
         raise TimeoutError(0, f"waited {_PATIENCE_SECONDS:.0f} s for {error}, which writes {name}") from error
     try:
         if (arrays := _map(folder, name, key)) is None:  # another process may have written it just now
-            write_trusted(folder, name, _pieces(key, title, make()), mode=0o400)
+            private_files.write_trusted(folder, name, _pieces(key, title, make()), mode=0o400)
             arrays = _map(folder, name, key)
     finally:
         lock.release(delete=True)
-    if HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
+    if private_files.HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
         with contextlib.suppress(OSError):  # other processes may map the files; they keep them
-            delete_files(folder, FILE_NAMES, unused_seconds=_UNUSED_SECONDS)
+            private_files.delete_files(folder, FILE_NAMES, unused_seconds=_UNUSED_SECONDS)
     if arrays is None:
         raise OSError(0, f"{name} was written, but what is read is not the same")
     return arrays
@@ -276,7 +268,7 @@ def list_files(folder: Path) -> list[MappedFile]:
     """List the files of a folder by title, without reading their arrays."""
     found = []
     for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []:
-        with contextlib.suppress(Exception), open_trusted(folder, path.name) as file:
+        with contextlib.suppress(Exception), private_files.open_trusted(folder, path.name) as file:
             state = os.fstat(file.fileno())
             header, _ = _header(file.read(_BLOCK))
             found.append(MappedFile(str(path), str(header["title"]), state.st_size, state.st_mtime))
@@ -289,7 +281,7 @@ def list_files(folder: Path) -> list[MappedFile]:
 def _map(folder: Path, name: str, key: str) -> dict[str, FloatArray] | None:
     """Map a file; None if there is none that can be used."""
     try:
-        with open_trusted(folder, name) as file:
+        with private_files.open_trusted(folder, name) as file:
             arrays = _arrays_of(file, key)
             with contextlib.suppress(OSError):  # a file of the package's owner
                 os.utime(file.fileno() if os.utime in os.supports_fd else folder / name)

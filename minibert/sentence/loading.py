@@ -56,12 +56,14 @@ _PLAIN_BERT = re.compile(
 )
 
 
-def full_name(name_or_path: str | os.PathLike[str], owner: str = "sentence-transformers") -> str | os.PathLike[str]:
+def full_name(
+    name_or_path: str | os.PathLike[str], organisation: str = "sentence-transformers"
+) -> str | os.PathLike[str]:
     """Put an organisation before a short hub id, as sentence-transformers does."""
     if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
         return name_or_path
     plain = _PLAIN_BERT.fullmatch(name_or_path.lower()) or os.path.exists(name_or_path)
-    return name_or_path if plain else f"{owner}/{name_or_path}"
+    return name_or_path if plain else f"{organisation}/{name_or_path}"
 
 
 _ANYTHING = Keyword(lambda value: True, "any value", "")

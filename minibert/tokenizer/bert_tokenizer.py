@@ -654,13 +654,15 @@ class BertTokenizer:
         if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
             raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of int.")
         checked = []
-        for place, value in enumerate(ids):
+        for position, value in enumerate(ids):
             if isinstance(value, (list, tuple, np.ndarray)) and not is_one_id(value):
-                raise TypeError(f"token id {place} is a sequence; for several sequences call batch_decode.")
-            token_id = check_int(f"token id {place}", value)
+                raise TypeError(f"token id {position} is a sequence; for several sequences call batch_decode.")
+            token_id = check_int(f"token id {position}", value)
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
                 last = next(reversed(self._vocab.values()))
-                raise ValueError(f"token id {brief(token_id)} at position {place} has no token; ids are 0 to {last}.")
+                raise ValueError(
+                    f"token id {brief(token_id)} at position {position} has no token; ids are 0 to {last}."
+                )
             checked.append(token_id)
         return checked
 

@@ -147,9 +147,11 @@ def check_text(value: Any, name: str) -> str:
     """
     if not isinstance(value, str):
         raise TypeError(f"{name} is {shown(value)}; expected a str.{_hint(value)}")
-    half = LONE_SURROGATE.search(value)
-    if half:
-        raise ValueError(f"{name} holds half a character, the lone surrogate {half[0]!r}, at position {half.start()}.")
+    found = LONE_SURROGATE.search(value)
+    if found:
+        raise ValueError(
+            f"{name} holds half a character, the lone surrogate {found[0]!r}, at position {found.start()}."
+        )
     return value
 
 

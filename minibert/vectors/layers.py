@@ -1,4 +1,4 @@
-"""Hidden states -> vectors: combine layers, find a word, join the vectors of its tokens."""
+"""Hidden states -> vectors: combine layers, join the vectors of a word's tokens."""
 
 from __future__ import annotations
 
@@ -12,32 +12,6 @@ from minibert._utils.validation import FloatArray, brief, check_choice, check_in
 
 LayerSelection: TypeAlias = int | Iterable[int]
 """One hidden state or several, by index: 0 the embeddings' output, i + 1 that of layer i, -1 the last one."""
-
-
-def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
-    """Find the occurrences of a word in a tokenized text; a part of a longer word does not count.
-
-    Parameters
-    ----------
-    word : ids of the word's tokens, without special tokens
-    ids : ids of the text's tokens
-    word_ids : index of the word of each token; None for special tokens
-
-    Returns
-    -------
-    list of slice
-        The tokens of each occurrence, in order.
-    """
-    length = len(word)
-    found = []
-    for start in range(len(ids) - length + 1 if length else 0):
-        end = start + length
-        starts_word = start == 0 or word_ids[start] != word_ids[start - 1]
-        ends_word = end == len(ids) or word_ids[end] != word_ids[end - 1]
-        inside = None not in word_ids[start:end]
-        if inside and starts_word and ends_word and list(ids[start:end]) == list(word):
-            found.append(slice(start, end))
-    return found
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------

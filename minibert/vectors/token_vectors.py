@@ -19,14 +19,7 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown
 from minibert.tokenizer.windows import WITHOUT_WINDOWS
-from minibert.vectors.layers import (
-    LAYER_POOLING,
-    LayerSelection,
-    combine_layers,
-    find_word,
-    join_subwords,
-    resolve_layers,
-)
+from minibert.vectors.layers import LAYER_POOLING, LayerSelection, combine_layers, join_subwords, resolve_layers
 from minibert.vectors.similarity import cos_sim
 
 
@@ -257,6 +250,32 @@ class WordOccurrences:
 
     def __repr__(self) -> str:
         return f"WordOccurrences({self.word!r}, {len(self)} occurrences, vectors {self.vectors.shape})"
+
+
+def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
+    """Find the occurrences of a word in a tokenized text; a part of a longer word does not count.
+
+    Parameters
+    ----------
+    word : ids of the word's tokens, without special tokens
+    ids : ids of the text's tokens
+    word_ids : index of the word of each token; None for special tokens
+
+    Returns
+    -------
+    list of slice
+        The tokens of each occurrence, in order.
+    """
+    length = len(word)
+    found = []
+    for start in range(len(ids) - length + 1 if length else 0):
+        end = start + length
+        starts_word = start == 0 or word_ids[start] != word_ids[start - 1]
+        ends_word = end == len(ids) or word_ids[end] != word_ids[end - 1]
+        inside = None not in word_ids[start:end]
+        if inside and starts_word and ends_word and list(ids[start:end]) == list(word):
+            found.append(slice(start, end))
+    return found
 
 
 def word_occurrences(
