@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from minibert._utils.reproducible_math import as_score, exponential, log1p, sigmoid, softmax
+from minibert._utils.reproducible_math import as_score, exponential, largest, log1p, sigmoid, softmax
 
 
 def test_exponential_is_within_two_units_of_the_last_place() -> None:
@@ -76,3 +76,9 @@ def test_log1p_is_exact_to_rounding_and_to_float32() -> None:
     assert (np.abs(found - exact) <= 4 * np.spacing(exact)).all()
     np.testing.assert_array_equal(found.astype(np.float32), exact.astype(np.float32))
     assert log1p(np.zeros(1, np.float32))[0] == 0
+
+
+@pytest.mark.parametrize("count", [1, 7, 40])
+def test_of_equal_values_the_first_are_the_largest(count: int) -> None:
+    for values in (np.zeros(40), np.arange(40) % 3.0, np.random.default_rng(0).permutation(40) / 8 // 1):
+        np.testing.assert_array_equal(largest(values, count), np.argsort(-values, kind="stable")[:count])

@@ -1,4 +1,4 @@
-"""exp, log1p, sigmoid and softmax, whose bits are the same in any batch and on every processor.
+"""exp, log1p, sigmoid, softmax and the largest values, the same in any batch and on every processor.
 
 NumPy's exp, log1p and tanh choose their code by the processor, and the bits differ (numpy/numpy#23523); so do those of
 the C library. Sums over an axis depend on the shape of the array. Here the functions are made of additions,
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, Int64Array
 
 _Float64 = npt.NDArray[np.float64]
 
@@ -88,3 +88,10 @@ def _series(x: _Float64, terms: tuple[float, ...]) -> _Float64:
     for term in terms[1:]:
         total = total * x + term
     return total
+
+
+def largest(values: FloatArray, count: int) -> Int64Array:
+    """Return the indices of the largest values, the largest first; equal ones are in the order of the indices."""
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    found = np.flatnonzero(~(values < least))  # also NaN, which comes last
+    return found[np.argsort(-values[found], kind="stable")[:count]]

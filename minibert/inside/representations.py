@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert._utils.reproducible_math import softmax
+from minibert._utils.reproducible_math import largest, softmax
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert import heads
 from minibert.inside.validation import as_trace, check_layers, check_model, check_trace, require
@@ -187,10 +187,8 @@ def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> Log
 def _most_probable(model: Any, x: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
     """Return the ids and probabilities of the k most probable words of each row; of equal ones the lower id first."""
     probs = softmax(heads.masked_lm(x, model.weights.head.predictions, model.config, model.ops))
-    best = np.sort(np.argpartition(-probs, k - 1, axis=1)[:, :k], axis=1)
-    found = np.take_along_axis(probs, best, axis=1)
-    order = np.argsort(-found, axis=1, kind="stable")
-    return np.take_along_axis(best, order, axis=1), np.take_along_axis(found, order, axis=1)
+    best = np.array([largest(row, k) for row in probs])
+    return best, np.take_along_axis(probs, best, axis=1)
 
 
 def page_guesses(model: Any, trace: Trace, tokenizer: BertTokenizer, k: int = 3) -> Guesses:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.reproducible_math import as_score, softmax
-from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
+from minibert._utils.reproducible_math import as_score, largest, softmax
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.errors import ModelFormatError
 from minibert.tasks.base import Limit, TaskPipeline, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -123,7 +123,7 @@ class FillMaskPipeline(TaskPipeline):
         for place, of_words in zip(places, logits[0], strict=True):
             candidates = np.arange(len(of_words)) if targets is None else targets
             top_k = min(5 if options.top_k is None else options.top_k, len(candidates))
-            best = candidates[_largest(of_words[candidates], top_k)]  # softmax keeps the order
+            best = candidates[largest(of_words[candidates], top_k)]  # softmax keeps the order
             found = zip(best, softmax(of_words)[best], strict=True)
             rows.append([self._word(ids, int(place), int(token), as_score(share), single) for token, share in found])
         return rows[0] if single else rows
@@ -169,10 +169,3 @@ class FillMaskPipeline(TaskPipeline):
             return vocab[tokens[0]]  # the same word, as the tokenizer writes it: in lower case, for example
         parts = f"its tokens are {', '.join(map(repr, tokens[:8]))}" if tokens else "it has no tokens"
         raise ValueError(f"targets has {brief(target)}, which is not one token: {parts}. Give one of tokenizer.vocab.")
-
-
-def _largest(values: FloatArray, count: int) -> Int64Array:
-    """Return the indices of the largest values, the largest first; equal ones are in the order of the indices."""
-    least = np.partition(values, len(values) - count)[len(values) - count]
-    found = np.flatnonzero(values >= least)
-    return found[np.argsort(-values[found], kind="stable")[:count]]
