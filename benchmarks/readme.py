@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.environment import environment, processor
+from benchmarks.environment import environment
+from minibert.kernels.processor import LEVEL
 
 
 def table_parser(benchmark: str) -> argparse.ArgumentParser:
@@ -41,13 +42,13 @@ class Table:
 def publish(name: str, table: Sequence[str], measured_with: str, *, write: bool) -> None:
     """Print the versions and the machine of a table; write both between this name's markers in README.md if `write`.
 
-    A table that has two places there is written to "name with AMX" on a processor with AMX.
+    A table that has two places there is written to "name with AMX", if minibert's kernels use AMX.
     """
     note = f"{environment()}, {measured_with}."
     print(f"\n{note}")
     if write:
         path, with_amx = Path(__file__).parent / "README.md", f"{name} with AMX"
-        if processor().endswith(", amx)") and f"<!-- {with_amx} -->" in path.read_text(encoding="utf-8"):
+        if "amx-int8" in LEVEL.features and f"<!-- {with_amx} -->" in path.read_text(encoding="utf-8"):
             name = with_amx
         write_between(path, name, "\n".join([*table, "", note]))
 

@@ -53,9 +53,6 @@ BLOCK = 128
 SMALLEST = 2.0**-100
 """A group of a smaller size counts as zeros."""
 
-QUERY_MOST = {"int16": 32767, "int8": 127}
-"""Format of the query and key maps -> the largest integer of a query and of a key, if the sums allow it."""
-
 PROB_MOST, PROB_TOTAL, VALUE_MOST = 32767, 180_000, 8191
 """In attention: the largest integer of a prob, the largest sum of a row of probs before they are rounded, and the
 largest integer of a value. With up to LONGEST tokens, each sum of products fits into 32 bits."""
@@ -256,17 +253,15 @@ def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
 
 def make_ops(compute_type: str) -> Ops:
     """Return the reference set of ops for a compute type."""
+    if compute_type == "float32":
+        return reference.OPS
 
     def prepare(linear: Linear) -> PreparedLinear:
         form = format_of(linear, compute_type)
         return reference.prepare(linear) if form is None else quantise_linear(linear, form)
 
-    if compute_type == "float32":
-        return reference.OPS
-    name = FORMATS_OF[compute_type][0]
-    return reference.OPS._replace(
-        prepare=prepare, linear=apply_linear, attention=functools.partial(attention, QUERY_MOST[name])
-    )
+    most = FORMATS[FORMATS_OF[compute_type][0]].x_most  # of queries and keys
+    return reference.OPS._replace(prepare=prepare, linear=apply_linear, attention=functools.partial(attention, most))
 
 
 def apply_linear(
@@ -308,7 +303,7 @@ def attention(
     """
     H = query.shape[1]
     D = H // num_heads
-    most, factor = min(query_most, most_of_products(D)), np.float32(1.0) / np.sqrt(np.float32(D))
+    most, factor = most_of_products(D, query_most), np.float32(1.0) / np.sqrt(np.float32(D))
     output = AttentionOutput(
         np.empty(query.shape, np.float32), [] if return_scores else None, [] if return_probs else None
     )
@@ -320,8 +315,9 @@ def attention(
             k, k_scales = _whole_numbers(k, np.abs(k).max(axis=2, keepdims=True), most)
             v, v_scales = _whole_numbers(v, np.abs(v).max(axis=1, keepdims=True, initial=0.0), VALUE_MOST)
             # The products of whole numbers are exact, because every sum is below 2^53.
+            # + 0.0 gives zeros the sign that they have in the kernels.
             scores = (q @ k.swapaxes(1, 2)).astype(np.float32) * (q_scales * k_scales.swapaxes(1, 2))  # (A, S, S)
-            scores = scores + np.float32(0.0)  # so that zeros have the sign that they have in the kernels
+            scores = scores + np.float32(0.0)
             scale = factor
             if bias is not None:
                 distances = bias.columns[start:end] - bias.columns[start:end, None]
@@ -332,7 +328,7 @@ def attention(
             probs = np.rint(powers.astype(np.float64) * factors)
             # With the sum before rounding, equal probs would all have the same rounding error.
             totals = np.where(norms > 0, np.float32(1.0) / probs.sum(axis=2, keepdims=True, dtype=np.float32), norms)
-            context = (probs @ v).astype(np.float32) * v_scales * totals  # (A, S, D)
+            context = (probs @ v + 0.0).astype(np.float32) * v_scales * totals  # (A, S, D)
         output.context[start:end] = context.swapaxes(0, 1).reshape(end - start, H)
         if output.scores is not None:
             output.scores.append(scores * scale)
@@ -355,9 +351,9 @@ def _exponentiate(scores: FloatArray, scale: FloatArray) -> tuple[FloatArray, Fl
     return powers[:, :, :S], np.float32(1.0) / totals
 
 
-def most_of_products(D: int) -> int:
-    """Return the largest integer of which D squares have a sum below 2^31."""
-    return math.isqrt((2**31 - 1) // D)
+def most_of_products(D: int, query_most: int) -> int:
+    """Return the largest integer of which D squares have a sum below 2^31, at most `query_most`."""
+    return min(query_most, math.isqrt((2**31 - 1) // D))
 
 
 def exp2_short(x: FloatArray) -> FloatArray:

@@ -47,8 +47,8 @@ _LONG, _BYTE, _POINTER = ir.IntType(64), ir.IntType(8), ir.IntType(8).as_pointer
 _LINE = NR * FLOAT  # bytes of a line of a panel, and of a row of sums
 _NUM_SUMS, _NUM_TILES = 3, 8  # the tiles of sums are the first ones
 _X, _WEIGHT = _NUM_SUMS, 5  # the first tiles of x and of the weight
-# Two bytes of x and of the weight: the second product that adds to a tile waits for the first one, so two others are
-# between them.
+# Bytes of a number -> its products of bytes in order: (byte of x, byte of the weight). (0, 1) and (1, 0) add to the
+# same tile, and the second one waits for the first one. So the two others are between them.
 _ORDER = {1: ((0, 0),), 2: ((0, 1), (0, 0), (1, 1), (1, 0))}
 
 
@@ -83,7 +83,7 @@ def _move_tile(builder: Any, name: str, tile: int, address: Any, offset: int, st
 
 
 def _sums_writer(words: Words, steps: int) -> Any:
-    """Make the function that computes the sums of the products of a micro-tile, `turns` times `steps` TILE_BYTES deep.
+    """Make the function that computes sums of the products of a micro-tile, of turns x steps x TILE_BYTES numbers each.
 
     a, b and sums are the addresses of the numbers of x, of the lines of a panel, and of memory for the sums. The rows
     of x have a distance of `lda` bytes. The upper bytes of x and of the weight are a_plane and b_plane bytes after the
@@ -102,7 +102,7 @@ def _sums_writer(words: Words, steps: int) -> Any:
 
     @instruction(types.void(types.int64, types.int64, types.int64, types.int64, types.int64))
     def add_steps(builder: Any, a: Any, lda: Any, a_plane: Any, b: Any, b_plane: Any) -> None:
-        # A tile is loaded while the one before is multiplied, so the next tile in turn is another one.
+        # A tile is loaded while the one before is multiplied, so the next step has other tiles.
         x_tiles, w_tiles = itertools.cycle(range(_X, _WEIGHT)), itertools.cycle(range(_WEIGHT, _NUM_TILES))
         a_planes, b_planes = ([builder.add(x, builder.mul(y, _LONG(i))) for i in range(planes)]
                               for x, y in ((a, a_plane), (b, b_plane)))  # fmt: skip
@@ -220,7 +220,7 @@ def amx_attention_multiplier(words: Words) -> Any:
 
     A row of x is a cache line with its scale, and its numbers; their upper bytes are `distance` bytes after the lower
     ones. A panel has a line of scales, then `depth` lines with the bytes of four numbers: first the lower bytes of all
-    numbers, then the upper ones. `ahead` and `pace` are not used.
+    numbers, then the upper ones, if there are any. `ahead` and `pace` are not used.
     """
     write_sums, add_tile, memory = _sums_writer(words, 1), _tile_adder(words, 1), stack_floats(words.sums_size)
     planes = np.int64(words.dot.x_bytes)
@@ -228,9 +228,7 @@ def amx_attention_multiplier(words: Words) -> Any:
     @function
     def multiply_tile(rows, a, lda, b, depth, distance, c, ldc, added, bias, residual, ahead, pace):
         sums, lines = memory(), depth // planes
-        write_sums(
-            a + TILE_BYTES, lda * FLOAT, distance, b + _LINE, lines * _LINE, lines // TILE_ROWS, sums
-        )  # fmt: skip
+        write_sums(a + TILE_BYTES, lda * FLOAT, distance, b + _LINE, lines * _LINE, lines // TILE_ROWS, sums)
         is_first = ldc > 0  # always; Numba would compile `add_tile` again for a literal
         add_tile(rows, sums, a, lda, b, c, ldc, is_first, added, bias, residual)
 

@@ -14,10 +14,11 @@ Numerics    Each row is computed alone, in an order that depends on S only. It i
             of the exponentials is in WIDTH lanes, which are added at the end
 Edges       Columns beyond the last token have the key of the last token. Up to the next multiple of WIDTH their scores
             become -infinity; the others are not read
-Words       The time of words divided by that of floats (one thread of a Zen 5, heads of D = 32 and 64) is 1.10 and 1.04
+Words       The time of int16 divided by that of floats (one thread of a Zen 5, heads of D = 32 and 64) is 1.10 and 1.04
             for 22 tokens, 0.77 and 0.75 for 128, 0.68 and 0.61 for 512. With AVX2 alone it is 1.10 and 1.09, 0.97 and
-            0.91, 0.90 and 0.85. On a Xeon, a product of words takes as long with VNNI as one of floats, so AMX
-            computes all heads that are not small (LEAST_IN_TILES)
+            0.91, 0.90 and 0.85. The time of int8 divided by that of int16 (Zen 4) is 0.95 and 1.00 for 22 tokens, 0.92
+            and 0.86 for 128, 0.84 and 0.81 for 512. On a Xeon, a product of int16 takes as long with VNNI as one of
+            floats, so AMX computes all heads that are not small (LEAST_IN_TILES)
 Contract    Callers have checked every shape; the code here does not check bounds
 Source      Vaswani et al. 2017 (arXiv 1706.03762), equation 1. Not used: Milakov and Gimelshein 2018, online softmax
             (arXiv 1805.02867); Dao et al. 2022, FlashAttention (arXiv 2205.14135)
@@ -53,7 +54,7 @@ from minibert.kernels.simd import (
     sum_lanes,
     task_at,
 )
-from minibert.kernels.threads import FLOAT, TaskKind
+from minibert.kernels.threads import FLOAT
 
 _ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for each Python integer among its arguments
 
@@ -126,16 +127,17 @@ def row_maximum(scores, start, count):
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
 
-def _attention_chunk(kind: TaskKind, name: str = "", head: HeadWords | None = None) -> Any:
+def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
     """Make the function that computes one attention head of one sequence, with floats or with words of a format."""
-    attention_task, layout, in_words = task_at(kind), inline(head_layout(head)), head is not None
-    in_tiles, most_rows, key_header, value_header, before = False, np.int64(MR), 0, 0, np.int64(0)
+    attention_task = task_at(ATTENTION_WORDS[name] if name else ATTENTION)
+    layout, in_words, in_tiles = inline(head_layout(words)), words is not None, False
+    most_rows, key_header, value_header, before = np.int64(MR), 0, 0, np.int64(0)
     multiply_keys, multiply_values, packers = tile_multiplier(None), tile_multiplier(None), float_packers
-    if head is not None:
-        packers, in_tiles, most_rows = word_packers(name, head), head.values.dot.in_tiles, np.int64(head.values.rows)
-        key_header, value_header = head.keys.header, head.values.header
-        multiply_keys, multiply_values = map(amx_attention_multiplier if in_tiles else tile_multiplier, head)
-        before = np.int64(head.values.row_header if in_tiles else 0)
+    if words is not None:
+        packers, in_tiles, most_rows = word_packers(name, words), words.values.dot.in_tiles, np.int64(words.values.rows)
+        key_header, value_header = words.keys.header, words.values.header
+        multiply_keys, multiply_values = map(amx_attention_multiplier if in_tiles else tile_multiplier, words)
+        before = np.int64(words.values.before_scores)
     pack_keys, pack_values, quantise_queries, round_probs = packers
     begin, end = (begin_tiles, end_tiles) if in_tiles else (begin_nothing, end_nothing)
     exponentiate_rows = _row_exponentiator(exp2_short, -125.0) if in_words else _row_exponentiator(exp2, -127.0)
@@ -154,22 +156,24 @@ def _attention_chunk(kind: TaskKind, name: str = "", head: HeadWords | None = No
         H = task.num_heads * D
         start = first * stride + head * D
         panels, value_panels = (S + NR - 1) // NR, (D + NR - 1) // NR
-        features, tokens, pitch, query_distance, values, scores, tile, norms, queries, _ = layout(S, D)
-        values, scores, tile = scratch + values * FLOAT, scratch + scores * FLOAT, scratch + tile * FLOAT
-        norms, queries = floats_at(scratch + norms * FLOAT), scratch + queries * FLOAT
+        at = layout(S, D)
+        features, tokens, pitch = at.features, at.tokens, at.score_distance
+        values, scores, tile = scratch + at.values * FLOAT, scratch + at.scores * FLOAT, scratch + at.tile * FLOAT
+        queries, norms = scratch + at.queries * FLOAT, floats_at(scratch + at.norms * FLOAT)
         key_panel, value_panel = (key_header + features) * NR * FLOAT, (value_header + tokens) * NR * FLOAT
+        # What the multipliers take as the length of a block; those with AMX take the distance of the upper bytes.
         key_block, value_block = features, tokens
         if not in_words:
             key_block, value_block = block_length(D), block_length(S)
         elif in_tiles:
-            key_block, value_block = 2 * features, panels * NR * FLOAT  # the distances of the upper bytes
+            key_block, value_block = 2 * features, panels * NR * FLOAT
         tiles = (S + most_rows - 1) // most_rows
         height, taller = S // tiles, S % tiles
-        begin(height + min(taller, 1))
+        tallest = height + min(taller, 1)
+        begin(tallest)
         pack_keys(task.key + start * FLOAT, stride, S, D, scratch, features, queries)
         if in_words:
-            rows, query = height + min(taller, 1), task.query + start * FLOAT
-            quantise_queries(query, stride, rows, D, queries, query_distance, key_block)
+            quantise_queries(task.query + start * FLOAT, stride, tallest, D, queries, at.query_distance, key_block)
         pack_values(task.value + start * FLOAT, stride, S, D, values, tokens)
         factor = np.float32(1.0) / np.sqrt(np.float32(D)) if task.bias == 0 else np.float32(1.0)
         pairs = np.int64(0)
@@ -186,13 +190,13 @@ def _attention_chunk(kind: TaskKind, name: str = "", head: HeadWords | None = No
                 prefetch_tile(rows, task.context + (offset + p * NR) * FLOAT, H)
             next_query = query + rows * stride * FLOAT
             if in_words:
-                query, distance = queries, query_distance
+                query, distance = queries, at.query_distance
             for p in range(panels):
                 b, c = scratch + p * key_panel, scores + p * NR * FLOAT
                 multiply_keys(rows, query, distance, b, features, key_block, c, pitch, _ZERO, b, b, b, _ZERO)
             if in_words and t + 1 < tiles:  # early, because AMX waits for numbers that were just written
                 rows_then = height + (t + 1 < taller)
-                quantise_queries(next_query, stride, rows_then, D, queries, query_distance, key_block)
+                quantise_queries(next_query, stride, rows_then, D, queries, at.query_distance, key_block)
             if task.bias != 0:
                 table, middle = floats_at(task.bias + head * task.distances * FLOAT), task.distances // 2
                 for i in range(rows):
@@ -223,16 +227,15 @@ def _attention_chunk(kind: TaskKind, name: str = "", head: HeadWords | None = No
     return attention_chunk
 
 
-attention_chunk = _attention_chunk(ATTENTION)
+attention_chunk = _attention_chunk()
 
 
 def attention_words_chunk(name: str) -> Any:
     """Make the function that does the same as `attention_chunk` with words of the format with this name."""
-    kind, best = ATTENTION_WORDS[name], head_words(name)
-    in_vectors = _attention_chunk(kind, name, head_words(name, in_tiles=False))
+    best, in_vectors = head_words(name), _attention_chunk(name, head_words(name, in_tiles=False))
     if not best.values.dot.in_tiles:
         return in_vectors
-    in_tiles, attention_task = _attention_chunk(kind, name, best), task_at(kind)
+    in_tiles, attention_task = _attention_chunk(name, best), task_at(ATTENTION_WORDS[name])
 
     @function
     def attention_chunk(address, chunk, scratch):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.bert.low_precision import PROB_MOST, PROB_TOTAL, QUERY_MOST, VALUE_MOST
+from minibert.bert.low_precision import FORMATS, PROB_MOST, PROB_TOTAL, VALUE_MOST
 from minibert.kernels.compilation import function, inline
 from minibert.kernels.low_precision import (
     factor_of,
@@ -142,23 +142,22 @@ def _storers(words: Words) -> tuple[Any, Any]:
     def store_four_bytes(panel, place, lines, i, x0, x1, x2, x3):
         store(panel, (header + i // 4) * NR + place, join_shorts(join_lower(x0, x1), join_lower(x2, x3)))
         if size == 2:
-            store(
-                panel, (header + lines // 2 + i // 4) * NR + place, join_shorts(join_upper(x0, x1), join_upper(x2, x3))
-            )
+            upper = (header + lines // 2 + i // 4) * NR + place
+            store(panel, upper, join_shorts(join_upper(x0, x1), join_upper(x2, x3)))
 
     return store_bytes, store_four_bytes
 
 
-def word_packers(name: str, head: HeadWords) -> Packers:
+def word_packers(name: str, words: HeadWords) -> Packers:
     """Make the functions that write the words of attention in the format with this name."""
-    (store_query, store_four_features), (store_prob, store_four_tokens) = map(_storers, head)
-    query_most, offset, key_header = np.float32(QUERY_MOST[name]), head.keys.dot.offset, head.keys.header
-    value_header, before = head.values.header, np.int64(head.values.row_header if head.values.dot.in_tiles else 0)
-    of_key_line, of_value_line = np.int64(head.keys.line_numbers), np.int64(head.values.line_numbers)
+    (store_query, store_four_features), (store_prob, store_four_tokens) = map(_storers, words)
+    query_most, offset, key_header = np.float32(FORMATS[name].x_most), words.keys.dot.offset, words.keys.header
+    value_header, before = words.values.header, np.int64(words.values.before_scores)
+    of_key_line, of_value_line = np.int64(words.keys.word_numbers), np.int64(words.values.word_numbers)
 
     @inline
     def most_of_products(D):
-        """Return the largest integer of which D squares have a sum below 2^31, at most QUERY_MOST."""
+        """Compute the same as low_precision.most_of_products."""
         return np.float32(min(np.floor(np.sqrt(2147483647.0 / D)), query_most))
 
     @function

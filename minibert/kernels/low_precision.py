@@ -250,7 +250,7 @@ def store_integers(size: int, byte: int = 0) -> Any:
 
 
 def join_integers(size: int, byte: int = 0) -> Any:
-    """Make the function that joins `size` bytes of the integers x and y of `round_lanes`, from this byte on."""
+    """Make the function that joins `size` bytes of x and y, from this byte on: of `round_lanes`, or joined before."""
     mask = ir.Constant(INTS, [(1 << 8 * size) - 1] * WIDTH)
 
     @instruction(vector(vector, vector))

@@ -33,9 +33,9 @@ from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 # not 0, it is the address of the floats that the leader quantises into them before the chunks.
 _LINEAR_FIELDS = "x panels bias residual y M N K activation slices by_panel tiles block_tiles panels_per_chunk source"
 LINEAR = TaskKind(1, _LINEAR_FIELDS)
-LINEAR_WORDS = {name: TaskKind(6 + 2 * i, _LINEAR_FIELDS) for i, name in enumerate(FORMATS)}
+LINEAR_WORDS = {name: TaskKind(5 + 3 * i, _LINEAR_FIELDS) for i, name in enumerate(FORMATS)}
 # x (M, K) as floats, and y as the words of a format (processor.py)
-QUANTISE = {name: TaskKind(7 + 2 * i, "x y M K") for i, name in enumerate(FORMATS)}
+QUANTISE = {name: TaskKind(6 + 3 * i, "x y M K") for i, name in enumerate(FORMATS)}
 # The addresses of query, key and value, whose rows have a distance of `stride` floats; of cu_seqlens (B + 1,) and
 # context (T, H). `scores` and `probs` are 0 if they are not wanted; those of sequence b begin at pairs_first[b].
 # `bias` is 0, or the address of a table of `distances` numbers for each head; `columns` has that of each token.
@@ -44,7 +44,7 @@ _ATTENTION_FIELDS = (
     "query key value cu_seqlens context num_heads D stride scores probs pairs_first bias columns distances"
 )
 ATTENTION = TaskKind(2, _ATTENTION_FIELDS)
-ATTENTION_WORDS = {name: TaskKind(10 + i, _ATTENTION_FIELDS) for i, name in enumerate(FORMATS)}
+ATTENTION_WORDS = {name: TaskKind(7 + 3 * i, _ATTENTION_FIELDS) for i, name in enumerate(FORMATS)}
 # Three tables and three look-ups into them; y (T, H).
 EMBED = TaskKind(3, "words ids type_table token_types position_table positions y T H")
 LAYER_NORM = TaskKind(4, "x weight bias y T H eps")
@@ -69,8 +69,9 @@ SLICE = 1024
 # On a processor with AMX, with more rows than one micro-tile has, up to FEW_ROWS, and more than SHORT_K products, the
 # slices of a panel follow one another. On a Xeon, 22 rows with weights that are not in the second cache take 0.92
 # (K = 768) to 0.85 (K = 3072) of the time; 0.93 and 0.89 with slices of 192. K = 384: 0.99. 64 and 128 rows: no
-# difference. On a Zen 4, 22 rows take 1.03 of the time, 49 rows 1.07.
-FEW_ROWS, PANEL_SLICE, SHORT_K = 8 * MR if "amx-int8" in LEVEL.features else 0, 128, 512
+# difference. On a Zen 4, 22 rows take 1.03 of the time, 49 rows 1.07. Floats do not use AMX, but these Xeons have it.
+FEW_ROWS = 8 * MR if "amx-int8" in LEVEL.features else 0
+PANEL_SLICE, SHORT_K = 128, 512
 SMALL = 1 << 16  # numbers of x that the leader quantises alone, because a second op would take longer
 ROWS = 32  # rows of one chunk of an op that computes each token alone; not measured with other values
 
@@ -116,9 +117,9 @@ def row_chunks(num_rows: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def attention_scratch(S: int, D: int, name: str | None = None) -> int:
-    """Return the floats that one attention head of up to S tokens needs in a format: keys, values, scores, ..."""
-    heads = {head_words(name), head_words(name, in_tiles=False)} if name else {None}
-    return max(head_layout(head)(S, D)[-1] for head in heads)
+    """Return the floats that a head of up to S tokens needs, with the words of a format; with floats without a name."""
+    chosen = {head_words(name), head_words(name, in_tiles=False)} if name else {None}
+    return max(head_layout(words)(S, D).size for words in chosen)
 
 
 # --- the ops ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The processor that the kernels are compiled for: registers, instructions, and the layouts that fit them.
 
 What        The level of this process (libraries.py) decides the size of the micro-tile, MR x NR. `words_of` gives the
-            layout of a format of bert/low_precision.py, in words of 32 bits
+            layout of a format of bert/low_precision.py, in words of 32 bits; `head_words` and `head_layout` give that
+            of an attention head
 Registers   A micro-tile of MR rows and NR columns has its sums in registers. Beside them, one vector of each NR columns
             of the weight and one number of x need registers too
 Algorithm   An instruction multiplies the two or four numbers of a word of x by those of a word of the weight, and adds
@@ -53,6 +54,9 @@ NR = max(WIDTH, 2 * REGISTER_LANES)
 MR = min(7, (REGISTERS - 1) * REGISTER_LANES // NR - 1)
 """The number of rows of a micro-tile: 7 x 32 with AVX-512, 6 x 16 with AVX2 and NEON, 2 x 16 with SSE."""
 
+UNROLL = 4
+"""Lines of a panel in one turn of the inner loop; divides the lengths of all blocks. Not measured with other values."""
+
 
 def processor_name() -> str:
     """Return the name of the level of this process, and the width of the registers that its kernels use."""
@@ -73,7 +77,7 @@ class Dot(NamedTuple):
     adds: bool  # whether it adds the products to the sums
     x_bytes: int  # of a number of x; a word has 4 / x_bytes numbers
     w_bytes: int  # of a number of the weight
-    offset: int = 0  # is added to x, because the instruction takes it for a number without a sign
+    offset: int = 0  # 0, or 128: is added to x, because the instruction takes it for a number without a sign
     in_tiles: bool = False  # whether it multiplies matrices of bytes, the tiles of AMX
 
 
@@ -163,9 +167,19 @@ class Words(NamedTuple):
         return TILE_BYTES // _WORD if self.dot.in_tiles else 1
 
     @property
-    def line_numbers(self) -> int:
-        """The count of numbers that a line of a panel of attention has of each column."""
+    def before_scores(self) -> int:
+        """The number of words before a row of scores, which become the header of its probs; 0 without AMX."""
+        return self.row_header if self.dot.in_tiles else 0
+
+    @property
+    def word_numbers(self) -> int:
+        """The count of numbers in a word of x."""
         return _WORD // self.dot.x_bytes
+
+    @property
+    def step_numbers(self) -> int:
+        """The count of numbers to a multiple of which a row and a panel of attention are filled up."""
+        return TILE_BYTES if self.dot.in_tiles else UNROLL * self.word_numbers
 
     def row_size(self, K: int) -> int:
         """Return the number of words of a row of x with K features."""
@@ -202,13 +216,10 @@ def is_faster(compute_type: str) -> bool:
 
 # --- attention -------------------------------------------------------------------------------------------------------
 
-UNROLL = 4
-"""Lines of a panel in one turn of the inner loop; divides the lengths of all blocks. Not measured with other values."""
-
 LEAST_IN_TILES = 3200
 """In low precision, AMX computes a head with more tokens times features than this. For int16 with D = 32 and 64 on a
 Xeon, the time of AMX divided by that of VNNI is 1.3 and 1.2 for 22 tokens, 1.1 and 0.9 for 64, 0.93 and 0.72 for 128,
-0.8 and 0.6 for 512."""
+0.8 and 0.6 for 512. The limit of int8 was not measured."""
 
 
 class HeadWords(NamedTuple):
@@ -223,56 +234,59 @@ def head_words(name: str, in_tiles: bool = True) -> HeadWords:
 
     Queries and keys of int8 are in the words of int16, if no instruction multiplies four bytes at once.
     """
-
-    def words(name: str) -> Words:
-        level = LEVEL._replace(features=LEVEL.features - {"amx-int8"})
-        return words_of(name) if in_tiles else Words(FORMATS[name], dot_for(FORMATS[name], level))
-
-    keys, values = words(name), words("int16")
-    return HeadWords(keys if keys.line_numbers == _WORD else values, values)
+    forms, vectors = (FORMATS[name], FORMATS["int16"]), LEVEL._replace(features=LEVEL.features - {"amx-int8"})
+    keys, values = (words_of(form.name) if in_tiles else Words(form, dot_for(form, vectors)) for form in forms)
+    return HeadWords(keys if keys.dot.x_bytes == 1 else values, values)
 
 
-def head_layout(head: HeadWords | None) -> Callable[[int, int], tuple[int, ...]]:
-    """Make the function that says where the parts of a head of S tokens and D features are; the kernels compile it.
+class HeadLayout(NamedTuple):
+    """Where the parts of an attention head are in its memory, in words of 4 bytes; the keys begin at 0.
 
-    It returns, in words of 4 bytes: the lines of a panel of keys and of values, without their headers; the distances of
-    two rows of scores and of two rows of queries; the beginnings of the values, the scores, a tile of the context, the
-    norms of its rows and the queries; and the size of all. The keys begin at 0.
+    Parameters
+    ----------
+    features, tokens : int                          lines of a panel of keys, and of values, without their headers
+    query_distance, score_distance : int            from one row to the next one
+    values, scores, tile, queries, norms : int      where they begin: a tile of the context, a norm for each of its rows
+    size : int                                      of all parts
     """
-    rows, key_step, key_numbers, key_header, value_step, value_numbers, value_header = MR, 1, 1, 0, 1, 1, 0
-    before = row_header = upper = 0
-    if head is not None:
-        rows = head.values.rows
-        key_numbers, value_numbers = head.keys.line_numbers, head.values.line_numbers
-        key_header, value_header = head.keys.header, head.values.header
-        key_step, value_step = UNROLL * key_numbers, UNROLL * value_numbers
-        row_header = head.keys.row_header
-        if head.values.dot.in_tiles:
-            key_step = value_step = TILE_BYTES
-            before, upper = row_header, 1
 
-    def layout(S: int, D: int) -> tuple[int, ...]:
-        columns, value_panels = (S + NR - 1) // NR * NR, (D + NR - 1) // NR
-        features = (D + key_step - 1) // key_step * (key_step // key_numbers)
-        tokens = (S + value_step - 1) // value_step * (value_step // value_numbers)
-        pitch, distance = columns + before + upper * (tokens // 2), row_header + features
-        values = columns * (key_header + features)
-        scores = values + value_panels * NR * (value_header + tokens) + before
-        tile = scores + rows * pitch
-        norms = tile + rows * NR
-        queries = norms + rows
-        # Before there are queries, their memory has D vectors. A row is written in whole vectors.
-        return (
-            features,
-            tokens,
-            pitch,
-            distance,
-            values,
-            scores,
-            tile,
-            norms,
-            queries,
-            queries + max(rows * distance + WIDTH, D * WIDTH),
+    features: int
+    tokens: int
+    query_distance: int
+    score_distance: int
+    values: int
+    scores: int
+    tile: int
+    queries: int
+    norms: int
+    size: int
+
+
+def head_layout(words: HeadWords | None) -> Callable[[int, int], HeadLayout]:
+    """Make the function that returns the layout of a head of S tokens and D features; the kernels compile it, too."""
+    rows, key_step, key_lines, value_step, value_lines = MR, 1, 1, 1, 1
+    key_header = value_header = row_header = before = query_rows = transposed = beyond = 0
+    if words is not None:
+        keys, values = words
+        rows, key_header, value_header, row_header = values.rows, keys.header, values.header, keys.row_header
+        key_step, value_step, before = keys.step_numbers, values.step_numbers, values.before_scores
+        key_lines, value_lines = key_step // keys.word_numbers, value_step // values.word_numbers
+        query_rows, transposed = rows, WIDTH  # the keys are transposed where the queries will be
+        beyond = max(0, WIDTH - key_step) // keys.word_numbers  # a row of queries is written in whole vectors
+
+    def layout(S: int, D: int) -> HeadLayout:
+        columns, value_columns = (S + NR - 1) // NR * NR, (D + NR - 1) // NR * NR
+        features = (D + key_step - 1) // key_step * key_lines
+        tokens = (S + value_step - 1) // value_step * value_lines
+        query_distance = row_header + features
+        score_distance = before + columns + (tokens // 2 if before else 0)  # the last are the upper bytes of probs
+        first_value = columns * (key_header + features)
+        scores = first_value + value_columns * (value_header + tokens) + before
+        tile = scores + rows * score_distance
+        queries = tile + rows * NR
+        norms = queries + max(query_rows * query_distance + beyond, D * transposed)
+        return HeadLayout(
+            features, tokens, query_distance, score_distance, first_value, scores, tile, queries, norms, norms + rows
         )
 
     return layout

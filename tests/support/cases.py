@@ -155,6 +155,8 @@ _ATTENTION_SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((128,), 12, 64),
     ((0, 1, 512, 0), 3, 32),
     ((127, 129), 4, 31),
+    ((26, 1), 2, 129),  # AMX multiplies the first one, in three steps of features
+    ((65,), 2, 50),
 )
 
 
@@ -189,6 +191,7 @@ def _attention_cases() -> Iterator[OpCase]:
     yield _attention_case((15, 0, 16, 1, 17), 3, 5, apart=True)
     yield _attention_case((15, 0, 16, 1, 17), 3, 5, columns=17)  # some have a masked token between two others
     yield _attention_case((70, 65), 2, 32, columns=70)
+    yield _attention_case((120, 110), 2, 32, columns=120)
     yield _attention_case((22, 37), 12, 32, apart=True)
     yield _attention_case((22, 37), 2, 8, sharp=10.0)  # scores up to a few hundred: probs of 1 and of 0
     yield _attention_case((9, 2), 2, 8, sharp=30.0)  # scores in the thousands: exp overflows if they are not shifted
