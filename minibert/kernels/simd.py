@@ -330,13 +330,6 @@ def largest(builder: Any, x: Any) -> Any:
 
 
 @instruction(vector(vector))
-def _power_of_two(builder: Any, k: Any) -> Any:
-    """Compute 2^k by writing k into the bits of the exponent. k is a whole number, -126 to 127; -127 gives 0."""
-    biased = builder.add(builder.fptosi(k, INTS), ir.Constant(INTS, [127] * WIDTH))
-    return builder.bitcast(builder.shl(biased, ir.Constant(INTS, [23] * WIDTH)), FLOATS)
-
-
-@instruction(vector(vector))
 def _from_exponent(builder: Any, shifted: Any) -> Any:
     """Return the power of two whose exponent is in the last bits of `shifted`."""
     return builder.bitcast(builder.shl(builder.bitcast(shifted, INTS), ir.Constant(INTS, [23] * WIDTH)), FLOATS)
@@ -489,32 +482,30 @@ def number(x):
     return broadcast(np.float32(x))
 
 
-_ROUNDS = 1.5 * 2.0**23  # a number of this size has the whole numbers as its neighbours
-
-
 @inline
 def exp2(x):
     """Compute 2^x for -127.4 <= x <= 127; 0 for x < -126.5, where 2^x is below the smallest normal number.
 
     x = k + r, where k is a whole number and |r| <= 1/2. So 2^x = 2^k 2^r, and a polynomial of degree 6 computes 2^r. It
     was fitted for minibert (benchmarks/polynomials.py): relative error 1.6e-8, with these float32 coefficients.
+    x + 1.5 2^23 + 127 is rounded to a whole number. Its last bits are k + 127, the exponent of 2^k.
     """
-    k = (x + number(_ROUNDS)) - number(_ROUNDS)
-    r = x - k
+    shifted = x + number(EXPONENTS)
+    r = x - (shifted - number(EXPONENTS))
     p = fma(number(1.534580733e-4), r, number(1.339993118e-3))
     p = fma(p, r, number(9.618488974e-3))
     p = fma(p, r, number(5.550328777e-2))
     p = fma(p, r, number(2.402264689e-1))
     p = fma(p, r, number(6.931472057e-1))
     p = fma(p, r, number(1.0))
-    return p * _power_of_two(k)
+    return p * _from_exponent(shifted)
 
 
 @inline
 def exp2_short(x):
     """Compute 2^x for -125 <= x <= 0 with a relative error of 2.7e-6, for results that are rounded to 16 bits.
 
-    It is `exp2` with a polynomial of degree 4. The last bits of x + 1.5 2^23 + 127 are k + 127, the exponent of 2^k.
+    It is `exp2` with a polynomial of degree 4.
     """
     shifted = x + number(EXPONENTS)
     r = x - (shifted - number(EXPONENTS))
