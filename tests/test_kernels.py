@@ -17,6 +17,7 @@ from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import compilation, make_ops, run_task
 from minibert.kernels.buffers import Slabs
+from minibert.kernels.ops import linear_chunks
 from minibert.kernels.packing import pack
 from minibert.kernels.processor import NR, WIDTH
 from tests.support import oracle
@@ -246,7 +247,9 @@ def test_slices_of_k_have_the_bits_of_one_slice(
     for few_rows, size in ((0, 1024), (400, 1024), (0, 4096)):  # the last one is one slice
         monkeypatch.setattr("minibert.kernels.ops.FEW_ROWS", few_rows)
         monkeypatch.setattr("minibert.kernels.ops.SLICE", size)
+        linear_chunks.cache_clear()
         results.append(ops.linear(x, prepared, residual=added, activation=activation))
+    linear_chunks.cache_clear()
     np.testing.assert_array_equal(results[0], results[2])
     np.testing.assert_array_equal(results[1], results[2])
 

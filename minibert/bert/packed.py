@@ -185,18 +185,16 @@ class PackedBatch:
             if len(ids) != len(types):
                 raise ValueError(f"Sequence {b} has {len(ids)} token_ids and {len(types)} token_types; expected equal.")
         types = _private_int32("token_types", _concatenate(token_types))
-        batch = cls._from_private_arrays(
+        return cls.from_private_arrays(
             token_ids=_private_int32("token_ids", _concatenate(token_ids)),
             token_types=types if config.family.has_token_types else np.zeros_like(types),
             positions=_concatenate([positions_of(config, ids) for ids in token_ids]),
-            cu_seqlens=_private_int32("cu_seqlens", cumulate(lengths)),
+            cu_seqlens=cumulate(lengths),
             mask=np.arange(lengths.max(initial=0)) < lengths[:, None],
         )
-        batch._check_layout()
-        return batch
 
     @classmethod
-    def _from_private_arrays(cls, **arrays: npt.NDArray[Any] | None) -> PackedBatch:
+    def from_private_arrays(cls, **arrays: npt.NDArray[Any] | None) -> PackedBatch:
         """Make a batch without copies, from arrays that have the right types and that no other code can change."""
         batch: PackedBatch = object.__new__(cls)
         for name, array in ({"inputs_embeds": None} | arrays).items():
@@ -224,7 +222,7 @@ class PackedBatch:
             last = max(first + 1, int(np.searchsorted(self.cu_seqlens, limit, side="right")) - 1)
             tokens = slice(int(self.cu_seqlens[first]), int(self.cu_seqlens[last]))
             embeds = None if self.inputs_embeds is None else self.inputs_embeds[tokens]
-            step = PackedBatch._from_private_arrays(
+            step = PackedBatch.from_private_arrays(
                 # Ids that are rows of inputs_embeds begin with 0 in each step, as its inputs_embeds do.
                 token_ids=self.token_ids[tokens] if embeds is None else self.token_ids[: len(embeds)],
                 token_types=self.token_types[tokens],
@@ -261,7 +259,9 @@ def positions_of(config: BertConfig, token_ids: IntArray) -> IntArray:
     In a family that counts tokens, they are pad_token_id + 1, + 2, ...; tokens that are padding have pad_token_id.
     """
     if not config.family.counts_tokens:
-        return np.broadcast_to(np.arange(token_ids.shape[-1], dtype=np.int32), token_ids.shape)
+        positions = np.empty(token_ids.shape, dtype=np.int32)
+        positions[...] = np.arange(token_ids.shape[-1], dtype=np.int32)  # faster than np.broadcast_to
+        return positions
     real = (token_ids != config.pad_token_id).astype(np.int32)
     return np.cumsum(real, axis=-1, dtype=np.int32) * real + np.int32(config.pad_token_id or 0)
 
@@ -279,7 +279,7 @@ def _private_int32(name: str, values: IntArray) -> IntArray:
         if copy.dtype.kind not in "iu":
             raise TypeError(f"{name} holds {copy.dtype} values; expected integers.")
         narrow = copy.astype(np.int32)
-        if not np.array_equal(narrow, copy):
+        if not (narrow == copy).all():
             raise ValueError(f"{name} holds {int(copy[narrow != copy][0])}, which does not fit into int32.")
         copy = narrow
     if copy.ndim != 1:
@@ -293,5 +293,9 @@ def _concatenate(arrays: Sequence[IntArray]) -> IntArray:
 
 
 def cumulate(lengths: IntArray) -> IntArray:
-    """Turn B lengths into B + 1 cumulative sequence lengths; the first one is 0."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    """Turn B lengths into B + 1 cumulative sequence lengths, int32; the first one is 0."""
+    sums = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.add.accumulate(lengths, out=sums[1:])
+    if sums[-1] >= 2**31:
+        raise ValueError(f"{sums[-1]:,} tokens; a batch has fewer than {2**31:,}.")
+    return sums.astype(np.int32)

@@ -11,10 +11,10 @@ Pages       A forward reads all weights of a model once, and the processor looks
 Reuse       New pages are slow, because the system clears each page at its first use. For the arrays of a forward, this
             takes about a tenth of the time in which they are computed. So the result of an op is in a block of memory
             that `Buffers` keeps. It is used again when the last array in it is gone
-Contract    A block is free when the weak reference to its `_Lease` is dead: each result is made from this small object,
-            a view keeps its base array alive, and the base array keeps its lease alive. A reference count would not be
-            reliable, because debuggers hold references too. A `__del__` method would lose a Ctrl-C that arrives while
-            it runs. This file does not import numba
+Contract    A block is free when the weak reference to its *lease* is dead. The lease is the memoryview that
+            `np.frombuffer` makes for each result: a view keeps its base array alive, and the base array its lease. A
+            reference count would not be reliable, because debuggers hold references too. A `__del__` method would lose
+            a Ctrl-C that arrives while it runs. This file does not import numba
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import math
 import threading
 import weakref
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -78,14 +79,6 @@ class Slabs:
         return np.ndarray(shape, np.float32, cut)
 
 
-class _Lease:
-    """A mark that a block is in use. `np.asarray` makes the array in this block, which keeps the mark alive."""
-
-    def __init__(self, block: FloatArray, shape: tuple[int, ...]) -> None:
-        self._block = block
-        self.__array_interface__ = {**block.__array_interface__, "shape": shape}
-
-
 class Buffers:
     """Blocks of float32 memory for the results of ops; safe to share between threads, to interrupt, and to fork.
 
@@ -94,7 +87,7 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._blocks: deque[tuple[FloatArray, weakref.ref[_Lease]]] = deque()
+        self._blocks: deque[tuple[memoryview, weakref.ref[Any]]] = deque()
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
         return Buffers, ()
@@ -107,19 +100,19 @@ class Buffers:
         block = self._take(size)
         if block is None:
             fills_a_page = _LARGE_PAGE // 2 <= 4 * size <= _LARGE_PAGE
-            block = _large_page(size) if fills_a_page else aligned_empty(size)
-        lease = _Lease(block, shape)
-        self._blocks.append((block, weakref.ref(lease)))
-        return np.asarray(lease)
+            block = memoryview(_large_page(size) if fills_a_page else aligned_empty(size))  # type: ignore[arg-type]
+        result: Any = np.frombuffer(block, np.float32, size)
+        self._blocks.append((block, weakref.ref(result.base)))
+        return result.reshape(shape)
 
-    def _take(self, size: int) -> FloatArray | None:
+    def _take(self, size: int) -> memoryview | None:
         """Take out a free block that fits. A much larger one is not used: a result that is kept would waste memory."""
         for _ in range(len(self._blocks)):
             try:
                 block, lease = self._blocks.popleft()
             except IndexError:  # other threads have taken out the other blocks
                 return None
-            if size <= block.size <= size + size // 4 and lease() is None:
+            if size <= len(block) <= size + size // 4 and lease() is None:
                 return block
             if len(self._blocks) < _MOST_BLOCKS:
                 self._blocks.append((block, lease))

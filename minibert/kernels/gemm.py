@@ -48,7 +48,7 @@ import numpy as np
 from minibert.bert.low_precision import BLOCK
 from minibert.kernels.amx import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.compilation import function, inline
-from minibert.kernels.ops import LINEAR
+from minibert.kernels.ops import LINEAR, LINEAR_WORDS
 from minibert.kernels.processor import MR, NR, UNROLL, WIDTH, Words
 from minibert.kernels.simd import (
     activate,
@@ -206,11 +206,10 @@ def apply_epilogue(rows, columns, tile, start, ldt, bias, bias_start, code, resi
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
-_linear_task = task_at(LINEAR)
-
 
 def _linear_chunk(words: Words | None, multiply: Any) -> Any:
     """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
+    linear_task = task_at(LINEAR if words is None else LINEAR_WORDS[words.form.name])
     length_of, sizes, *_ = _layout(words)
     tile_buffer = stack_floats((MR if words is None else words.rows) * NR)
     begin, end = (begin_tiles, end_tiles) if words is not None and words.dot.in_tiles else (begin_nothing, end_nothing)
@@ -218,7 +217,7 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
 
     @function
     def linear_chunk(address, chunk):
-        task = _linear_task(address)
+        task = linear_task(address)
         M, N, code, has_residual = task.M, task.N, task.activation, task.residual != 0
         tiles, block_tiles = task.tiles, task.block_tiles
         height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more

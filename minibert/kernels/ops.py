@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,27 +27,24 @@ from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
-# x (M, K), panels and bias (gemm.py), residual and y (M, N), as addresses. `residual` is 0 if there is none.
-# `activation` is one of ACTIVATION_CODES. K is cut into `slices`, that of words into one; if `by_panel` is 1, those of
-# one panel follow one another. The next three are those of `LinearChunks`. In low precision, x is words; if `source` is
-# not 0, it is the address of the floats that the leader quantises into them before the chunks.
-_LINEAR_FIELDS = "x panels bias residual y M N K activation slices by_panel tiles block_tiles panels_per_chunk source"
-LINEAR = TaskKind(1, _LINEAR_FIELDS)
-LINEAR_WORDS = {name: TaskKind(5 + 3 * i, _LINEAR_FIELDS) for i, name in enumerate(FORMATS)}
-# x (M, K) as floats, and y as the words of a format (processor.py)
-QUANTISE = {name: TaskKind(6 + 3 * i, "x y M K") for i, name in enumerate(FORMATS)}
-# The addresses of query, key and value, whose rows have a distance of `stride` floats; of cu_seqlens (B + 1,) and
-# context (T, H). `scores` and `probs` are 0 if they are not wanted; those of sequence b begin at pairs_first[b].
-# `bias` is 0, or the address of a table of `distances` numbers for each head; `columns` has that of each token.
-# In low precision, the products of attention are products of words.
-_ATTENTION_FIELDS = (
-    "query key value cu_seqlens context num_heads D stride scores probs pairs_first bias columns distances"
-)
-ATTENTION = TaskKind(2, _ATTENTION_FIELDS)
-ATTENTION_WORDS = {name: TaskKind(7 + 3 * i, _ATTENTION_FIELDS) for i, name in enumerate(FORMATS)}
+# In a task, an array is the address of its first number, and 0 if it is None.
+# x (M, K), panels and bias (gemm.py), residual and y (M, N). `activation` is one of ACTIVATION_CODES. The next five are
+# those of `LinearChunks`. In low precision, x is the address of words; if there is a `source`, the leader quantises its
+# floats into them before the chunks.
+_LINEAR = "panels bias residual y", "M N K activation slices by_panel tiles block_tiles panels_per_chunk"
+LINEAR = TaskKind(1, f"x {_LINEAR[0]}", _LINEAR[1])
+LINEAR_WORDS = {name: TaskKind(5 + 3 * i, f"source {_LINEAR[0]}", f"{_LINEAR[1]} x") for i, name in enumerate(FORMATS)}
+# x (M, K) as floats, and the address of y, the words of a format (processor.py)
+QUANTISE = {name: TaskKind(6 + 3 * i, "x", "y M K") for i, name in enumerate(FORMATS)}
+# The rows of query, key and value have a distance of `stride` floats; cu_seqlens (B + 1,), context (T, H). If they are
+# wanted, the `scores` and `probs` of sequence b begin at pairs_first[b]. `bias` is a table of `distances` numbers for
+# each head; `columns` has that of each token. In low precision, the products of attention are products of words.
+_ATTENTION = "query key value cu_seqlens context scores probs pairs_first bias columns", "num_heads D stride distances"
+ATTENTION = TaskKind(2, *_ATTENTION)
+ATTENTION_WORDS = {name: TaskKind(7 + 3 * i, *_ATTENTION) for i, name in enumerate(FORMATS)}
 # Three tables and three look-ups into them; y (T, H).
-EMBED = TaskKind(3, "words ids type_table token_types position_table positions y T H")
-LAYER_NORM = TaskKind(4, "x weight bias y T H eps")
+EMBED = TaskKind(3, "words ids type_table token_types position_table positions y", "T H")
+LAYER_NORM = TaskKind(4, "x weight bias y", "T H eps")
 
 ACTIVATION_CODES: dict[str | None, int] = {None: 0, **{name: code for code, name in enumerate(ACTIVATION_FUNCTIONS, 1)}}
 
@@ -72,35 +69,47 @@ SLICE = 1024
 # difference. On a Zen 4, 22 rows take 1.03 of the time, 49 rows 1.07. Floats do not use AMX, but these Xeons have it.
 FEW_ROWS = 8 * MR if "amx-int8" in LEVEL.features else 0
 PANEL_SLICE, SHORT_K = 128, 512
-SMALL = 1 << 16  # numbers of x that the leader quantises alone, because a second op would take longer
-ROWS = 32  # rows of one chunk of an op that computes each token alone; not measured with other values
+# Numbers of x that the leader quantises alone, because a second op takes longer. 1 << 16: 1.5 % slower (1 x 128).
+SMALL = 1 << 15
+# Rows of one chunk of an op that computes each token alone. LayerNorm with 32 rows: 22 tokens take 1.23 times as long,
+# 128 and 1,024 tokens 0.98 (Zen 4, two threads).
+ROWS = 8
 
 
 class LinearChunks(NamedTuple):
-    """The chunks of a product: each multiplies `block_tiles` of `tiles` micro-tiles by `panels_per_chunk` panels."""
+    """The chunks of a product: each multiplies `block_tiles` of `tiles` micro-tiles by `panels_per_chunk` panels.
 
+    K is cut into `slices`; if `by_panel` is 1, those of one panel follow one another.
+    """
+
+    slices: int
+    by_panel: bool
     tiles: int
     block_tiles: int
     panels_per_chunk: int
 
 
 @functools.lru_cache(maxsize=1024)
-def linear_chunks(M: int, N: int, row_size: int, num_threads: int, rows: int = MR) -> tuple[LinearChunks, int]:
-    """Return the chunks of a product of M rows and N columns, and their number; a micro-tile has up to `rows` rows.
+def linear_chunks(M: int, N: int, K: int, num_threads: int, name: str = "") -> tuple[LinearChunks, int, int]:
+    """Return the chunks of a product of M rows, N columns and K features, their number, and the floats of a row of x.
 
-    `row_size` is the distance of two rows of x in numbers of 4 bytes.
     With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
-    and each stays in cache while all panels are read.
+    and each stays in cache while all panels are read. `name` is that of a format of words, which have one slice.
     """
+    if name:
+        slices, by_panel, distance, rows = 1, False, words_of(name).row_size(K), words_of(name).rows
+    else:
+        (slices, by_panel), distance, rows = linear_slices(M, N, K), K, MR
     tiles = -(-M // rows)
+    row_size = distance // slices
     most_tiles = max(1, min(MOST_ROWS, BLOCK_NUMBERS // max(1, row_size)) // rows)
     blocks = 1 if tiles <= FEW_TILES else -(-tiles // most_tiles)
     num_panels = -(-N // NR)
     block_tiles = -(-tiles // blocks)
     wanted = -(-CHUNKS_PER_THREAD * num_threads // blocks) if num_threads > 1 else 1
     panels_per_chunk = max(1, num_panels // wanted, -(-LEAST_TILES * MR // (rows * max(1, block_tiles))))
-    cut = LinearChunks(tiles, block_tiles, panels_per_chunk)
-    return cut, blocks * -(-num_panels // panels_per_chunk) if M else 0
+    cut = LinearChunks(slices, by_panel, tiles, block_tiles, panels_per_chunk)
+    return cut, blocks * -(-num_panels // panels_per_chunk) if M else 0, distance
 
 
 def linear_slices(M: int, N: int, K: int) -> tuple[int, bool]:
@@ -115,9 +124,17 @@ def row_chunks(num_rows: int) -> int:
     return -(-num_rows // ROWS)
 
 
-@functools.lru_cache(maxsize=1024)
-def attention_scratch(S: int, D: int, name: str | None = None) -> int:
-    """Return the floats that a head of up to S tokens needs, with the words of a format; with floats without a name."""
+def attention_format(compute_type: str) -> str | None:
+    """Return the name of the format of attention, which is that of the query, key and value maps; None for floats."""
+    return next(iter(FORMATS_OF[compute_type]), None)
+
+
+@functools.lru_cache(maxsize=64)
+def attention_scratch(cu_seqlens: bytes, D: int, compute_type: str) -> int:
+    """Return the floats that the head of the longest sequence needs. Each layer asks, so the last answers are kept."""
+    name, S = attention_format(compute_type), int(np.diff(np.frombuffer(cu_seqlens, np.int32)).max(initial=0))
+    if name and S > LONGEST:
+        raise ValueError(f"{S:,} tokens in a sequence; {compute_type} takes up to {LONGEST:,}")
     chosen = {head_words(name), head_words(name, in_tiles=False)} if name else {None}
     return max(head_layout(words)(S, D).size for words in chosen)
 
@@ -130,7 +147,7 @@ class Resources(NamedTuple):
 
     team: Team
     buffers: Buffers
-
+    attention: TaskKind
     compute_type: str
 
     def __reduce__(self) -> tuple[Callable[[int, str], Resources], tuple[int, str]]:
@@ -139,7 +156,8 @@ class Resources(NamedTuple):
 
 def make_resources(num_threads: int, compute_type: str) -> Resources:
     """Return new threads and new memory; the threads start with the first op."""
-    return Resources(Team(num_threads, load_run_task(compute_type)), Buffers(), compute_type)
+    team, name = Team(num_threads, load_run_task(compute_type)), attention_format(compute_type)
+    return Resources(team, Buffers(), ATTENTION_WORDS[name] if name else ATTENTION, compute_type)
 
 
 def make_ops(num_threads: int, *, compute_type: str = "float32") -> Ops:
@@ -168,6 +186,9 @@ def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: 
     return pack(empty, linear) if form is None else pack_words(empty, quantise_linear(linear, form))
 
 
+_FLOAT32 = np.dtype(np.float32)
+
+
 def _floats(array: FloatArray) -> FloatArray:
     """Return an array as the kernels read it; they see only its address, not its dtype and its strides."""
     return np.ascontiguousarray(array, np.float32)
@@ -192,7 +213,7 @@ def embed(
     words, types, places = _floats(words), _floats(token_type_table), _floats(position_table)
     token_ids, token_types, positions = _ints(token_ids), _ints(token_types), _ints(positions)
     arrays = (words, token_ids, types, token_types, places, positions, y)
-    resources.team.run(EMBED, *map(address, arrays), T, H, num_chunks=row_chunks(T))
+    resources.team.run(EMBED, arrays, T, H, num_chunks=row_chunks(T))
     return y
 
 
@@ -205,42 +226,25 @@ def linear(
     residual: FloatArray | None = None,
 ) -> FloatArray:
     """Compute the same as `reference.apply_linear`, or as `low_precision.apply_linear`, with a packed weight."""
-    packed = cast("PackedLinear | PackedWords", linear)  # `prepare` returned it
+    packed: PackedLinear | PackedWords = linear  # type: ignore[assignment]  # `prepare` returned it
+    team, name = resources.team, packed.format.name if isinstance(packed, PackedWords) else ""
     M, (N, K) = len(x), packed.shape
-    x = _floats(x)
-    slices, by_panel = linear_slices(M, N, K)
-    kind, source, factor, row_size, rows = LINEAR, 0, address(x), K // slices, MR
-    if isinstance(packed, PackedWords):
-        name, words = packed.format.name, words_of(packed.format.name)
-        kind, slices, by_panel = LINEAR_WORDS[name], 1, False
-        row_size, rows = words.row_size(K), words.rows
-        # The rows of x begin at a cache line, and AMX may read one more (amx.py).
-        memory = resources.buffers.empty((M + 1) * row_size + CACHE_LINE // FLOAT)
-        factor = -(-address(memory) // CACHE_LINE) * CACHE_LINE
-        if x.size > SMALL:
-            resources.team.run(QUANTISE[name], address(x), factor, M, K, num_chunks=row_chunks(M))
-        else:
-            source = address(x)
+    cut, num_chunks, distance = linear_chunks(M, N, K, team.num_threads, name)
     y = resources.buffers.empty(M, N)
-    added = None if residual is None else _floats(residual)
-    chunks, num_chunks = linear_chunks(M, N, row_size, resources.team.num_threads, rows)
-    resources.team.run(
-        kind,
-        factor,
-        address(packed.panels),
-        address(packed.bias),
-        0 if added is None else address(added),
-        address(y),
-        M,
-        N,
-        K,
-        ACTIVATION_CODES[activation],
-        slices,
-        by_panel,
-        *chunks,
-        source,
-        num_chunks=num_chunks,
-    )
+    sizes = (M, N, K, ACTIVATION_CODES[activation], *cut)
+    x, residual = _floats(x), residual if residual is None else _floats(residual)
+    if not name:
+        team.run(LINEAR, (x, packed.panels, packed.bias, residual, y), *sizes, num_chunks=num_chunks)
+        return y
+    # The rows of x begin at a cache line, and AMX may read one more (amx.py).
+    memory = resources.buffers.empty((M + 1) * distance + CACHE_LINE // FLOAT)
+    words = -(-address(memory) // CACHE_LINE) * CACHE_LINE
+    source: FloatArray | None = x
+    if x.size > SMALL:
+        team.run(QUANTISE[name], (x,), words, M, K, num_chunks=row_chunks(M))
+        source = None
+    arrays = (source, packed.panels, packed.bias, residual, y)
+    team.run(LINEAR_WORDS[name], arrays, *sizes, words, num_chunks=num_chunks)
     return y
 
 
@@ -249,8 +253,7 @@ def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArr
     T, H = x.shape
     x, weight, bias = _floats(x), _floats(norm.weight), _floats(norm.bias)
     y = resources.buffers.empty(T, H)
-    addresses = address(x), address(weight), address(bias), address(y)
-    resources.team.run(LAYER_NORM, *addresses, T, H, norm.eps, num_chunks=row_chunks(T))
+    resources.team.run(LAYER_NORM, (x, weight, bias, y), T, H, norm.eps, num_chunks=row_chunks(T))
     return y
 
 
@@ -268,43 +271,24 @@ def attention(
     return_probs: bool = False,
 ) -> AttentionOutput:
     """Compute the same as `reference.attention`, or as `low_precision.attention`."""
-    same = query.strides == key.strides == value.strides and query.dtype == key.dtype == value.dtype == np.float32
-    if not same or query.strides[1] != query.itemsize or query.strides[0] % query.itemsize:
+    strides = query.strides
+    same = strides == key.strides == value.strides and query.dtype == key.dtype == value.dtype == _FLOAT32
+    if not same or strides[1] != FLOAT or strides[0] % FLOAT:
         query, key, value = map(_floats, (query, key, value))
     cu_seqlens = _ints(cu_seqlens)
     T, H = query.shape
+    D = H // num_heads
     context = resources.buffers.empty(T, H)
     table, columns = (None, None) if bias is None else (_floats(bias.table), _ints(bias.columns))
     first = scores = probs = None
-    lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-    longest = max(lengths.tolist(), default=0)
-    if longest > LONGEST and resources.compute_type != "float32":
-        raise ValueError(f"{longest:,} tokens in a sequence; {resources.compute_type} takes up to {LONGEST:,}")
     if return_scores or return_probs:
-        lengths = lengths.astype(np.int64)
+        lengths = np.diff(cu_seqlens).astype(np.int64)
         first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
         scores, probs = (np.empty(first[-1], np.float32) if kept else None for kept in (return_scores, return_probs))
-    name = next(iter(FORMATS_OF[resources.compute_type]), None)  # of the query, key and value maps
-    resources.team.run(
-        ATTENTION_WORDS[name] if name else ATTENTION,
-        address(query),
-        address(key),
-        address(value),
-        address(cu_seqlens),
-        address(context),
-        num_heads,
-        H // num_heads,
-        query.strides[0] // query.itemsize,
-        0 if scores is None else address(scores),
-        0 if probs is None else address(probs),
-        0 if first is None else address(first),
-        0 if table is None else address(table),
-        0 if columns is None else address(columns),
-        0 if table is None else table.shape[1],
-        num_chunks=len(lengths) * num_heads,
-        scratch=attention_scratch(longest, H // num_heads, name),
-    )
-
+    kind, scratch = resources.attention, attention_scratch(cu_seqlens.tobytes(), D, resources.compute_type)
+    arrays = (query, key, value, cu_seqlens, context, scores, probs, first, table, columns)
+    numbers = (num_heads, D, query.strides[0] // FLOAT, 0 if table is None else table.shape[1])
+    resources.team.run(kind, arrays, *numbers, num_chunks=(len(cu_seqlens) - 1) * num_heads, scratch=scratch)
     if first is None:
         return AttentionOutput(context, None, None)
 

@@ -153,6 +153,14 @@ def compute_chunk(task, chunk, scratch):
 
 
 @function
+def find_numbers(state, shared):
+    """Replace the addresses of the array objects of a task by those of their numbers."""
+    first = np.int64(threads.TASK + 1)
+    for i in range(first, first + state[threads.NUM_ARRAYS]):
+        state[i] = 0 if state[i] == shared[threads.NONE] else longs_at(state[i] + shared[threads.DATA])[0]
+
+
+@function
 def next_chunk(state, thread):
     """Return the next chunk of this thread's share, else of the first later share that has one. One must exist."""
     num_chunks, num_shares = state[threads.NUM_CHUNKS], state[threads.NUM_SHARES]
@@ -250,6 +258,7 @@ def make_run_task() -> Any:
                     end = microseconds(shared) + _TURN
             return
 
+        find_numbers(own, shared)
         leads = atomic_add(shared, threads.CALLERS, 1) == 0
         address, state, num_shares = own_address, own, 1
         if leads:

@@ -11,15 +11,19 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 3            NUM_CHUNKS  of the task
                 4, 5         SCRATCH     memory for intermediate results
                              SCRATCH_SIZE, the bytes of it that each thread has
-                6 ... 21     TASK        its kind, then addresses, sizes and options as int64; only `eps` is a float64
-                22           NUM_SHARES
-                24           REMAINING   chunks that nobody has taken yet  (set by the leader, lowered by every thread)
-                32           ACTIVE      helpers that may be inside a chunk  (raised and lowered by helpers)
-                40           CALLERS     threads that compute an op          (raised and lowered by callers)
-                48           CLOSED      1 when the helpers must return      (set when the team is deleted)
-                49, 50       CLOCK       the address of the system's function for the time, and its number of a clock
-                51, 52       YIELD, NAP  those of its functions to offer a core and to sleep; 0, if it does not have one
-                56, 64, ...  SHARES      for each share, the number of its chunks that are taken
+                6            NUM_ARRAYS  of the task; Python writes the addresses of its array objects, and the caller's
+                                         run_task replaces them by those of their numbers, because it is faster
+                7 ... 22     TASK        its kind, then arrays, sizes and options as int64; only `eps` is a float64
+                23           NUM_SHARES
+                32           REMAINING   chunks that nobody has taken yet  (set by the leader, lowered by every thread)
+                40           ACTIVE      helpers that may be inside a chunk  (raised and lowered by helpers)
+                48           CALLERS     threads that compute an op          (raised and lowered by callers)
+                56           CLOSED      1 when the helpers must return      (set when the team is deleted)
+                57, 58       CLOCK       the address of the system's function for the time, and its number of a clock
+                59, 60       YIELD, NAP  those of its functions to offer a core and to sleep; 0, if it does not have one
+                61           DATA        where an array object has the address of its numbers
+                62           NONE        the address of None, in place of an array that is not there; it becomes 0
+                64, 72, ...  SHARES      for each share, the number of its chunks that are taken
 
             Each counter that several threads write has a cache line (8 numbers) of its own
 Order       `Team.run` writes the task into a new state of the same layout, then calls `run_task`. This is compiled
@@ -69,6 +73,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,54 +84,50 @@ from minibert.kernels.libraries import Kernel
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 FLOAT = 4  # bytes of a float32
-HEADER = 6  # numbers of a state before its task; the picture above shows them
+HEADER = 7  # numbers of a state before its task; the picture above shows them
 MOST_FIELDS = 16  # of any task, with its kind
-
-
-class TaskKind:
-    """A kind of task: its number, and the names of its fields in the order of the values that `write` takes."""
-
-    def __init__(self, number: int, names: str) -> None:
-        self.number = number
-        types = {name: "f8" if name == "eps" else "i8" for name in names.split()}
-        if len(types) >= MOST_FIELDS:
-            raise ValueError(f"a task has {len(types)} fields; there is room for {MOST_FIELDS - 1}")
-        self.dtype = np.dtype([("kind", "i8"), *types.items()])
-        codes = "".join("d" if kind == "f8" else "q" for kind in types.values())
-        self._pack = struct.Struct(f"={HEADER}qq{codes}").pack_into
-
-    def write(self, memory: Any, header: tuple[int, ...], values: tuple[float, ...]) -> None:
-        """Write the header of a state, and a task with these values, to the start of `memory`."""
-        self._pack(memory, 0, *header, self.number, *values)
-
 
 # In memory an array is Python's object header, then the pointer to its data. This is part of NumPy's binary interface,
 # which compiled extensions rely on. Source: PyArrayObject_fields in numpy/ndarraytypes.h.
 _DATA = object.__basicsize__
 _pointer_at = ctypes.c_size_t.from_address
+_IN_OBJECTS = sys.implementation.name == "cpython" and all(
+    _pointer_at(id(x) + _DATA).value == x.ctypes.data for x in (np.zeros(3), np.zeros((2, 5))[:, 2:])
+)
 
 
-def address(array: np.ndarray[Any, Any]) -> int:
-    """Return the address of the first number of an array."""
-    return _pointer_at(id(array) + _DATA).value  # eight times as fast as array.ctypes.data
+def address(array: np.ndarray[Any, Any] | None) -> int:
+    """Return the address of the first number of an array; 0 for None."""
+    if array is None:
+        return 0
+    # array.ctypes.data takes eight times as long.
+    return _pointer_at(id(array) + _DATA).value if _IN_OBJECTS else array.ctypes.data
 
 
-def _address(array: np.ndarray[Any, Any]) -> int:
-    return array.ctypes.data
+_HANDLE: Callable[[np.ndarray[Any, Any] | None], int] = id if _IN_OBJECTS else address
 
 
-if sys.implementation.name != "cpython" or any(
-    address(x) != x.ctypes.data for x in (np.zeros(3), np.zeros((2, 5))[:, 2:])
-):
-    address = _address
+class TaskKind:
+    """A kind of task: its number, and the names of its fields. Arrays come first, then numbers."""
+
+    def __init__(self, number: int, arrays: str, numbers: str) -> None:
+        self.number = number
+        types = {name: "f8" if name == "eps" else "i8" for name in f"{arrays} {numbers}".split()}
+        if len(types) >= MOST_FIELDS:
+            raise ValueError(f"a task has {len(types)} fields; there is room for {MOST_FIELDS - 1}")
+        self.dtype = np.dtype([("kind", "i8"), *types.items()])
+        codes = "".join("d" if kind == "f8" else "q" for kind in types.values())
+        self.num_arrays = len(arrays.split()) if _IN_OBJECTS else 0
+        self.write = struct.Struct(f"={HEADER}qq{codes}").pack_into  # the header of a state, and a task
 
 
 # --- the team --------------------------------------------------------------------------------------------------------
 
 # The indices of the state, as the picture above shows.
-SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, TASK, NUM_SHARES = *range(7), HEADER + MOST_FIELDS
-REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 24, 32, 40, 48, 56, 8
-CLOCK, CLOCK_ID, YIELD, NAP = range(CLOSED + 1, CLOSED + 5)
+SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, NUM_ARRAYS = range(HEADER)
+TASK, NUM_SHARES = HEADER, HEADER + MOST_FIELDS
+REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 32, 40, 48, 56, 64, 8
+CLOCK, CLOCK_ID, YIELD, NAP, DATA, NONE = range(CLOSED + 1, CLOSED + 7)
 
 _OwnState = ctypes.c_int64 * (SHARES + LINE_WORDS)
 
@@ -141,7 +142,7 @@ _generation = 0  # forks between this process and the first one that imported th
 
 
 def _process() -> tuple[int, int]:
-    """Return what tells this process from its ancestors; an id alone may be used again."""
+    """Return what tells this process from its ancestors: an id may be used again, and uWSGI forks without the hook."""
     return os.getpid(), _generation
 
 
@@ -192,7 +193,14 @@ class Team:
         # A forked child also finds the helpers of its parent here, and does not use them.
         self._helpers_by_process: dict[tuple[int, int], _ProcessHelpers] = {}
 
-    def run(self, kind: TaskKind, *fields: float, num_chunks: int, scratch: int = 0) -> None:
+    def run(
+        self,
+        kind: TaskKind,
+        arrays: tuple[np.ndarray[Any, Any] | None, ...],
+        *numbers: float,
+        num_chunks: int,
+        scratch: int = 0,
+    ) -> None:
         """Compute one op: a task of this kind with these fields, in chunks. Each thread gets `scratch` floats.
 
         Raises
@@ -200,12 +208,15 @@ class Team:
         MemoryError
             The scratch memory cannot be allocated.
         """
-        size = -(-scratch * FLOAT // _CACHE_LINE) * _CACHE_LINE  # bytes
-        memory = self._take_scratch(self.num_threads * size) if scratch else _NOTHING
+        memory, size = _NOTHING, 0
+        if scratch:
+            size = -(-scratch * FLOAT // _CACHE_LINE) * _CACHE_LINE  # bytes
+            memory = self._take_scratch(self.num_threads * size)
         helpers = self._helpers_by_process.get(_process()) or self._start_helpers()
         # A new state for each op, because a signal handler or finalizer may compute another op in between.
         own = _OwnState()
-        kind.write(own, (helpers.address, 0, 0, num_chunks, memory.first, size), fields)
+        header = (helpers.address, 0, 0, num_chunks, memory.first, size, kind.num_arrays, kind.number)
+        kind.write(own, 0, *header, *map(_HANDLE, arrays), *numbers)
         if num_chunks > 1:
             helpers.wake()
         self._run_task(ctypes.addressof(own))
@@ -240,7 +251,7 @@ class _ProcessHelpers:
         self.state = (ctypes.c_int64 * (SHARES + (num_helpers + 1) * LINE_WORDS)).from_buffer(self._memory, start)
         self.address = ctypes.addressof(self.state)
         self.state[NUM_SHARES] = num_helpers + 1
-        self.state[CLOCK : NAP + 1] = [*_system_calls()]
+        self.state[CLOCK : NONE + 1] = [*_system_calls(), _DATA, id(None)]
         self._helpers = [_Helper(number, self.state, team._run_task) for number in range(1, num_helpers + 1)]
         weakref.finalize(team, self.close)
         try:

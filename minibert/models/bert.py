@@ -133,9 +133,10 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         pairs = {i: batch.pad_pairs(probs[i], self.config.num_attention_heads) for i in probs}
         pooler_output = None
         if pooler is not None:
-            rows = np.concatenate([*pooled, nothing])
-            pooler_output = np.zeros((batch.num_sequences, hidden_size), dtype=rows.dtype)
-            pooler_output[batch.shows_first] = rows
+            pooler_output = pooled[0] if len(pooled) == 1 else np.concatenate([*pooled, nothing])
+            if len(pooler_output) < batch.num_sequences:
+                rows, pooler_output = pooler_output, np.zeros((batch.num_sequences, hidden_size), nothing.dtype)
+                pooler_output[batch.shows_first] = rows
         return BertModelOutput(
             last_hidden_state=padded[depth] if whole else None,
             pooler_output=pooler_output,
@@ -204,7 +205,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         `logits` are the bytes that heads need.
         """
         hidden_size, heads = self.config.hidden_size, self.config.num_attention_heads
-        most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.max_seqlen * num_attentions)
+        most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.mask.shape[1] * num_attentions)
         if most + logits < 1 << 28:  # asking the system takes longer than a short text
             return
         pairs = heads * float((np.diff(batch.cu_seqlens).astype(np.float64) ** 2).sum())

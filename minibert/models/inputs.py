@@ -65,22 +65,23 @@ def pack(
     token_type_ids = token_type_ids if config.family.has_token_types else None  # as in transformers
     types = _optional_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size, "type_vocab_size")
     most = config.max_position_embeddings
-    if position_ids is None:
+    if position_ids is not None:
+        positions = _optional_ids("position_ids", position_ids, shape, most, "max_position_embeddings")
+    else:
         # Nobody knows which of the given vectors are padding, so all are counted, as in transformers.
-        position_ids = positions_of(config, ids if embeds is None else np.full(shape, -1, np.int32))
-        if position_ids.max(initial=0) >= most:
+        positions = positions_of(config, ids if embeds is None else np.full(shape, -1, np.int32))
+        if np.maximum.reduce(positions, axis=None, initial=0) >= most:
             raise ValueError(
                 f"The batch is {shape[1]} tokens wide, the model takes {config.max_length} tokens "
                 "(max_position_embeddings). Truncate the texts: tokenizer(..., truncation=True)."
             )
-    positions = _optional_ids("position_ids", position_ids, shape, most, "max_position_embeddings")
     if embeds is not None:  # one bad number would change every token of its sequence
         embeds = usable_rows("inputs_embeds", embeds[mask], lambda index: _place(np.argwhere(mask)[index]))
-    return PackedBatch(
+    return PackedBatch.from_private_arrays(
         token_ids=ids[mask] if embeds is None else np.arange(len(embeds), dtype=np.int32),
         token_types=types[mask],
         positions=positions[mask],
-        cu_seqlens=cumulate(mask.sum(axis=1)),
+        cu_seqlens=cumulate(np.add.reduce(mask, axis=1)),
         mask=mask,
         inputs_embeds=embeds,
     )
@@ -107,15 +108,14 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
         The shape is wrong, or a value is out of range; the message says where.
     """
     ids = np.array(as_numbers(name, values))  # a copy, so that nobody can change it between the check and its use
-    if ids.dtype.kind not in "iu":
-        if ids.size or isinstance(values, np.ndarray):
-            raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
-        ids = ids.astype(np.int64)  # NumPy makes an empty list float64
+    if ids.dtype.kind not in "iu" and (ids.size or isinstance(values, np.ndarray)):
+        raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
+    ids = ids.astype(np.int64, copy=False)  # NumPy makes an empty list float64
     if ndim is not None and ids.ndim != ndim:
         raise ValueError(f"{name} has shape {ids.shape}; expected {ndim} dimensions, (B, S). Give one text as [ids].")
-    bad = (ids < 0) | (ids >= limit)
-    if bad.any():
-        index = tuple(np.argwhere(bad)[0])
+    # Read as uint64, a negative number is larger than any limit.
+    if ids.size and np.maximum.reduce(ids.view(np.uint64), axis=None) >= limit:
+        index = tuple(np.argwhere((ids < 0) | (ids >= limit))[0])
         raise ValueError(f"{name} at {_place(index)} is {int(ids[index])}; {valid_range(limit, limit_name)}")
     return ids.astype(np.int32)
 
@@ -131,7 +131,9 @@ def _optional_ids(name: str, values: object, shape: tuple[int, ...], limit: int,
 
 def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     if values is None:
-        return np.ones(shape, dtype=np.bool_)
+        mask = np.empty(shape, dtype=np.bool_)
+        mask[...] = True  # faster than np.ones
+        return mask
     mask = np.array(as_numbers("attention_mask", values))  # a copy, as in `check_ids`
     if mask.shape != shape:
         raise ValueError(f"attention_mask has shape {mask.shape}; expected {shape}, the shape of the input.")

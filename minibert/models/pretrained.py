@@ -470,7 +470,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
 
     def _finish(self, output: _Output, return_dict: bool | None, inputs: Mapping[str, object]) -> _Output:
         """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""
-        if any(map(holds_tensor, inputs.values())):
+        if torch_is_loaded() and any(map(holds_tensor, inputs.values())):
             output = with_tensors(output)
         if self._return_dict if return_dict is None else return_dict:
             return output
