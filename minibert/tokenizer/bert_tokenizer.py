@@ -2,7 +2,7 @@
 
 The tokens come from the `tokenizers` library. files.py sets up its tokenizer once and nothing changes it afterwards, so
 threads can share it. encodings.py calls it and truncates, because the library would change its tokenizer; batch.py
-pads.
+pads. The way back, from ids to text, is in vocabulary.py.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils import keywords
-from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
 from minibert.bert.config import family_of
 from minibert.checkpoint.files import ModelFiles, check_files
@@ -24,32 +22,16 @@ from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.encodings import Encoding, NoRoomError, RawEncoder, RawOptions, cut, cut_windows
-from minibert.tokenizer.files import SIDES, LoadedTokenizer, library_errors, load_tokenizer
+from minibert.tokenizer.files import SIDES, LoadedTokenizer, load_tokenizer
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 from minibert.tokenizer.transformers_classes import SETTING_NAMES, SPECIAL_TOKEN_NAMES
-
-if TYPE_CHECKING:
-    from tokenizers import AddedToken
-
+from minibert.tokenizer.vocabulary import Vocabulary
 
 SETTINGS = (*SETTING_NAMES, *SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
 """The keywords of a from_pretrained that name a setting of the files."""
 
 
-Ids = int | Sequence[int] | npt.NDArray[np.integer[Any]]
-
-# These are sequences of ints, but nobody means them as ids.
-_BUFFERS = (bytes, bytearray, memoryview)
-
-
-def _special_token(name: str) -> tuple[property, property]:
-    """Return the attributes of a special token: its text, and its id."""
-    text = property(lambda self: self._special_tokens.get(name), doc=f"The tokenizer's {name}; None if it has none.")
-    number = property(lambda self: self._vocab.get(self._special_tokens.get(name)), doc=f"Id of the {name}, or None.")
-    return text, number
-
-
-class BertTokenizer:
+class BertTokenizer(Vocabulary):
     """Text -> token ids, equal to transformers' tokenizers of BERT and its family; made by `from_pretrained`.
 
     Any number of threads may use it at once. It differs from transformers in four points, to avoid surprises:
@@ -73,13 +55,6 @@ class BertTokenizer:
     """
 
     init_inputs = ()
-    bos_token, bos_token_id = _special_token("bos_token")
-    eos_token, eos_token_id = _special_token("eos_token")
-    unk_token, unk_token_id = _special_token("unk_token")
-    sep_token, sep_token_id = _special_token("sep_token")
-    pad_token, pad_token_id = _special_token("pad_token")
-    cls_token, cls_token_id = _special_token("cls_token")
-    mask_token, mask_token_id = _special_token("mask_token")
     pad_token_type_id = 0
     is_fast = True
     backend = "tokenizers"
@@ -87,13 +62,9 @@ class BertTokenizer:
     def __init__(self, loaded: LoadedTokenizer) -> None:
         if not isinstance(loaded, LoadedTokenizer):
             raise TypeError(f"loaded is {shown(loaded)}; expected a LoadedTokenizer, as from_pretrained makes.")
-        self._loaded = loaded
-        self._tokenizer = loaded.tokenizer
+        super().__init__(loaded)
         self._raw = RawEncoder(loaded.tokenizer)
-        self._vocab = loaded.vocab
-        self._special_tokens = loaded.special_tokens
         self.model_input_names = loaded.model_input_names
-        self.clean_up_tokenization_spaces = loaded.clean_up_tokenization_spaces
         self.model_max_length = loaded.model_max_length
         self.padding_side, self.truncation_side = loaded.padding_side, loaded.truncation_side
         self.name_or_path = loaded.source
@@ -481,143 +452,8 @@ class BertTokenizer:
         options |= {"return_token_type_ids": False, "return_attention_mask": False}
         return self(text, text_pair, add_special_tokens=add_special_tokens, **options)["input_ids"]
 
-    # --- the vocabulary ---
-
-    @property
-    def vocab(self) -> dict[str, int]:
-        """All tokens, added ones included, with their ids, in the order of the ids."""
-        return dict(self._vocab)
-
-    def get_vocab(self) -> dict[str, int]:
-        """Return `vocab`, as transformers does under this name."""
-        return self.vocab
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of tokens without added tokens; ``len(tokenizer)`` includes added tokens."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
-
-    def __len__(self) -> int:
-        return len(self._vocab)
-
-    def __bool__(self) -> bool:
-        # Without this a tokenizer without tokens would be false, because `__len__` is 0.
-        return True
-
-    @property
-    def do_lower_case(self) -> bool:
-        """True if texts are lowercased."""
-        return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
-
-    # --- special tokens ---
-
-    @property
-    def special_tokens_map(self) -> dict[str, str]:
-        """The special tokens that have a name, by name."""
-        return dict(self._special_tokens)
-
-    @property
-    def all_special_tokens(self) -> list[str]:
-        """The special tokens, each once."""
-        return list(dict.fromkeys([*self._special_tokens.values(), *self._loaded.extra_special_tokens]))
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        """The ids of `all_special_tokens`."""
-        return [self._vocab[token] for token in self.all_special_tokens]
-
-    @property
-    def extra_special_tokens(self) -> list[str]:
-        """The special tokens without a name of their own."""
-        return list(self._loaded.extra_special_tokens)
-
-    @property
-    def added_tokens_decoder(self) -> dict[int, AddedToken]:
-        """The added tokens by id; the special tokens are among them."""
-        return dict(sorted(self._tokenizer.get_added_tokens_decoder().items()))
-
-    def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Return how many tokens the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""
-        return int(self._tokenizer.num_special_tokens_to_add(bool(pair)))
-
-    # --- tokens <-> ids ---
-
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
-        """Return the id of a token, or the ids of a list; an unknown token gets the id of the unknown token."""
-        if isinstance(tokens, str):
-            return self._token_to_id(tokens)
-        if not isinstance(tokens, (list, tuple)):
-            raise TypeError(f"tokens are {shown(tokens)}; expected str, or a list of str.")
-        return [self._token_to_id(token) for token in tokens]
-
-    def convert_ids_to_tokens(self, ids: Ids, skip_special_tokens: bool = False) -> str | list[str]:
-        """Return the token of an id, or the tokens of a sequence; ValueError for an id that has no token."""
-        ids = to_array(ids)
-        if is_one_id(ids):
-            return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
-        skipped = set(self.all_special_ids) if skip_special_tokens else set()
-        return [str(self._tokenizer.id_to_token(one)) for one in self._checked_ids(ids) if one not in skipped]
-
-    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
-        """Join tokens to a text: "##" and the spaces between the parts of a word are removed."""
-        if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
-            raise TypeError(f"tokens are {shown(tokens)}; expected a list of str.")
-        if self._tokenizer.decoder is None:
-            return " ".join(tokens)
-        with library_errors(ValueError, "the tokens cannot be joined"):
-            return str(self._tokenizer.decoder.decode(list(tokens)))
-
-    # --- ids to text ---
-
-    def decode(
-        self,
-        token_ids: Ids | Sequence[Ids],
-        skip_special_tokens: bool = False,
-        clean_up_tokenization_spaces: bool | None = None,
-    ) -> Any:
-        """Return the text of one sequence of ids, or the texts of several, as close to the original as possible.
-
-        Parameters
-        ----------
-        token_ids : int, sequence of S int, or sequence of B such sequences
-            Lists, arrays or tensors of torch.
-        skip_special_tokens : bool
-            Leave out special tokens, such as [CLS], [SEP] and [PAD].
-        clean_up_tokenization_spaces : bool, optional
-            Remove the space before punctuation and English contractions. Default: as in tokenizer_config.json.
-
-        Raises
-        ------
-        ValueError
-            An id is not in the vocabulary; the message names it.
-        """
-        given: Any = to_array(token_ids)
-        several = _is_sequence(given) and len(given) > 0 and _is_sequence(given[0])
-        texts = []
-        for one in given if several else [given]:
-            ids = self._checked_ids([one] if is_one_id(one) else to_array(one))
-            with library_errors(ValueError, "the token ids cannot be decoded"):
-                text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
-            clean = clean_up_tokenization_spaces
-            texts.append(_clean_up(text) if (self.clean_up_tokenization_spaces if clean is None else clean) else text)
-        return texts if several else texts[0]
-
-    def batch_decode(
-        self,
-        sequences: Sequence[Ids] | npt.NDArray[np.integer[Any]],
-        skip_special_tokens: bool = False,
-        clean_up_tokenization_spaces: bool | None = None,
-    ) -> list[str]:
-        """Return the texts of B sequences of ids, or of one sequence, as a list; see `decode`."""
-        if isinstance(sequences, int | np.integer):
-            raise TypeError(f"sequences={brief(sequences)}; expected sequences of ids. For one id call decode.")
-        found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
-        return found if isinstance(found, list) else [found]
-
     def __repr__(self) -> str:
         return f"BertTokenizer({len(self)} tokens, model_max_length={self.model_max_length})"
-
-    # --- private methods ---
 
     def _encode(
         self, texts: list[Any], pairs: list[Any] | None, options: RawOptions, strategy: str, max_length: int | None
@@ -640,31 +476,6 @@ class BertTokenizer:
             except NoRoomError as reason:
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts
-
-    def _token_to_id(self, token: str) -> int:
-        if not isinstance(token, str):
-            raise TypeError(f"a token is {shown(token)}; expected str.")
-        token_id: int | None = self._vocab.get(token, self.unk_token_id)
-        if token_id is None:
-            raise ValueError(f"token {token!r} is not in the vocabulary, which has no unknown token.")
-        return token_id
-
-    def _checked_ids(self, ids: Any) -> list[int]:
-        """Refuse ids that are not in the vocabulary, because the library would omit them silently."""
-        if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
-            raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of int.")
-        checked = []
-        for position, value in enumerate(ids):
-            if isinstance(value, (list, tuple, np.ndarray)) and not is_one_id(value):
-                raise TypeError(f"token id {position} is a sequence; for several sequences call batch_decode.")
-            token_id = check_int(f"token id {position}", value)
-            if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
-                last = next(reversed(self._vocab.values()))
-                raise ValueError(
-                    f"token id {brief(token_id)} at position {position} has no token; ids are 0 to {last}."
-                )
-            checked.append(token_id)
-        return checked
 
 
 class AutoTokenizer:
@@ -711,21 +522,3 @@ def _only_text(name: str, value: Any, is_split_into_words: bool) -> Any:
         expected = "one list of words" if is_split_into_words else "one str"
         raise TypeError(f"{name} is {shown(value)}; expected {expected}. For several texts call the tokenizer itself.")
     return value
-
-
-def is_one_id(ids: Any) -> bool:
-    """Return whether a value is one id and not a sequence of ids."""
-    return isinstance(ids, (int, np.integer)) or (isinstance(ids, np.ndarray) and ids.ndim == 0)
-
-
-def _is_sequence(ids: Any) -> bool:
-    """Return whether an item of ids is itself a sequence of them."""
-    ids = to_array(ids)
-    return isinstance(ids, list | tuple | np.ndarray) and not is_one_id(ids)
-
-
-def _clean_up(text: str) -> str:
-    """Remove the spaces that WordPiece leaves before punctuation, as transformers' clean_up_tokenization does."""
-    for ending in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
-        text = text.replace(ending, ending.strip())
-    return text
