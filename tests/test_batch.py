@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from minibert import BertModel
+from minibert.bert import float64
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import pack
@@ -57,6 +58,7 @@ TABLE: list[tuple[str, type[Exception], str, list[Any]]] = [
         *(at(IDS, value) for value in (V, 10**9, -1, 2**32, 2**32 + 1, -(2**63))),
         at(IDS, 2**64 - 1, np.uint64), at(IDS, -128, np.int8)]),
     ("input_ids", ValueError, "row 0, column 0 is 77", [np.full((2, 5), 77)]),
+    ("input_ids", ValueError, f"is {2**64 - 1};", [at(IDS, 2**64 - 1, np.uint64)]),
     ("input_ids", TypeError, "", [
         IDS.astype(np.float32), IDS.astype(float), np.zeros((0, 5), np.float16), [[1.0, 2.0]], [[float("nan"), 2]],
         IDS > 3, IDS.astype(complex), IDS.astype("M8[s]"), np.zeros((2, 5), dtype=[("id", "i4")]), IDS.astype(object),
@@ -229,6 +231,22 @@ def test_a_row_that_is_all_masked_is_all_zeros_and_changes_no_other(model: BertM
     for array, expected in zip(arrays_of(output), arrays_of(alone), strict=True):
         assert not array[[0, 3, 5]].any()
         np.testing.assert_allclose(array[shown], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [7, 1000])
+def test_pooler_output_of_steps_in_which_some_first_tokens_are_masked(
+    tokens: int, model: BertModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibert.models.bert.TOKENS_PER_STEP", tokens)
+    ids = np.concatenate([IDS, IDS, IDS])
+    mask = np.ones_like(ids)
+    mask[[0, 3, 4], 0] = 0
+    for each in (model, model.with_ops(float64.OPS)):
+        pooled, alone = each(ids, mask).pooler_output, each(ids).pooler_output
+        shown = mask[:, 0] == 1
+        assert pooled.dtype == alone.dtype
+        assert not pooled[~shown].any()
+        np.testing.assert_allclose(pooled[shown], alone[shown], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("visible", [[0, 1, 2], [2, 3, 4], [0, 2, 4], [1, 3], [4], [0]])

@@ -16,10 +16,11 @@ import pytest
 
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.bert.ops import LayerNorm
-from minibert.bert.packed import PackedBatch
+from minibert.bert.packed import PackedBatch, cumulate
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.extract import extract_corpus
 from minibert.corpus.sources import Source
+from minibert.models.inputs import pack
 from tests.support import outcomes
 from tests.support.checkpoints import VOCABULARY
 from tests.support.report import REPORT
@@ -114,6 +115,30 @@ def test_a_batch_keeps_copies_that_cannot_be_changed(model: BertModel) -> None:
             own[0] = own[0]
         array.fill(99)
     np.testing.assert_array_equal(model.run_packed(batch, [2]).hidden_states[2], before)
+
+
+def test_every_way_to_a_batch_gives_arrays_that_cannot_be_changed(model: BertModel) -> None:
+    ids, mask = np.arange(2, 14).reshape(3, 4), np.array([[1, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1]])
+    embeds = np.ones((3, 4, model.config.hidden_size), np.float32)
+    whole = [
+        pack(model.config, ids, mask, ids % 2, ids),
+        pack(model.config, ids.astype(np.int32), mask.astype(bool)),
+        pack(model.config, None, None, inputs_embeds=embeds),
+        PackedBatch.from_sequences(model.config, [*ids], [*(ids % 2)]),
+    ]
+    for batch in [*whole, *(step for parent in whole for _, step in parent.steps(5))]:
+        batch._check_layout()
+        assert batch.private() is batch
+        for name in ("token_ids", "token_types", "positions", "cu_seqlens", "mask", "columns"):
+            array = getattr(batch, name)
+            assert array.dtype == (np.bool_ if name == "mask" else np.int32), name
+            assert not array.flags.writeable, name
+            assert not any(np.shares_memory(array, given) for given in (ids, mask)), name
+
+
+def test_more_tokens_than_int32_counts() -> None:
+    with pytest.raises(ValueError, match="2,147,483,648 tokens"):
+        cumulate(np.array([2**31 - 1, 1]))
 
 
 # --- batches that could still be changed ------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ import minibert
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear
-from minibert.kernels import compilation, make_ops, run_task
+from minibert.kernels import compilation, make_ops, run_task, threads
+from minibert.kernels import ops as kernel_ops
 from minibert.kernels.buffers import Slabs
-from minibert.kernels.ops import linear_chunks
 from minibert.kernels.packing import pack
 from minibert.kernels.processor import NR, WIDTH
 from tests.support import oracle
@@ -247,11 +247,33 @@ def test_slices_of_k_have_the_bits_of_one_slice(
     for few_rows, size in ((0, 1024), (400, 1024), (0, 4096)):  # the last one is one slice
         monkeypatch.setattr("minibert.kernels.ops.FEW_ROWS", few_rows)
         monkeypatch.setattr("minibert.kernels.ops.SLICE", size)
-        linear_chunks.cache_clear()
+        kernel_ops.linear_chunks.cache_clear()
         results.append(ops.linear(x, prepared, residual=added, activation=activation))
-    linear_chunks.cache_clear()
+    kernel_ops.linear_chunks.cache_clear()
     np.testing.assert_array_equal(results[0], results[2])
     np.testing.assert_array_equal(results[1], results[2])
+
+
+@pytest.mark.parametrize("compute_type", ["float32", "int8"])
+def test_an_interpreter_whose_arrays_cannot_be_read_by_kernels(
+    compute_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
+    linear = Linear(("encoder.output.dense",), x[:, :40].T.copy() @ x, np.zeros(40, np.float32))
+
+    def compute() -> list[FloatArray]:
+        ops = make_ops(2, compute_type=compute_type)
+        attention = ops.attention(x, x, x, np.array([0, 9, 40], np.int32), 4, return_probs=True)
+        return [ops.linear(x, ops.prepare(linear)), attention.context, *attention.probs]
+
+    expected = compute()
+    monkeypatch.setattr(threads, "_IN_OBJECTS", False)
+    monkeypatch.setattr(threads, "_HANDLE", threads.address)
+    words = (*kernel_ops.LINEAR_WORDS.values(), *kernel_ops.ATTENTION_WORDS.values())
+    for kind in (kernel_ops.LINEAR, kernel_ops.ATTENTION, *words):
+        monkeypatch.setattr(kind, "num_arrays", 0)
+    for found, array in zip(compute(), expected, strict=True):
+        np.testing.assert_array_equal(found, array)
 
 
 def test_a_product_of_no_features_is_the_bias() -> None:

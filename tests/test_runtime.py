@@ -223,7 +223,7 @@ def test_a_signal_handler_may_compute_in_the_middle_of_a_forward(seconds: float,
 EVERYWHERE = """
 # At each line of what Python runs for an op, first with all helpers asleep: another forward, which a signal handler
 # or a finalizer may begin; or a KeyboardInterrupt, also at each return.
-places = ("kernels/threads.py", "kernels/buffers.py", "/threading.py", "/contextlib.py")
+places = ("kernels/ops.py", "kernels/threads.py", "kernels/buffers.py", "/threading.py", "/contextlib.py")
 model = load(num_threads=4); check(model)
 helpers, = model.ops.linear.args[0].team._helpers_by_process.values()
 def let_helpers_sleep():

@@ -143,15 +143,12 @@ class PackedBatch:
         """B, the number of sequences, with the empty ones."""
         return len(self.cu_seqlens) - 1
 
-    @property
-    def max_seqlen(self) -> int:
-        """The length of the longest sequence, 0 if the batch is empty."""
-        return int(np.diff(self.cu_seqlens).max(initial=0))
-
     @functools.cached_property
     def columns(self) -> IntArray:
         """The column of each token in the caller's padded arrays, (T,)."""
-        return np.nonzero(self.mask)[1].astype(np.int32)
+        columns = np.nonzero(self.mask)[1].astype(np.int32)
+        columns.flags.writeable = False
+        return columns
 
     @property
     def first_tokens(self) -> IntArray:
@@ -185,19 +182,24 @@ class PackedBatch:
             if len(ids) != len(types):
                 raise ValueError(f"Sequence {b} has {len(ids)} token_ids and {len(types)} token_types; expected equal.")
         types = _private_int32("token_types", _concatenate(token_types))
-        return cls.from_private_arrays(
+        batch = cls.from_private_arrays(
             token_ids=_private_int32("token_ids", _concatenate(token_ids)),
             token_types=types if config.family.has_token_types else np.zeros_like(types),
             positions=_concatenate([positions_of(config, ids) for ids in token_ids]),
             cu_seqlens=cumulate(lengths),
             mask=np.arange(lengths.max(initial=0)) < lengths[:, None],
         )
+        batch._check_layout()  # another thread may have changed the lists meanwhile
+        return batch
 
     @classmethod
     def from_private_arrays(cls, **arrays: npt.NDArray[Any] | None) -> PackedBatch:
-        """Make a batch without copies, from arrays that have the right types and that no other code can change."""
+        """Make a batch without copies and checks: the arrays must be right, and no other code may change them.
+
+        They have the types of the parameters, describe the same sequences, and become read-only here.
+        """
         batch: PackedBatch = object.__new__(cls)
-        for name, array in ({"inputs_embeds": None} | arrays).items():
+        for name, array in arrays.items():
             if array is not None:
                 array.flags.writeable = False
             object.__setattr__(batch, name, array)

@@ -12,9 +12,10 @@ Reuse       New pages are slow, because the system clears each page at its first
             takes about a tenth of the time in which they are computed. So the result of an op is in a block of memory
             that `Buffers` keeps. It is used again when the last array in it is gone
 Contract    A block is free when the weak reference to its *lease* is dead. The lease is the memoryview that
-            `np.frombuffer` makes for each result: a view keeps its base array alive, and the base array its lease. A
-            reference count would not be reliable, because debuggers hold references too. A `__del__` method would lose
-            a Ctrl-C that arrives while it runs. This file does not import numba
+            `np.frombuffer` makes for each result: a view keeps its base array alive, and the base array its lease.
+            Nobody takes memory from the lease itself. A reference count would not be reliable, because debuggers hold
+            references too. A `__del__` method would lose a Ctrl-C that arrives while it runs. This file does not import
+            numba
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ ROWS = 8
 class LinearChunks(NamedTuple):
     """The chunks of a product: each multiplies `block_tiles` of `tiles` micro-tiles by `panels_per_chunk` panels.
 
-    K is cut into `slices`; if `by_panel` is 1, those of one panel follow one another.
+    K is cut into `slices`; if `by_panel` is true, those of one panel follow one another.
     """
 
     slices: int
@@ -91,7 +91,7 @@ class LinearChunks(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def linear_chunks(M: int, N: int, K: int, num_threads: int, name: str = "") -> tuple[LinearChunks, int, int]:
-    """Return the chunks of a product of M rows, N columns and K features, their number, and the floats of a row of x.
+    """Return the chunks of a product (M, N, K), their number, and the distance of two rows of x in floats.
 
     With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
     and each stays in cache while all panels are read. `name` is that of a format of words, which have one slice.
@@ -124,17 +124,16 @@ def row_chunks(num_rows: int) -> int:
     return -(-num_rows // ROWS)
 
 
-def attention_format(compute_type: str) -> str | None:
-    """Return the name of the format of attention, which is that of the query, key and value maps; None for floats."""
-    return next(iter(FORMATS_OF[compute_type]), None)
-
-
 @functools.lru_cache(maxsize=64)
-def attention_scratch(cu_seqlens: bytes, D: int, compute_type: str) -> int:
-    """Return the floats that the head of the longest sequence needs. Each layer asks, so the last answers are kept."""
-    name, S = attention_format(compute_type), int(np.diff(np.frombuffer(cu_seqlens, np.int32)).max(initial=0))
+def attention_scratch(cu_seqlens: bytes, D: int, name: str = "") -> int:
+    """Return the floats that the head of the longest sequence needs, or raise a ValueError if this one is too long.
+
+    `cu_seqlens` is the bytes of the int32 array; a head of words has the `name` of a format. Each layer asks, so the
+    last answers are kept.
+    """
+    S = int(np.diff(np.frombuffer(cu_seqlens, np.int32)).max(initial=0))
     if name and S > LONGEST:
-        raise ValueError(f"{S:,} tokens in a sequence; {compute_type} takes up to {LONGEST:,}")
+        raise ValueError(f"{S:,} tokens in a sequence; low precision takes up to {LONGEST:,}")
     chosen = {head_words(name), head_words(name, in_tiles=False)} if name else {None}
     return max(head_layout(words)(S, D).size for words in chosen)
 
@@ -143,12 +142,12 @@ def attention_scratch(cu_seqlens: bytes, D: int, compute_type: str) -> int:
 
 
 class Resources(NamedTuple):
-    """The threads and the memory for results that the ops of one model share."""
+    """What the ops of one model share: threads, memory for results, the compute type, and the format of attention."""
 
     team: Team
     buffers: Buffers
-    attention: TaskKind
     compute_type: str
+    attention_format: str
 
     def __reduce__(self) -> tuple[Callable[[int, str], Resources], tuple[int, str]]:
         return make_resources, (self.team.num_threads, self.compute_type)
@@ -156,8 +155,8 @@ class Resources(NamedTuple):
 
 def make_resources(num_threads: int, compute_type: str) -> Resources:
     """Return new threads and new memory; the threads start with the first op."""
-    team, name = Team(num_threads, load_run_task(compute_type)), attention_format(compute_type)
-    return Resources(team, Buffers(), ATTENTION_WORDS[name] if name else ATTENTION, compute_type)
+    team, formats = Team(num_threads, load_run_task(compute_type)), FORMATS_OF[compute_type]
+    return Resources(team, Buffers(), compute_type, next(iter(formats), ""))  # that of the query, key and value maps
 
 
 def make_ops(num_threads: int, *, compute_type: str = "float32") -> Ops:
@@ -211,8 +210,7 @@ def embed(
     T, H = len(token_ids), words.shape[1]
     y = resources.buffers.empty(T, H)
     words, types, places = _floats(words), _floats(token_type_table), _floats(position_table)
-    token_ids, token_types, positions = _ints(token_ids), _ints(token_types), _ints(positions)
-    arrays = (words, token_ids, types, token_types, places, positions, y)
+    arrays = (words, _ints(token_ids), types, _ints(token_types), places, _ints(positions), y)
     resources.team.run(EMBED, arrays, T, H, num_chunks=row_chunks(T))
     return y
 
@@ -232,17 +230,17 @@ def linear(
     cut, num_chunks, distance = linear_chunks(M, N, K, team.num_threads, name)
     y = resources.buffers.empty(M, N)
     sizes = (M, N, K, ACTIVATION_CODES[activation], *cut)
-    x, residual = _floats(x), residual if residual is None else _floats(residual)
+    x = _floats(x)
+    residual = None if residual is None else _floats(residual)
     if not name:
         team.run(LINEAR, (x, packed.panels, packed.bias, residual, y), *sizes, num_chunks=num_chunks)
         return y
     # The rows of x begin at a cache line, and AMX may read one more (amx.py).
     memory = resources.buffers.empty((M + 1) * distance + CACHE_LINE // FLOAT)
     words = -(-address(memory) // CACHE_LINE) * CACHE_LINE
-    source: FloatArray | None = x
-    if x.size > SMALL:
+    source = x if x.size <= SMALL else None
+    if source is None:
         team.run(QUANTISE[name], (x,), words, M, K, num_chunks=row_chunks(M))
-        source = None
     arrays = (source, packed.panels, packed.bias, residual, y)
     team.run(LINEAR_WORDS[name], arrays, *sizes, words, num_chunks=num_chunks)
     return y
@@ -285,7 +283,8 @@ def attention(
         lengths = np.diff(cu_seqlens).astype(np.int64)
         first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
         scores, probs = (np.empty(first[-1], np.float32) if kept else None for kept in (return_scores, return_probs))
-    kind, scratch = resources.attention, attention_scratch(cu_seqlens.tobytes(), D, resources.compute_type)
+    name = resources.attention_format
+    kind, scratch = ATTENTION_WORDS[name] if name else ATTENTION, attention_scratch(cu_seqlens.tobytes(), D, name)
     arrays = (query, key, value, cu_seqlens, context, scores, probs, first, table, columns)
     numbers = (num_heads, D, query.strides[0] // FLOAT, 0 if table is None else table.shape[1])
     resources.team.run(kind, arrays, *numbers, num_chunks=(len(cu_seqlens) - 1) * num_heads, scratch=scratch)

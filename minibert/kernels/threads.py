@@ -11,8 +11,9 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 3            NUM_CHUNKS  of the task
                 4, 5         SCRATCH     memory for intermediate results
                              SCRATCH_SIZE, the bytes of it that each thread has
-                6            NUM_ARRAYS  of the task; Python writes the addresses of its array objects, and the caller's
-                                         run_task replaces them by those of their numbers, because it is faster
+                6            NUM_ARRAYS  how many fields of the task are arrays. Python writes the address of the array
+                                         object, because that is faster; the caller's run_task replaces it by the
+                                         address of the array's first number
                 7 ... 22     TASK        its kind, then arrays, sizes and options as int64; only `eps` is a float64
                 23           NUM_SHARES
                 32           REMAINING   chunks that nobody has taken yet  (set by the leader, lowered by every thread)
@@ -21,8 +22,8 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 56           CLOSED      1 when the helpers must return      (set when the team is deleted)
                 57, 58       CLOCK       the address of the system's function for the time, and its number of a clock
                 59, 60       YIELD, NAP  those of its functions to offer a core and to sleep; 0, if it does not have one
-                61           DATA        where an array object has the address of its numbers
-                62           NONE        the address of None, in place of an array that is not there; it becomes 0
+                61           DATA        the offset of that address in an array object, in bytes
+                62           NONE        the address of None, which Python writes for no array; it becomes 0
                 64, 72, ...  SHARES      for each share, the number of its chunks that are taken
 
             Each counter that several threads write has a cache line (8 numbers) of its own
@@ -33,9 +34,10 @@ Order       `Team.run` writes the task into a new state of the same layout, then
                 leader  CALLERS + 1 | task -> state | REMAINING = n | chunk chunk | ACTIVE = 0 ? | CALLERS - 1 | returns
                 helper  REMAINING > 0 ?  no, no, no, no, no, yes | ACTIVE + 1 | chunk chunk | ACTIVE - 1 | ...
 
-            1. The calling thread adds one to CALLERS. If no other caller is inside, it is the *leader*: it copies its
-               task into the shared state and sets REMAINING. A caller that is not the leader computes its op alone, in
-               its own state, because with many callers all cores are busy anyway.
+            1. The calling thread replaces the array objects of its task (NUM_ARRAYS) and adds one to CALLERS. If no
+               other caller is inside, it is the *leader*: it copies its task into the shared state and sets REMAINING.
+               A caller that is not the leader computes its op alone, in its own state, because with many callers all
+               cores are busy anyway.
             2. The leader and the helpers take chunks. A thread takes one by lowering REMAINING by one, until none are
                left. The helpers wait in `run_task` too, and read REMAINING again and again. The leader takes chunks
                like a helper, so an op is not slower if a helper comes late, loses its core, or does not exist.
@@ -132,7 +134,7 @@ CLOCK, CLOCK_ID, YIELD, NAP, DATA, NONE = range(CLOSED + 1, CLOSED + 7)
 _OwnState = ctypes.c_int64 * (SHARES + LINE_WORDS)
 
 # A helper looks for work this number of times before it sleeps (about a millisecond). That is longer than the Python
-# between two ops (10 microseconds); not measured with other values.
+# between two ops (5 to 70 microseconds); not measured with other values.
 _PATIENCE = 20_000
 
 _CACHE_LINE = 64  # bytes
@@ -142,7 +144,8 @@ _generation = 0  # forks between this process and the first one that imported th
 
 
 def _process() -> tuple[int, int]:
-    """Return what tells this process from its ancestors: an id may be used again, and uWSGI forks without the hook."""
+    """Return what tells this process from its ancestors: an id alone may be used again."""
+    # The id is needed too, because a program in C, such as uWSGI, may fork without a call of _count_fork.
     return os.getpid(), _generation
 
 

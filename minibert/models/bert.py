@@ -133,9 +133,9 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         pairs = {i: batch.pad_pairs(probs[i], self.config.num_attention_heads) for i in probs}
         pooler_output = None
         if pooler is not None:
-            pooler_output = pooled[0] if len(pooled) == 1 else np.concatenate([*pooled, nothing])
-            if len(pooler_output) < batch.num_sequences:
-                rows, pooler_output = pooler_output, np.zeros((batch.num_sequences, hidden_size), nothing.dtype)
+            pooler_output = rows = pooled[0] if len(pooled) == 1 else np.concatenate([*pooled, nothing])
+            if len(rows) < batch.num_sequences:
+                pooler_output = np.zeros((batch.num_sequences, hidden_size), rows.dtype)
                 pooler_output[batch.shows_first] = rows
         return BertModelOutput(
             last_hidden_state=padded[depth] if whole else None,
@@ -166,7 +166,8 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         TypeError, ValueError
             As for `run_packed`; or `layers` is empty.
         """
-        layers = _check_indices("layers", layers, self.config.num_hidden_layers + 1)
+        depth = self.config.num_hidden_layers
+        layers = frozenset(check_int("an index of layers", layer, 0, depth) for layer in layers)
         if not layers:
             raise ValueError("layers is empty; expected at least one index of a hidden state.")
         last, found = max(layers), dict[int, FloatArray]()
@@ -230,11 +231,6 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
         if reach is not None and index > reach:
             raise ValueError(f"{name} names {index}, which this num_layers= does not compute; give a larger one.")
     return frozenset(indices)
-
-
-def _check_indices(name: str, asked: Iterable[int], count: int) -> frozenset[int]:
-    """Check that each index is an int from 0 to count - 1, and return the set of them."""
-    return frozenset(check_int(f"an index of {name}", index, 0, count - 1) for index in asked)
 
 
 # --- the embedding layer ----------------------------------------------------------------------------------------------

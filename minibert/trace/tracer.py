@@ -268,8 +268,9 @@ class Recorder:
             kept.extend(value)
             return
         rows = self._rows[spec.kind]
-        # The output of the model holds the hidden states too. Nobody else has the other arrays, so they are not copied.
-        if len(value) == rows and name not in ("embeddings", f"encoder.layer.{spec.layer}"):
+        # The output of the model holds the hidden states and the pooler's output too. Nobody else has the other arrays,
+        # so they are not copied.
+        if len(value) == rows and name not in ("embeddings", f"encoder.layer.{spec.layer}", "pooler"):
             self.values[name] = value
             return
         if len(kept) != rows:
