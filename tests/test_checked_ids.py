@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
-from minibert.bert.ops import LayerNorm
+from minibert.bert.ops import LayerNorm, Linear
 from minibert.bert.packed import PackedBatch, cumulate
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.extract import extract_corpus
@@ -184,9 +184,20 @@ def test_the_limits_of_ids_cannot_be_changed(model: BertModel) -> None:
         ({"layers": weights.layers[:1]}, "There are 1 layers; the config says 2"),
         ({"embeddings_norm": norm}, "norm has shape"),
         ({"pooler": weights.layers[0].intermediate}, r"pooler has shape \(40, 24\)"),
+        ({"embeddings_norm": dataclasses.replace(weights.embeddings_norm, bias=norm.bias)}, r"norm.bias has shape .9,"),
+        ({"pooler": model.ops.prepare(Linear(("pooler.dense",), np.ones((24, 24)), norm.bias))}, r"bias .* \(9,\)"),
     ):
         with pytest.raises(ValueError, match=message):
             dataclasses.replace(weights, **changes)
+
+
+def test_columns_cannot_be_changed() -> None:
+    batch = packed()
+    batch.columns.flags.writeable = True
+    batch.columns[:] = 9999
+    private = batch.private()
+    assert private is not batch
+    np.testing.assert_array_equal(private.columns, packed().columns)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.validation import FloatArray
-from minibert.bert import low_precision
+from minibert.bert import low_precision, reference
 from minibert.bert.low_precision import BLOCK, COMPUTE_TYPES, FORMATS, Format, QuantisedLinear
 from minibert.bert.ops import Linear, Ops, RelativeBias
 from minibert.cli import main
@@ -371,6 +371,14 @@ def test_a_packed_weight_gives_back_its_numbers_and_survives_pickling(compute_ty
     assert not packed.panels.flags.writeable
 
 
+@pytest.mark.parametrize("compute_type", COMPUTE_TYPES)
+def test_a_bias_may_be_a_part_of_another_array(compute_type: str) -> None:
+    weight, bias, x = normal(64, 64), normal(128, seed=1), normal(3, 64, seed=2)
+    ops = make_ops(1, compute_type=compute_type)
+    apart, copied = (ops.prepare(Linear(("encoder.dense",), weight, part)) for part in (bias[::-2], bias[::-2].copy()))
+    np.testing.assert_array_equal(ops.linear(x, apart), ops.linear(x, copied))
+
+
 @pytest.mark.parametrize(("compute_type", "part"), [("int16", 0.51), ("int8", 0.30)])
 def test_packed_weights_need_little_memory(compute_type: str, part: float) -> None:
     if words_of(compute_type).dot.w_bytes > (2 if compute_type == "int16" else 1):
@@ -393,6 +401,22 @@ def test_a_model_says_its_compute_type(models: dict[str, BertModel]) -> None:
     for name, model in models.items():
         assert model.compute_type == name
         assert repr(model).endswith(f", compute_type='{name}')") == (name != "float32")
+
+
+def test_weights_of_another_compute_type_or_backend_are_refused(
+    models: dict[str, BertModel], minilm_folder: Path
+) -> None:
+    weights = {name: model.weights for name, model in models.items()}
+    numpy = BertModel.from_pretrained(minilm_folder, backend="numpy")
+    for name, model in models.items():
+        assert BertModel(model.weights, model.ops).compute_type == name
+        assert BertModel(model.weights, reference.OPS).num_threads == 1  # reads the rounded weights
+        for other in {*models} - {name}:
+            for ops in (model.ops, *([] if name == "float32" else [low_precision.make_ops(name)])):
+                with pytest.raises(ValueError, match="other ops prepared"):
+                    BertModel(weights[other], ops)
+    with pytest.raises(ValueError, match="other ops prepared"):
+        BertModel(numpy.weights, models["float32"].ops)
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])

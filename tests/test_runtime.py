@@ -224,7 +224,12 @@ EVERYWHERE = """
 # At each line of what Python runs for an op, first with all helpers asleep: another forward, which a signal handler
 # or a finalizer may begin; or a KeyboardInterrupt, also at each return.
 places = ("kernels/ops.py", "kernels/threads.py", "kernels/buffers.py", "/threading.py", "/contextlib.py")
-model = load(num_threads=4); check(model)
+model = load(num_threads=4, compute_type=TYPE)
+if TYPE != "float32":
+    EXPECTED = EXPECTED.with_name(f"{TYPE}.json")
+    one = load(num_threads=1, compute_type=TYPE)
+    EXPECTED.write_text(json.dumps([digest(one, number) for number in range(8)]))
+check(model)
 helpers, = model.ops.linear.args[0].team._helpers_by_process.values()
 def let_helpers_sleep():
     while not all(helper.asleep for helper in helpers._helpers): time.sleep(0.001)
@@ -260,9 +265,13 @@ if stopped < INTERRUPTS: print("WRONG NUMBER: some interrupts were lost")
 """
 
 
+@pytest.mark.parametrize("compute_type", ["float32", "int8"])
 @pytest.mark.parametrize("interrupts", [30, pytest.param(600, marks=pytest.mark.slow)])
-def test_forwards_and_interrupts_between_any_two_lines_of_an_op(interrupts: int, model: Path) -> None:
-    run_and_report("forwards and interrupts between any two lines", f"INTERRUPTS = {interrupts}\n{EVERYWHERE}", model)
+def test_forwards_and_interrupts_between_any_two_lines_of_an_op(
+    interrupts: int, compute_type: str, model: Path
+) -> None:
+    program = f"INTERRUPTS, TYPE = {interrupts}, {compute_type!r}\n{EVERYWHERE}"
+    run_and_report(f"forwards and interrupts between any two lines, {compute_type}", program, model)
 
 
 # --- memory, threads and files ---------------------------------------------------------------------------------------
@@ -337,10 +346,19 @@ def test_a_result_too_large_for_the_memory_is_refused_at_once(model: Path) -> No
             model.run_packed(many, range(4))
         except MemoryError as error:
             print("MemoryError:", error)
+        # The zeros of the padding are memory too.
+        padded = PackedBatch.from_sequences(model.config, [ids[0], *ids[:60, :3]], [0 * ids[0], *(0 * ids[:60, :3])])
+        system.available_memory = lambda: 2**27
+        try:
+            model.run_packed(padded, output_attentions=True)
+        except MemoryError as error:
+            print("MemoryError:", error)
         assert time.process_time() - start < 1  # processor time; a million tokens would take a minute
         check(model)
         """
-    assert "MemoryError: 4 hidden states" in outcomes.run(program, model)
+    printed = outcomes.run(program, model)
+    assert "MemoryError: 4 hidden states" in printed
+    assert "attentions of 61 x 500 tokens" in printed
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads open files from /proc/self/fd")

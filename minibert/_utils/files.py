@@ -96,17 +96,7 @@ def read_bytes(path: Path, *, limit: int = JSON_LIMIT) -> bytes:
 def check_format(content: Mapping[str, Any], newest: int, name: str) -> None:
     """Refuse a file of minibert if its format number is newer than this version can read.
 
-    Parameters
-    ----------
-    content : mapping
-        Its "format" is the number. Files of minibert 0.1 do not have it.
-    newest : int
-    name : str
-        Name of the file, for the message.
-
-    Raises
-    ------
-    ValueError
+    Files of minibert 0.1 do not have a format number. `name` is for the message.
     """
     found = content.get("format", 0)
     if type(found) is not int or not 0 <= found <= newest:

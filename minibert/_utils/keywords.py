@@ -197,14 +197,7 @@ def arguments_of(function: Callable[..., object]) -> list[str]:
 def check_agreement(call: str, given: Mapping[str, object], settings: Mapping[str, object], remedy: str) -> None:
     """Raise a ValueError if a keyword's value differs from the model's.
 
-    Parameters
-    ----------
-    call, given
-        As in `check_keywords`.
-    settings : mapping of str
-        The values of the model.
-    remedy : str
-        The sentence that says how to get another value.
+    `remedy` is the sentence that says how to get another value.
     """
     for name, value in given.items():
         value = getattr(value, "content", value)  # of an AddedToken

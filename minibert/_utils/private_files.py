@@ -26,12 +26,6 @@ FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFO
 _FILE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
-def user_cache() -> Path | None:
-    """Return the folder of minibert in the user's cache; None if the user does not have a home folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "minibert" if os.path.isabs(base) else None
-
-
 def why_untrusted(folder: Path) -> str | None:
     """Return the reason why the files in a folder are not used; None if only trusted users can write there."""
     try:
@@ -124,12 +118,6 @@ def open_trusted(folder: Path, name: str) -> Iterator[BinaryIO]:
             yield file
 
 
-def read_trusted(folder: Path, name: str) -> bytes:
-    """Read a file; raise OSError if it does not exist, or others could have written it."""
-    with open_trusted(folder, name) as file:
-        return file.read()
-
-
 def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
     """Write a file that gets its name when it is complete; raise OSError if the folder cannot be used.
 
@@ -149,15 +137,8 @@ def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview],
         replace_file(opened.name(name), partial, write, opener, opened.descriptor)
 
 
-class Deleted(NamedTuple):
-    """The number of the deleted files, and their size."""
-
-    files: int
-    bytes: int
-
-
-def delete_files(folder: Path, names: re.Pattern[str], *, unused_seconds: float = 0.0) -> Deleted:
-    """Delete the regular files in a folder whose names match, then the folder if it is empty.
+def delete_files(folder: Path, names: re.Pattern[str], *, unused_seconds: float = 0.0) -> tuple[int, int]:
+    """Delete the regular files in a folder whose names match, then the folder if it is empty; return number and size.
 
     With `unused_seconds`, only the user's own files that were not used for so long.
 
@@ -181,7 +162,7 @@ def delete_files(folder: Path, names: re.Pattern[str], *, unused_seconds: float 
             os.rmdir(opened.path)
     except FileNotFoundError:
         pass
-    return Deleted(count, size)
+    return count, size
 
 
 def has_private_group(path: str | os.PathLike[str], state: os.stat_result) -> bool:

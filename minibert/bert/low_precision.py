@@ -131,7 +131,7 @@ If there is one name, it is that of all maps."""
 COMPUTE_TYPES = tuple(FORMATS_OF)
 
 
-def format_of(linear: Linear, compute_type: str) -> Format | None:
+def format_of(linear: PreparedLinear, compute_type: str) -> Format | None:
     """Return the format of a linear map; None if it is computed in float32."""
     names, path = FORMATS_OF[compute_type], linear.paths[0]
     if not names or not path.startswith("encoder."):
@@ -261,7 +261,16 @@ def make_ops(compute_type: str) -> Ops:
         return reference.prepare(linear) if form is None else quantise_linear(linear, form)
 
     most = FORMATS[FORMATS_OF[compute_type][0]].x_most  # of queries and keys
-    return reference.OPS._replace(prepare=prepare, linear=apply_linear, attention=functools.partial(attention, most))
+    takes = functools.partial(is_prepared, compute_type, object, QuantisedLinear)
+    return reference.OPS._replace(
+        prepare=prepare, takes=takes, linear=apply_linear, attention=functools.partial(attention, most)
+    )
+
+
+def is_prepared(compute_type: str, floats: type, words: type, linear: PreparedLinear) -> bool:
+    """Return whether a linear map has the format of a compute type, and the class of its floats or of its words."""
+    form = format_of(linear, compute_type)
+    return isinstance(linear, floats if form is None else words) and getattr(linear, "format", None) == form
 
 
 def apply_linear(

@@ -182,9 +182,10 @@ class ApplyLayerNorm(Protocol):
 class Ops(NamedTuple):
     """A set of ops: five functions that belong together. The protocol of each one says what it computes.
 
-    `processor` returns the name of what they compute with, for people: by default the kind of this machine's processor.
-    Two machines for which ops return the same more exact name compute the same bits. `num_threads` says how many
-    threads compute at most; those of NumPy's BLAS are not counted.
+    `takes` says whether they can compute with a linear map that other ops prepared; None: they can with each, because
+    they read its `weight`. `processor` returns the name of what they compute with, for people: by default the kind of
+    this machine's processor. Two machines for which ops return the same more exact name compute the same bits.
+    `num_threads` says how many threads compute at most; those of NumPy's BLAS are not counted.
     """
 
     prepare: Prepare
@@ -192,6 +193,7 @@ class Ops(NamedTuple):
     linear: ApplyLinear
     attention: Attention
     layer_norm: ApplyLayerNorm
+    takes: Callable[[PreparedLinear], bool] | None = None
     processor: Callable[[], str] = platform.machine
     num_threads: int = 1
 

@@ -19,7 +19,7 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class PackedBatch:
     """B sequences that lie end to end, without padding: T tokens in all.
 
@@ -97,7 +97,8 @@ class PackedBatch:
     def private(self) -> PackedBatch:
         """Return this batch; if its arrays are writeable, and so could have changed after the check, a checked copy."""
         arrays = (self.token_ids, self.token_types, self.positions, self.cu_seqlens, self.mask)
-        if type(self) is PackedBatch and not any(array.flags.writeable for array in arrays):
+        everything = [array for array in vars(self).values() if array is not None]  # with `columns`, if they are used
+        if type(self) is PackedBatch and not any(array.flags.writeable for array in everything):
             return self
         return PackedBatch(*arrays, inputs_embeds=self.inputs_embeds)
 

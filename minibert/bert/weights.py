@@ -96,7 +96,7 @@ class Weights:
     relative_attention_bias: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        # Ids are checked against the config only. With a smaller table, kernels would read memory beyond its end.
+        # Ids are checked against the config only. With a smaller array, kernels would read memory beyond its end.
         if len(self.layers) != self.config.num_hidden_layers:
             raise ValueError(f"There are {len(self.layers)} layers; the config says {self.config.num_hidden_layers}.")
         parts: list[tuple[str, object, tuple[Row, ...]]] = [("", self, embedding_rows(self.config))]
@@ -114,9 +114,12 @@ class Weights:
             for field in dict.fromkeys(row.field for row in rows):
                 stack = [row for row in rows if row.field == field]
                 rows_of_each, *columns = stack[0].sizes(self.config)
-                expected, found = (len(stack) * rows_of_each, *columns), _shape(getattr(owner, field))
+                part = getattr(owner, field)
+                expected, found = (len(stack) * rows_of_each, *columns), _shape(part)
                 if found != expected:
                     raise ValueError(f"{path}{field} has shape {found}; the config says {expected}.")
+                if stack[0].bias and part.bias.shape != expected[:1]:
+                    raise ValueError(f"{path}{field}.bias has shape {part.bias.shape}; expected {expected[:1]}.")
 
 
 @dataclasses.dataclass(frozen=True)

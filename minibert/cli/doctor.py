@@ -174,12 +174,12 @@ def shared_weights() -> dict[str, Any]:
 
 def _clear() -> None:
     """Delete the shared weights of all models. Processes that use them keep them."""
-    from minibert._utils.private_files import Deleted, delete_files
+    from minibert._utils.private_files import delete_files
     from minibert.models.shared_weights import FILE_NAMES
 
     folder = shared_folder()
-    deleted = Deleted(0, 0) if folder is None else delete_files(folder, FILE_NAMES)
-    print(f"{folder}: {counted(deleted.files, 'file')}, {deleted.bytes / 1e6:.0f} MB deleted")
+    count, size = (0, 0) if folder is None else delete_files(folder, FILE_NAMES)
+    print(f"{folder}: {counted(count, 'file')}, {size / 1e6:.0f} MB deleted")
 
 
 def blas() -> dict[str, Any]:

@@ -249,10 +249,9 @@ class _Service:
 def _modes(pooling_strategy: str) -> tuple[str, ...]:
     """Check the pooling, and return it as `pooling_modes` does."""
     try:
-        modes = pooling_modes(pooling_strategy)
+        return pooling_modes(pooling_strategy)
     except (TypeError, ValueError) as error:  # its message begins with "pooling", the argument's name there
         raise type(error)("pooling_strategy" + str(error).removeprefix("pooling")) from None
-    return modes
 
 
 def _checked(texts: Any, is_tokenized: bool) -> list[Any]:

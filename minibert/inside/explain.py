@@ -201,16 +201,6 @@ def trace_texts(model: Any, tokenizer: BertTokenizer, texts: Sequence[str]) -> t
     """Tokenize texts, run the model on them and record all its values; return the trace and the encoding of each text.
 
     A text that has more tokens than the model or the tokenizer takes is truncated, and a warning says so.
-
-    Parameters
-    ----------
-    model : BertModel, or a model with a head
-    tokenizer : BertTokenizer
-    texts : sequence of str
-
-    Raises
-    ------
-    TypeError, ValueError, MemoryError
     """
     if not isinstance(tokenizer, BertTokenizer):
         raise TypeError(f"the tokenizer is {brief(tokenizer)}; expected a BertTokenizer.")

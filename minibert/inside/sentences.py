@@ -279,13 +279,7 @@ class TextVectors(NamedTuple):
 
 
 def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVectors:
-    """Run a model on texts, and return its pooling and the modules after it, with the vector after each step.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An argument is wrong.
-    """
+    """Run a model on texts, and return its pooling and the modules after it, with the vector after each step."""
     _check("vector_steps", model, *texts)
     task = model.encode_task(EncodeOptions(), return_info=False, exact=False)
     found = [_encoded(model, task, text) for text in texts]

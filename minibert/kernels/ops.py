@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.low_precision import FORMATS, FORMATS_OF, LONGEST, format_of, quantise_linear
+from minibert.bert.low_precision import FORMATS, FORMATS_OF, LONGEST, format_of, is_prepared, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
@@ -174,6 +174,7 @@ def make_ops(num_threads: int, *, compute_type: str = "float32") -> Ops:
         linear=functools.partial(linear, resources),
         attention=functools.partial(attention, resources),
         layer_norm=functools.partial(layer_norm, resources),
+        takes=functools.partial(is_prepared, compute_type, PackedLinear, PackedWords),
         processor=processor_name,
         num_threads=num_threads,
     )

@@ -119,7 +119,8 @@ def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> Pac
             panel[:, NR : NR + count].view(np.int32)[...] = -words.dot.offset * whole.sum(axis=2, dtype=np.int32).T
         _lines(panel, words)[:, :, :count] = _lines_of(whole, words)
     panels.flags.writeable = False
-    return PackedWords(linear.paths, linear.shape, panels.reshape(-1), linear.bias, linear.format)
+    bias = np.ascontiguousarray(linear.bias)
+    return PackedWords(linear.paths, linear.shape, panels.reshape(-1), bias, linear.format)
 
 
 def _lines(panels: FloatArray, words: Words) -> IntArray:

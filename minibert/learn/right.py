@@ -61,21 +61,18 @@ def _pieces(word: str, vocabulary: Mapping[str, int], wrong: str) -> list[str]:
 
 def embed(ids: IntArray, kinds: IntArray, words: FloatArray, positions: FloatArray, types: FloatArray) -> FloatArray:
     """Return the sum of three rows for each token, (T, H)."""
-    total: FloatArray = words[ids] + positions[: len(ids)] + types[kinds]
-    return total
+    return words[ids] + positions[: len(ids)] + types[kinds]
 
 
 def layer_norm(x: FloatArray, weight: FloatArray, bias: FloatArray, eps: float) -> FloatArray:
     """Return (x - mean) / sqrt(variance + eps) * weight + bias, row by row."""
     centered = x - _mean(x)
-    normalized: FloatArray = centered / np.sqrt(_mean(centered * centered) + eps)
-    return normalized * weight + bias
+    return centered / np.sqrt(_mean(centered * centered) + eps) * weight + bias
 
 
 def _mean(x: FloatArray) -> FloatArray:
     # The sum of plain code, one number after the other; NumPy's has a smaller rounding error.
-    total: FloatArray = np.cumsum(x, axis=-1)[..., -1:]
-    return total / x.shape[-1]
+    return np.cumsum(x, axis=-1)[..., -1:] / x.shape[-1]
 
 
 def linear(x: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:

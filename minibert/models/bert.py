@@ -94,11 +94,10 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
 
         Notes
         -----
-        Memory in bytes, in addition to the weights: the result takes 4 T H for each hidden state that is kept, and
-        4 A S^2 for each sequence and layer of attentions, and that a second time if the batch has padding. The work of
-        one step takes 4 t (F + 7 H), which minibert's kernels keep for the next step. t is 1,024, or the length of the
-        longest sequence if that is larger, but at most T. A result of a step that takes 1 to 2 MB is in a memory page
-        of 2 MB.
+        Memory in bytes, in addition to the weights: the result takes 4 B S H for each hidden state that is kept, and
+        4 B A S^2 for each layer of attentions; while one of them is padded, it exists twice. The work of one step takes
+        4 t (F + 7 H), which minibert's kernels keep for the next step. t is 1,024, or the length of the longest
+        sequence if that is larger, but at most T. A result of a step that takes 1 to 2 MB is in a memory page of 2 MB.
         """
         depth, hidden_size = self.config.num_hidden_layers, self.config.hidden_size
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
@@ -129,8 +128,9 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
                     head(x, step, tokens)
 
         nothing = np.zeros((0, hidden_size), dtype=self._result_dtype)
-        padded = {i: batch.pad(states.get(i, nothing)) for i in kept}
-        pairs = {i: batch.pad_pairs(probs[i], self.config.num_attention_heads) for i in probs}
+        # Each one is released as soon as it is padded, so only one exists twice.
+        padded = {i: batch.pad(states.pop(i, nothing)) for i in kept}
+        pairs = {i: batch.pad_pairs(probs.pop(i), self.config.num_attention_heads) for i in list(probs)}
         pooler_output = None
         if pooler is not None:
             pooler_output = rows = pooled[0] if len(pooled) == 1 else np.concatenate([*pooled, nothing])
@@ -205,13 +205,12 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
 
         `logits` are the bytes that heads need.
         """
-        hidden_size, heads = self.config.hidden_size, self.config.num_attention_heads
-        most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.mask.shape[1] * num_attentions)
-        if most + logits < 1 << 28:  # asking the system takes longer than a short text
-            return
-        pairs = heads * float((np.diff(batch.cu_seqlens).astype(np.float64) ** 2).sum())
-        needed = 4 * (batch.num_tokens * hidden_size * num_states + pairs * num_attentions) + logits
-        result = f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens"
+        # The zeros of padding count too: most of them lie in a large page that also holds other numbers.
+        B, S = batch.mask.shape
+        pairs = self.config.num_attention_heads * S * num_attentions
+        size = np.dtype(self._result_dtype).itemsize
+        needed = size * B * S * (self.config.hidden_size * num_states + pairs) + logits
+        result = f"{num_states} hidden states and {num_attentions} attentions of {B:,} x {S:,} tokens"
         less = "output_hidden_states=False"
         if logits:
             result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
@@ -355,6 +354,8 @@ class BertEmbeddings(Fixed):
         ndarray of shape (B, S, H), float32; a tensor if an input is one
         """
         batch = pack(self._weights.config, input_ids, None, token_type_ids, position_ids, inputs_embeds)
+        size = 12 * batch.mask.size * self._weights.config.hidden_size  # the sum, its LayerNorm, and the padded result
+        require_memory(size, f"The embeddings of {batch.num_tokens:,} tokens", "Give fewer texts at once.")
         embedded = batch.pad(encoder.embeddings(self._weights, batch, self._ops))
         return _like([input_ids, token_type_ids, position_ids, inputs_embeds], embedded)
 

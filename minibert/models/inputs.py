@@ -31,19 +31,7 @@ def pack(
 ) -> PackedBatch:
     """Check padded inputs completely, then pack the tokens that are not masked.
 
-    Parameters
-    ----------
-    config : BertConfig
-        Its sizes are the limits of the ids and shapes.
-    input_ids : int array of shape (B, S), in [0, vocab_size)
-    attention_mask : array of 0 and 1, or bool, of shape (B, S), optional
-        0 masks a token. Any tokens may be masked. Default: none is masked.
-    token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
-        Default: zeros.
-    position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
-        Default: 0, 1, ..., S - 1 in every row; the mask does not change it, as in transformers.
-    inputs_embeds : float array of shape (B, S, H), optional
-        The caller gives exactly one of `input_ids` and `inputs_embeds`.
+    The arguments after the config are those of `BertPreTrainedModel.__call__`.
 
     Raises
     ------

@@ -53,16 +53,7 @@ def find_model(
 ) -> tuple[ModelFiles, ModelOptions]:
     """Check the keywords of a from_pretrained, and find the files and the config of a model.
 
-    Parameters
-    ----------
-    call : str
-        The name of the function, for messages.
-    name_or_path : str or path, or None
-        None if the name is in `keywords`, as transformers spells it.
-    keywords : mapping of str
-        All keywords of the function: the options, and those of transformers.
-    function : callable
-        The function that was called; see `check_keywords`.
+    `name_or_path` is None if the name is in `keywords`, as transformers spells it.
 
     Raises
     ------

@@ -176,10 +176,6 @@ class MultipleChoiceModelOutput(_LogitsOutput):
     ----------
     logits : ndarray of shape (B, choices), float32
         Before softmax over the choices. Zeros if [CLS] is masked.
-
-    Notes
-    -----
-    As in transformers, hidden_states and attentions have one sequence for each choice: B times choices.
     """
 
 

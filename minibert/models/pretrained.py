@@ -162,7 +162,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
     ----------
     config : BertConfig    read-only; to use another one, load the model with ``config=``
     weights : Weights      read-only; ``BertModel(weights, ops)`` makes a model with other weights
-    ops : Ops              read-only; ``BertModel(model.weights, ops)`` makes a model with other ops
+    ops : Ops              read-only; ``BertModel(model.weights, ops)`` makes a model with other ops, as `with_ops`
     """
 
     _head: ClassVar[str | None] = None  # a class in HEADS
@@ -196,6 +196,12 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
             given = f"{type(weights).__name__} and {type(ops).__name__}"
             raise TypeError(
                 f"{name} was given {given}; expected trained Weights and Ops. Use {name}.from_pretrained(name_or_path)."
+            )
+        linears = [linear for layer in weights.layers for linear in layer.linears]
+        if ops.takes is not None and not all(map(ops.takes, [*linears, *filter(None, [weights.pooler])])):
+            raise ValueError(
+                "These ops cannot compute with weights that other ops prepared, for another backend or compute type. "
+                "Load the model with the backend= and compute_type= that you want."
             )
         vars(self).update(config=weights.config, weights=weights, ops=ops)
         self._return_dict = bool(return_dict)

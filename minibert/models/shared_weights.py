@@ -167,8 +167,8 @@ def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:
     changed = os.fstat(file.fileno()).st_ctime_ns
     state = repr((os.path.realpath(path), *file_state(file), changed))
     name = hashlib.sha256(state.encode(errors="surrogateescape")).hexdigest()[:32] + ".digest"
-    with contextlib.suppress(OSError):
-        noted = private_files.read_trusted(folder, name).decode("ascii", "replace")
+    with contextlib.suppress(OSError), private_files.open_trusted(folder, name) as opened:
+        noted = opened.read().decode("ascii", "replace")
         if re.fullmatch("[0-9a-f]{64}", noted):
             return noted
     digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
@@ -180,11 +180,11 @@ def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:
 
 
 def shared_folder() -> Path | None:
-    """Return the folder of the files: in MINIBERT_CACHE_DIR, else in the user's cache."""
+    """Return the folder of the files: in MINIBERT_CACHE_DIR, else in the user's cache; None without a home folder."""
     if chosen := os.environ.get("MINIBERT_CACHE_DIR"):
         return Path(chosen) / "weights"
-    users = private_files.user_cache()
-    return None if users is None else users / "weights"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "minibert" / "weights" if os.path.isabs(base) else None
 
 
 @functools.cache

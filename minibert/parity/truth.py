@@ -28,8 +28,6 @@ from minibert.trace.tracer import nbytes_of
 VECTOR = "sentence_embedding"
 """The name of one vector per text, (B, H), which is that of sentence-transformers."""
 
-"""The names of the inputs of a model."""
-
 Model: TypeAlias = BertModel | BertHead[Any]
 """`BertModel`, or a model with a head."""
 

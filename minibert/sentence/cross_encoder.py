@@ -14,7 +14,6 @@ from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.reproducible_math import sigmoid, softmax
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.ops import Linear, Ops
-from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.files import ModelFiles
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.base import SentenceModel, in_kind
@@ -318,7 +317,7 @@ class CrossEncoder(SentenceModel):
         """
 
         def compute(groups: list[list[Encoding]], indices: Sequence[int]) -> FloatArray:
-            logits = self.logits_of(packed(self.model.config, [window for (window,) in groups]))
+            logits = self.logits_of([window for (window,) in groups])
             check_finite(logits, indices)
             return logits
 
@@ -326,10 +325,10 @@ class CrossEncoder(SentenceModel):
         nothing = EncodedTexts(np.empty((0, self.num_labels), np.float32), *np.zeros((2, 0), np.int64))
         return next(encode_distinct(windows, pairs, compute, max(1, len(pairs)), progress, exact=False), nothing)
 
-    def logits_of(self, batch: PackedBatch) -> FloatArray:
-        """Compute the logits of a packed batch, step by step: (B, N)."""
+    def logits_of(self, encodings: Sequence[Encoding]) -> FloatArray:
+        """Compute the logits of B encodings, step by step: (B, N)."""
         depth = self.model.config.num_hidden_layers
-        steps = self.model.bert.states(batch, [depth])
+        steps = self.model.bert.states(packed(self.model.config, encodings), [depth])
         return np.concatenate([self.model.logits_of_sequences(found[depth], step) for step, found in steps])
 
     # -- to files

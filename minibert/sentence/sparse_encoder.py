@@ -394,19 +394,8 @@ def pool_words(
 ) -> Iterator[tuple[IntArray, FloatArray]]:
     """Compute the weight of each word of the vocabulary for each text, from all tokens of the text's windows.
 
-    Parameters
-    ----------
-    model : BertForMaskedLM
-    pooling : SpladePooling
-    groups : sequence of sequences of Encoding
-        The windows of each text.
-    indices : sequence of int
-        Where each text is in the caller's input, for errors.
-
-    Yields
-    ------
-    (int ndarray of shape (n,), float32 ndarray of shape (n,))
-        The words with weights above 0 in increasing order, and their weights.
+    For each group of windows it yields the words with weights above 0 in increasing order, and their weights.
+    `indices` says where each text is in the caller's input, for errors.
 
     Raises
     ------

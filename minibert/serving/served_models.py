@@ -17,7 +17,6 @@ import numpy as np
 
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
-from minibert.bert.packed import PackedBatch
 from minibert.sentence.cross_encoder import CrossEncoder, as_activation
 from minibert.sentence.encoding import EncodeOptions, EncodeTask, Recipe, pool_encodings, sentence_width, token_vectors
 from minibert.sentence.modules import Pipeline
@@ -456,8 +455,7 @@ class _Score(Forward):
     """The logits of texts and pairs."""
 
     def compute(self, units: Sequence[Encoding]) -> list[FloatArray]:
-        ids, types = [unit.ids for unit in units], [unit.token_types for unit in units]
-        return [*self.model.logits_of(PackedBatch.from_sequences(self.model.model.config, ids, types))]
+        return [*self.model.logits_of(units)]
 
 
 class Classifier(ServedModel[CrossEncoder]):

@@ -142,9 +142,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
         if room < 1:
             message = f"{n_question} tokens of question leave no room for a context in max_seq_len={size}."
             raise ValueError(f"{name}: {message}")
-        stride = options.doc_stride
-        if stride is None:
-            stride = min(_DOC_STRIDE, size // 2, room // 2)
+        stride = min(_DOC_STRIDE, size // 2, room // 2) if options.doc_stride is None else options.doc_stride
         batch = self.tokenizer(
             question,
             context,

@@ -23,7 +23,7 @@ from minibert.tokenizer import batch, files
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.encodings import Encoding, NoRoomError, RawEncoder, RawOptions, cut, cut_windows
 from minibert.tokenizer.files import SIDES, LoadedTokenizer, load_tokenizer
-from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
+from minibert.tokenizer.texts import Texts, as_batch, shown, split_pairs
 from minibert.tokenizer.transformers_classes import SETTING_NAMES, SPECIAL_TOKEN_NAMES
 from minibert.tokenizer.vocabulary import Vocabulary
 
@@ -300,7 +300,7 @@ class BertTokenizer(Vocabulary):
         padding = batch.choose_strategy("padding", padding, batch.PADDING)
         strategy, max_length = batch.choose_limit(truncation, max_length, padding, self.model_max_length)
         text, text_pair = split_pairs(text, text_pair, is_split_into_words)
-        texts, pairs = as_batch(text, text_pair, is_split_into_words)
+        texts, pairs, single = as_batch(text, text_pair, is_split_into_words)
         cutting = self.truncation_side, True, check_int("stride", stride, 0), return_overflowing_tokens
         options = RawOptions(add_special_tokens, is_split_into_words, *cutting)
         parts = self._encode(texts, pairs, options, strategy, max_length)
@@ -340,7 +340,7 @@ class BertTokenizer(Vocabulary):
             data["overflow_to_sample_mapping"] = [i for i, row in enumerate(parts) for _ in row]
         if kind is not None:
             data = {name: batch.converted(name, value, kind) for name, value in data.items()}
-        elif is_one_text(text, is_split_into_words) and not return_overflowing_tokens:
+        elif single and not return_overflowing_tokens:
             data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
         return TokenizedBatch(data, encodings, widths, side, self.pad_token)
 
@@ -371,7 +371,7 @@ class BertTokenizer(Vocabulary):
         strategy, max_length = batch.choose_limit(truncation, max_length, "do_not_pad", self.model_max_length)
         side = self.truncation_side if truncation_side is None else truncation_side
         options = RawOptions(add_special_tokens, is_split_into_words, side, exact)
-        parts = self._encode(*as_batch(texts, pairs, is_split_into_words), options, strategy, max_length)
+        parts = self._encode(*as_batch(texts, pairs, is_split_into_words)[:2], options, strategy, max_length)
         return [row[0] for row in parts]
 
     def last_cut(self, text: str) -> int | None:

@@ -24,7 +24,6 @@ import numpy.typing as npt
 from minibert._utils.reporting import token_table
 from minibert._utils.validation import Int64Array, brief
 from minibert.tokenizer.files import is_library_error, library_errors
-from minibert.tokenizer.texts import strings
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -121,7 +120,7 @@ ID, TYPE, SPECIAL, OFFSETS, WORD, SEQUENCE = 0, 1, 2, slice(3, 5), 5, 6
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class JoinedEncoding:
-    """The encoding, as one array, of a text that was tokenized in pieces (see long_texts.py).
+    """The encoding, as one array, of a text that was tokenized in pieces.
 
     Parameters
     ----------
@@ -188,15 +187,7 @@ def cut(raw: RawEncoding, max_length: int, strategy: str, options: RawOptions) -
 def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: int) -> list[Encoding]:
     """Cut the encoding of one text into windows of `max_length` tokens, each with the special tokens and the prompt.
 
-    Parameters
-    ----------
-    raw : RawEncoding
-    max_length : int
-        Tokens of a window, special tokens and those of the prompt included.
-    stride : int
-        Tokens that a window repeats from the window before it.
-    prompt_length : int
-        Characters of the prompt that the text begins with.
+    The arguments are those of `BertTokenizer.windows`; the prompt is given by the number of its characters.
 
     Raises
     ------
@@ -231,10 +222,7 @@ def _lengths_to_keep(first: int, second: int, available: int, strategy: str) -> 
     if available == 0:
         return 0, 0
     if strategy == "longest_first":
-        shorter = min(first, second)
-        # The shorter text is kept whole if it takes at most half of the available tokens.
-        if 2 * shorter > available:
-            shorter = available // 2
+        shorter = min(first, second, available // 2)  # the shorter text is kept whole if it takes at most half
         return (available - shorter, shorter) if first > second else (shorter, available - shorter)
     other = second if strategy == "only_first" else first
     if other >= available:
@@ -433,9 +421,13 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
         first = end
 
 
+def _count_characters(text: Any) -> int:
+    return len(text) if isinstance(text, str) else sum(map(_count_characters, text))
+
+
 def _refuse_huge(text: Any) -> None:
     """Refuse what must be tokenized whole if it is so long that the library could take all memory."""
-    size = sum(map(len, strings(text)))
+    size = _count_characters(text)
     if size > _MOST_CHARACTERS:
         raise ValueError(
             f"it has {size:,} characters that cannot be cut. Words, pairs, lists of words, and the texts of some "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,26 +16,20 @@ Texts = str | Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any]
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[Any], list[Any] | None]:
-    """Return texts and their pairs as lists of equal length; each item is a str (or a list of str, if `words`)."""
+def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[Any], list[Any] | None, bool]:
+    """Return texts and their pairs as lists of equal length, and whether it was one text.
+
+    Each item is a str, or a list of str if `words` is true.
+    """
     texts, single = checked_texts("text", text, words)
     if text_pair is None:
-        return texts, None
+        return texts, None, single
     pairs, single_pair = checked_texts("text_pair", text_pair, words)
     if single != single_pair:
         raise TypeError("text and text_pair must both be one text, or both be lists of equal length.")
     if len(texts) != len(pairs):
         raise ValueError(f"{len(texts)} texts and {len(pairs)} in text_pair; expected as many pairs as texts.")
-    return texts, pairs
-
-
-def is_one_text(text: Any, words: bool) -> bool:
-    """Return whether the argument is one text (with `words`: one list of words) and not a list of texts."""
-    if isinstance(text, np.ndarray):
-        text = text.tolist()
-    if not words:
-        return isinstance(text, str)
-    return not (isinstance(text, list | tuple) and text and isinstance(text[0], list | tuple | np.ndarray))
+    return texts, pairs, single
 
 
 def split_pairs(text: Any, text_pair: Any, words: bool) -> tuple[Any, Any]:
@@ -164,15 +158,6 @@ def _hint(value: object) -> str:
     if isinstance(value, list | tuple):
         return " Pairs are for CrossEncoder and text_pair= of a tokenizer, lists of words for is_split_into_words=True."
     return ""
-
-
-def strings(one: Any) -> Iterator[str]:
-    """Yield every str in a text, in a list of words, or in a pair of either."""
-    if isinstance(one, str):
-        yield one
-    else:
-        for part in one:
-            yield from strings(part)
 
 
 def shown(value: object) -> str:

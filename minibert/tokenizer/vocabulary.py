@@ -125,7 +125,7 @@ class Vocabulary:
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
         """Join tokens to a text: "##" and the spaces between the parts of a word are removed."""
-        if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+        if not isinstance(tokens, list | tuple) or not all(isinstance(token, str) for token in tokens):
             raise TypeError(f"tokens are {shown(tokens)}; expected a list of str.")
         if self._tokenizer.decoder is None:
             return " ".join(tokens)

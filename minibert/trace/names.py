@@ -447,12 +447,7 @@ class Names:
         return [name for name in self.specs if name in wanted]
 
     def symbol(self, layer: int, symbol: str) -> str:
-        """Return the name of a symbol in one layer: (3, "probs") gives the name of the probs of layer 3.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Return the name of a symbol in one layer: (3, "probs") gives the name of the probs of layer 3."""
         found = [entry.path.format(i=layer) for entry in LAYER if entry.symbol == symbol]
         return found[0] if found else f"encoder.layer.{layer}.{symbol}"
 

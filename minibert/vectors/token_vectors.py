@@ -99,8 +99,8 @@ class TokenVectors:
         """Join the vectors of each word's tokens.
 
         The words are those of the tokenizer: BERT's and RoBERTa's split at spaces and punctuation, XLM-RoBERTa's and
-        CamemBERT's at spaces. A word that lost some of its
-        tokens is left out. If the text was given as words, row i is word i, and the vector of such a word is NaN.
+        CamemBERT's at spaces. A word that lost some of its tokens is left out. If the text was given as words, row i is
+        word i, and the vector of such a word is NaN.
 
         Parameters
         ----------
@@ -255,16 +255,7 @@ class WordOccurrences:
 def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
     """Find the occurrences of a word in a tokenized text; a part of a longer word does not count.
 
-    Parameters
-    ----------
-    word : ids of the word's tokens, without special tokens
-    ids : ids of the text's tokens
-    word_ids : index of the word of each token; None for special tokens
-
-    Returns
-    -------
-    list of slice
-        The tokens of each occurrence, in order.
+    `word` are the ids of its tokens; `word_ids` has the index of each token's word, None for special tokens.
     """
     length = len(word)
     found = []

@@ -71,6 +71,14 @@ def inputs(padding: int, rows: int = 4) -> tuple[np.ndarray, np.ndarray]:
     return ids, mask
 
 
+def test_a_change_of_electras_output_does_not_change_the_trace(tmp_path: Path) -> None:
+    make(tmp_path, "electra")
+    trace = load(tmp_path).trace(np.arange(7)[None])
+    before = trace["embeddings_project"].copy()
+    trace.output.hidden_states[0].fill(7)
+    np.testing.assert_array_equal(trace["embeddings_project"], before)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_models_and_heads_equal_transformers(tmp_path: Path, family: str, kind: str) -> None:

@@ -527,7 +527,7 @@ _MODES: dict[str, Callable[..., FloatArray]] = {**POOLING_MODES, "sum": lambda x
 
 
 def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray:
-    """Pool the chosen tokens of each row by a formula of sentence/pooling.py; zeros for a row without any."""
+    """Pool the chosen tokens of each row by a formula of sentence/modules.py; zeros for a row without any."""
     vectors = np.zeros((len(x), x.shape[-1]), x.dtype)
     for row, (states, some) in enumerate(zip(x, chosen, strict=True)):
         if some.any():

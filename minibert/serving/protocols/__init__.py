@@ -33,13 +33,11 @@ class Errors:
 
     Parameters
     ----------
-    name : str
     content : callable
         (error, the protocol's name of the field with the texts, message) -> the JSON.
     statuses : mapping of str to int
     """
 
-    name: str
     content: Callable[[ServiceError, str, str], dict[str, Any]]
     statuses: Mapping[ErrorKind, int] = dataclasses.field(default_factory=lambda: STATUS)
 

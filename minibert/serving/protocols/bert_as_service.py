@@ -59,4 +59,4 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
     return base.Work(write, prepared, ignored)
 
 
-POSTS: Mapping[str, base.Post] = {"/encode": base.Post(base.Errors("bert", _error), "texts", EncodeRequest, _encode)}
+POSTS: Mapping[str, base.Post] = {"/encode": base.Post(base.Errors(_error), "texts", EncodeRequest, _encode)}

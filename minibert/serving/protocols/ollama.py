@@ -48,7 +48,7 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
     return {"error": _WORDS.get(error.kind, "") + message}
 
 
-ERRORS = base.Errors("ollama", _error, {**base.STATUS, "overloaded": 503})
+ERRORS = base.Errors(_error, {**base.STATUS, "overloaded": 503})
 
 
 _TAG = ":latest"

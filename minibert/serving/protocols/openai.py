@@ -40,7 +40,7 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": param or None, "code": _CODES.get(error.kind)}}
 
 
-ERRORS = base.Errors("openai", _error)
+ERRORS = base.Errors(_error)
 
 
 def _embed(engine: Engine, request: OpenAIEmbeddingRequest, ignored: tuple[str, ...]) -> base.Work:

@@ -106,7 +106,7 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
 
 
 _STATUS = {**base.STATUS, "invalid": 422, "too_long": 413, "too_many": 413, "unsupported": 424}
-ERRORS = base.Errors("tei", _error, _STATUS)
+ERRORS = base.Errors(_error, _STATUS)
 
 _MOST_CHARACTERS = 2**17  # of a request for tokens: each token takes some hundred bytes of JSON
 _PART = 2**12  # tokens that are written at a time
