@@ -52,10 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = arguments.run(arguments) or 0
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as head, has closed the pipe
-            return 1
+            return failed
         except KeyboardInterrupt:
             report_problem("interrupted")
-            return 1
+            return failed
         except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError, ImportError) as error:
             report_problem(str(error) or "out of memory; give fewer or shorter texts at once")
             return failed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import minibert
 from minibert._utils.files import check_output, parse_json, read_bytes, write_json, write_whole
 from minibert.cli.options import add_model_options, add_options, add_verb, chosen, locate_model
-from minibert.cli.output import report_problem, report_written
+from minibert.cli.output import read_lines, report_problem, report_written
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
@@ -162,20 +162,16 @@ def _check(arguments: argparse.Namespace) -> int:
         text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
     elif arguments.json is not None:
         write_json(arguments.json, report.to_json())
-    if text:
-        print(text)
     if arguments.markdown is not None:
         page = report.to_markdown(every_row=arguments.every_row)
         write_whole(arguments.markdown, lambda file: file.write(page.encode()))
+    if text:
+        print(text)
     return report.exit_code
 
 
 def _read_texts(path: str) -> list[Any]:
-    try:
-        lines = read_bytes(Path(path)).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not a text in UTF-8 (byte {error.start}); write it as UTF-8.") from error
-    return [tuple(line.split("\t", 1)) if "\t" in line else line for line in lines]
+    return [tuple(line.split("\t", 1)) if "\t" in line else line for line in read_lines(path)]
 
 
 def _read_map(path: str) -> dict[str, str]:

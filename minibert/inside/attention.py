@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, brief, check_choice
 from minibert.inside.validation import as_trace, check_layers, check_trace, pad_maps, require, shares
+from minibert.trace.edits import copied_array
 from minibert.trace.trace import Trace
 
 _FUSE: dict[str, Callable[..., Any]] = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -184,7 +184,7 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
 
 def _check_maps(given: object) -> FloatArray:
     """Return maps of attention as a float64 array."""
-    maps = np.asarray(to_array(given))
+    maps = copied_array("the maps", given)
     if maps.dtype.kind != "f" or maps.ndim not in (4, 5) or maps.shape[-1] != maps.shape[-2] or not len(maps):
         raise TypeError(
             f"rollout was given {brief(given) if not isinstance(given, np.ndarray) else f'an array {maps.shape}'}; "

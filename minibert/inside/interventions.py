@@ -73,7 +73,8 @@ def run_copies(
         ops = _FromState(model.ops, f"encoder.layer.{first}.attention.self", packed, start * rows, rows, **changes).ops
         masks = np.concatenate([mask] * count)
         resumed = type(model)(weights, ops, output_hidden_states=False).with_ops(ops, model._result_dtype)
-        output = resumed(np.zeros_like(masks), masks)
+        ids = np.zeros_like(masks)  # with positions, because some families would count the ids as tokens
+        output = resumed(ids, masks, position_ids=ids)
         parts = {key: np.split(value, count) for key, value in output.items()}
         yield from (dataclasses.replace(output, **{key: part[i] for key, part in parts.items()}) for i in range(count))
 

@@ -97,8 +97,11 @@ def check(
     source = printable(os.fspath(inputs)) if isinstance(inputs, str | os.PathLike) else ""
     if inputs is None:
         own: dict[str, Any] = dict(reversed(inputs_in(arrays, names)))  # the first of each
-        source = "those of the dump" if own.keys() & {"input_ids", "inputs_embeds"} else "the probe"
-        inputs = of_probe(subject) if source == "the probe" else own
+        ids = "input_ids" if "input_ids" in own else "inputs_embeds"
+        source = "those of the dump" if ids in own else "the probe"
+        # Its positions are not taken: a port computes them itself, and they may be wrong.
+        kept = {name: array for name, array in own.items() if name in (ids, "attention_mask", "token_type_ids")}
+        inputs = of_probe(subject) if source == "the probe" else kept
     taken = read_inputs(inputs, subject)
     matched = match(arrays, subject, subject.pack(taken), names)
     wrong_inputs, notes = check_inputs(subject, taken, matched.inputs)
@@ -126,7 +129,7 @@ def check(
 def _check_budget(budget: object) -> None:
     if budget in ("float32", *HALF_PRECISIONS):
         return
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < float("inf"):
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget <= 1e300:
         raise ValueError(f"budget={brief(budget)}; expected 'float32', 'float16', 'bfloat16' or a number of units.")
 
 
@@ -203,7 +206,9 @@ class _Comparison:
         self._truth = Values(self._subject, self._inputs, names)
         placement = place(meanings, self._subject, self._subject.pack(self._inputs), self._relative)
         self._notes += placement.notes
-        found = self._found = placement.found
+        empty = [one.given for one in placement.found if not self._truth.shown(one.name).size]
+        self._notes += [f"{given} was not compared: no [CLS] is visible." for given in empty]
+        found = self._found = [one for one in placement.found if one.given not in empty]
         if not found and not findings:
             raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:3])}")
         units = self._truth.units([one.name for one in found])
@@ -310,7 +315,8 @@ class _Comparison:
         both = list(zip(rows, [one.array for one in self._found], strict=True))
         computed = [(row, array) for row, array in both if not (row.name in _LOOK_UPS and _within(row))]
         # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
-        stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for _, array in computed)]
+        shown = [self._truth.shown(row.name, array) for row, array in computed]  # what is masked may be NaN
+        stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for array in shown)]
         states = [(row, array) for row, array in both if row.name in FIRST_STATES]
         if not stored and (not states or any(_within(row) or self._is_scaled(row, array) for row, array in states)):
             return None

@@ -112,7 +112,8 @@ def as_dump(values: Mapping[Any, Any]) -> Dump:
     for name, value in values.items():
         if not isinstance(name, str):
             raise TypeError(f"The name {brief(name)} of a value is a {type(name).__name__}; expected a str.")
-        found[name] = _as_numbers(_from_lists(value, name) if isinstance(value, list | tuple) else value, name)
+        value = _from_lists(to_array(value), name) if isinstance(value, list | tuple) else value
+        found[name] = _as_numbers(value, name)
     if not found:
         raise NothingComparedError("The dump holds no values; expected arrays by name.")
     return found
@@ -191,6 +192,8 @@ def _read_npz(path: Path) -> Dump:
         _check_memory(sum(entry.file_size for entry in entries), path)
         for entry in entries:
             name = entry.filename.removesuffix(".npy")
+            if name in found:
+                raise ValueError(f"it holds {brief(name)} twice")
             if not entry.filename.endswith(".npy"):
                 raise ValueError(f"it holds {brief(entry.filename)}, which is not an array")
             with archive.open(entry) as file:
@@ -311,6 +314,10 @@ def _json_value(value: Any, shown: str) -> Any:
 def _as_numbers(value: Any, name: str) -> Any:
     """Return an array of numbers in the byte order of the machine; floats that NumPy lacks are widened."""
     if isinstance(value, list):
+        if any(isinstance(one, list) or one.ndim == 0 for one in value):
+            raise ValueError(
+                f"{printable(name)} holds lists of different lengths; expected an array, or one for each text."
+            )
         return [_as_numbers(one, name) for one in value]
     if type(value) is np.ndarray and value.dtype == np.float32 and value.dtype.isnative:
         return value

@@ -20,6 +20,7 @@ from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
 from minibert.parity.truth import HALF_PRECISIONS, Padded, Subject, round_to
 from minibert.tokenizer.batch import pad_rows
+from minibert.trace.edits import copied_array
 
 FORMAT = 1
 """The number of the format of probe.json."""
@@ -129,7 +130,9 @@ def row_labels(subject: Subject, mask: npt.NDArray[np.bool_], inputs: Mapping[st
         return made.shows
     if subject.tokenizer is None:
         return []
-    texts = (subject.tokenizer.decode(row[shown].tolist()) for row, shown in zip(np.asarray(ids), mask, strict=True))
+    rows = np.asarray(ids)
+    known = mask & (rows < len(subject.tokenizer))
+    texts = (subject.tokenizer.decode(row[some].tolist()) for row, some in zip(rows, known, strict=True))
     return [repr(text if len(text) <= _LABEL else f"{text[:_LABEL]}...") for text in texts]
 
 
@@ -173,7 +176,7 @@ def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
             f"inputs has {', '.join(map(brief, inputs)) or 'nothing'}; expected input_ids, and attention_mask and "
             "token_type_ids where they are not the usual ones."
         )
-    arrays = {name: np.asarray(value) for name, value in taken.items()}
+    arrays = {name: copied_array(name, value) for name, value in taken.items()}
     subject.pack(arrays)  # raises, with row and column
     return arrays
 
@@ -215,6 +218,8 @@ def of_texts(subject: Subject, texts: Sequence[str | tuple[str, str]]) -> dict[s
     """
     if subject.tokenizer is None:
         raise ValueError("The model has no tokenizer; give its ids.")
+    if not texts:
+        raise ValueError("There are no texts.")
     rows = [subject.tokenizer(*((one,) if isinstance(one, str) else one), truncation=True) for one in texts]
     widths, side = [max(len(row["input_ids"]) for row in rows)] * len(rows), subject.tokenizer.padding_side
     fills = {"input_ids": subject.tokenizer.pad_token_id or 0}
@@ -235,6 +240,8 @@ def check_inputs(
     notes: list[str] = []
     for name, ids in dumped:
         given = np.asarray(inputs[name]) if name in inputs else usual.get(name)
+        if given is not None and name != "inputs_embeds":
+            given = np.broadcast_to(given, padded.ids.shape)
         if given is not None and ids.shape == (1, *given.shape[1:]):
             ids = np.broadcast_to(ids, given.shape)
         if given is None or name == "inputs_embeds" or (name not in inputs and ids.shape != given.shape):

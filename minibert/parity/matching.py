@@ -85,8 +85,15 @@ def inputs_in(dump: Dump, renamed: Mapping[str, str] | None = None) -> list[tupl
     missing = [name for name in renamed if name not in dump]
     if missing:
         raise ValueError(f"The map has the names {brief(missing)}, which are not in the dump: {brief(list(dump))}.")
-    names = ((renamed.get(key, key), value) for key, value in dump.items() if not isinstance(value, list))
-    return [(_INPUT_NAMES.get(name, name), value) for name, value in names if _INPUT_NAMES.get(name, name) in INPUTS]
+    names = ((_input_name(renamed.get(key, key), value), value) for key, value in dump.items())
+    return [(name, value) for name, value in names if name is not None and not isinstance(value, list)]
+
+
+def _input_name(name: str, value: Array | list[Array]) -> str | None:
+    """Return the name of the input that an array is; an additive mask, of shape (B, 1, 1, S), is not one."""
+    name = _INPUT_NAMES.get(name, name)
+    is_array = not isinstance(value, list) and (value.ndim < 3 or name == "inputs_embeds")
+    return name if name in INPUTS and is_array else None
 
 
 def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str, str] | None = None) -> Matched:
@@ -101,7 +108,7 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
     matched = Matched(inputs_in(dump, renamed), [], [], [], [])
     for key, value in dump.items():
         name, given = renamed.get(key, key), printable(key)
-        if _INPUT_NAMES.get(name, name) in INPUTS and not isinstance(value, list):
+        if _input_name(name, value) is not None:
             continue
         if (weight := _weight_name(name)) in weights and not isinstance(value, list):
             matched.weights.append((weight, value))

@@ -210,7 +210,7 @@ class TextOptions:
     def __post_init__(self) -> None:
         for name in ("layers", "pooling"):  # options with a list could not be kept
             if isinstance(value := getattr(self, name), list | np.ndarray):
-                object.__setattr__(self, name, tuple(np.asarray(value).tolist()))
+                object.__setattr__(self, name, tuple(value if isinstance(value, list) else value.tolist()))
 
 
 class _Unit(NamedTuple):
@@ -297,10 +297,12 @@ class Embedder(ServedModel[SentenceTransformer]):
         if options.tokens:
             assemble = functools.partial(_assemble_tokens, bool(options.normalize), rows)
         vectors = sum(len(groups[row][0]) for row in rows) if options.tokens else len(rows)
+        pooled = task.recipe.width(model.model.config.hidden_size) * len(units)  # kept until all windows are there
+        n_bytes = 4 * max(chosen.width * vectors, pooled)
         job = Job(kind, units, [max(1, len(unit.encoding)) for unit in units], assemble)
         most = limit if chosen.truncation == "error" else None
         shown = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
-        size = {"n_characters": 0 if given_ids else sum(map(len, inputs)), "n_bytes": 4 * chosen.width * vectors}
+        size = {"n_characters": 0 if given_ids else sum(map(len, inputs)), "n_bytes": n_bytes}
         return self.prepared(job, rows, groups, most, "input", prompt_name=shown, **size)
 
     # -- options

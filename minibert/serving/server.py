@@ -174,14 +174,17 @@ class Connection(asyncio.Protocol):
         """Give bytes to the server; refuse a head that is too large."""
         if not self.working and not self._awaits_head:
             self._awaits_head, self._looks, self._head_bytes, self._last = True, 0, 0, b""
-        # uvloop may give several parts before `request` begins.
-        if self._awaits_head and _END_OF_HEAD not in self._last:
+        # A body is not a head: that of a request that was refused may still arrive. While a request is computed, the
+        # next head may arrive. uvloop may give several parts before `request` begins.
+        in_body = getattr(getattr(self._inner, "cycle", None), "more_body", False)
+        if not in_body and _END_OF_HEAD not in self._last:
             known = self._last + data
             place = known.find(_END_OF_HEAD)
             self._head_bytes += len(data) if place < 0 else place
             self._last = known[-3:] if place < 0 else _END_OF_HEAD
             if self._head_bytes > _HEAD_BYTES:
-                self.transport.write(_TOO_LARGE)
+                if not self.working:  # it would be read as the answer to the request that is computed
+                    self.transport.write(_TOO_LARGE)
                 self.transport.close()
         if not self.transport.is_closing():
             _current.set(self)
@@ -213,7 +216,7 @@ class Connection(asyncio.Protocol):
     def request(self) -> Iterator[None]:
         """A context for the time from the end of a request's head to the end of its answer."""
         self.working += 1
-        self._awaits_head, self._looks = False, 0
+        self._awaits_head, self._looks, self._head_bytes, self._last = False, 0, 0, b""
         try:
             yield
         finally:

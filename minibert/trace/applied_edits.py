@@ -51,6 +51,7 @@ class Target:
         self.columns = columns
         self.shape = spec.shape(*batch.mask.shape)
         self._num_heads = names.sizes.num_attention_heads
+        self._counted = 0 if spec.kind == "pairs" else -1  # the axis of an array of one axis: heads, or features
 
     # --- where --------------------------------------------------------------------------------------------------------
 
@@ -122,10 +123,9 @@ class Target:
         value, shape, spec = change.value, self.shape, self.spec
         if np.isneginf(value).any() and not (spec.name.endswith(".scores") and change.kind != "scale"):
             raise ValueError(f"-inf is possible in scores only, not in {spec.name}. Give finite numbers.")
-        widths = {spec.width}
-        if spec.kind != "pairs":  # or as many as there are chosen features
-            places = (self.axes(change.where, sequence) for sequence in range(shape[0]))
-            widths |= {len(axes[-1]) for axes in places if axes is not None}
+        # As many as there are features (or heads), or chosen ones.
+        places = (self.axes(change.where, sequence) for sequence in range(shape[0]))
+        widths = {spec.width, *(len(axes[self._counted]) for axes in places if axes is not None)}
         if value.ndim == 0 or (value.ndim == 1 and len(value) in widths):
             return
         if value.ndim == len(shape) and all(n in (1, m) for n, m in zip(value.shape, shape, strict=True)):
@@ -200,10 +200,10 @@ class Target:
         """Return the numbers of an array for the chosen part of one sequence."""
         if value.ndim == 0:
             return value
-        if value.ndim == 1 and self.spec.kind == "pairs":
-            return value[axes[0], None, None]
         if value.ndim == 1:
-            return value[axes[-1]] if len(value) == self.spec.width else value
+            chosen = axes[self._counted]
+            part = value if len(value) == len(chosen) else value[chosen]
+            return part if self._counted else part[:, None, None]
         names = _AXES[self.spec.kind]
         places = [site.columns[at] if name in ("tokens", "keys") else at for name, at in zip(names, axes, strict=True)]
         return np.asarray(np.broadcast_to(value, self.shape)[site.sequence][np.ix_(*places)])

@@ -66,7 +66,8 @@ def _frozen(name: str, value: Any) -> npt.NDArray[Any]:
     if not array.size and array.dtype.kind == "f":
         array = array.astype(np.int64)
     kind = array.dtype.kind
-    if kind not in "iu" and not (kind == "b" and array.ndim == 2 and name in ("tokens", "keys")):
+    is_mask = kind == "b" and array.ndim == 2 and name in ("tokens", "keys")
+    if not is_mask and (kind not in "iu" or array.ndim > 1):  # a mask of ints would be read as columns 0 and 1
         also = ", or a bool array of shape (B, S)" if name in ("tokens", "keys") else ""
         raise TypeError(f"{name}={brief(value)}; expected an int or several{also}.")
     if kind != "b":
@@ -175,7 +176,7 @@ def head_mask(mask: npt.ArrayLike) -> dict[str, EditValue]:
     mask : array of shape (L, A), or (A,) for all layers
     """
     numbers = _numbers("mask", mask)
-    rows = [("*", numbers)] if numbers.ndim == 1 else enumerate(numbers)
+    rows = [("*", numbers)] if numbers.ndim < 2 else enumerate(numbers)
     return {f"encoder.layer.{i}.attention.self.probs": Edit.scale(row) for i, row in rows if not (row == 1).all()}
 
 

@@ -76,6 +76,13 @@ def test_the_solution_is_right_and_computes_the_vector_of_a_text(tmp_path: Path,
     assert re.findall(r"^ ?\d+ (\w+) +right$", capsys.readouterr().out, re.MULTILINE) == ["gelu", "layer_norm"]
 
 
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1", "a"])
+def test_a_time_that_is_not_one(seconds: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["learn", "check", "mine.py", "--seconds", seconds])
+    assert "--seconds" in capsys.readouterr().err
+
+
 BAD_FILES = {
     "def tokenize(": ("cannot be run", "SyntaxError", "line 1"),
     "import no_such_module": ("ModuleNotFoundError", "line 1"),

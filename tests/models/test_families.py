@@ -161,6 +161,15 @@ def test_too_many_tokens_are_refused(tmp_path: Path) -> None:
             model(**given)
 
 
+def test_padding_beyond_the_longest_text_changes_no_analysis(tmp_path: Path) -> None:
+    make(tmp_path, "roberta")
+    model, ids = load(tmp_path), np.full((1, 60), 1)
+    ids[0, :9] = 5
+    wide = inside.value_zeroing(model, {"input_ids": ids, "attention_mask": ids != 1})
+    narrow = inside.value_zeroing(model, {"input_ids": ids[:, :9]})
+    np.testing.assert_array_equal(wide[..., :9, :9], narrow)
+
+
 def test_classes_of_another_family_are_refused_by_name(tmp_path: Path) -> None:
     make(tmp_path, "distilbert", "ForSequenceClassification")
     for name, word in (("BertModel", "minibert.DistilBertModel"), ("MPNetModel", "minibert.DistilBertModel")):

@@ -10,11 +10,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.hashes import random_model
-from minibert import BertModel, SentenceTransformer, exact, parity
+from minibert import BertModel, SentenceTransformer, exact, load, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.comparison import LARGEST, RMS
 from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.truth import HALF_PRECISIONS, Subject, Values, round_to
+from tests.models.test_families import make
 from tests.parity.conftest import Case, states_of_theirs
 from tests.support.checkpoints import sentence_model
 
@@ -80,7 +81,7 @@ def test_a_number_as_budget(case: Case) -> None:
     dump = case.states
     dump["hidden_states.1"] += np.float32(20 * case.check(dump).names[1].unit)
     assert [case.check(dump, budget=units).exit_code for units in (5, 30)] == [1, 0]
-    for budget in ("double", 0, -1.0, float("inf"), True, None):
+    for budget in ("double", 0, -1.0, float("inf"), 10**400, True, None):
         with pytest.raises(ValueError, match="budget="):
             case.check(dump, budget=budget)
 
@@ -262,6 +263,58 @@ def test_inputs_that_are_not_given_are_compared_with_the_usual_ones_or_named(cas
     assert "position_ids in the dump, of shape (512,), was not compared" in str(report)
 
 
+def test_positions_of_the_dump_are_compared_and_not_taken(case: Case) -> None:
+    right = np.broadcast_to(np.arange(case.inputs["input_ids"].shape[1]), case.inputs["input_ids"].shape)
+    own = {name: case.inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    dump = {**case.states, **own}
+    assert parity.check(case.model, {**dump, "position_ids": right}).verdict == "bits"
+    wrong = right + 1
+    states = case.model.trace(**own, position_ids=wrong, record="hidden_states.*")
+    report = parity.check(case.model, {**states, **own, "position_ids": wrong})
+    assert (report.verdict, report.first) == ("wrong", "position_ids")
+    words = case.model.get_input_embeddings()(own["input_ids"])
+    assert parity.check(case.model, {**dump, "inputs_embeds": words}).verdict == "bits"
+    for given in (right[:1], right):  # positions of one row are those of each row
+        assert case.check({**case.states, "position_ids": right}).verdict == "bits"
+        assert (
+            parity.check(case.model, {**dump, "position_ids": right}, {**own, "position_ids": given}).verdict == "bits"
+        )
+    hidden = right[:1].copy()
+    hidden[0, ~case.inputs["attention_mask"][2].astype(bool)] += 1
+    assert parity.check(case.model, {**dump, "position_ids": hidden}, {**own, "position_ids": right[:1]}).first
+
+
+def test_an_additive_mask_is_not_an_input(case: Case) -> None:
+    additive = np.where(case.inputs["attention_mask"][:, None, None], 0, -1e9).astype(np.float32)
+    for name in ("mask", "attention_mask"):
+        report = case.check({**case.states, name: additive})
+        assert (report.verdict, report.unknown) == ("bits", [name])
+
+
+def test_a_value_without_visible_places_is_not_compared(case: Case) -> None:
+    ids, mask = np.full((2, 6), 7), np.array([[0, 1, 1, 1, 1, 1]] * 2)
+    states = case.model.trace(ids, mask, record="hidden_states.*")
+    dump = {**states, "pooler_output": np.full((2, case.model.config.hidden_size), 9, np.float32)}
+    report = parity.check(case.model, dump, {"input_ids": ids, "attention_mask": mask})
+    assert (report.verdict, len(report.names)) == ("bits", len(dump) - 1)
+    assert "pooler_output was not compared" in str(report)
+    with pytest.raises(parity.NothingComparedError, match="no .CLS. is visible"):
+        parity.check(case.model, {"pooler_output": dump["pooler_output"]}, {"input_ids": ids, "attention_mask": mask})
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_nan_in_masked_places_does_not_hide_a_half_precision(case: Case, precision: str) -> None:
+    state = round_to(precision, case.states["hidden_states.2"])
+    state[~case.inputs["attention_mask"].astype(bool)] = np.nan
+    assert case.check({"hidden_states.2": state}).verdict == precision
+
+
+def test_a_model_with_inputs_of_three_axes_is_refused_by_name(tmp_path: Path) -> None:
+    make(tmp_path, "bert", "ForMultipleChoice")
+    with pytest.raises(ValueError, match=r"BertForMultipleChoice.*base_model"):
+        parity.check(load(tmp_path), {"hidden_states.0": np.zeros(3)})
+
+
 def test_weights_are_compared_first_and_bit_for_bit(case: Case) -> None:
     weights = {name: array.copy() for name, array in Subject.of(case.model).weights().items()}
     gamma = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): array for name, array in weights.items()}
@@ -291,7 +344,10 @@ def test_transposed_weights_are_a_layout_and_a_warning_if_they_are_square(case: 
     assert report.notes == ["1 weight in the dump: equal to the checkpoint's."]
 
 
-@pytest.mark.parametrize("inputs", [{}, {"input_ids": None}, 3, {"attention_mask": [[1]]}, {"input_ids": [[1e9]]}])
+@pytest.mark.parametrize(
+    "inputs",
+    [{}, {"input_ids": None}, 3, {"attention_mask": [[1]]}, {"input_ids": [[1e9]]}, {"input_ids": [[1, 2], [3]]}],
+)
 def test_inputs_that_are_not_the_models_are_refused(case: Case, inputs: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="input"):
         parity.check(case.model, case.trace, inputs)

@@ -38,6 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "empty.json").write_text("{}")
     (home / "encoder.layer.0.bin").write_bytes(bytes(8))
     (home / "latin.txt").write_bytes(b"K\xe4se")
+    (home / "empty.txt").touch()
     (home / "damaged.npz").write_bytes(b"hello")
     return home
 
@@ -90,6 +91,7 @@ def test_each_file_of_the_probe_is_the_default_input(capsys: Capture, home: Path
         ("--raw", "x=1,2"),
         ("--raw", "x=a"),
         ("--budget", "double"),
+        ("--texts", "empty.txt"),
         ("--texts", "latin.txt"),
     ],
 )

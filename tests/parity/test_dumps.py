@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import time
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,22 @@ def test_one_npy_and_a_folder_of_them(tmp_path: Path, dtype: str) -> None:
     expected = array.astype(np.dtype(dtype).newbyteorder("="))
     same(read_dump(tmp_path / "layer_00.npy"), {"layer_00": expected})
     same(read_dump(tmp_path), {"layer_00": expected, "encoder.layer.1": expected})
+
+
+def test_tensors_in_a_tuple() -> None:
+    states = tuple(torch.ones(2, 3, requires_grad=True, dtype=kind) for kind in (torch.float32, torch.bfloat16))
+    for some in (states[:1], states[1:]):
+        np.testing.assert_array_equal(as_dump({"hidden_states": some})["hidden_states"], np.ones((1, 2, 3)))
+
+
+def test_a_name_that_is_in_a_file_twice(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, np.ones(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, warnings.catch_warnings(action="ignore"):
+        for _ in range(2):
+            archive.writestr("x.npy", buffer.getvalue())
+    with pytest.raises(ValueError, match="'x' twice"):
+        read_dump(tmp_path / "a.npz")
 
 
 def test_json_with_ragged_lists_or_a_list_alone(tmp_path: Path) -> None:
@@ -312,6 +329,10 @@ EXPLAINED = {
     r"is a pickle.*safetensors\.torch\.save_file": {
         **dict.fromkeys(("model.pt", "model.bin"), torch_file()),
         **dict.fromkeys(("values.pkl", "values.bin"), pickle.dumps({"a": 1})),
+    },
+    "lists of different lengths": {
+        "deep.json": b'{"a": [[[1, 2], [3]], [[1]]]}',
+        "uneven.json": b'{"hidden_states.0": [1, [2]]}',
     },
     "levels of lists": {
         "first.json": f'{{"embeddings": {DEEP}}}'.encode(),

@@ -131,7 +131,7 @@ def test_odd_requests(service: Served, sent: bytes, answers: tuple[bytes, ...]) 
 )
 def test_a_large_body_that_comes_before_its_request_begins_is_not_a_large_head(parts: list[bytes], passed: int) -> None:
     """As uvloop gives it, if the process was busy while the parts came."""
-    inner, transport = Mock(), Mock()
+    inner, transport = Mock(cycle=None), Mock()
     transport.close.side_effect = lambda: transport.is_closing.configure_mock(return_value=True)
     transport.is_closing.return_value = False
     connection = Connection(Connections(head_timeout=1, send_timeout=1), inner)
@@ -140,6 +140,31 @@ def test_a_large_body_that_comes_before_its_request_begins_is_not_a_large_head(p
         connection.data_received(part)
     assert inner.data_received.call_count == passed
     assert transport.close.called == (passed < len(parts))
+
+
+def test_a_large_head_behind_a_request_that_is_computed_ends_the_connection() -> None:
+    inner, transport = Mock(cycle=Mock(more_body=False)), Mock()
+    transport.close.side_effect = lambda: transport.is_closing.configure_mock(return_value=True)
+    transport.is_closing.return_value = False
+    connection = Connection(Connections(head_timeout=1, send_timeout=1), inner)
+    connection.transport = transport
+    with connection.request():
+        for _ in range(9):
+            connection.data_received(b"a" * 2**14)
+    assert inner.data_received.call_count == 4
+    transport.write.assert_not_called()  # the request that is computed would take it for its answer
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nothing", 404), ("/metrics", 405)])
+def test_a_request_that_is_refused_before_its_body_came(service: Served, path: str, status: int) -> None:
+    with service.connect(request(b"x" * 2**20, path)) as connection:
+        answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 %d" % status)
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        rest = answer
+        while b"HTTP/1.1 200" not in rest:
+            assert (part := connection.recv(65536)), rest
+            rest += part
 
 
 def test_requests_on_one_connection_are_answered_in_order(service: Served) -> None:

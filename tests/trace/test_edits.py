@@ -308,7 +308,9 @@ WHERE = st.dictionaries(st.sampled_from(["heads", "tokens", "keys", "features", 
 
 def edited(kind: str, x: np.ndarray, value: Any, where: dict[str, Any]) -> np.ndarray:
     """Return what an edit makes of a padded value, in plain NumPy."""
-    pairs, chosen, order = x.ndim == 4, np.ones(x.shape, bool), np.arange(x.shape[-1])
+    pairs, chosen = x.ndim == 4, np.ones(x.shape, bool)
+    counted = 1 if pairs else x.ndim - 1
+    order = np.arange(x.shape[counted])
     axes = {"sequences": 0, "tokens": 2 if pairs else 1, "keys": 3, "heads": 1 if pairs else 2, "features": x.ndim - 1}
     for name, indices in where.items():
         given = np.array([*indices] if isinstance(indices, set | range) else indices)
@@ -319,17 +321,17 @@ def edited(kind: str, x: np.ndarray, value: Any, where: dict[str, Any]) -> np.nd
         places = given.ravel().astype(int)
         if name == "heads" and not pairs:
             places = (places[:, None] % A * D + np.arange(D)).ravel()
-        if axis == x.ndim - 1 and not pairs:
+        if axis == counted:
             order = np.array(list(dict.fromkeys((places % x.shape[axis]).tolist())))
         chosen &= np.isin(np.arange(x.shape[axis]), places % x.shape[axis]).reshape(
             [-1 if i == axis else 1 for i in range(x.ndim)]
         )
     numbers = np.asarray(value, dtype=np.float64)
+    if numbers.ndim == 1 and len(numbers) == len(order):
+        numbers, part = np.zeros(x.shape[counted]), numbers
+        numbers[order] = part
     if numbers.ndim == 1 and pairs:
         numbers = numbers[:, None, None]
-    elif numbers.ndim == 1 and len(numbers) != x.shape[-1]:
-        numbers, part = np.zeros(x.shape[-1]), numbers
-        numbers[order] = part
     return np.where(chosen, {"scale": x * numbers, "add": x + numbers, "replace": numbers + 0 * x}[kind], x)
 
 
@@ -389,6 +391,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     ({3: Edit.zero()}, TypeError, "edit holds the name 3"),
     ({"pooler": Edit.zero}, TypeError, "Edit.zero"),
     ({"pooler": Edit.add([1, 2], features=[3, 3])}, ValueError, "array"),
+    ({"*.probs": Edit.scale([1, 2], heads=[2, 1, 0])}, ValueError, "array"),
     ({"*.scores": Edit.add(-np.inf)}, ValueError, "all scores of one token"),
     ({SELF: Edit.zero(heads=0, features=0)}, ValueError, "heads and features"),
     ({"pooler": Edit.mean("tokens")}, ValueError, "over="),
@@ -411,6 +414,8 @@ def test_a_wrong_edit_is_refused(edit: Any, error: type[Exception], word: str, m
 def test_an_edit_that_cannot_be_made() -> None:
     for make, error, word in (
         (lambda: Edit.zero(head=1), TypeError, "head"),
+        (lambda: Edit.zero(tokens=MASK.astype(int)), TypeError, "or a bool array"),
+        (lambda: Edit.zero(tokens=np.argwhere(MASK)), TypeError, "or a bool array"),
         (lambda: Edit.mean("axis"), ValueError, "over="),
         (lambda: Edit.patch(np.zeros(3)), TypeError, "Trace"),  # type: ignore[arg-type]
         (lambda: Edit.function(3), TypeError, "function"),  # type: ignore[arg-type]
