@@ -14,7 +14,8 @@ import transformers
 
 from minibert import BertModel, BertTokenizer, embed_tokens
 from minibert.cli import main
-from minibert.corpus.extract import TokenFeatures, google_layers
+from minibert.corpus.extract import TokenFeatures, extract_corpus, google_layers
+from minibert.corpus.sources import Source
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
 
@@ -130,6 +131,39 @@ def test_the_binary_format_is_read_back(folder: Path, tmp_path: Path, capsys: An
         TokenFeatures(output)
     with pytest.raises(OSError, match=r"missing\.npy cannot be read"):
         TokenFeatures(tmp_path / "missing.npy")
+
+
+def test_files_that_are_written_again_are_not_mixed(folder: Path, tmp_path: Path) -> None:
+    model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    for texts in ("a b\nc d\n", "c d\na b\n"):
+        (tmp_path / "in.txt").write_text(texts)
+        extract_corpus(model, tokenizer, [Source(tmp_path / "in.txt", "text")], tmp_path / "o.npy", layers=[-1])
+        if texts[0] == "a":
+            features = TokenFeatures(tmp_path / "o.npy")
+            assert features[1] is not None
+    with pytest.raises(ValueError, match="has changed since it was opened"):
+        features[0]
+
+
+@pytest.mark.parametrize(("batch_size", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError)])
+def test_a_batch_size_that_is_not_one(folder: Path, tmp_path: Path, batch_size: Any, error: type[Exception]) -> None:
+    (tmp_path / "in.txt").write_text("a\n")
+    model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    sources = [Source(str(tmp_path / "in.txt"), "text")]
+    with pytest.raises(error, match="batch_size"):
+        extract_corpus(model, tokenizer, sources, tmp_path / "o.npy", layers=[-1], batch_size=batch_size)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["in.txt"]
+    assert extract_corpus(model, tokenizer, sources, tmp_path / "o.npy", layers=[-1], batch_size=np.int64(2))
+
+
+def test_a_length_without_room_for_the_special_tokens_of_a_pair(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BertTokenizer, "num_special_tokens_to_add", lambda self, pair: 2 + 2 * pair)  # as RoBERTa's
+    model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    options: dict[str, Any] = {"format": "google", "layers": [-1], "max_length": 3}
+    with pytest.raises(ValueError, match="max_length=3; expected 4 to 64"):
+        extract_corpus(model, tokenizer, [Source("in.txt", "text")], tmp_path / "o.json", **options)
 
 
 def test_bad_lines(folder: Path, tmp_path: Path, capsys: Any) -> None:

@@ -150,8 +150,9 @@ def test_chroma(prompted: Path) -> None:
         function.validate_config({})
     with pytest.raises(ValueError, match="the collection was made with another encode_options, similarity_fn_name"):
         function.validate_config_update(config, dot.get_config())
-    with pytest.raises(ValueError, match="store the token"):
-        ChromaEmbeddingFunction(str(prompted), token="secret")
+    for name in ("token", "use_auth_token"):
+        with pytest.raises(ValueError, match="store the token"):
+            ChromaEmbeddingFunction(str(prompted), **{name: "secret"})
 
 
 # --- libraries that need not be installed -----------------------------------------------------------------------------

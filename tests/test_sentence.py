@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shutil
 import tracemalloc
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -21,6 +24,7 @@ from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
 from minibert import ModelFormatError, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli import main
+from minibert.corpus.writers import VectorWriter
 from minibert.sentence.loading import builtin_prompts, full_name
 from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import locate_minilm, random_checkpoint, sentence_model, their_vectors
@@ -202,6 +206,28 @@ def test_kinds_of_output(minilm_sentences: SentenceTransformer, capsys: pytest.C
     minilm_sentences.encode(texts, show_progress_bar=True)
     assert "100%" in (shown := capsys.readouterr().err)
     assert "6/6" in shown
+
+
+class Shrinking(Sequence[str]):
+    """Texts of which some are gone when they are read."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: Any) -> Any:
+        return ["a"][index]
+
+
+def test_texts_that_are_fewer_than_their_number(minilm_sentences: SentenceTransformer) -> None:
+    with pytest.raises(ValueError, match="Of 3 texts only 1 could be read"):
+        minilm_sentences.encode(Shrinking())
+
+
+def test_float16_does_not_overflow(minilm_sentences: SentenceTransformer, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="greatest number of float16"):
+        VectorWriter(str(tmp_path / "o.jsonl"), 2, "float16", True, False).write(
+            [io.BytesIO()], 0, [{"id": 0}], np.array([[7e4, 1]], np.float32)
+        )
 
 
 def test_out_and_truncate_dim(minilm_sentences: SentenceTransformer, tmp_path: Path) -> None:

@@ -240,6 +240,20 @@ def test_a_saved_model_is_the_same_model(tmp_path: Path, kind: str) -> None:
     np.testing.assert_allclose(again.encode(TEXTS, prompt="c d: "), theirs.encode(TEXTS, prompt="c d: "), atol=2e-6)
 
 
+def test_saving_over_a_model_that_stops_leaves_no_mixture(
+    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short_model.save_pretrained(tmp_path)
+
+    def stop(*arguments: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(type(short_model.tokenizer), "save_pretrained", stop)
+    with pytest.raises(OSError, match="the disk is full"):
+        short_model.save_pretrained(tmp_path)
+    assert not (tmp_path / "modules.json").exists()
+
+
 def test_a_plain_bert_is_saved_with_its_mean_pooling(short_model: SentenceTransformer, tmp_path: Path) -> None:
     short_model.save_pretrained(tmp_path / "deep" / "model")
     again = SentenceTransformer(tmp_path / "deep" / "model")  # without the warning that modules.json is missing

@@ -54,7 +54,8 @@ def _one_of(name: str, *values: object, remedy: str) -> dict[str, Keyword]:
     return {name: Keyword(accepts, " or ".join(map(repr, values)), remedy)}
 
 
-def _anything(names: str) -> dict[str, Keyword]:
+def anything(names: str) -> dict[str, Keyword]:
+    """Return keywords, separated by spaces, that may have any value, because they change nothing."""
     return dict.fromkeys(names.split(), Keyword(lambda value: True, "any value", ""))
 
 
@@ -64,7 +65,7 @@ _ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
 _SPECIAL = _nothing("split_special_tokens", "Special tokens in a text stay whole. Leave it out.")
 
 HUB_KEYWORDS: Mapping[str, Keyword] = {
-    **(_CODE | _TOKEN | _anything("resume_download")),
+    **(_CODE | _TOKEN | anything("resume_download")),
     **_nothing("force_download", "Delete the model from the hub's cache to download it again."),
     **_nothing("proxies", "Set the environment variable HTTPS_PROXY."),
 }
@@ -93,8 +94,8 @@ MODEL_KEYWORDS: Mapping[str, Keyword] = {
     ),
     **_nothing("is_decoder add_cross_attention", _ENCODER_ONLY),
     # They change the memory of loading, training, or the tasks of other models.
-    **_anything("low_cpu_mem_usage weights_only max_memory offload_folder use_cache gradient_checkpointing"),
-    **_anything("hidden_dropout_prob attention_probs_dropout_prob classifier_dropout initializer_range problem_type"),
+    **anything("low_cpu_mem_usage weights_only max_memory offload_folder use_cache gradient_checkpointing"),
+    **anything("hidden_dropout_prob attention_probs_dropout_prob classifier_dropout initializer_range problem_type"),
 }
 """Keywords of the from_pretrained of a model or its config."""
 
@@ -102,12 +103,12 @@ TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
     **HUB_KEYWORDS,
     **_SPECIAL,
     # transformers' BertTokenizer does not use them either.
-    **_anything("add_bos_token add_eos_token from_slow use_fast legacy verbose config device_map torch_dtype dtype"),
+    **anything("add_bos_token add_eos_token from_slow use_fast legacy verbose config device_map torch_dtype dtype"),
 }
 """Keywords of the from_pretrained of a tokenizer."""
 
 PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
-    **(_CODE | _TOKEN | _TYPES | _DEVICE_MAP | _anything("use_fast num_workers")),
+    **(_CODE | _TOKEN | _TYPES | _DEVICE_MAP | anything("use_fast num_workers")),
     "device": Keyword(
         lambda value: value is None or is_cpu(value) or value == -1,
         "None, 'cpu' or -1",
@@ -117,7 +118,7 @@ PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
 }
 """Keywords of `pipeline`."""
 
-CALL_KEYWORDS: Mapping[str, Keyword] = _SPECIAL | _anything("verbose clean_up_tokenization_spaces add_prefix_space")
+CALL_KEYWORDS: Mapping[str, Keyword] = _SPECIAL | anything("verbose clean_up_tokenization_spaces add_prefix_space")
 """Keywords of the calls of a tokenizer."""
 
 FORWARD_KEYWORDS: Mapping[str, Keyword] = {
@@ -127,14 +128,14 @@ FORWARD_KEYWORDS: Mapping[str, Keyword] = {
         "minibert does not train, so it computes no loss. Leave it out; compute one from the logits.",
     ),
     **_nothing("encoder_hidden_states encoder_attention_mask past_key_values cache_position", _ENCODER_ONLY),
-    **_anything("use_cache"),  # an encoder does not have a cache
+    **anything("use_cache"),  # an encoder does not have a cache
 }
 """Keywords of the calls of a model."""
 
 SAVING_KEYWORDS: Mapping[str, Keyword] = {
     **_one_of("safe_serialization", None, True, remedy="minibert writes safetensors only. Leave it out."),
     **_nothing("push_to_hub", "Save into a folder, then run `hf upload`."),
-    **_anything("max_shard_size token legacy_format"),
+    **anything("max_shard_size token legacy_format"),
 }
 """Keywords of every save_pretrained."""
 

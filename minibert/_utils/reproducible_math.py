@@ -34,7 +34,7 @@ def exponential(x: _Float64) -> _Float64:
     x = np.maximum(x, _LEAST)
     k = np.rint(x * (1 / math.log(2)))
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    return np.ldexp(_series(r, _EXP_TERMS), k.astype(np.int32))
+    return np.ldexp(np.polyval(_EXP_TERMS, r), k.astype(np.int32))
 
 
 def log1p(x: FloatArray) -> _Float64:
@@ -51,7 +51,7 @@ def log1p(x: FloatArray) -> _Float64:
     small = m < math.sqrt(0.5)
     m, k = np.where(small, 2 * m, m), (k - small).astype(np.float64)
     s = (m - 1) / (m + 1)
-    return k * _LN2_HIGH + (2 * s * _series(s * s, _ATANH_TERMS) + (k * _LN2_LOW + lost / whole))
+    return k * _LN2_HIGH + (2 * s * np.polyval(_ATANH_TERMS, s * s) + (k * _LN2_LOW + lost / whole))
 
 
 def softmax(logits: FloatArray) -> _Float64:
@@ -80,14 +80,6 @@ def sigmoid(logits: FloatArray) -> _Float64:
 def as_score(probability: Any) -> float:
     """Round a probability to float32, and return it as a Python number, which JSON can hold."""
     return float(np.float32(probability))
-
-
-def _series(x: _Float64, terms: tuple[float, ...]) -> _Float64:
-    """Compute the polynomial with these coefficients, the highest first."""
-    total = np.full_like(x, terms[0])
-    for term in terms[1:]:
-        total = total * x + term
-    return total
 
 
 def largest(values: FloatArray, count: int) -> Int64Array:

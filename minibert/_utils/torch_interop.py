@@ -43,9 +43,7 @@ def to_array(value: Any) -> Any:
     """
     if is_tensor(value):
         return _array_of(value)
-    if holds_tensor(value):
-        return [_array_of(one) if is_tensor(one) else one for one in value]
-    return value
+    return [_array_of(one) if is_tensor(one) else one for one in value] if holds_tensor(value) else value
 
 
 def to_tensor(array: Any) -> torch.Tensor:
@@ -75,10 +73,9 @@ def to_sparse_tensor(indices: Any, values: Any, shape: tuple[int, ...]) -> torch
     values : ndarray of shape (n,)
     shape : tuple of int
     """
-    check_torch()
+    places, numbers = to_tensor(indices), to_tensor(values)  # which check torch
     import torch
 
-    places, numbers = to_tensor(indices), to_tensor(values)
     return torch.sparse_coo_tensor(places, numbers, shape, check_invariants=True, is_coalesced=True)
 
 
@@ -240,9 +237,7 @@ def as_dense_array(value: Any) -> Any:
     """Turn a tensor (dense or sparse), or the tensors in a list, into arrays; return other values as they are."""
     if is_tensor(value):
         return to_array(value.detach().to_dense())
-    if holds_tensor(value):
-        return [as_dense_array(one) for one in value]
-    return value
+    return [as_dense_array(one) for one in value] if holds_tensor(value) else value
 
 
 def as_given(function: Callable[_P, _R]) -> Callable[_P, _R]:

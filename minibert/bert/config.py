@@ -8,15 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from minibert._utils import keywords
 from minibert._utils.files import make_folder, read_json_object, write_json
-from minibert._utils.keywords import (
-    MODEL_KEYWORDS,
-    SAVING_KEYWORDS,
-    check_agreement,
-    check_keywords,
-    check_remote_code,
-    given_name,
-)
 from minibert._utils.validation import brief, check_stored_int
 from minibert.bert.families import FAMILIES, Family
 from minibert.bert.reference import ACTIVATIONS
@@ -198,8 +191,8 @@ class BertConfig:
         from minibert.checkpoint.files import locate
 
         call = "BertConfig.from_pretrained"
-        name = given_name(call, name_or_path, harmless)
-        asked = check_keywords(call, harmless, MODEL_KEYWORDS, settings=(*SETTINGS, *_MODEL_DEFAULTS))
+        name = keywords.given_name(call, name_or_path, harmless)
+        asked = keywords.check_keywords(call, harmless, keywords.MODEL_KEYWORDS, settings=(*SETTINGS, *_MODEL_DEFAULTS))
         files = locate(
             name,
             revision=revision,
@@ -209,9 +202,10 @@ class BertConfig:
             subfolder=subfolder,
         )
         config = cls.from_files(files)
-        check_remote_code(call, harmless.get("trust_remote_code"), files.settings("config.json"))
+        keywords.check_remote_code(call, harmless.get("trust_remote_code"), files.settings("config.json"))
         of_model = {key: asked.pop(key) for key in _MODEL_DEFAULTS if key in asked}
-        check_agreement(call, of_model, _MODEL_DEFAULTS, "Give it to the model: BertModel.from_pretrained(name, ...).")
+        remedy = "Give it to the model: BertModel.from_pretrained(name, ...)."
+        keywords.check_agreement(call, of_model, _MODEL_DEFAULTS, remedy)
         check_settings(call, asked, config, "dataclasses.replace(config, {})")
         return config
 
@@ -284,8 +278,8 @@ class BertConfig:
         OSError
             The file cannot be written. A file that was there before is then as it was.
         """
-        keywords = {name: fields.pop(name) for name in SAVING_KEYWORDS if name in fields}
-        check_keywords("BertConfig.save_pretrained", keywords, SAVING_KEYWORDS)
+        given = {name: fields.pop(name) for name in keywords.SAVING_KEYWORDS if name in fields}
+        keywords.check_keywords("BertConfig.save_pretrained", given, keywords.SAVING_KEYWORDS)
         write_json(os.path.join(make_folder(save_directory), "config.json"), self.to_dict() | fields)
 
 
@@ -329,7 +323,7 @@ def check_settings(
         else:
             field = "id2label" if name in ("num_labels", "label2id") else name
             remedy = f"To change it: {change.format(f'{field}=...')}."
-        check_agreement(call, {name: value}, own, remedy)
+        keywords.check_agreement(call, {name: value}, own, remedy)
 
 
 def family_of(fields: Mapping[str, Any]) -> Family:

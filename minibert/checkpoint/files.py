@@ -122,9 +122,7 @@ class ModelFiles:
 
     def subfolder(self, name: str) -> ModelFiles:
         """Return the files in a folder of this model, at the same revision; "" is the model itself."""
-        if name == "":
-            return self
-        return ModelFiles(self._source, self._prefix + self._checked(name) + "/")
+        return self if name == "" else ModelFiles(self._source, self._prefix + self._checked(name) + "/")
 
     def find(self, filename: str) -> Path | None:
         """Return the local path of a file, or None if the model does not have it.

@@ -21,8 +21,8 @@ from minibert.tokenizer.windows import TRUNCATION, WITHOUT_WINDOWS
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
 if TYPE_CHECKING:
-    from minibert.corpus.embed import Workers
     from minibert.corpus.runs import Summary
+    from minibert.integrations.ray import RayWorkers
 
 
 # The options of `sparse` and `rerank` that are arguments of their encoders.
@@ -204,7 +204,7 @@ def _embed_files(arguments: argparse.Namespace) -> None:
         _run_over_files(arguments, embed_corpus, model, what=what, **given)
 
 
-def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[Workers | None]:
+def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RayWorkers | None]:
     """Return the workers that the options name; None if this process computes."""
     if arguments.on is None:
         if arguments.actors is not None:

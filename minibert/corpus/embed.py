@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers
 
 if TYPE_CHECKING:
+    from minibert.integrations.ray import Pool, RayWorkers
     from minibert.sentence.cross_encoder import CrossEncoder
     from minibert.sentence.sparse_encoder import SparseEncoder
 
@@ -33,42 +34,13 @@ Results = tuple[EncodedTexts, str]
 """The results of the texts of a shard, and the name of the processor that has computed them (`Ops.processor`)."""
 
 
-class Encoder(Protocol):
-    """Computes the vectors of shards: one after the other, or several at a time."""
-
-    def submit(self, texts: Sequence[str], progress: Progress) -> Callable[[], Results]:
-        """Begin to compute the vectors of one or more texts, and return a function that waits for them."""
-        ...
-
-    def has_room(self, begun: int) -> bool:
-        """Return whether to submit another shard before the oldest of the `begun` shards is saved."""
-        ...
-
-
-class Workers(Protocol):
-    """Processes elsewhere; `start` turns them into the `Encoder` of a run."""
-
-    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> Encoder:
-        """Let each worker load its model, and return the encoder that uses the workers.
-
-        Parameters
-        ----------
-        options : EncodeOptions
-        probe : ndarray of shape (width,)
-            The vector that this process's model has for a fixed text (`probe_vector`). Each worker must have the same.
-        processor : str
-            The name of what this process computes with, see `Ops.processor`.
-        """
-        ...
-
-
 def embed_corpus(
     model: SentenceTransformer,
     sources: Sequence[Source],
     output: str | os.PathLike[str],
     *,
     dtype: str = "float32",
-    workers: Workers | None = None,
+    workers: RayWorkers | None = None,
     **options: Any,
 ) -> Summary | None:
     """Compute one vector per text of some files, and write the vectors in order into one file or a folder of files.
@@ -84,8 +56,8 @@ def embed_corpus(
         the texts.
     dtype : {"float32", "float16"}
         Type of the written numbers.
-    workers : Workers, optional
-        Processes elsewhere that compute the vectors, such as `minibert.integrations.ray.RayWorkers`. This
+    workers : minibert.integrations.ray.RayWorkers, optional
+        Processes elsewhere that compute the vectors. This
         process still reads and writes all files, and the files are the same.
     **options
         The fields of `minibert.corpus.runs.RunOptions`, such as ``resume=True``. With on_error="null" a line that
@@ -129,6 +101,8 @@ def embed_corpus(
 
     task = _Vectors(writer, model, silent, encoder)
     settings = {**_as_json(model, chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype}
+    if (side := model.tokenizer.truncation_side) != "right":
+        settings["truncation_side"] = side
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
     return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
 
@@ -140,7 +114,7 @@ class _Vectors(Task):
     writer: VectorWriter
     model: SentenceTransformer
     options: EncodeOptions
-    encoder: Encoder | None
+    encoder: Pool | None
 
     def __post_init__(self) -> None:
         self.files, self.width, self.into_folder = self.writer.files, self.writer.width, self.writer.into_folder
@@ -185,8 +159,7 @@ def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, An
     """Return checked options as JSON values."""
     layers = resolve_layers(-1 if options.layers is None else options.layers, model.model.config.num_hidden_layers)
     pooling = options.pooling if options.pooling is None or isinstance(options.pooling, str) else [*options.pooling]
-    plain = {name: int(value) if isinstance(value, np.integer) else value for name, value in vars(options).items()}
-    return {**plain, "layers": layers, "pooling": pooling}
+    return {**vars(options), "layers": layers, "pooling": pooling}
 
 
 # --- sparse vectors and scores ----------------------------------------------------------------------------------------

@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_format, check_output, os_reason
-from minibert._utils.validation import IntArray, check_choice
+from minibert._utils.validation import IntArray, check_choice, check_int
 from minibert.bert.packed import PackedBatch
+from minibert.checkpoint.safetensors import file_state
 from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
 from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
 from minibert.corpus.sources import Source, texts_of
@@ -33,6 +34,7 @@ from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, in_chunks
 from minibert.vectors.layers import LayerSelection, resolve_layers
+from minibert.vectors.similarity import rounded
 from minibert.vectors.token_vectors import TokenVectors, embed_tokens
 
 EXTRACT_SUFFIXES = {"binary": (".npy",), "google": (".jsonl", ".json")}
@@ -98,6 +100,7 @@ def extract_corpus(
     check_choice("format", format, EXTRACT_SUFFIXES)
     check_output(output, EXTRACT_SUFFIXES[format])
     check_choice("dtype", dtype, OUTPUT_DTYPES)
+    batch_size = check_int("batch_size", batch_size, 1)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     kind = _States if format == "binary" else _GoogleLines
     task = kind(os.path.realpath(output), model, tokenizer, chosen, dtype, max_length, batch_size)
@@ -154,7 +157,7 @@ class _States(_TokenTask):
                 if line.text is not None:
                     one = next(embedded)
                     row |= {"first_token": before.n_tokens + n_tokens, **_description(one)}
-                    array.write(one.vectors.astype(self.dtype).tobytes())
+                    array.write(rounded(one.vectors, np.dtype(self.dtype)).tobytes())
                     n_tokens += len(one)
                     n_cut += one.n_truncated > 0
                 index.write(json_line(row))
@@ -212,6 +215,7 @@ class TokenFeatures:
         try:
             self.vectors: npt.NDArray[Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
             with open(self._index, "rb") as file:
+                self._state = file_state(file)
                 for data in file:
                     line = json.loads(data)
                     if not offset:
@@ -237,6 +241,8 @@ class TokenFeatures:
     def __getitem__(self, i: int) -> TokenVectors | None:
         """Return the tokens of text i; None for an input line without a text."""
         with open(self._index, "rb") as file:
+            if file_state(file) != self._state:
+                raise ValueError(f"{self._index} has changed since it was opened; open it again.")
             file.seek(self._offsets[i])
             line = json.loads(file.readline())
         if "null" in line:
@@ -281,10 +287,10 @@ class _GoogleLines(_TokenTask):
         super().__post_init__()
         config, self.files = self.model.config, (ShardFile(".jsonl", self.path),)
         self.states = google_layers(self.layers, config.num_hidden_layers)
-        most = config.max_length
+        least, most = self.tokenizer.num_special_tokens_to_add(pair=True), config.max_length
         self.limit = min(_GOOGLE_LENGTH, most) if self.max_length is None else self.max_length
-        if not 3 <= self.limit <= most:
-            raise ValueError(f"max_length={self.limit}; expected 3 to {most} (max_position_embeddings).")
+        if not least <= self.limit <= most:
+            raise ValueError(f"max_length={self.limit}; expected {least} to {most} (max_position_embeddings).")
 
     def probe(self) -> npt.NDArray[Any]:
         _, ids, types, _ = _make(self.tokenizer, "minibert", self.limit)

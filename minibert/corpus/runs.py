@@ -24,7 +24,7 @@ import numpy.typing as npt
 import minibert
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
-from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task, manifest_path
+from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task, as_json, manifest_path
 from minibert.corpus.sources import CHARACTERS_AT_ONCE, ON_ERROR, InputLine, Source, read_input_lines, survey, weight
 from minibert.tokenizer.windows import in_chunks
 
@@ -237,7 +237,7 @@ def number_settings(model: Any) -> dict[str, Any]:
 
 def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: str) -> None:
     """Raise if a run to resume, finished or not, differs from this one."""
-    then, now = _facts(theirs), _facts(json.loads(json.dumps(mine)))
+    then, now = _facts(theirs), _facts(json.loads(as_json(mine)))
     for name in now | then:
         if then.get(name) != now.get(name):
             has = [f"{name}={run[name]!r}" if name in run else f"the default {name}" for run in (then, now)]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -263,11 +264,17 @@ class RunFolder:
         """Return the path of a source; copy the standard input into the folder unless the unfinished run did so."""
         if source.path != "-":
             return source.path
-        copy = self.path / _STANDARD_INPUT
-        if not (copy.exists() and (self.path / _MANIFEST).exists()):
+        copy, resumes = self.path / _STANDARD_INPUT, (self.path / _MANIFEST).exists()
+        if not (copy.exists() and resumes):
             if sys.stdin is None:
                 raise ValueError("the standard input is closed.")
             write_whole(copy, lambda file: shutil.copyfileobj(sys.stdin.buffer, file, _BLOCK))
+        elif sys.stdin is not None and not sys.stdin.isatty():
+            given = hashlib.file_digest(sys.stdin.buffer, "sha256").digest()  # type: ignore[arg-type]
+            with open(copy, "rb") as file:
+                first = hashlib.file_digest(file, "sha256").digest()
+            if given not in (first, hashlib.sha256().digest()):  # nothing need be given again
+                raise ValueError(f"The standard input is not that of the unfinished run. {self.again}")
         return str(copy)
 
     # -- start and resume
@@ -449,7 +456,12 @@ def _read_manifest(
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, lambda file: file.write(json.dumps(content).encode()))
+    write_whole(path, lambda file: file.write(as_json(content).encode()))
+
+
+def as_json(content: dict[str, Any]) -> str:
+    """Return a manifest as JSON; it may hold numbers of NumPy."""
+    return json.dumps(content, default=lambda number: number.item())
 
 
 def _outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:

@@ -76,6 +76,7 @@ class Source:
     name: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", os.fspath(self.path))
         object.__setattr__(self, "name", printable(self.name or self.path))
         check_choice("format", self.format, INPUT_FORMATS)
         if self.format == "text" and self.id_column is not None:

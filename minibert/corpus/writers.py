@@ -21,6 +21,7 @@ from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
 from minibert.corpus.shards import Counts, ShardFile
 from minibert.tokenizer.windows import in_chunks
+from minibert.vectors.similarity import rounded
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
 OUTPUT_DTYPES = ("float32", "float16")
@@ -125,7 +126,7 @@ class VectorWriter:
             See `InputLine.row`: id, file and line; "null" if there is no text.
         vectors : ndarray of shape (n, width)
         """
-        converted = np.ascontiguousarray(vectors, dtype=self.dtype)
+        converted = np.ascontiguousarray(rounded(vectors, np.dtype(self.dtype)))
         if len(self.files) == 2:
             files[0].write(converted.data)
             for some in in_chunks(enumerate(rows, first), _ROWS_AT_ONCE):

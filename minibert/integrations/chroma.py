@@ -39,7 +39,7 @@ class ChromaEmbeddingFunction:
         encode_options: Mapping[str, Any] | None = None,
         **model_options: Any,
     ) -> None:
-        if "token" in model_options:
+        if {"token", "use_auth_token"} & model_options.keys():
             raise ValueError("Chroma would store the token with the collection; set HF_TOKEN instead.")
         name, options = str(model_name_or_path), dict(encode_options or {})
         self._config = {"model_name_or_path": name, "encode_options": options, **model_options}

@@ -103,13 +103,22 @@ class RayWorkers:
         if self._ours:
             self._ray.shutdown()
 
-    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> _Pool:
-        """Start the workers; see `minibert.corpus.embed.Workers`."""
+    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> Pool:
+        """Start the workers of a run.
+
+        Parameters
+        ----------
+        options : EncodeOptions
+        probe : ndarray of shape (width,)
+            The vector that this process's model has for a fixed text (`probe_vector`). Each worker must have the same.
+        processor : str
+            The name of what this process computes with, see `Ops.processor`.
+        """
         threads, actors = _plan(self._ray, self._threads, self._actors)
         kind = self._ray.remote(_Worker).options(num_cpus=threads, max_restarts=-1, max_task_retries=_RETRIES)
         arguments = (self._model, self._model_options, vars(options), (minibert.__version__, processor, probe))
         self._handles = [kind.remote(*arguments) for _ in range(actors)]
-        return _Pool(self._ray, self._handles, threads, self._report)
+        return Pool(self._ray, self._handles, threads, self._report)
 
 
 class _Worker:
@@ -152,8 +161,8 @@ class _Worker:
         return model
 
 
-class _Pool:
-    """The workers of a run: an `Encoder`. A shard goes to a worker that has the fewest."""
+class Pool:
+    """The workers of a run, which compute several shards at a time. A shard goes to a worker that has the fewest."""
 
     def __init__(self, ray: Any, handles: Sequence[Any], threads: int, report: Callable[[str], object]) -> None:
         self._ray, self._handles, self._threads, self._report = ray, handles, threads, report
@@ -161,7 +170,7 @@ class _Pool:
         self._waits = True  # for the first result
 
     def submit(self, texts: Sequence[str], progress: Callable[[int], object]) -> Callable[[], Results]:
-        """Send a shard to a worker."""
+        """Send a shard to a worker, and return a function that waits for its vectors."""
         load = Counter(self._running.values())
         index = min(range(len(self._handles)), key=load.__getitem__)
         reference = self._handles[index].encode.remote([*texts])
@@ -169,7 +178,7 @@ class _Pool:
         return lambda: self._result(reference, len(texts), progress)
 
     def has_room(self, begun: int) -> bool:
-        """Return whether a worker is idle or soon will be."""
+        """Return whether to submit another shard before the oldest of the `begun` shards is saved."""
         if self._running:
             ready, _ = self._ray.wait([*self._running], num_returns=len(self._running), timeout=0)
             for reference in ready:

@@ -207,14 +207,13 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         """
         # The zeros of padding count too: most of them lie in a large page that also holds other numbers.
         B, S = batch.mask.shape
-        pairs = self.config.num_attention_heads * S * num_attentions
-        size = np.dtype(self._result_dtype).itemsize
-        needed = size * B * S * (self.config.hidden_size * num_states + pairs) + logits
+        size = np.dtype(self._result_dtype).itemsize * B * S
+        needed = size * (self.config.hidden_size * num_states + self.config.num_attention_heads * S * num_attentions)
         result = f"{num_states} hidden states and {num_attentions} attentions of {B:,} x {S:,} tokens"
         less = "output_hidden_states=False"
         if logits:
             result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
-        require_memory(needed, result, f"Give fewer texts at once, or keep less: {less}.")
+        require_memory(needed + logits, result, f"Give fewer texts at once, or keep less: {less}.")
 
 
 def _select(name: str, selection: Selection, count: int, *, reach: int | None = None) -> frozenset[int] | None:

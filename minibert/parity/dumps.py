@@ -315,9 +315,7 @@ def _as_numbers(value: Any, name: str) -> Any:
     """Return an array of numbers in the byte order of the machine; floats that NumPy lacks are widened."""
     if isinstance(value, list):
         if any(isinstance(one, list) or one.ndim == 0 for one in value):
-            raise ValueError(
-                f"{printable(name)} holds lists of different lengths; expected an array, or one for each text."
-            )
+            raise ValueError(f"{printable(name)} holds lists of different lengths; expected one array, or one a text.")
         return [_as_numbers(one, name) for one in value]
     if type(value) is np.ndarray and value.dtype == np.float32 and value.dtype.isnative:
         return value

@@ -184,9 +184,7 @@ def _values(name: str, given: str, value: Array | list[Array], subject: Subject,
         if number == depth:  # numbers from 0 to depth, or from 1 on: hidden states
             return [Meaning(states[-1], given, value, "", group)]
         return [Meaning(states[number + 1], given, value, states[number], group)]
-    if name.lower() in _TOKENS_NAMES:
-        return [Meaning(states[-1], given, value)]
-    return []
+    return [Meaning(states[-1], given, value)] if name.lower() in _TOKENS_NAMES else []
 
 
 def _by_shape(given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:

@@ -245,9 +245,7 @@ class Report:
 def _label(row: Row) -> str:
     """Return the name in the dump with the canonical one, or the canonical one alone if it says the same."""
     given = printable(row.given)
-    if given.endswith(row.name) or len(given) > _LONGEST_GIVEN:
-        return row.name
-    return f"{given} ({row.name})"
+    return row.name if given.endswith(row.name) or len(given) > _LONGEST_GIVEN else f"{given} ({row.name})"
 
 
 def _detail(row: Row) -> str:

@@ -194,9 +194,7 @@ def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
     if array.ndim == 4:
         pairs = np.broadcast_to((mask[:, :, None] & mask[:, None, :])[:, None], array.shape)
         return array[pairs]
-    if array.ndim == 3:
-        return array[mask].reshape(-1)
-    return array[mask[:, :1].any(axis=1)].reshape(-1)
+    return array[mask if array.ndim == 3 else mask[:, :1].any(axis=1)].reshape(-1)
 
 
 def rms(values: FloatArray) -> float:

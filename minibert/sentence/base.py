@@ -312,6 +312,7 @@ class SentenceModel(TorchLike):
         check_keywords(f"{self._call}.save_pretrained", harmless, {**SAVING_KEYWORDS, **loading.OF_SAVING})
         modules, settings = self._saved_modules(), self._saved_settings()
         folder = Path(make_folder(path, "path"))
+        (folder / "modules.json").unlink(missing_ok=True)
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         listed = [("", f"{HOME}.Transformer")]
@@ -331,7 +332,7 @@ class SentenceModel(TorchLike):
         write_json(folder / "sentence_bert_config.json", transformer)
         prompts = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
         write_json(folder / "config_sentence_transformers.json", {"model_type": self._call, **prompts, **settings})
-        # It is the last file, so that a folder that was not written to its end is not taken for a whole model.
+        # It is deleted first and written last, so a folder that was not written to its end is not taken for a model.
         write_json(
             folder / "modules.json",
             [{"idx": i, "name": str(i), "path": name, "type": kind} for i, (name, kind) in enumerate(listed)],

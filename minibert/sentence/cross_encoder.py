@@ -282,6 +282,8 @@ class CrossEncoder(SentenceModel):
         for name in ("apply_softmax", "convert_to_numpy", "convert_to_tensor"):  # of older versions
             options.pop(name, None)
         scores = self.predict([(query, text) for text in texts], **options)
+        if np.ndim(scores) != 1:
+            raise ValueError(f"activation_fn gave shape {np.shape(scores)}; rank needs one score for each document.")
         order = sorted(range(len(texts)), key=lambda i: scores[i], reverse=True)[:top_k]
         return [
             {"corpus_id": i, "score": float(scores[i]), **({"text": texts[i]} if return_documents else {})}

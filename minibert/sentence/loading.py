@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypedDict
 
-from minibert._utils.keywords import MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, check_keywords
+from minibert._utils.keywords import MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, anything, check_keywords
 from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.errors import ModelFormatError
@@ -66,13 +66,11 @@ def full_name(
     return name_or_path if plain else f"{organisation}/{name_or_path}"
 
 
-_ANYTHING = Keyword(lambda value: True, "any value", "")
-
 # Of the page and the training data of a model, which minibert does not write.
-OF_SAVING = dict.fromkeys(("model_name", "create_model_card", "train_datasets"), _ANYTHING)
+OF_SAVING = anything("model_name create_model_card train_datasets")
 
 # Sentence vectors use neither the pooler nor other outputs than the hidden states; scores have outputs of their own.
-_OUTPUTS = dict.fromkeys(("add_pooling_layer", "output_hidden_states", "output_attentions", "return_dict"), _ANYTHING)
+_OUTPUTS = anything("add_pooling_layer output_hidden_states output_attentions return_dict")
 
 
 def _on_the_right(remedy: str) -> Keyword:
@@ -89,7 +87,7 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
         "BertTokenizer.from_pretrained",
         {
             **TOKENIZER_KEYWORDS,
-            "clean_up_tokenization_spaces": _ANYTHING,  # of decoding only
+            **anything("clean_up_tokenization_spaces"),  # of decoding only
             "padding_side": _on_the_right(
                 "Vectors are computed without padding; padding on the left would shift the positions."
             ),

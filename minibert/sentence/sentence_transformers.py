@@ -29,7 +29,7 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection
-from minibert.vectors.similarity import PRECISIONS, SimilarityFunction, check_truncate_dim, quantize_embeddings
+from minibert.vectors.similarity import PRECISIONS, SimilarityFunction, check_truncate_dim, quantize_embeddings, rounded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,17 +300,17 @@ class SentenceTransformer(VectorModel):
                 for chunk in encoding.encode_texts(
                     work, texts, width=width, normalize=normalize_embeddings, size=encoding.CHUNK_SIZE, progress=count
                 ):
-                    rows[first : first + len(chunk.vectors)] = chunk.vectors
+                    rows[first : first + len(chunk.vectors)] = rounded(chunk.vectors, rows.dtype)
                     cut.add(chunk.n_truncated)
                     info += chunk.info
                     first += len(chunk.vectors)
+            if first < len(rows):
+                raise ValueError(f"Of {len(rows)} texts only {first} could be read, because they changed meanwhile.")
             result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
         result = in_kind(result, convert_to_tensor, convert_to_numpy, single)
         if truncation == "warn":
             cut.warn(self.max_seq_length)
-        if return_info:
-            return result, info[0] if single else info
-        return result
+        return (result, info[0] if single else info) if return_info else result
 
     def encode_iter(
         self, inputs: Iterable[str], *, out: npt.NDArray[Any] | None = None, **options: Any

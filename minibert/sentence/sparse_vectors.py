@@ -50,6 +50,8 @@ class SparseVectors:
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
                 raise TypeError(f"{name}={brief(array)}; expected one axis of {'floats' if kinds == 'f' else 'ints'}.")
+            if array.dtype.kind == "u":
+                object.__setattr__(self, name, array.astype(np.int64))
         if not self._is_valid():
             raise ValueError(
                 f"shape={brief(self.shape)}, indices={brief(self.indices)} and indptr={brief(self.indptr)} do not "
@@ -185,7 +187,12 @@ def as_sparse(name: str, values: Any) -> SparseVectors:
         if any(one.ndim != 1 or one.shape != values[0].shape for one in values):
             raise ValueError(f"{name} holds vectors of different shapes; expected vectors of one length.")
         return make_sparse([(one.indices, one.data) for one in values], values[0].shape[0])
-    dense = as_vectors(name, as_dense_array(_of_scipy(values)))
+    if hasattr(values, "tocsr"):
+        csr = values.tocsr(copy=True)
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+        return SparseVectors(csr.shape, as_vectors(name, csr.data), csr.indices, csr.indptr)
+    dense = as_vectors(name, as_dense_array(values))
     if dense.ndim > 2:
         raise ValueError(f"{name} has shape {dense.shape}; expected (B, V), or (V,) for one vector.")
     matrix = dense[None] if dense.ndim == 1 else dense
@@ -235,19 +242,15 @@ def similarity_pairwise(function: str, a: Any, b: Any) -> Any:
 def _both_sparse(a: Any, b: Any) -> tuple[Any, Any]:
     """Return both arguments as `SparseVectors` if both are, or are lists of them; else both dense."""
     listed = (isinstance(one, list | tuple) and one and isinstance(one[0], SparseVectors) for one in (a, b))
-    values = [as_sparse("embeddings", one) if many else one for one, many in zip((a, b), listed, strict=True)]
+    sparse = [many or hasattr(one, "tocsr") for one, many in zip((a, b), listed, strict=True)]
+    values = [as_sparse("embeddings", one) if is_sparse else one for one, is_sparse in zip((a, b), sparse, strict=True)]
     if not all(isinstance(one, SparseVectors) for one in values):
-        values = [one.todense() if isinstance(one, SparseVectors) else _of_scipy(one) for one in values]
+        values = [one.todense() if isinstance(one, SparseVectors) else one for one in values]
     return values[0], values[1]
 
 
 def _rows_at_once(x: SparseVectors) -> int:
     return max(1, _BLOCK_BYTES // (8 * max(1, x.shape[1])))
-
-
-def _of_scipy(values: Any) -> Any:
-    """Return a sparse array of SciPy as a dense one, and other values as they are."""
-    return values.toarray() if hasattr(values, "tocsr") else values
 
 
 def _normalized(x: SparseVectors) -> SparseVectors:

@@ -298,11 +298,11 @@ class Embedder(ServedModel[SentenceTransformer]):
             assemble = functools.partial(_assemble_tokens, bool(options.normalize), rows)
         vectors = sum(len(groups[row][0]) for row in rows) if options.tokens else len(rows)
         pooled = task.recipe.width(model.model.config.hidden_size) * len(units)  # kept until all windows are there
-        n_bytes = 4 * max(chosen.width * vectors, pooled)
         job = Job(kind, units, [max(1, len(unit.encoding)) for unit in units], assemble)
         most = limit if chosen.truncation == "error" else None
         shown = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
-        size = {"n_characters": 0 if given_ids else sum(map(len, inputs)), "n_bytes": n_bytes}
+        n_characters = 0 if given_ids else sum(map(len, inputs))
+        size = {"n_characters": n_characters, "n_bytes": 4 * max(chosen.width * vectors, pooled)}
         return self.prepared(job, rows, groups, most, "input", prompt_name=shown, **size)
 
     # -- options

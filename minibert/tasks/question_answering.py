@@ -252,12 +252,12 @@ def _best_spans(
     null: float | None = None
     words = _word_spans(windows) if options.align_to_words else {}
     for window, both in zip(windows, logits, strict=True):
-        sequences, offsets = window.sequence_ids, window.offsets.tolist()
+        sequences, offsets, word_ids = window.sequence_ids, window.offsets.tolist(), window.word_ids
         context = [i for i, sequence in enumerate(sequences) if sequence == 1]
         n = len(context)
         if n == 0:
             continue
-        spans = [words.get(window.word_ids[i], offsets[i]) for i in context]
+        spans = [words.get(word_ids[i], offsets[i]) for i in context]
         special = [i for i, one in enumerate(window.ids.tolist()) if one == cls_id and sequences[i] is None]
         start, end = (softmax(of[special[:1] + context]) for of in both)
         if special:

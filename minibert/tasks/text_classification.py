@@ -117,9 +117,7 @@ def function_of(problem_type: str | None, num_labels: int) -> str:
     """Return the name of the function from logits to scores that a config implies."""
     if problem_type == "regression":
         return "none"
-    if problem_type == "multi_label_classification" or num_labels == 1:
-        return "sigmoid"
-    return "softmax"
+    return "sigmoid" if problem_type == "multi_label_classification" or num_labels == 1 else "softmax"
 
 
 _LABELS = {0: "IsNext", 1: "NotNext"}  # the names and the order of the paper's code

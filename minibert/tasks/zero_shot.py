@@ -138,7 +138,7 @@ def _hypothesis(template: str, label: str) -> str:
     """Return the template with a label in the place of {}."""
     try:
         hypothesis = template.format(label)
-    except (IndexError, KeyError, ValueError, AttributeError):
+    except (IndexError, KeyError, ValueError, AttributeError, TypeError):
         hypothesis = template
     if hypothesis == template:
         raise ValueError(f"hypothesis_template={brief(template)} has no place for the label; write {{}} there.")

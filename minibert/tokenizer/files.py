@@ -126,6 +126,10 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
         _check_special_tokens(tokenizer, path, vocab, config)
     has_types = (of_family if kind is GENERIC else kind).has_token_types
     input_names = settings.get("model_input_names") or [name for name in INPUT_NAMES if has_types or "type" not in name]
+    if not isinstance(input_names, list) or not all(isinstance(name, str) for name in input_names):
+        raise ModelFormatError(
+            f"tokenizer_config.json has model_input_names {brief(input_names)}; expected a list of str."
+        )
     return LoadedTokenizer(
         tokenizer=tokenizer,
         vocab=vocab,
@@ -390,7 +394,7 @@ def _model_max_length(settings: dict[str, Any], config: dict[str, Any]) -> int |
     """Return the smaller of the two limits that the files may give; None if they give neither."""
     positions, family = config.get("max_position_embeddings"), FAMILIES.get(str(config.get("model_type")))
     if family is not None and family.counts_tokens and type(positions) is int:
-        positions -= 1 + int(config.get("pad_token_id", 1))
+        positions -= 1 + (padding if type(padding := config.get("pad_token_id", 1)) is int else 1)
     limits = (settings.get("model_max_length", settings.get("max_len")), positions)
     sane = [limit for limit in limits if type(limit) is int and 0 < limit < _LARGEST_MODEL_MAX_LENGTH]
     return min(sane, default=None)

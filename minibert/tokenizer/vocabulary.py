@@ -174,7 +174,7 @@ class Vocabulary:
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """Return the texts of B sequences of ids, or of one sequence, as a list; see `decode`."""
-        if isinstance(sequences, int | np.integer):
+        if not _is_sequence(sequences):
             raise TypeError(f"sequences={brief(sequences)}; expected sequences of ids. For one id call decode.")
         found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
         return found if isinstance(found, list) else [found]

@@ -123,9 +123,31 @@ class TokenWindows:
             first = last
 
     def distinct(self, texts: Sequence[Any], first: int) -> tuple[list[int], IntArray]:
-        """Check texts, whose first one has this index in the caller's input; then see `distinct_longest_first`."""
+        """Choose one of each group of equal texts, and sort by length, so that texts of similar length share a batch.
+
+        Parameters
+        ----------
+        texts : sequence of B str, or of B pairs of str
+        first : int
+            The index of the first text in the caller's input, for errors.
+
+        Returns
+        -------
+        chosen : list of D int
+            Index of the first of each group of equal texts; longest texts first, equal lengths in the order given.
+        rows : int ndarray of shape (B,)
+            For each text the index in `chosen` of its group: ``vectors_of_chosen[rows]`` restores the order.
+        """
+        self._check(texts, first)
+        first_indices: dict[Any, int] = {}
+        for index, text in enumerate(texts):
+            first_indices.setdefault(text, index)
+        chosen = sorted(first_indices.values(), key=lambda index: -self.length(texts[index]))
+        rows = {texts[index]: row for row, index in enumerate(chosen)}
+        return chosen, np.array([rows[text] for text in texts], dtype=np.int64)
+
+    def _check(self, texts: Sequence[Any], first: int) -> None:
         check_texts(texts, first)
-        return distinct_longest_first(texts)
 
     @staticmethod
     def length(text: Any) -> int:
@@ -191,9 +213,8 @@ class PairWindows(TokenWindows):
 
     _treatments = WITHOUT_WINDOWS
 
-    def distinct(self, texts: Sequence[Any], first: int) -> tuple[list[int], IntArray]:
-        """See `distinct_longest_first`; the caller has checked the pairs."""
-        return distinct_longest_first(texts, self.length)
+    def _check(self, texts: Sequence[Any], first: int) -> None:
+        """Check nothing, because the caller has checked the pairs."""
 
     @staticmethod
     def length(text: Any) -> int:
@@ -287,27 +308,3 @@ def _weighed(items: Iterator[Item], size: int, weight: Callable[[Item], int], mo
         del item
         if total >= most:
             return
-
-
-def distinct_longest_first(texts: Sequence[Text], length: Callable[[Text], int] = len) -> tuple[list[int], IntArray]:
-    """Choose one of each group of equal texts, and sort by length, so that texts of similar length share a batch.
-
-    Parameters
-    ----------
-    texts : sequence of B str, or of B pairs of str
-    length : callable
-        Returns the characters of a text or pair.
-
-    Returns
-    -------
-    chosen : list of D int
-        Index of the first of each group of equal texts; longest texts first, equal lengths in the order given.
-    rows : int ndarray of shape (B,)
-        For each text the index in `chosen` of its group: ``vectors_of_chosen[rows]`` restores the order.
-    """
-    first_indices: dict[Text, int] = {}
-    for index, text in enumerate(texts):
-        first_indices.setdefault(text, index)
-    chosen = sorted(first_indices.values(), key=lambda index: -length(texts[index]))
-    rows = {texts[index]: row for row, index in enumerate(chosen)}
-    return chosen, np.array([rows[text] for text in texts], dtype=np.int64)

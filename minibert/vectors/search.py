@@ -20,14 +20,8 @@ import numpy.typing as npt
 from minibert._utils import torch_interop
 from minibert._utils.system import missing_library
 from minibert._utils.torch_interop import Scores
-from minibert._utils.validation import FloatArray, Int64Array, as_array, brief, check_choice, check_int
-from minibert.vectors.similarity import (
-    SIMILARITY_FUNCTIONS,
-    cos_sim,
-    normalize_embeddings,
-    quantization_ranges,
-    quantize_embeddings,
-)
+from minibert._utils.validation import FloatArray, Int64Array, IntArray, as_array, brief, check_choice, check_int
+from minibert.vectors import similarity
 
 __all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
 __all__ += ["semantic_search_faiss", "semantic_search_usearch"]
@@ -38,7 +32,7 @@ ScoreFunction = Callable[[Any, Any], Any]
 _SCORES = 2**21
 _NUMBERS = 2**23
 
-_OUR_SCORES = tuple(function for functions in SIMILARITY_FUNCTIONS.values() for function in functions)
+_OUR_SCORES = tuple(function for functions in similarity.SIMILARITY_FUNCTIONS.values() for function in functions)
 
 
 def semantic_search(
@@ -47,7 +41,7 @@ def semantic_search(
     query_chunk_size: int = 100,
     corpus_chunk_size: int = 500000,
     top_k: int = 10,
-    score_function: ScoreFunction = cos_sim,
+    score_function: ScoreFunction = similarity.cos_sim,
 ) -> list[list[dict[str, int | float]]]:
     """Find the `top_k` corpus vectors that score highest with each query.
 
@@ -94,7 +88,7 @@ def paraphrase_mining(
     corpus_chunk_size: int = 100000,
     max_pairs: int = 500000,
     top_k: int = 100,
-    score_function: ScoreFunction = cos_sim,
+    score_function: ScoreFunction = similarity.cos_sim,
     truncate_dim: int | None = None,
     prompt_name: str | None = None,
     prompt: str | None = None,
@@ -123,7 +117,7 @@ def paraphrase_mining_embeddings(
     corpus_chunk_size: int = 100000,
     max_pairs: int = 500000,
     top_k: int = 100,
-    score_function: ScoreFunction = cos_sim,
+    score_function: ScoreFunction = similarity.cos_sim,
 ) -> list[list[float | int]]:
     """Find the pairs of vectors that score highest.
 
@@ -206,23 +200,23 @@ def community_detection(
     _check_finite("embeddings", x)
     if len(x) < min_community_size:
         return []
-    unit = normalize_embeddings(x)
+    unit = similarity.normalize_embeddings(x)
     limit = unit.dtype.type(least)
-    communities: list[tuple[int, Int64Array]] = []
+    communities: list[tuple[int, IntArray]] = []
     rows = max(1, min(batch_size, _SCORES // len(x)))
     for first in range(0, len(x), rows):
         scores = unit[first : first + rows] @ unit.T
         for i in np.flatnonzero((scores >= limit).sum(axis=1) >= min_community_size):
-            members = np.flatnonzero(scores[i] >= limit)
+            members = np.flatnonzero(scores[i] >= limit).astype(np.int32)  # there may be many
             communities.append((first + int(i), members[np.argsort(-scores[i][members], kind="stable")]))
 
     communities.sort(key=lambda community: len(community[1]), reverse=True)
     taken = np.zeros(len(x), dtype=np.bool_)
     kept: list[list[int]] = []
-    for center, members in communities:
+    for center, around in communities:
         if taken[center]:
             continue
-        free = members[~taken[members]]
+        free = around[~taken[around]]
         if len(free) >= min_community_size:
             kept.append([center, *free[free != center].tolist()])
             taken[kept[-1]] = True
@@ -376,7 +370,7 @@ def semantic_search_faiss(
         raise TypeError(f"corpus_index is a {given}; expected a faiss.{kind.__name__} for {corpus_precision!r}.")
 
     def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
-        scores, ids = corpus_index.search(np.ascontiguousarray(sent, dtype), count)
+        scores, ids = corpus_index.search(np.ascontiguousarray(sent, dtype), max(1, min(count, corpus_index.ntotal)))
         return ids, scores
 
     def stored(ids: Int64Array) -> npt.NDArray[Any]:
@@ -494,8 +488,8 @@ def _search(
     sent, found = queries, None
     if not quantized:
         if precision in ("int8", "uint8") and len(queries):
-            found = quantization_ranges(queries, precision, ranges, calibration_embeddings)
-        sent = quantize_embeddings(queries, precision, found)
+            found = similarity.quantization_ranges(queries, precision, ranges, calibration_embeddings)
+        sent = similarity.quantize_embeddings(queries, precision, found)
     again = bool(rescore) and not quantized and precision != "float32"
     start = time.perf_counter()
     ids, scores = library.find(sent, candidates if again else top_k)

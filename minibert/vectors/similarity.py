@@ -299,7 +299,6 @@ def quantize_embeddings(
     Parameters
     ----------
     embeddings : array-like or tensor of shape (n, H), or (H,); floats
-        Or a list of matrices, which can differ in their numbers of rows; they share their ranges.
     precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
         float16, which sentence-transformers does not have, rounds each number to 11 bits. int8 and uint8 have 256
         levels in the range of each feature. binary and ubinary keep one bit per feature, 1 if it is above 0, packed
@@ -311,7 +310,7 @@ def quantize_embeddings(
 
     Returns
     -------
-    ndarray, also for tensors, as in sentence-transformers; or a list of ndarrays for a list of matrices
+    ndarray, also for tensors, as in sentence-transformers
         Of shape (n, H), or (n, H / 8 rounded up) for binary (int8) and ubinary (uint8).
 
     Raises
@@ -332,7 +331,7 @@ def quantize_embeddings(
     if precision != "float32" and not np.isfinite(x).all():
         raise ValueError(f"embeddings holds NaN or infinity, which {precision} does not have.")
     if precision in ("float32", "float16"):
-        return _rounded(x, np.dtype(precision))
+        return rounded(x, np.dtype(precision))
     if precision in ("binary", "ubinary"):
         packed = np.packbits(x > 0, axis=-1)
         return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
@@ -343,13 +342,13 @@ def quantize_embeddings(
 
 
 @_quietly
-def _rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
+def rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
     """Convert to a float dtype; ValueError if a finite number would become infinity."""
     if x.dtype.itemsize > dtype.itemsize:
         size, greatest = np.abs(x[np.isfinite(x)]).max(initial=0), np.finfo(dtype).max
         if size > greatest:
             raise ValueError(f"embeddings holds {size:.6g}; the greatest number of {dtype} is {float(greatest):g}.")
-    return x.astype(dtype)
+    return x.astype(dtype, copy=False)
 
 
 @_quietly

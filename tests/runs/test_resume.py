@@ -6,6 +6,7 @@ import io
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def test_an_interrupted_run_says_how_to_go_on(short_folder: Path, tmp_path: Path
 
 
 def test_the_standard_input_is_kept_for_a_run_that_can_be_resumed(
-    short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     texts = texts_of(40)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
@@ -145,7 +146,18 @@ def test_the_standard_input_is_kept_for_a_run_that_can_be_resumed(
     with stopped_after(2, OSError("the disk is gone")):
         assert main(arguments) == 1
     assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy.parts"}
-    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"another text")))
+    assert main([*arguments, "--resume"]) == 1
+    assert "The standard input is not that of the unfinished run" in capsys.readouterr().err
+    for closed in (None, io.TextIOWrapper(io.BytesIO())):
+        shutil.copytree(tmp_path / "out.npy.parts", tmp_path / "kept")
+        monkeypatch.setattr("sys.stdin", closed)
+        assert main([*arguments, "--resume"]) == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts, truncation="silent"))
+        for name in ("out.npy", "out.ids.jsonl", "out.npy.manifest.json"):
+            (tmp_path / name).unlink()
+        (tmp_path / "kept").rename(tmp_path / "out.npy.parts")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))  # the same again
     assert main([*arguments, "--resume"]) == 0
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts, truncation="silent"))
     assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy", "out.ids.jsonl", "out.npy.manifest.json"}
@@ -242,7 +254,11 @@ def test_a_run_of_an_earlier_version_is_refused_with_the_remedy(embed: Any, tmp_
 
 
 def test_resuming_refuses_to_mix(
-    embed: Any, short_model: SentenceTransformer, short_folder: Path, small_folder: Path, tmp_path: Path
+    embed: Any,
+    short_model: SentenceTransformer,
+    short_folder: Path,
+    small_folder: Path,
+    tmp_path: Path,
 ) -> None:
     """Another run is mixed neither with an unfinished run nor with the finished one."""
     same: dict[str, Any] = {"settings": {"revision": "a"}, "resume": True}
@@ -258,6 +274,7 @@ def test_resuming_refuses_to_mix(
             ({"settings": {"revision": "b"}}, "revision='a', this one has revision='b'"),
             ({"layers": 1}, r"layers=\[2\], this one has layers=\[1\]"),
             ({"dtype": "float16"}, "dtype='float32', this one has dtype='float16'"),
+            ({"normalize_embeddings": np.True_}, "normalize_embeddings=False, this one has normalize_embeddings=True"),
             ({"on_error": "null"}, "on_error='stop', this one has on_error='null'"),
         ):
             with pytest.raises(ValueError, match=f"{whose} has {message}"):
@@ -268,6 +285,10 @@ def test_resuming_refuses_to_mix(
                 embed(model=model, **same)
         with pytest.raises(ValueError, match=f"{whose} has another model"):
             embed(model=another, **same)
+        short_model.tokenizer.truncation_side = "left"
+        with pytest.raises(ValueError, match="this one has truncation_side='left'"):
+            embed(**same)
+        short_model.tokenizer.truncation_side = "right"
         text_file(tmp_path / "a.txt", [*texts_of(44), "other"])
         with pytest.raises(ValueError, match=rf"{whose} has checksum of a\.txt="):
             embed(**same)

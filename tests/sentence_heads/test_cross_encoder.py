@@ -114,6 +114,8 @@ def test_activations(one: CrossEncoder) -> None:
         np.testing.assert_allclose(one.predict(given, activation_fn=form), exact, rtol=3e-7)
     np.testing.assert_allclose(one.predict(given, activation_fct="Tanh"), np.tanh(logits), rtol=3e-7)
     assert repr(one.activation_fn) == "Sigmoid()"
+    with pytest.raises(ValueError, match="one score for each document"):
+        one.rank("a", ["b", "c"], activation_fn=lambda x: np.hstack([x, -x]))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 from minibert import BertForMaskedLM, SparseEncoder, SparseVectors
 from minibert.bert import heads
@@ -236,6 +237,16 @@ def test_stored_zeros_are_vectors_of_length_0(folders: dict[str, Path]) -> None:
     one = SparseVectors((1, 4), np.ones(1, np.float32), np.array([2]), np.array([0, 1]))
     assert model.similarity(zero, one).tolist() == model.similarity(zero.todense(), one).tolist() == [[0.0]]
     assert SparseVectors((0, 0), np.zeros(0), np.zeros(0, int), np.zeros(1, int)).todense().shape == (0, 0)
+
+
+def test_vectors_with_unsigned_indices_and_large_ones_of_scipy(folders: dict[str, Path]) -> None:
+    model = SparseEncoder(folders["plain"])
+    numbers, places = np.array([3, 1], np.float32), np.array([2, 0])
+    found = SparseVectors((2, 4), numbers, places.astype(np.uint64), np.arange(3, dtype=np.uint64))
+    assert found[0].todense().tolist() == [0, 0, 3, 0]
+    wide = csr_array((numbers, (np.arange(2), [2**30, 5])), shape=(2, 2**31 - 1))  # 16 GB, if it were dense
+    assert model.similarity(wide, wide).tolist() == [[9, 0], [0, 1]]
+    assert model.sparsity(wide)["active_dims"] == 1.0
 
 
 def test_long_texts(folders: dict[str, Path]) -> None:

@@ -163,7 +163,8 @@ def test_a_request_that_is_refused_before_its_body_came(service: Served, path: s
         connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         rest = answer
         while b"HTTP/1.1 200" not in rest:
-            assert (part := connection.recv(65536)), rest
+            part = connection.recv(65536)
+            assert part, rest
             rest += part
 
 

@@ -128,7 +128,7 @@ CASES: list[tuple[str, dict[str, Any], Refused]] = [
         {
             ("candidate_labels", TypeError): (None, ["a", 3], 3),
             ("candidate_labels", ValueError): ([], "", " , ", ["a", " "]),
-            ("hypothesis_template", ValueError): ("It is so.", "{x}", "{} {}", "{"),
+            ("hypothesis_template", ValueError): ("It is so.", "{x}", "{} {}", "{", "{0[a]}"),
             ("hypothesis_template", TypeError): (3,),
             ("multi_label", TypeError): ("yes",),
         },

@@ -60,6 +60,7 @@ DAMAGED_SETTINGS: list[tuple[str, str, list[Any]]] = [
     ("special_tokens_map", "special_tokens_map.json", [["[CLS]"]]),
     ("special_tokens_map", "sep_token", [{"sep_token": ["[SEP]"]}]),
     ("config", r"config\.json has vocab_size 10", [{"vocab_size": 10}]),
+    (CONFIG, "model_input_names", [{"model_input_names": names} for names in (5, "input_ids", [1])]),
 ]  # fmt: skip
 
 

@@ -417,9 +417,7 @@ class Forward(WrappedOps):
 
     def _placed(self, path: str) -> str:
         """Return a path in the layer that is computed, because a mistake may use the weights of another layer."""
-        if self._stage is None:
-            return path
-        return ".".join(["encoder", "layer", str(self._stage), *path.split(".")[3:]])
+        return path if self._stage is None else ".".join(["encoder", "layer", str(self._stage), *path.split(".")[3:]])
 
     def _padded(self, flat: FloatArray) -> FloatArray:
         return flat.reshape(*self.inputs.ids.shape, flat.shape[1])

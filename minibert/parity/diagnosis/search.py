@@ -233,9 +233,7 @@ class Search:
         except ValueError:
             return None
         second = self._tried(narrowed, remaining, target)
-        if second is None or second.contradicted:
-            return None
-        return second._replace(contradicted=first.contradicted)
+        return None if second is None or second.contradicted else second._replace(contradicted=first.contradicted)
 
     def _tried(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str) -> Trial | None:
         """Try mistakes on every name that they affect."""
