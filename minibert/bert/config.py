@@ -204,8 +204,7 @@ class BertConfig:
         config = cls.from_files(files)
         keywords.check_remote_code(call, harmless.get("trust_remote_code"), files.settings("config.json"))
         of_model = {key: asked.pop(key) for key in _MODEL_DEFAULTS if key in asked}
-        remedy = "Give it to the model: BertModel.from_pretrained(name, ...)."
-        keywords.check_agreement(call, of_model, _MODEL_DEFAULTS, remedy)
+        keywords.check_agreement(call, of_model, _MODEL_DEFAULTS, "Give it to BertModel.from_pretrained(name, ...).")
         check_settings(call, asked, config, "dataclasses.replace(config, {})")
         return config
 

@@ -197,8 +197,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
             raise TypeError(
                 f"{name} was given {given}; expected trained Weights and Ops. Use {name}.from_pretrained(name_or_path)."
             )
-        linears = [linear for layer in weights.layers for linear in layer.linears]
-        if ops.takes is not None and not all(map(ops.takes, [*linears, *filter(None, [weights.pooler])])):
+        if ops.takes is not None and not all(ops.takes(one) for layer in weights.layers for one in layer.linears):
             raise ValueError(
                 "These ops cannot compute with weights that other ops prepared, for another backend or compute type. "
                 "Load the model with the backend= and compute_type= that you want."

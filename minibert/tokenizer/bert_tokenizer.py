@@ -54,7 +54,6 @@ class BertTokenizer(Vocabulary):
         The values that a call returns unless it says otherwise.
     """
 
-    init_inputs = ()
     pad_token_type_id = 0
     is_fast = True
     backend = "tokenizers"

@@ -270,8 +270,8 @@ class Recorder:
         rows = self._rows[spec.kind]
         # The output of the model holds the hidden states and the pooler's output too. Nobody else has the other arrays,
         # so they are not copied.
-        in_output = ("embeddings", "embeddings_project", f"encoder.layer.{spec.layer}", "pooler")
-        if len(value) == rows and name not in in_output:
+        shared = "embeddings", "embeddings_project", f"encoder.layer.{spec.layer}", "pooler"
+        if len(value) == rows and name not in shared:
             self.values[name] = value
             return
         if len(kept) != rows:
