@@ -77,7 +77,7 @@ def test_auto_dtype_computes_in_float32_whatever_the_file_has(small_folder: Path
 
 def test_choices_of_the_model_in_the_config(small_folder: Path) -> None:
     BertConfig.from_pretrained(small_folder, output_hidden_states=True, output_attentions=False)
-    with pytest.raises(ValueError, match="Give it to the model"):
+    with pytest.raises(ValueError, match="Give it to BertModel"):
         BertConfig.from_pretrained(small_folder, output_attentions=True)
 
 

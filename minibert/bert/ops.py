@@ -193,9 +193,9 @@ class Ops(NamedTuple):
     linear: ApplyLinear
     attention: Attention
     layer_norm: ApplyLayerNorm
-    takes: Callable[[PreparedLinear], bool] | None = None
     processor: Callable[[], str] = platform.machine
     num_threads: int = 1
+    takes: Callable[[PreparedLinear], bool] | None = None
 
 
 class WrappedOps:

@@ -42,7 +42,7 @@ def add_verbs(verbs: Any) -> None:
         --page FILE.html: if all are right, write the page of `minibert inspect` for the text, and open it
         {_LESSON}
         """
-    parser = add_verb(parts, _check, text, seconds={"type": _seconds})
+    parser = add_verb(parts, _check, text, seconds={"type": float})
     parser.add_argument("steps", metavar="STEP", nargs="*", help="the name or the number of a function (default: all)")
     text = f"""bench: measure how fast the function bert of a file is
         Measure the time of the function bert, beside that of minibert with NumPy and with its kernels.
@@ -50,12 +50,6 @@ def add_verbs(verbs: Any) -> None:
         {_LESSON}
         """
     add_verb(parts, _bench, text)
-
-
-def _seconds(text: str) -> float:
-    if not 0 < (seconds := float(text)) <= 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, up to 1e6")
-    return seconds
 
 
 def _start(arguments: argparse.Namespace) -> None:

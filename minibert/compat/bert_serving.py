@@ -97,7 +97,7 @@ class BertClient:
             if modes == ("none",):
                 given = f"pooling_strategy={brief(pooling_strategy)}"
                 raise ValueError(f"{given} gives a vector per token, which a service cannot send. Give model=.")
-            seconds = None if check_int("timeout", timeout, -1) < 0 else timeout / 1000
+            seconds = None if timeout < 0 else timeout / 1000
             self._service = _Service("localhost" if ip is None else ip, _PORT if port is None else port, seconds)
             return
         if ip is not None and ip.lower() not in _THIS_MACHINE:

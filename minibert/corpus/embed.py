@@ -101,8 +101,7 @@ def embed_corpus(
 
     task = _Vectors(writer, model, silent, encoder)
     settings = {**_as_json(model, chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype}
-    if (side := model.tokenizer.truncation_side) != "right":
-        settings["truncation_side"] = side
+    settings["truncation_side"] = model.tokenizer.truncation_side
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
     return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
 

@@ -281,6 +281,8 @@ class Student:
     def __init__(self, path: str | Path, lesson: dict[str, Any], seconds: float = SECONDS) -> None:
         if not is_regular_file(Path(path)):
             raise ValueError(f"{path} does not exist; `minibert learn start {path}` writes it.")
+        if not 0 < seconds <= 1e6:
+            raise ValueError(f"seconds={seconds}; expected a number above 0, up to 1e6.")
         self._path, self._lesson, self._seconds, self._left = path, lesson, seconds, 1.5 * seconds
         self._start()
 

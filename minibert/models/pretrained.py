@@ -197,7 +197,8 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
             raise TypeError(
                 f"{name} was given {given}; expected trained Weights and Ops. Use {name}.from_pretrained(name_or_path)."
             )
-        if ops.takes is not None and not all(ops.takes(one) for layer in weights.layers for one in layer.linears):
+        linears = [*(one for layer in weights.layers for one in layer.linears), *filter(None, [weights.pooler])]
+        if ops.takes is not None and not all(map(ops.takes, linears)):
             raise ValueError(
                 "These ops cannot compute with weights that other ops prepared, for another backend or compute type. "
                 "Load the model with the backend= and compute_type= that you want."

@@ -101,6 +101,8 @@ def check(
         source = "those of the dump" if ids in own else "the probe"
         # Its positions are not taken: a port computes them itself, and they may be wrong.
         kept = {name: array for name, array in own.items() if name in (ids, "attention_mask", "token_type_ids")}
+        if ids in own and "attention_mask" not in own and arrays.keys() & {"attention_mask", "mask"}:
+            raise ValueError("The attention mask of the dump does not have the shape (B, S). Give inputs with one.")
         inputs = of_probe(subject) if source == "the probe" else kept
     taken = read_inputs(inputs, subject)
     matched = match(arrays, subject, subject.pack(taken), names)
@@ -207,7 +209,7 @@ class _Comparison:
         placement = place(meanings, self._subject, self._subject.pack(self._inputs), self._relative)
         self._notes += placement.notes
         empty = [one.given for one in placement.found if not self._truth.shown(one.name).size]
-        self._notes += [f"{given} was not compared: no [CLS] is visible." for given in empty]
+        self._notes += [f"{given} was not compared: all its places are masked." for given in empty]
         found = self._found = [one for one in placement.found if one.given not in empty]
         if not found and not findings:
             raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:3])}")

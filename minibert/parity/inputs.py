@@ -242,7 +242,7 @@ def check_inputs(
         given = np.asarray(inputs[name]) if name in inputs else usual.get(name)
         if given is not None and name != "inputs_embeds":
             given = np.broadcast_to(given, padded.ids.shape)
-        if given is not None and ids.shape == (1, *given.shape[1:]):
+        if given is not None and ids.shape in (given.shape[1:], (1, *given.shape[1:])):
             ids = np.broadcast_to(ids, given.shape)
         if given is None or name == "inputs_embeds" or (name not in inputs and ids.shape != given.shape):
             notes.append(f"{name} in the dump, of shape {ids.shape}, was not compared: it is not in the inputs.")

@@ -357,7 +357,7 @@ class SentenceTransformer(VectorModel):
                         raise ValueError(
                             f"out has shape {out.shape}; expected ({last}, {chunk.vectors.shape[1]}), or more rows."
                         )
-                    out[first:last] = chunk.vectors
+                    out[first:last] = rounded(chunk.vectors, out.dtype)
                     first = last
                 cut.add(chunk.n_truncated)
                 yield from chunk.vectors
@@ -420,9 +420,6 @@ class SentenceTransformer(VectorModel):
         modes, size = self.pipeline.pooling, self.model.config.hidden_size
         pooling = Pooling(modes[0] if len(modes) == 1 else modes, self.pipeline.include_prompt, size)
         return [Transformer(self.model, self.tokenizer, self.max_seq_length), pooling, *self.pipeline.steps][index]
-
-    def _first_module(self) -> Any:
-        return self[0]
 
     # -- internals
 

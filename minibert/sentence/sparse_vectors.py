@@ -50,8 +50,7 @@ class SparseVectors:
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
                 raise TypeError(f"{name}={brief(array)}; expected one axis of {'floats' if kinds == 'f' else 'ints'}.")
-            if array.dtype.kind == "u":
-                object.__setattr__(self, name, array.astype(np.int64))
+            object.__setattr__(self, name, array.astype(np.int64) if array.dtype.kind == "u" else array)
         if not self._is_valid():
             raise ValueError(
                 f"shape={brief(self.shape)}, indices={brief(self.indices)} and indptr={brief(self.indptr)} do not "

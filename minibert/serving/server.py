@@ -242,6 +242,18 @@ _current: ContextVar[Connection | None] = ContextVar("connection", default=None)
 """The connection of the request that a task answers; None if another server runs the application."""
 
 
+def _noting_ends(kind: Any) -> Any:
+    """Return a protocol of uvicorn that notes the end of a body also if its request was answered before."""
+
+    class Protocol(kind):  # type: ignore[misc]
+        def on_message_complete(self) -> None:
+            if self.cycle is not None:
+                self.cycle.more_body = False
+            super().on_message_complete()
+
+    return Protocol
+
+
 # --- the process ---
 
 
@@ -316,7 +328,7 @@ class _Server(uvicorn.Server):
             timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
         )
         config.load()
-        inner = config.http_protocol_class
+        inner = _noting_ends(config.http_protocol_class)
         connections = Connections(head_timeout=settings.body_timeout, send_timeout=settings.send_timeout)
         config.http_protocol_class = lambda **options: Connection(connections, inner(**options))  # type: ignore[assignment]
         super().__init__(config)

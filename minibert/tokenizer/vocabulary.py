@@ -125,12 +125,13 @@ class Vocabulary:
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
         """Join tokens to a text: "##" and the spaces between the parts of a word are removed."""
-        if not isinstance(tokens, list | tuple) or not all(isinstance(token, str) for token in tokens):
+        parts = list(tokens)
+        if isinstance(tokens, str) or not all(isinstance(token, str) for token in parts):
             raise TypeError(f"tokens are {shown(tokens)}; expected a list of str.")
         if self._tokenizer.decoder is None:
-            return " ".join(tokens)
+            return " ".join(parts)
         with library_errors(ValueError, "the tokens cannot be joined"):
-            return str(self._tokenizer.decoder.decode(list(tokens)))
+            return str(self._tokenizer.decoder.decode(parts))
 
     # --- ids to text ---
 
@@ -174,7 +175,7 @@ class Vocabulary:
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """Return the texts of B sequences of ids, or of one sequence, as a list; see `decode`."""
-        if not _is_sequence(sequences):
+        if isinstance(sequences, int | np.integer):
             raise TypeError(f"sequences={brief(sequences)}; expected sequences of ids. For one id call decode.")
         found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
         return found if isinstance(found, list) else [found]

@@ -65,10 +65,11 @@ def _frozen(name: str, value: Any) -> npt.NDArray[Any]:
     array = copied_array(name, value if not isinstance(value, range | set | frozenset) else list(value))
     if not array.size and array.dtype.kind == "f":
         array = array.astype(np.int64)
-    kind = array.dtype.kind
-    is_mask = kind == "b" and array.ndim == 2 and name in ("tokens", "keys")
-    if not is_mask and (kind not in "iu" or array.ndim > 1):  # a mask of ints would be read as columns 0 and 1
-        also = ", or a bool array of shape (B, S)" if name in ("tokens", "keys") else ""
+    kind, of_columns = array.dtype.kind, name in ("tokens", "keys")
+    is_mask = of_columns and kind == "b" and array.ndim == 2
+    # A mask of ints would be read as columns 0 and 1.
+    if not is_mask and (kind not in "iu" or (of_columns and array.ndim > 1)):
+        also = ", or a bool array of shape (B, S)" if of_columns else ""
         raise TypeError(f"{name}={brief(value)}; expected an int or several{also}.")
     if kind != "b":
         array = array.reshape(-1)

@@ -348,7 +348,7 @@ def rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
         size, greatest = np.abs(x[np.isfinite(x)]).max(initial=0), np.finfo(dtype).max
         if size > greatest:
             raise ValueError(f"embeddings holds {size:.6g}; the greatest number of {dtype} is {float(greatest):g}.")
-    return x.astype(dtype, copy=False)
+    return x.astype(dtype)
 
 
 @_quietly

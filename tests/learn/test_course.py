@@ -76,11 +76,11 @@ def test_the_solution_is_right_and_computes_the_vector_of_a_text(tmp_path: Path,
     assert re.findall(r"^ ?\d+ (\w+) +right$", capsys.readouterr().out, re.MULTILINE) == ["gelu", "layer_norm"]
 
 
-@pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1", "a"])
-def test_a_time_that_is_not_one(seconds: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["learn", "check", "mine.py", "--seconds", seconds])
-    assert "--seconds" in capsys.readouterr().err
+@pytest.mark.parametrize("seconds", ["inf", "nan", "0", "-1"])
+def test_a_time_that_is_not_one(seconds: str, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.py").write_text(SOLUTION, encoding="utf-8")
+    assert main(["learn", "check", str(tmp_path / "mine.py"), f"--seconds={seconds}"]) == 1
+    assert "seconds=" in capsys.readouterr().err
 
 
 BAD_FILES = {

@@ -274,6 +274,7 @@ def test_positions_of_the_dump_are_compared_and_not_taken(case: Case) -> None:
     assert (report.verdict, report.first) == ("wrong", "position_ids")
     words = case.model.get_input_embeddings()(own["input_ids"])
     assert parity.check(case.model, {**dump, "inputs_embeds": words}).verdict == "bits"
+    assert parity.check(case.model, {**dump, "position_ids": right[0] + 2}).first == "position_ids"
     for given in (right[:1], right):  # positions of one row are those of each row
         assert case.check({**case.states, "position_ids": right}).verdict == "bits"
         assert (
@@ -289,6 +290,8 @@ def test_an_additive_mask_is_not_an_input(case: Case) -> None:
     for name in ("mask", "attention_mask"):
         report = case.check({**case.states, name: additive})
         assert (report.verdict, report.unknown) == ("bits", [name])
+        with pytest.raises(ValueError, match=r"mask of the dump .* \(B, S\)"):
+            parity.check(case.model, {**case.states, "input_ids": case.inputs["input_ids"], name: additive})
 
 
 def test_a_value_without_visible_places_is_not_compared(case: Case) -> None:
@@ -298,7 +301,7 @@ def test_a_value_without_visible_places_is_not_compared(case: Case) -> None:
     report = parity.check(case.model, dump, {"input_ids": ids, "attention_mask": mask})
     assert (report.verdict, len(report.names)) == ("bits", len(dump) - 1)
     assert "pooler_output was not compared" in str(report)
-    with pytest.raises(parity.NothingComparedError, match=r"no \[CLS\] is visible"):
+    with pytest.raises(parity.NothingComparedError, match="all its places are masked"):
         parity.check(case.model, {"pooler_output": dump["pooler_output"]}, {"input_ids": ids, "attention_mask": mask})
 
 

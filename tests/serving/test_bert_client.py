@@ -65,12 +65,6 @@ def test_a_service_that_does_not_answer_is_named(ip: str) -> None:
     assert "Is `minibert serve` running" in str(caught.value)
 
 
-@pytest.mark.parametrize(("timeout", "error"), [(None, TypeError), (-2, ValueError), ("5", TypeError)])
-def test_a_timeout_that_is_not_one(timeout: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="timeout"):
-        BertClient(ip="localhost", timeout=timeout)
-
-
 def test_without_a_model_and_a_machine_this_process_computes(minilm_folder: Path) -> None:
     expected = BertClient(model=str(minilm_folder)).encode(TEXTS)
     np.testing.assert_array_equal(BertClient().encode(TEXTS), expected)

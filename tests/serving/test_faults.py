@@ -166,6 +166,8 @@ def test_a_request_that_is_refused_before_its_body_came(service: Served, path: s
             part = connection.recv(65536)
             assert part, rest
             rest += part
+        connection.sendall(b"GET / HTTP/1.1\r\nx: " + b"a" * 2**17)  # the limit of heads counts again
+        assert b"HTTP/1.1 431" in connection.recv(65536)
 
 
 def test_requests_on_one_connection_are_answered_in_order(service: Served) -> None:
