@@ -57,8 +57,8 @@ def embed_corpus(
     dtype : {"float32", "float16"}
         Type of the written numbers.
     workers : minibert.integrations.ray.RayWorkers, optional
-        Processes elsewhere that compute the vectors. This
-        process still reads and writes all files, and the files are the same.
+        Processes elsewhere that compute the vectors. This process still reads and writes all files, and the files are
+        the same.
     **options
         The fields of `minibert.corpus.runs.RunOptions`, such as ``resume=True``. With on_error="null" a line that
         cannot be used has a vector of NaN. And those of `EncodeOptions`, as in `SentenceTransformer.encode`. With

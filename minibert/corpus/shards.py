@@ -263,13 +263,14 @@ class RunFolder:
         """Return the path of a source; copy the standard input into the folder unless the unfinished run did so."""
         if source.path != "-":
             return source.path
-        copy, resumes = self.path / _STANDARD_INPUT, (self.path / _MANIFEST).exists()
-        if not (copy.exists() and resumes):
-            if sys.stdin is None:
-                raise ValueError("the standard input is closed.")
-            write_whole(copy, lambda file: shutil.copyfileobj(sys.stdin.buffer, file, _BLOCK))
-        else:  # it is not read, because it may be one that never ends
+        copy = self.path / _STANDARD_INPUT
+        if copy.exists() and (self.path / _MANIFEST).exists():
+            # It is not compared with the present one, because reading that may never end.
             self._report("the standard input is that of the unfinished run; it is not read again")
+            return str(copy)
+        if sys.stdin is None:
+            raise ValueError("the standard input is closed.")
+        write_whole(copy, lambda file: shutil.copyfileobj(sys.stdin.buffer, file, _BLOCK))
         return str(copy)
 
     # -- start and resume
