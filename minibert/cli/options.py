@@ -78,9 +78,9 @@ def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[
 def add_options(parser: argparse._ActionsContainer, text: str, **rest: Mapping[str, Any]) -> None:
     """Add options, each written as ``-k, --top-k N = 5: its help`` on a new line that begins with its flags.
 
-    An option without a value is true if it is given. The value ``N`` is a number of at least 1, ``LAYERS`` several
-    numbers, and ``one|other`` are choices. The default is added to the help. ``TEXT...: its help`` is an argument
-    without a flag, of which there can be several.
+    An option without a value is true if it is given. The value ``N`` is a number of at least 1, ``SECONDS`` any number,
+    ``LAYERS`` several numbers, and ``one|other`` are choices. The default is added to the help. ``TEXT...: its help``
+    is an argument without a flag, of which there can be several.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _number(least: int, text: str) -> int:
 positive, natural = partial(_number, 1), partial(_number, 0)
 
 # What a value is, by its name in the help; others are str.
-_TYPES = {"N": positive, "K": positive, "LAYERS": several_ints, "HEADS": several_ints}
+_TYPES = {"N": positive, "K": positive, "SECONDS": float, "LAYERS": several_ints, "HEADS": several_ints}
 
 # What argparse must know about options of these names.
 _USUAL: dict[str, dict[str, Any]] = {

@@ -66,9 +66,7 @@ _HELP = f"""serve: answer requests for vectors and scores over HTTP
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
-    types: dict[str, Any] = {"port": natural, "api_key": _several}
-    types |= {name.replace("-", "_"): float for name in re.findall(r"--([\w-]+) SECONDS", _HELP)}
-    serve = add_verb(verbs, _serve, _HELP, **{name: {"type": kind} for name, kind in types.items()})
+    serve = add_verb(verbs, _serve, _HELP, port={"type": natural}, api_key={"type": _several})
     parse = serve.parse_known_args
 
     def with_variables(args: Sequence[str] | None = None, namespace: Any = None) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import http.client
 import json
-import re
 import urllib.parse
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from minibert.tokenizer.texts import checked_texts, shown
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _PORT = 5555
+_OWN_NAMES = {"layers": "pooling_layer", "pooling": "pooling_strategy"}
 
 
 class Response(NamedTuple):
@@ -86,7 +86,7 @@ class BertClient:
     ) -> None:
         check_choice("output_fmt", output_fmt, ("ndarray", "list"))
         self.output_fmt = output_fmt
-        modes = _modes(pooling_strategy)
+        modes = pooling_modes(pooling_strategy, "pooling_strategy")
         asked: Any = pooling_layer if np.ndim(pooling_layer) else [pooling_layer]
         layers = [check_int("pooling_layer", layer, -(2**31), 2**31 - 1, also=", or several") for layer in asked]
         if not layers:
@@ -222,11 +222,12 @@ class _Service:
         if status == 401:
             raise ValueError(f"{self._url} answers 401: it wants an API key, which BertClient cannot send.")
         if status != 200:
-            message = answer.get("error") if isinstance(answer, dict) else None
-            if isinstance(message, str):
-                message = re.sub("^layers=", "pooling_layer=", message)  # the name that the caller typed
+            error = answer if isinstance(answer, dict) else {}
+            message, param = str(error.get("error") or brief(answer)), str(error.get("param"))
+            if param in _OWN_NAMES:  # the name that the caller typed
+                message = _OWN_NAMES[param] + message.removeprefix(param)
             kind = RuntimeError if status == 429 or status >= 500 else ValueError
-            raise kind(f"{self._url} answers {status}: {message or brief(answer)}")
+            raise kind(f"{self._url} answers {status}: {message}")
         if (cut := headers.get("x-minibert-truncated")) is not None:
             which = "The text is" if len(vectors) == 1 else f"{cut} of {len(vectors)} texts are"
             warn_caller(f"{which} longer than the limit of the service's model and cut.")
@@ -244,14 +245,6 @@ class _Service:
                 if last or fresh:
                     raise
         raise AssertionError
-
-
-def _modes(pooling_strategy: str) -> tuple[str, ...]:
-    """Check the pooling, and return it as `pooling_modes` does."""
-    try:
-        return pooling_modes(pooling_strategy)
-    except (TypeError, ValueError) as error:  # its message begins with "pooling", the argument's name there
-        raise type(error)("pooling_strategy" + str(error).removeprefix("pooling")) from None
 
 
 def _checked(texts: Any, is_tokenized: bool) -> list[Any]:

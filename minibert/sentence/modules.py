@@ -221,7 +221,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 _ALONE = ("first_last", "pooler", "none")
 
 
-def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
+def pooling_modes(pooling: str | Sequence[str], argument: str = "pooling") -> tuple[str, ...]:
     """Turn the argument `pooling` into names of `POOLING_MODES`, or one of "first_last", "pooler", "none".
 
     Parameters
@@ -229,6 +229,8 @@ def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
     pooling : str or sequence of str
         One mode, or several whose vectors are concatenated; aliases are "mean_max", "sep" and bert-as-service's NONE,
         REDUCE_MEAN, REDUCE_MAX, REDUCE_MEAN_MAX, CLS_TOKEN, FIRST_TOKEN, SEP_TOKEN, LAST_TOKEN.
+    argument : str
+        The caller's name of the argument, for messages.
 
     Raises
     ------
@@ -237,15 +239,15 @@ def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
     """
     names = [pooling] if isinstance(pooling, str) else pooling
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"pooling={brief(pooling)}; expected the name of a pooling mode, or a list of names.")
+        raise TypeError(f"{argument}={brief(pooling)}; expected the name of a pooling mode, or a list of names.")
     modes: list[str] = []
     for name in names:
         if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
             known = ", ".join([*POOLING_MODES, *_ALONE])
-            raise ValueError(f"pooling={brief(name)}; expected {known}, or bert-as-service's names.")
+            raise ValueError(f"{argument}={brief(name)}; expected {known}, or bert-as-service's names.")
         modes += _ALIASES.get(name, (name,))
     if len(modes) > 1 and (alone := [mode for mode in modes if mode in _ALONE]):
-        raise ValueError(f"pooling {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")
+        raise ValueError(f"{argument} {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")
     return tuple(modes)
 
 

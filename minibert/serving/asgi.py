@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import logging
 import re
+import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -39,6 +41,7 @@ _SHORT_ANSWER = 16  # texts; the vectors of more are written in a thread
 _WATCH_AFTER = 0.5  # seconds; most answers are there before, and watching for the client's leaving takes time
 _DISCARD_SECONDS = 5.0
 _PART_BYTES = 2**18  # of an answer: the next part is sent when the client has read most of the one before
+_MOST_AT_ONCE = 2**22  # bytes of an answer; a longer one is written while it is sent
 
 
 def request_id_of(scope: Scope) -> str:
@@ -56,21 +59,37 @@ def path_of(scope: Scope) -> str:
 
 @dataclasses.dataclass
 class Reply:
-    """An answer to a request."""
+    """An answer to a request: its content, and, if it is long, the parts that come after it."""
 
     status: int
     content: bytes
     headers: dict[str, str]
+    rest: AsyncIterator[bytes] | None = None
 
     async def send(self, send: Send) -> None:
         """Send it in parts, so that the bytes of a slow client are not all copied into its connection at once."""
-        self.headers["content-length"] = str(len(self.content))
+        if self.rest is None:
+            self.headers["content-length"] = str(len(self.content))
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": raw})
-        for first in range(0, len(self.content) or 1, _PART_BYTES):
-            last = first + _PART_BYTES
-            more = last < len(self.content)
-            await send({"type": "http.response.body", "body": self.content[first:last], "more_body": more})
+        for first in range(0, len(self.content), _PART_BYTES):
+            part = self.content[first : first + _PART_BYTES]
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        if self.rest is not None:
+            async for part in self.rest:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def as_service_error(error: BaseException, scope: Scope) -> ServiceError:
+    """Return the error that a client gets for an exception; what only the service may know is in the log."""
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return ServiceError("unavailable", "the service is stopping; send the request again.", retry_after=1.0)
+    name = request_id_of(scope)
+    LOG.error("request %s: an error of the service", name, exc_info=error)
+    return ServiceError("failed", f"an error of the service; its log has the details, see {name}.")
 
 
 def refusal(error: ServiceError, scope: Scope, **headers: str) -> Reply:
@@ -93,6 +112,8 @@ def refusal(error: ServiceError, scope: Scope, **headers: str) -> Reply:
 
 class Service:
     """The ASGI application that answers requests with results of the engine.
+
+    If the task of a request is cancelled, as servers do at their end, the answer is 503.
 
     Parameters
     ----------
@@ -129,8 +150,8 @@ class Service:
                     await _Request(self, scope, receive).answer(send)
                     return
                 reply = self._looked_up(path, method, scope)
-            except ServiceError as error:
-                reply = refusal(error, scope)
+            except Exception as error:
+                reply = refusal(as_service_error(error, scope), scope)
             await reply.send(send)
 
     def _check_key(self, scope: Scope, path: str) -> None:
@@ -200,13 +221,16 @@ class _Request:
         metrics.requests.labels(self._path).inc()
         try:
             try:
-                reply = Reply(200, await self._content(), self._headers)
+                content, rest = await self._content()
+                reply = Reply(200, content, self._headers, rest)
                 metrics.successes.labels(self._path).inc()
             except _DisconnectedError:
                 metrics.disconnected.inc()
                 return
-            except Exception as error:
-                reply = self._failed(error)
+            except (Exception, asyncio.CancelledError) as error:
+                failure = as_service_error(error, self._scope)
+                metrics.failures.labels(self._path, failure.kind).inc()
+                reply = refusal(failure, self._scope, **self._headers)
             seconds = time.monotonic() - started
             metrics.duration.labels(self._path).observe(seconds)
             reply.headers["x-total-time"] = _milliseconds(seconds)
@@ -219,14 +243,6 @@ class _Request:
         finally:
             self._service.inflight_bytes -= self._n_bytes
 
-    def _failed(self, error: Exception) -> Reply:
-        if not isinstance(error, ServiceError):
-            name = request_id_of(self._scope)
-            LOG.exception("request %s: an error of the service", name)
-            error = ServiceError("failed", f"an error of the service; its log has the details, see {name}.")
-        self._service.metrics.failures.labels(self._path, error.kind).inc()
-        return refusal(error, self._scope, **self._headers)
-
     def _hold(self, count: int, *, refuse: bool = True) -> None:
         """Count more bytes of this request; if `refuse`, raise a ServiceError if all requests have too many.
 
@@ -238,8 +254,8 @@ class _Request:
             message = "the requests that wait take too much memory; send it again later."
             raise ServiceError("overloaded", message, retry_after=1.0)
 
-    async def _content(self) -> bytes:
-        """Return the body of the answer."""
+    async def _content(self) -> tuple[bytes, AsyncIterator[bytes] | None]:
+        """Return the body of the answer: its first part, and the rest if it is long."""
         service, engine, post = self._service, self._service.engine, POSTS[self._path]
         body = await self._body()
         deadline = time.monotonic() + self._settings.request_timeout
@@ -268,12 +284,26 @@ class _Request:
             value = await self._result(engine.submit(job), deadline)
             service.metrics.add(job, report)
             short = len(report.n_tokens) <= _SHORT_ANSWER and job.tokens <= 512
-        if short:
-            content = write(value)
-        else:
-            content = await asyncio.get_running_loop().run_in_executor(service.writer, write, value)
+        at_once = _MOST_AT_ONCE if self._scope.get("http_version") != "1.0" else sys.maxsize  # it has no parts
+        write_part = functools.partial(next, base.grouped(write(value), at_once, _PART_BYTES), b"")
+        in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, service.writer, write_part)
+        content = write_part() if short else await in_thread()
+        if len(content) >= at_once:
+            return content, self._rest(in_thread)
         self._hold(len(content) - n_bytes, refuse=work.prepared is None)  # its numbers are not needed any more
-        return content
+        return content, None
+
+    async def _rest(self, write_part: Callable[[], Awaitable[bytes]]) -> AsyncIterator[bytes]:
+        """Yield the parts of an answer that are not written yet, until the client leaves."""
+        left = asyncio.create_task(self._disconnected())
+        try:
+            while not left.done() and (part := await write_part()):
+                yield part
+        except Exception:
+            LOG.exception("request %s: the answer ends within its body", request_id_of(self._scope))
+            raise
+        finally:
+            left.cancel()
 
     async def _body(self) -> bytes:
         """Read the body, up to its limit and within its time."""

@@ -88,7 +88,8 @@ class ModelsByName(dict[str, ServedModel[Any]]):
         """
         found = None if name is None else self._find(name)
         if found is None and not self._any_name and name not in (None, "default"):
-            message = f"the model {str(name)[:200]!r} is not served here; expected {', '.join(map(repr, self))}."
+            known = ", ".join(map(repr, self))  # clients of Ollama look for the beginning
+            message = f"model {str(name)[:200]!r} not found: it is not served here; expected {known}."
             raise ServiceError("model", message, param="model")
         return found or next(iter(self.values()))
 

@@ -178,8 +178,8 @@ def in_turns(parts: Iterable[_Part]) -> Iterator[_Part]:
 def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -> ServiceError:
     """Return the error about an input that is longer than the limit; `encoding` is the input after the cut."""
     given = len(encoding) + encoding.n_truncated
-    message = f"{field}[{index}] has {given} tokens; the limit is {limit}."
-    return ServiceError("too_long", message, limit=limit, given=given, param=field)
+    message = f"[{index}] has {given} tokens; the limit is {limit}."
+    return ServiceError("too_long", message, limit=limit, given=given, param=field, of_param=True)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -276,7 +276,7 @@ def encoding_of_ids(
             )
         row = [first, *row, last]
     if problem:
-        raise ServiceError("invalid", f"input[{index}]{problem}", param="input")
+        raise ServiceError("invalid", f"[{index}]{problem}", param="input", of_param=True)
     n_truncated = max(0, len(row) - limit)
     if n_truncated:
         start = n_truncated + 1 if tokenizer.truncation_side == "left" else 1

@@ -122,9 +122,9 @@ class ServedModel(Generic[_Model]):
     def check_texts(self, texts: Sequence[Any], field: str) -> None:
         """Raise an error for an input that is not a text."""
         try:
-            check_texts(texts, name=field)
+            check_texts(texts, name="")
         except (TypeError, ValueError) as error:
-            raise ServiceError("invalid", str(error), param=field) from error
+            raise ServiceError("invalid", str(error), param=field, of_param=True) from error
 
     def prepared(
         self, job: Job, rows: list[int], groups: list[list[Encoding]], limit: int | None, field: str, **report: Any

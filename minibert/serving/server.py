@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -50,6 +51,7 @@ _M_ARENA_MAX = -8  # of glibc's malloc.h
 _HEAD_BYTES = 2**16
 _KEPT_FILES = 8  # for a connection more than there is room for, and for files that are read
 _PROBE_SECONDS = 1.0
+_LAST_SECONDS = 2  # to send answers to the requests that the end of the service cuts
 _END_OF_HEAD = b"\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -325,7 +327,8 @@ class _Server(uvicorn.Server):
             proxy_headers=False,  # the address of a client is not used
             ws="none",
             timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
+            # The requests that still wait then have their answers, see `shutdown`.
+            timeout_graceful_shutdown=math.ceil(settings.shutdown_timeout) + _LAST_SECONDS,
         )
         config.load()
         inner = _noting_ends(config.http_protocol_class)
@@ -408,6 +411,12 @@ class _Server(uvicorn.Server):
                 delay = self._settings.drain_delay
         self._asked = time.monotonic() + delay
         self.should_exit = not delay
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for the requests that have begun; those that are not computed in their time get 503."""
+        tasks, seconds = self.server_state.tasks, self._settings.shutdown_timeout
+        asyncio.get_running_loop().call_later(seconds, lambda: [task.cancel() for task in tasks])
+        await super().shutdown(sockets)
 
     def _read_keys(self, sig: int, frame: FrameType | None) -> None:
         assert self._keys is not None

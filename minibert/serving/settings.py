@@ -7,10 +7,11 @@ import hashlib
 import hmac
 import re
 from collections.abc import Sequence
+from numbers import Real
 from typing import Literal, get_args
 
 from minibert._utils.files import os_reason, printable
-from minibert._utils.validation import brief, check_choice, check_int
+from minibert._utils.validation import brief, check_bool, check_choice, check_int
 
 # The first ones are the client's errors; "failed" is ours.
 ErrorKind = Literal[
@@ -30,7 +31,9 @@ class ServiceError(Exception):
     message : str
         Names the input, what was found and what to do.
     param : str, optional
-        The field of the request that is wrong.
+        The field of the request that is wrong; "input" is the one with the texts, whatever a protocol calls it.
+    of_param : bool
+        `message` goes on after the name of the field.
     retry_after : float, optional
         Seconds after which the same request may succeed.
     limit, given : int, optional
@@ -41,17 +44,18 @@ class ServiceError(Exception):
     message: str
     _: dataclasses.KW_ONLY
     param: str | None = None
+    of_param: bool = False
     retry_after: float | None = None
     limit: int | None = None
     given: int | None = None
 
     def __str__(self) -> str:
-        return self.message
+        return f"{self.param}{self.message}" if self.of_param else self.message
 
 
 def wrong(field: str, text: str) -> ServiceError:
     """Return the error about a field of a request; its message is the field's name and `text`."""
-    return ServiceError("invalid", f"{field} {text}", param=field)
+    return ServiceError("invalid", f" {text}", param=field, of_param=True)
 
 
 GRACE = 0.2
@@ -99,8 +103,8 @@ class Settings:
     Raises
     ------
     TypeError, ValueError
-        A time is not a number of seconds above 0, a limit is not an int of at least 1, `truncation` is not among those
-        above, or the namespace has another character than letters, digits and "_".
+        A value does not have the type above, a time is not above 0, a limit is not at least 1, `truncation` is not
+        among those above, or the namespace has another character than letters, digits and "_".
     """
 
     step_seconds: float = 0.05
@@ -121,11 +125,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type == "int":
+            value, default = getattr(self, field.name), field.default
+            if isinstance(default, bool):
+                check_bool(field.name, value)
+            elif isinstance(default, int):
                 check_int(field.name, value, 1)
-            elif field.type == "float" and value != field.default and not 0 < value < _FOREVER:  # NaN is refused, too
-                raise ValueError(f"{field.name}={brief(value)}; expected a number of seconds above 0, less than 10**9.")
+            elif isinstance(default, float):
+                is_number = isinstance(value, Real) and not isinstance(value, bool)
+                if not is_number or not (value == default or 0 < value < _FOREVER):  # NaN is refused, too
+                    message = f"{field.name}={brief(value)}; expected a number of seconds above 0, less than 10**9."
+                    raise (ValueError if is_number else TypeError)(message)
+            elif not isinstance(value, str) and value is not default:
+                raise TypeError(f"{field.name}={brief(value)}; expected a str.")
         check_choice("truncation", self.truncation, get_args(Truncation))
         name = self.metrics_namespace
         if not re.fullmatch(r"[a-zA-Z_]\w*", name, re.ASCII):

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -34,16 +34,18 @@ class Errors:
     Parameters
     ----------
     content : callable
-        (error, the protocol's name of the field with the texts, message) -> the JSON.
+        (error) -> the JSON.
     statuses : mapping of str to int
     """
 
-    content: Callable[[ServiceError, str, str], dict[str, Any]]
+    content: Callable[[ServiceError], dict[str, Any]]
     statuses: Mapping[ErrorKind, int] = dataclasses.field(default_factory=lambda: STATUS)
 
     def body(self, error: ServiceError, field: str) -> bytes:
         """Return the JSON of an error; `field` is the protocol's name of the field with the texts."""
-        return dump(self.content(error, field, re.sub(r"\binputs?(?=\[)", field, error.message)))
+        if error.param == "input":  # the name that all models use
+            error = dataclasses.replace(error, param=field)
+        return dump(self.content(error))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Work:
     Parameters
     ----------
     write : callable
-        Makes the body of the answer from the job's value; without a job, from None.
+        Makes the body of the answer, in pieces, from the job's value; without a job, from None.
     prepared : Prepared, optional
         Its job, and what was done to its texts.
     ignored : tuple of str
@@ -62,10 +64,10 @@ class Work:
         Makes the body for clients that accept raw bytes.
     """
 
-    write: Callable[[Any], bytes]
+    write: Callable[[Any], Iterable[bytes]]
     prepared: Prepared | None = None
     ignored: tuple[str, ...] = ()
-    write_bytes: Callable[[Any], bytes] | None = None
+    write_bytes: Callable[[Any], Iterable[bytes]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,11 +177,14 @@ _MOST_VALUES = {b"[": 2**16, b"{": 2**16, b":": 2**16, b",": 2**21}
 _MOST_STRINGS = 2**20
 _SLICE = 2**18  # bytes that are looked at at a time
 _REST_OF_ESCAPES = re.compile(rb"\\*[\s\S]?")
+_NULL = Raw(b"null")
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
     """Parse a request; return it, and the names of its fields that `kind` does not have.
+
+    A field that is null is not given, unless `kind` requires it.
 
     Raises
     ------
@@ -188,8 +193,10 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
     """
     _check_values(body)
     try:
-        names: dict[str, Raw] = _decoder(dict[str, Raw]).decode(body)
-        found: _Struct = _decoder(kind).decode(body)
+        fields: dict[str, Raw] = _decoder(dict[str, Raw]).decode(body)
+        # Some clients write null for each field that they do not set.
+        given = {name: raw for name, raw in fields.items() if raw != _NULL or _names(kind).get(name)}
+        content: _Struct = _decoder(kind).decode(body if len(given) == len(fields) else msgspec.json.encode(given))
     except msgspec.ValidationError as error:
         message, _, place = str(error).replace("`", "").partition(" - at $")
         place = place.removeprefix(".")
@@ -206,7 +213,7 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
         if _HALF_CHARACTER.search(body):
             reason += " A \\ud800 to \\udfff without its other half is not a character; leave it out."
         raise ServiceError("invalid_json", f"the body is not JSON: {reason}") from None
-    return found, tuple(name for name in names if name not in _names(kind))[:_MOST_IGNORED]
+    return content, tuple(name for name in given if name not in _names(kind))[:_MOST_IGNORED]
 
 
 def _check_values(body: bytes) -> None:
@@ -229,14 +236,30 @@ def _check_values(body: bytes) -> None:
 
 
 @functools.cache
-def _names(kind: type[Struct]) -> frozenset[str]:
-    """Return the names of a struct's fields; msgspec evaluates its annotations each time."""
-    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+def _names(kind: type[Struct]) -> dict[str, bool]:
+    """Return a struct's fields: name -> is it required; msgspec evaluates its annotations each time."""
+    return {field.encode_name: field.required for field in msgspec.structs.fields(kind)}
 
 
 @functools.cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
+
+
+def same(**spellings: Any) -> Any:
+    """Return the value of a field that has several spellings; None if no spelling is given.
+
+    Raises
+    ------
+    ServiceError
+        Two spellings have different values.
+    """
+    given = {name: value for name, value in spellings.items() if value is not None}
+    value, *others = [*given.values()] or [None]
+    if any(other != value for other in others):
+        message = f"{' and '.join(given)} are two names of one field, and differ; send one of them."
+        raise ServiceError("invalid", message, param=next(iter(given)))
+    return value
 
 
 def not_empty(values: Sequence[Any], field: str) -> None:
@@ -289,19 +312,33 @@ def dump(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def list_of_vectors(vectors: Sequence[FloatArray]) -> bytes:
-    """Return a JSON list of vectors, or of arrays of vectors."""
-    return joined(b"[", map(dump, map(np.ascontiguousarray, vectors)), b"]")
+def list_of_vectors(vectors: Iterable[FloatArray], start: bytes = b"[", end: bytes = b"]") -> Iterator[bytes]:
+    """Yield a JSON list of vectors, or of arrays of vectors, in pieces."""
+    return joined(start, map(dump, map(np.ascontiguousarray, vectors)), end)
 
 
-def array_file(vectors: FloatArray) -> bytes:
-    """Return the bytes of vectors as little-endian float32."""
-    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+def array_file(vector: FloatArray) -> bytes:
+    """Return the bytes of a vector as little-endian float32."""
+    return np.ascontiguousarray(vector, dtype="<f4").tobytes()
 
 
-def joined(start: bytes, parts: Iterator[bytes], end: bytes) -> bytes:
-    """Join parts of bytes with commas, between `start` and `end`."""
-    whole = [*parts] or [b""]
-    whole[0] = start + whole[0]
-    whole[-1] += end
-    return b",".join(whole)
+def joined(start: bytes, pieces: Iterable[bytes], end: bytes) -> Iterator[bytes]:
+    """Yield pieces of bytes with commas between them, after `start` and before `end`."""
+    yield start
+    comma = b""
+    for piece in pieces:
+        yield comma
+        yield piece
+        comma = b","
+    yield end
+
+
+def grouped(pieces: Iterable[bytes], first: int, most: int) -> Iterator[bytes]:
+    """Yield pieces joined to parts: one of at least `first` bytes, then others of at least `most`, and what is left."""
+    part = bytearray()
+    for piece in pieces:
+        part += piece
+        if len(part) >= first:
+            yield bytes(part)
+            part, first = bytearray(), most
+    yield bytes(part)

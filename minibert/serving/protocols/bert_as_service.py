@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -25,8 +25,9 @@ class EncodeRequest(Struct, kw_only=True):
     pooling: str | list[str] = "REDUCE_MEAN"
 
 
-def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
-    return {"status": base.STATUS[error.kind], "error": message}
+def _error(error: ServiceError) -> dict[str, Any]:
+    param = {"param": error.param} if error.param else {}  # the client has other names
+    return {"status": base.STATUS[error.kind], "error": str(error), **param}
 
 
 def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) -> base.Work:
@@ -53,8 +54,8 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
     if request.show_tokens:
         shown["tokens"] = [tokenizer.convert_ids_to_tokens(one.ids.tolist()) for one in prepared.encodings]
 
-    def write(vectors: FloatArray) -> bytes:
-        return b'{"result":' + base.list_of_vectors([*vectors]) + b"," + base.dump(shown)[1:]
+    def write(vectors: FloatArray) -> Iterator[bytes]:
+        return base.list_of_vectors(vectors, b'{"result":[', b"]," + base.dump(shown)[1:])
 
     return base.Work(write, prepared, ignored)
 

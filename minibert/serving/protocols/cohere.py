@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+import numpy as np
 from msgspec import Struct
 
 from minibert._utils.validation import FloatArray
@@ -15,7 +17,7 @@ from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.served_models import Embedder, TextOptions
-from minibert.serving.settings import ServiceError, wrong
+from minibert.serving.settings import ServiceError
 from minibert.vectors.similarity import quantize_embeddings
 
 
@@ -32,11 +34,12 @@ class CohereEmbedRequest(Struct, kw_only=True):
 
 
 _TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
-_WRITTEN: dict[str, Callable[[FloatArray], list[Any]]] = {
-    "float": list,
-    "base64": lambda vectors: [base64.b64encode(base.array_file(row)).decode() for row in vectors],
-    "binary": lambda vectors: [*quantize_embeddings(vectors, "binary")],
-    "ubinary": lambda vectors: [*quantize_embeddings(vectors, "ubinary")],
+_OWN_NAMES = {"dimensions": "output_dimension"}
+_WRITTEN: dict[str, Callable[[FloatArray], Any]] = {
+    "float": np.ascontiguousarray,
+    "base64": lambda vector: base64.b64encode(base.array_file(vector)).decode(),
+    "binary": lambda vector: quantize_embeddings(vector, "binary"),
+    "ubinary": lambda vector: quantize_embeddings(vector, "ubinary"),
 }
 
 
@@ -56,19 +59,21 @@ def _embed(usual: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, 
     try:
         prepared = served.prepare(request.texts, options)
     except ServiceError as error:
-        if error.param != "dimensions":
-            raise
-        raise wrong("output_dimension", error.message.removeprefix("dimensions ")) from None
+        raise dataclasses.replace(error, param=_OWN_NAMES.get(error.param, error.param)) from None
 
-    def write(vectors: FloatArray) -> bytes:
+    def write(vectors: FloatArray) -> Iterator[bytes]:
         answer: dict[str, Any] = {
             "id": uuid.uuid4().hex,
             "response_type": "embeddings_by_type" if kinds else "embeddings_floats",
-            "embeddings": {kind: _WRITTEN[kind](vectors) for kind in kinds} if kinds else [*vectors],
             "texts": request.texts,
             "meta": {"billed_units": {"input_tokens": sum(prepared.report.n_tokens)}},
         }
-        return base.dump(answer | base.notes_of(prepared.report, ignored))
+        yield base.dump(answer | base.notes_of(prepared.report, ignored))[:-1] + b',"embeddings":'
+        for i, kind in enumerate(kinds or ("float",)):
+            if kinds:
+                yield (b"," if i else b"{") + base.dump(kind) + b":"
+            yield from base.joined(b"[", (base.dump(_WRITTEN[kind](vector)) for vector in vectors), b"]")
+        yield b"}}" if kinds else b"}"
 
     return base.Work(write, prepared, ignored)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -43,9 +42,8 @@ class OllamaShowRequest(Struct, kw_only=True):
 _WORDS = {"too_long": "the input length exceeds the context length: ", "overloaded": "server busy: "}
 
 
-def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
-    message = re.sub(r"^the model (.*?) is not served here", r"model \1 not found: it is not served here", message)
-    return {"error": _WORDS.get(error.kind, "") + message}
+def _error(error: ServiceError) -> dict[str, Any]:
+    return {"error": _WORDS.get(error.kind, "") + str(error)}
 
 
 ERRORS = base.Errors(_error, {**base.STATUS, "overloaded": 503})
@@ -58,15 +56,15 @@ def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]
     served = _model(engine, request.model)
     shown = {"model": request.model or served.name}
     if not request.input:  # a program asks so whether a model is there
-        return base.Work(lambda _: base.dump({**shown, "embeddings": []}), ignored=ignored)
+        return base.Work(lambda _: [base.dump({**shown, "embeddings": []})], ignored=ignored)
     truncation = None if request.truncate is None else "mark" if request.truncate else "error"
     options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
     job, report, _ = prepared = served.prepare(base.listed(request.input, "input"), options)
 
-    def write(vectors: FloatArray) -> bytes:
+    def write(vectors: FloatArray) -> Iterator[bytes]:
         rest = {**shown, **base.notes_of(report, ignored), "prompt_eval_count": sum(report.n_tokens)}
         rest |= {"total_duration": round(1e9 * (job.queue_seconds + job.compute_seconds)), "load_duration": 0}
-        return b'{"embeddings":' + base.list_of_vectors([*vectors]) + b"," + base.dump(rest)[1:]
+        return base.list_of_vectors(vectors, b'{"embeddings":[', b"]," + base.dump(rest)[1:])
 
     return base.Work(write, prepared, ignored)
 
@@ -74,15 +72,16 @@ def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]
 def _embed_one(engine: Engine, request: OllamaOldRequest, ignored: tuple[str, ...]) -> base.Work:
     prepared = _model(engine, request.model).prepare([request.prompt], TextOptions())
     rest = base.notes_of(prepared.report, ignored)
-    return base.Work(lambda vectors: base.dump({"embedding": vectors[0], **rest}), prepared, ignored)
+    return base.Work(lambda vectors: [base.dump({"embedding": vectors[0], **rest})], prepared, ignored)
 
 
 def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) -> base.Work:
-    details = _model(engine, request.model or request.name).details()
+    name = base.same(model=request.model or None, name=request.name or None)  # the Go client also sends name: ""
+    details = _model(engine, name).details()
     info = {"general.architecture": "bert", "bert.embedding_length": details["embedding_dimension"]}
     info["bert.context_length"] = details["max_input_length"]
     shown = {"details": {"family": "bert", "format": "safetensors"}, "model_info": info, "capabilities": ["embedding"]}
-    return base.Work(lambda _: base.dump(shown), ignored=ignored)
+    return base.Work(lambda _: [base.dump(shown)], ignored=ignored)
 
 
 def _model(engine: Engine, name: str | None) -> Embedder:

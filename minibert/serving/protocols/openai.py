@@ -27,7 +27,8 @@ _CODES |= {"too_long": "context_length_exceeded", "model": "model_not_found"}
 _CODES |= {"key": "invalid_api_key", "failed": "server_error"}
 
 
-def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
+def _error(error: ServiceError) -> dict[str, Any]:
+    message = str(error)
     if error.kind == "too_long":  # clients look for the end of this text
         message += (
             f" This model's maximum context length is {error.limit} tokens, however you requested {error.given} tokens "
@@ -36,8 +37,7 @@ def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
     kind = "server_error" if base.STATUS[error.kind] >= 500 else "invalid_request_error"
     if error.kind == "overloaded":
         kind = "rate_limit_error"
-    param = field if error.param in ("input", "inputs") else error.param
-    return {"error": {"message": message, "type": kind, "param": param or None, "code": _CODES.get(error.kind)}}
+    return {"error": {"message": message, "type": kind, "param": error.param or None, "code": _CODES.get(error.kind)}}
 
 
 ERRORS = base.Errors(_error)
@@ -58,7 +58,7 @@ def _embed(engine: Engine, request: OpenAIEmbeddingRequest, ignored: tuple[str, 
             shown = base64.b64encode(base.array_file(vector)).decode() if in_base64 else vector
             yield base.dump({"object": "embedding", "index": index, "embedding": shown})
 
-    def write(vectors: FloatArray) -> bytes:
+    def write(vectors: FloatArray) -> Iterator[bytes]:
         return base.joined(b'{"object":"list","data":[', entries(vectors), b"]," + base.dump(rest)[1:])
 
     return base.Work(write, prepared, ignored)

@@ -67,14 +67,14 @@ class RerankDocument(Struct):
 
 
 class RerankRequest(base.Fields, kw_only=True):
-    """A query and texts: `texts` as text-embeddings-inference has them, or `documents` as Cohere and Jina have them."""
+    """A query and texts: text-embeddings-inference calls them `texts`, Cohere and Jina `documents`."""
 
     query: str
     texts: list[str] | None = None
     documents: list[str | RerankDocument] | None = None
     raw_scores: bool = False
-    return_text: bool = False
-    return_documents: bool = False
+    return_text: bool | None = None
+    return_documents: bool | None = None
     top_n: int | None = None
 
 
@@ -99,7 +99,8 @@ _TYPES = {"empty": "Empty", "overloaded": "Overloaded", "unavailable": "Unhealth
 _TYPES |= {"unsupported": "Backend", "failed": "Backend"}
 
 
-def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
+def _error(error: ServiceError) -> dict[str, Any]:
+    message = str(error)
     if error.kind == "too_long":
         message += f" `inputs` must have less than {error.limit} tokens. Given: {error.given}"
     return {"error": message, "error_type": _TYPES.get(error.kind, "Validation")}
@@ -117,7 +118,7 @@ def _embed(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> b
     options = request.text_options(normalize=request.normalize is not False)
     prepared = engine.models.of(Embedder, request.model).prepare(inputs, options)
     ignored += request.without_effect(inputs, engine.settings.truncation)
-    return base.Work(base.list_of_vectors, prepared, ignored, base.array_file)
+    return base.Work(base.list_of_vectors, prepared, ignored, functools.partial(map, base.array_file))
 
 
 def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) -> base.Work:
@@ -130,14 +131,15 @@ def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) 
 
 def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, ...]) -> base.Work:
     base.not_empty(request.inputs.sentences, "inputs.sentences")
-    beside = (request.parameters or request).options()
-    given = request.options() | {name: value for name, value in beside.items() if value is not None}
+    for name in base.Fields.__struct_fields__:
+        both = {name: getattr(request, name), f"parameters.{name}": getattr(request.parameters, name, None)}
+        setattr(request, name, base.same(**both))
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.models.of(Embedder, request.model).prepare(texts, TextOptions(**given))
+    prepared = engine.models.of(Embedder, request.model).prepare(texts, TextOptions(**request.options()))
 
-    def write(vectors: FloatArray) -> bytes:
+    def write(vectors: FloatArray) -> list[bytes]:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
-        return base.dump(np.asarray(pairwise_cos_sim(source, vectors[1:]), dtype=np.float32))
+        return [base.dump(np.asarray(pairwise_cos_sim(source, vectors[1:]), dtype=np.float32))]
 
     return base.Work(write, prepared, ignored)
 
@@ -157,8 +159,9 @@ def _tokenize(engine: Engine, request: TokenizeRequest, ignored: tuple[str, ...]
     prompt = "" if request.prompt_name is None else served.model.prompts[served.check_prompt(request.prompt_name)]
     encode = functools.partial(served.model.tokenizer.encodings, add_special_tokens=request.add_special_tokens)
     rows = (_tokens(text, encode([text])[0]) for text in in_turns([prompt + text for text in texts]))
-    content = base.joined(b"[", rows, b"]")  # in its turn, because what it is made of takes many times the memory
-    return base.Work(lambda _: content, ignored=ignored)
+    # In its turn, because what it is made of takes many times the memory.
+    content = b"".join(base.joined(b"[", rows, b"]"))
+    return base.Work(lambda _: [content], ignored=ignored)
 
 
 def _tokens(text: str, encoding: Encoding) -> bytes:
@@ -180,7 +183,7 @@ def _tokens(text: str, encoding: Encoding) -> bytes:
         ]
         return base.dump(rows)[1:-1]
 
-    return base.joined(b"[", map(part, range(0, len(encoding.ids), _PART)), b"]")
+    return b"".join(base.joined(b"[", map(part, range(0, len(encoding.ids), _PART)), b"]"))
 
 
 def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) -> base.Work:
@@ -191,7 +194,7 @@ def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) ->
         texts = tokenizer.batch_decode(rows, skip_special_tokens=request.skip_special_tokens)
     except (TypeError, ValueError) as error:
         raise ServiceError("invalid", f"ids: {error}", param="ids") from error
-    return base.Work(lambda _: base.dump(texts), ignored=ignored)
+    return base.Work(lambda _: [base.dump(texts)], ignored=ignored)
 
 
 def _model_type(served: Any) -> dict[str, Any]:
@@ -226,21 +229,23 @@ def _predict(engine: Engine, request: PredictRequest, ignored: tuple[str, ...]) 
     inputs, single = base.read_pairs(request.inputs, "inputs")
     labels = served.labels
 
-    def write(scores: FloatArray) -> bytes:
+    def write(scores: FloatArray) -> list[bytes]:
         rows = [[{"score": row[i], "label": labels[i]} for i in np.argsort(-row, kind="stable")] for row in scores]
-        return base.dump(rows[0] if single else rows)
+        return [base.dump(rows[0] if single else rows)]
 
     return base.Work(write, served.prepare(inputs, _score_options(request, "labels", "inputs")), ignored)
 
 
 def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) -> base.Work:
     served = engine.models.of(Classifier, request.model, lambda served: served.model.num_labels == 1)
-    if (request.texts is None) == (request.documents is None):
-        raise ServiceError("invalid", "the body needs texts or documents, and not both.", param="texts")
-    theirs = request.texts is not None
+    documents = request.documents and [one if isinstance(one, str) else one.text for one in request.documents]
+    texts = base.same(texts=request.texts, documents=documents)
+    if texts is None:
+        raise ServiceError("invalid", "the body needs texts or documents.", param="texts")
+    theirs = documents is None
     field = "texts" if theirs else "documents"
-    texts = request.texts or [one if isinstance(one, str) else one.text for one in request.documents or ()]
     base.not_empty(texts, field)
+    return_texts = base.same(return_text=request.return_text, return_documents=request.return_documents)
     if request.top_n is not None and request.top_n < 1:
         raise ServiceError("invalid", f"top_n is {request.top_n}; expected a number from 1.", param="top_n")
     options = _score_options(request, "rank", field)
@@ -249,17 +254,17 @@ def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) ->
 
     def result(index: int, scores: FloatArray) -> dict[str, Any]:
         shown: dict[str, Any] = {}
-        if request.return_text or request.return_documents:
+        if return_texts:
             shown = {"text": texts[index]} if theirs else {"document": {"text": texts[index]}}
         return {"index": index, score: scores[index, 0], **shown}
 
-    def write(scores: FloatArray) -> bytes:
+    def write(scores: FloatArray) -> list[bytes]:
         results = [result(i, scores) for i in np.argsort(-scores[:, 0], kind="stable")[: request.top_n]]
         if theirs:
-            return base.dump(results)
+            return [base.dump(results)]
         answer: dict[str, Any] = {"id": uuid.uuid4().hex, "object": "rerank", "results": results, "model": served.name}
         answer |= {"usage": base.usage_of(prepared.report), **base.notes_of(prepared.report, ignored)}
-        return base.dump({**answer, "meta": {"billed_units": {"search_units": 1}}})
+        return [base.dump({**answer, "meta": {"billed_units": {"search_units": 1}}})]
 
     return base.Work(write, prepared, ignored)
 
