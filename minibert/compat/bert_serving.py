@@ -222,8 +222,8 @@ class _Service:
         if status == 401:
             raise ValueError(f"{self._url} answers 401: it wants an API key, which BertClient cannot send.")
         if status != 200:
-            error = answer if isinstance(answer, dict) else {}
-            message, param = str(error.get("error") or brief(answer)), str(error.get("param"))
+            fields = answer if isinstance(answer, dict) else {}
+            message, param = str(fields.get("error") or brief(answer)), str(fields.get("param"))
             if param in _OWN_NAMES:  # the name that the caller typed
                 message = _OWN_NAMES[param] + message.removeprefix(param)
             kind = RuntimeError if status == 429 or status >= 500 else ValueError

@@ -297,7 +297,7 @@ def serve(
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     host, port = bound.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    server = _Server(load, settings or Settings(), keys, lambda ready: announce(ready, address))
+    server = Server(load, settings or Settings(), keys, lambda ready: announce(ready, address))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0002)  # the engine's thread gives the lock of Python away between two ops
@@ -310,8 +310,19 @@ def serve(
     return server.exit_code()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, which loads the engine, and ends with an exit code instead of the signal that it got."""
+class Server(uvicorn.Server):
+    """uvicorn's server, which loads the engine, and ends with an exit code instead of the signal that it got.
+
+    Parameters
+    ----------
+    load, settings, keys, announce
+        As for `serve`; `announce` does not get the address.
+
+    Attributes
+    ----------
+    service : Service or None
+        None until the engine is loaded.
+    """
 
     def __init__(
         self, load: Callable[[], Engine], settings: Settings, keys: ApiKeys | None, announce: Callable[[bool], object]
@@ -336,9 +347,8 @@ class _Server(uvicorn.Server):
         config.http_protocol_class = lambda **options: Connection(connections, inner(**options))  # type: ignore[assignment]
         super().__init__(config)
         self._load, self._settings, self._keys, self._announce = load, settings, keys, announce
-        self._service: Service | None = None
+        self.service: Service | None = None
         self._error: BaseException | None = None
-        self._died = False
         self._asked: float | None = None
         """When the requests that have begun began to be the last ones; None before a signal."""
 
@@ -351,8 +361,8 @@ class _Server(uvicorn.Server):
                 message = "the service has too many connections; send it again later."
                 error = ServiceError("unavailable", message, retry_after=1.0)
                 await refusal(error, scope, connection="close").send(send)
-            elif self._service is not None:
-                await self._service(scope, receive, send)
+            elif self.service is not None:
+                await self.service(scope, receive, send)
             elif probe and path_of(scope) == "/livez":
                 await Reply(200, b"", {"x-request-id": request_id_of(scope)}).send(send)
             else:
@@ -361,7 +371,7 @@ class _Server(uvicorn.Server):
 
     def _run_load(self) -> None:
         try:
-            self._service = Service(self._load(), self._keys)
+            self.service = Service(self._load(), self._keys)
             gc.collect()
             gc.freeze()  # the search for garbage then leaves out what was loaded
         except BaseException as error:  # it is raised where the service was started
@@ -381,13 +391,12 @@ class _Server(uvicorn.Server):
         """Say when the engine is there; end the process if it has stopped, because nothing would be answered."""
         while loader.is_alive():
             await asyncio.sleep(0.02)
-        if self._service is not None:
+        if self.service is not None:
             self._announce(True)
-            while not self._service.engine.has_died:
+            while not self.service.engine.has_died:
                 await asyncio.sleep(0.2)
                 if self._asked is not None and time.monotonic() >= self._asked:
                     self.should_exit = True
-            self._died = True
         self.should_exit = True
 
     @contextlib.contextmanager
@@ -405,8 +414,8 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self._asked is not None
         delay = 0.0
-        if self._service is not None:
-            self._service.leaving = True
+        if self.service is not None:
+            self.service.leaving = True
             if sig == signal.SIGTERM and not self.force_exit:
                 delay = self._settings.drain_delay
         self._asked = time.monotonic() + delay
@@ -431,12 +440,12 @@ class _Server(uvicorn.Server):
         """Close the engine and return the exit code of the process; raise the error of loading."""
         if self._error is not None:
             raise self._error
-        if self._service is None:  # it is still being loaded
+        if self.service is None:  # it is still being loaded
             logging.shutdown()
             os._exit(1 if self.force_exit else 0)
         began = self._asked if self._asked is not None else time.monotonic()
         left = max(0.0, self._settings.shutdown_timeout - (time.monotonic() - began))
-        finished = self._service.engine.close(0.0 if self.force_exit else max(left, 1.0))
-        if self._died:
+        finished = self.service.engine.close(0.0 if self.force_exit else max(left, 1.0))
+        if self.service.engine.has_died:
             return DIED
         return 0 if finished and not self.force_exit and left > 0 else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import math
 import random
@@ -334,21 +335,29 @@ def test_models_are_found_by_their_names(model: SentenceTransformer, short_model
         with pytest.raises(ServiceError, match="'other/one'"):  # it may be another model
             engine.models.of(Embedder, "other/one")
         assert engine.embed(["a"], "two").value.shape == (1, short_model.get_embedding_dimension())
-        with pytest.raises(ServiceError, match="'three' is not served here; expected 'org/one', 'two'") as caught:
+        with pytest.raises(ServiceError, match=r"'three' not found: .* 'org/one', 'two'") as caught:
             engine.embed(["a"], "three")
         assert caught.value.kind == "model"
     assert Engine(model, settings=Settings(any_model_name=True)).models.of(Embedder, "x").model is model
 
 
+NEVER: list[Any] = [object(), [], {}, b"x", np.ones(2), Settings]
+HOSTILE: dict[type, list[Any]] = {  # the type of a setting's default value -> values that it cannot have
+    bool: [*NEVER, 0, 1, "no", None],
+    int: [*NEVER, -1, 0, "a", None, 1.5, math.nan, True],
+    float: [*NEVER, -1, -1e-9, math.nan, math.inf, 10**10, 10**400, "1", None, True],
+    str: [*NEVER, None, 5, "a b", "1", ""],
+    type(None): [*NEVER, 5, True],
+}
+
+
 def test_settings_and_models_are_checked(model: SentenceTransformer) -> None:
-    for name in ("step_seconds", "max_wait", "request_timeout", "body_timeout"):
-        for value in (-1, 0, math.nan, math.inf, 10**10, "1", None):
-            with pytest.raises((TypeError, ValueError)):
-                Settings(**{name: value})
-    for name in ("max_inputs", "max_body_bytes", "max_inflight_bytes", "max_result_bytes"):
-        for value in (-1, 0, "a", None, 1.5, True):
-            with pytest.raises((TypeError, ValueError), match=name):
-                Settings(**{name: value})
+    for field in dataclasses.fields(Settings):
+        assert getattr(Settings(**{field.name: field.default}), field.name) == field.default
+        for value in HOSTILE[type(field.default)]:
+            with pytest.raises((TypeError, ValueError), match=f"^{field.name}="):
+                Settings(**{field.name: value})
+    assert Settings(drain_delay=0, max_wait=np.float32(2), max_inputs=np.int64(3)).max_wait == 2
     with pytest.raises(ValueError, match="truncation"):
         Settings(truncation="warn")
     with pytest.raises(ValueError, match="default_prompt_name='x'"):

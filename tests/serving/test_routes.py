@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
@@ -17,7 +19,8 @@ from starlette.testclient import TestClient
 import minibert
 from minibert import CrossEncoder, SentenceTransformer
 from minibert.compat.bert_serving import BertClient
-from minibert.serving.asgi import app
+from minibert.serving import asgi, protocols
+from minibert.serving.asgi import POSTS, app
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS
 from minibert.serving.scheduler import MAX_STEP
@@ -397,6 +400,216 @@ def test_a_default_of_the_service_takes_the_effect_of_a_field(model: SentenceTra
         assert "x-minibert-ignored" not in post(client, "/embed", {**body, "truncate": True}).headers
 
 
+# --- fields that are null, and fields with two names ------------------------------------------------------------------
+
+SIMILARITY = {"inputs": {"source_sentence": QUERY, "sentences": TEXTS}}
+RANKED = {"query": QUERY, "texts": SCORED}
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    *((path, {"input": TEXTS}) for path in ("/v1/embeddings", "/embeddings", "/api/embed")),
+    *((path, {"inputs": TEXTS}) for path in ("/embed", "/embed_all", "/", "/invocations", "/tokenize")),
+    *((path, SIMILARITY) for path in ("/similarity", "/")),
+    ("/predict", {"inputs": [TEXTS[0], QUERY]}),
+    ("/", {"inputs": [TEXTS[0], QUERY], "model": "labels"}),
+    ("/", {**RANKED, "model": "ranker"}),
+    *((path, {"texts": TEXTS}) for path in ("/v1/embed", "/v2/embed")),
+    *((path, {"query": QUERY, "documents": SCORED}) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
+    ("/rerank", RANKED),
+    ("/api/embeddings", {"prompt": QUERY}),
+    ("/api/show", {"name": "small"}),
+    ("/encode", {"texts": [QUERY]}),
+    ("/decode", {"ids": [5, 6]}),
+]
+FIELDS = {field.encode_name for route in POSTS.values() for field in msgspec.structs.fields(route.kind)}
+
+
+def content_of(response: Any) -> Any:
+    """Return the JSON of an answer without what differs each time."""
+    assert response.status_code == 200, response.text
+    content = response.json()
+    return {**content, "id": 0, "total_duration": 0} if isinstance(content, dict) else content
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_a_field_that_is_null_is_not_given(client: TestClient, path: str, body: dict[str, Any]) -> None:
+    """Each optional field of each protocol, one by one and all at once, and a field that no protocol has."""
+    expected = content_of(post(client, path, body))
+    optional = [*sorted(FIELDS - body.keys()), "user"]
+    for names in ([name] for name in optional), [optional]:
+        for some in names:
+            response = post(client, path, {**body, **dict.fromkeys(some)})
+            assert content_of(response) == expected, some
+            assert "x-minibert-ignored" not in response.headers
+
+
+def test_all_routes_are_among_these() -> None:
+    assert {path for path, _ in BODIES} == {*POSTS}
+
+
+def test_equal_values_under_two_names_of_a_field_are_one(client: TestClient) -> None:
+    theirs = {"query": QUERY, "documents": [TEXTS[0], {"text": QUERY}], "return_documents": True, "top_n": 1}
+    both = {**theirs, "texts": [TEXTS[0], QUERY], "return_text": True}
+    for path in ("/rerank", "/v1/rerank"):
+        assert content_of(post(client, path, both)) == content_of(post(client, path, theirs))
+    assert content_of(post(client, "/api/show", {"model": "small", "name": "small"}))
+    assert content_of(post(client, "/api/show", {"model": "small", "name": ""}))
+    cut = {"truncate": True, "truncation_direction": "left"}
+    body = {"inputs": {"source_sentence": QUERY, "sentences": [LONG]}}
+    left, right, both = ({**body, "parameters": cut}, body, {**body, **cut, "parameters": {**cut, "prompt_name": None}})
+    assert content_of(post(client, "/similarity", left)) == content_of(post(client, "/similarity", both))
+    assert content_of(post(client, "/similarity", left)) != content_of(post(client, "/similarity", right))
+
+
+# --- long answers -----------------------------------------------------------------------------------------------------
+
+MANY = [f"text number {i}" for i in range(100)]
+LONG_ANSWERS: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+    ("/v1/embeddings", {"input": MANY}, {}),
+    ("/v1/embeddings", {"input": MANY, "encoding_format": "base64"}, {}),
+    ("/embed", {"inputs": MANY}, {}),
+    ("/embed", {"inputs": MANY}, {"accept": "application/octet-stream"}),
+    ("/embed_all", {"inputs": MANY}, {}),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": MANY}}, {}),
+    ("/v1/embed", {"texts": MANY}, {}),
+    ("/v2/embed", {"texts": MANY, "embedding_types": ["ubinary", "float", "base64"]}, {}),
+    ("/api/embed", {"input": MANY}, {}),
+    ("/encode", {"texts": MANY}, {}),
+    ("/rerank", {"query": "a", "documents": MANY, "return_documents": True}, {}),
+    ("/tokenize", {"inputs": MANY}, {}),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "headers"), LONG_ANSWERS)
+def test_a_long_answer_has_the_content_of_a_short_one(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], headers: dict[str, str]
+) -> None:
+    whole = post(client, path, body, **headers)
+    assert int(whole.headers["content-length"]) == len(whole.content)
+    monkeypatch.setattr(asgi, "_MOST_AT_ONCE", 500)
+    monkeypatch.setattr(asgi, "_PART_BYTES", 300)
+    parts = post(client, path, body, **headers)
+    assert "content-length" not in parts.headers
+    assert parts.headers["content-type"] == whole.headers["content-type"]
+    if headers:
+        assert parts.content == whole.content
+    else:
+        assert content_of(parts) == content_of(whole)
+    assert client.app.inflight_bytes == 0  # type: ignore[attr-defined]
+
+
+class Caller:
+    """A client of the application, without a server between: `read` is called with each part of the answer."""
+
+    def __init__(self, engine: Engine, path: str, body: Any, read: Callable[[bytes], Awaitable[object]]) -> None:
+        self.application, self.body, self.read = app(engine), [json.dumps(body).encode()], read
+        self.left, self.status, self.parts = asyncio.Event(), 0, list[bytes]()
+        self.scope = {"type": "http", "method": "POST", "path": path, "headers": [], "http_version": "1.1"}
+
+    async def receive(self) -> dict[str, Any]:
+        if self.body:
+            return {"type": "http.request", "body": self.body.pop()}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+        if message["type"] == "http.response.body":
+            self.parts.append(message["body"])
+            await self.read(message["body"])
+
+    async def run(self) -> None:
+        await self.application(self.scope, self.receive, self.send)
+        assert self.application.inflight_bytes == 0
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the JSON values that were written, in small parts. If it begins with -1, the 60th value fails."""
+    monkeypatch.setattr(asgi, "_MOST_AT_ONCE", 2000)
+    monkeypatch.setattr(asgi, "_PART_BYTES", 1000)
+    sizes, dump = list[int](), protocols.dump
+
+    def counted(value: Any) -> bytes:
+        sizes.append(len(dump(value)))
+        if sizes[0] == -1 and len(sizes) > 60:
+            raise ArithmeticError("a fault of the writer")
+        return dump(value)
+
+    monkeypatch.setattr(protocols, "dump", counted)
+    return sizes
+
+
+def test_a_long_answer_is_written_as_fast_as_its_client_reads(model: SentenceTransformer, written: list[int]) -> None:
+    async def ask(engine: Engine) -> None:
+        async def read(part: bytes) -> None:
+            await asyncio.sleep(0.01)  # more could be written meanwhile
+            assert sum(written) < sum(map(len, caller.parts)) + 4000
+
+        caller = Caller(engine, "/embed", {"inputs": MANY}, read)
+        await caller.run()
+        np.testing.assert_array_equal(np.float32(json.loads(b"".join(caller.parts))), model.encode(MANY))
+
+    with Engine(model) as engine:
+        asyncio.run(ask(engine))
+
+
+def test_the_rest_of_a_long_answer_is_not_written_for_a_client_that_left(
+    model: SentenceTransformer, written: list[int]
+) -> None:
+    async def ask(engine: Engine) -> None:
+        async def read(part: bytes) -> None:
+            caller.left.set()
+            await asyncio.sleep(0.01)
+
+        caller = Caller(engine, "/embed", {"inputs": MANY}, read)
+        await caller.run()
+        assert caller.status == 200
+
+    with Engine(model) as engine:
+        asyncio.run(ask(engine))
+    assert sum(written) < 5000
+
+
+def test_an_error_within_a_long_answer_is_logged_and_ends_it_before_its_end(
+    model: SentenceTransformer, caplog: pytest.LogCaptureFixture, written: list[int]
+) -> None:
+    async def ask(engine: Engine) -> None:
+        async def read(part: bytes) -> None:
+            pass
+
+        caller = Caller(engine, "/embed", {"inputs": MANY}, read)
+        written.append(-1)
+        with pytest.raises(ArithmeticError, match="a fault"):
+            await caller.run()
+        assert not b"".join(caller.parts).endswith(b"]]")
+
+    with Engine(model) as engine:
+        asyncio.run(ask(engine))
+    assert "the answer ends within its body" in caplog.text
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["within the body", "waits for the engine"])
+def test_a_request_whose_task_is_cancelled_is_answered(model: SentenceTransformer, arrived: bool) -> None:
+    """Servers do that when they end."""
+
+    async def ask(engine: Engine) -> None:
+        async def read(part: bytes) -> None:
+            pass
+
+        caller = Caller(engine, "/v1/embeddings", {"input": [f"{i} " + LONG for i in range(1500)]}, read)
+        if not arrived:
+            caller.body.clear()
+        task = asyncio.create_task(caller.run())
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await task
+        assert caller.status == 503
+        assert json.loads(b"".join(caller.parts))["error"]["code"] == "unavailable"
+
+    with Engine(model) as engine:
+        asyncio.run(ask(engine))
+        engine.close(0)
+
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 # body -> status of OpenAI's routes, of text-embeddings-inference's, and a part of the message. "F" is the field.
@@ -454,7 +667,11 @@ WRONG_OF_OTHERS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/predict", {"inputs": "a", "model": "small"}, 424, "such as labels"),
     ("/rerank", {"query": "a", "texts": ["a"], "model": "labels"}, 424, "has 3 labels"),
     ("/rerank", {"query": "a"}, 422, "texts or documents"),
-    ("/rerank", {"query": "a", "texts": ["a"], "documents": ["a"]}, 422, "not both"),
+    ("/rerank", {"query": "a", "texts": ["a"], "documents": ["b"]}, 422, "texts and documents"),
+    ("/rerank", {"query": "a", "texts": ["a"], "documents": []}, 422, "texts and documents"),
+    ("/rerank", {"query": "a", "texts": ["a"], "return_text": True, "return_documents": False}, 422, "differ"),
+    ("/api/show", {"model": "small", "name": "labels"}, 400, "differ"),
+    ("/similarity", {**SIMILARITY, "truncate": True, "parameters": {"truncate": False}}, 422, "parameters.truncate"),
     ("/rerank", {"query": "a", "texts": []}, 400, "texts is an empty list"),
     ("/rerank", {"texts": ["a"]}, 422, "query"),
     ("/rerank", {"query": "a", "texts": ["a", 3]}, 422, "texts[1]"),
@@ -507,7 +724,7 @@ def test_the_shapes_of_errors(client: TestClient) -> None:
     found = post(client, "/v1/embeddings", {"input": "a", "model": "gpt"}).json()["error"]
     assert (found["code"], "'org/small'" in found["message"]) == ("model_not_found", True)
     blank = post(client, "/encode", {"texts": [" "]}).json()
-    assert blank == {"status": 400, "error": "texts[0] is blank; expected some text."}
+    assert blank == {"status": 400, "error": "texts[0] is blank; expected some text.", "param": "texts"}
 
 
 @pytest.mark.parametrize(
@@ -545,12 +762,18 @@ def test_compressed_and_large_bodies_are_refused(model: SentenceTransformer) -> 
         assert client.app.inflight_bytes == 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/embeddings"), ("GET", "/v1/models"), ("GET", "/info")])
 def test_an_error_of_the_service_is_500_without_details(
-    model: SentenceTransformer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    model: SentenceTransformer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    path: str,
 ) -> None:
     with Engine(model) as engine, TestClient(app(engine)) as client:
-        monkeypatch.setattr(engine.models["default"], "prepare", lambda *_: 1 / 0)
-        response = post(client, "/v1/embeddings", {"input": "a"})
+        for name in ("prepare", "details"):
+            monkeypatch.setattr(engine.models["default"], name, lambda *_: 1 / 0)
+        response = client.request(method, path, json={"input": "a"})
         assert response.status_code == 500
         assert "division" not in response.text
         assert "division" in caplog.text

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -157,16 +158,43 @@ def test_a_model_that_cannot_be_loaded_ends_the_service(folder: Path) -> None:
 # --- signals, and exit codes ------------------------------------------------------------------------------------------
 
 
-def test_a_second_signal_ends_a_service_that_does_not_finish(folder: Path) -> None:
-    with served(str(folder), "sleep", program=ODD) as running:
+BODIES = {
+    "/v1/embeddings": {"input": "a"},
+    "/embed": {"inputs": "a"},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    "/v2/embed": {"texts": ["a"]},
+    "/api/embed": {"input": "a"},
+    "/encode": {"texts": ["a"]},
+}
+
+
+@pytest.mark.parametrize("signals", [1, 2], ids=["time limit", "second signal"])
+def test_requests_that_the_end_of_the_service_cuts_get_an_answer(folder: Path, signals: int) -> None:
+    """It comes in the protocol's form: to those that wait for the engine, and to one whose body has not arrived."""
+    with served(str(folder), "sleep", "1" if signals == 1 else "60", program=ODD) as running:
         with running.connect(EMBED) as connection:
             assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-        with running.connect(EMBED):  # the engine does not come to this one
-            until(lambda: running.numbers()["minibert_queue_tokens"] > 0)
+        with ThreadPoolExecutor(len(BODIES)) as pool, running.client() as client, running.connect(EMBED[:-3]) as half:
+
+            def post(path: str) -> httpx.Response:
+                return client.post(path, json=BODIES[path], headers={"x-request-id": path})
+
+            cut = [pool.submit(post, path) for path in BODIES]  # the engine does not come to these
+            until(lambda: sum(n for name, n in running.numbers().items() if "request_count" in name) == len(cut) + 2)
             running.process.send_signal(signal.SIGTERM)
             until(lambda: not listens(running.port))
-            assert running.process.poll() is None
-            assert running.end(signal.SIGTERM) == 1
+            if signals == 2:
+                assert running.process.poll() is None
+                running.process.send_signal(signal.SIGTERM)
+            for answer, path in zip([one.result() for one in cut], BODIES, strict=True):
+                assert (answer.status_code, answer.headers["x-request-id"]) == (503, path)
+                assert answer.headers["retry-after"] == "1"
+                assert "stopping" in message_of(answer)
+                assert ("error_type" in answer.json()) == (path in ("/embed", "/similarity"))
+            head, _, content = half.recv(65536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert json.loads(content or half.recv(65536))["error_type"] == "Unhealthy"
+            assert running.process.wait(PATIENCE) == 1
 
 
 def listens(port: int) -> bool:

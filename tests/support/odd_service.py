@@ -1,6 +1,7 @@
 """A service whose engine stops after its first step, by an error ("die") or for a long time ("sleep").
 
-Or that loads until a file is there ("load FILE"), or that fails to load ("fail").
+"sleep SECONDS" sets what its requests get at its end. Or that loads until a file is there ("load FILE"), or that fails
+to load ("fail").
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from minibert import SentenceTransformer
 from minibert.serving.engine import Engine
 from minibert.serving.scheduler import Scheduler, Step
 from minibert.serving.server import listen, serve
+from minibert.serving.settings import Settings
 
 
 def stop_after_a_step() -> None:
@@ -49,4 +51,5 @@ if __name__ == "__main__":
     def announce(ready: bool, address: str) -> None:
         print(f"{'serving' if ready else 'listening'} on {address}", file=sys.stderr, flush=True)
 
-    sys.exit(serve(load, listen("127.0.0.1", 0), announce=announce))
+    seconds = float(sys.argv[3]) if what == "sleep" and sys.argv[3:] else 30.0
+    sys.exit(serve(load, listen("127.0.0.1", 0), Settings(shutdown_timeout=seconds), announce=announce))

@@ -193,10 +193,10 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
     """
     _check_values(body)
     try:
-        fields: dict[str, Raw] = _decoder(dict[str, Raw]).decode(body)
+        fields = msgspec.json.decode(body, type=dict[str, Raw])
         # Some clients write null for each field that they do not set.
         given = {name: raw for name, raw in fields.items() if raw != _NULL or _names(kind).get(name)}
-        content: _Struct = _decoder(kind).decode(body if len(given) == len(fields) else msgspec.json.encode(given))
+        content = msgspec.json.decode(body if len(given) == len(fields) else msgspec.json.encode(given), type=kind)
     except msgspec.ValidationError as error:
         message, _, place = str(error).replace("`", "").partition(" - at $")
         place = place.removeprefix(".")
@@ -239,11 +239,6 @@ def _check_values(body: bytes) -> None:
 def _names(kind: type[Struct]) -> dict[str, bool]:
     """Return a struct's fields: name -> is it required; msgspec evaluates its annotations each time."""
     return {field.encode_name: field.required for field in msgspec.structs.fields(kind)}
-
-
-@functools.cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
 
 
 def same(**spellings: Any) -> Any:

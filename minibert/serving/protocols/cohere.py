@@ -34,7 +34,6 @@ class CohereEmbedRequest(Struct, kw_only=True):
 
 
 _TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
-_OWN_NAMES = {"dimensions": "output_dimension"}
 _WRITTEN: dict[str, Callable[[FloatArray], Any]] = {
     "float": np.ascontiguousarray,
     "base64": lambda vector: base64.b64encode(base.array_file(vector)).decode(),
@@ -59,7 +58,8 @@ def _embed(usual: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, 
     try:
         prepared = served.prepare(request.texts, options)
     except ServiceError as error:
-        raise dataclasses.replace(error, param=_OWN_NAMES.get(error.param, error.param)) from None
+        own_name = "output_dimension" if error.param == "dimensions" else error.param
+        raise dataclasses.replace(error, param=own_name) from None
 
     def write(vectors: FloatArray) -> Iterator[bytes]:
         answer: dict[str, Any] = {
