@@ -378,6 +378,7 @@ class Server(uvicorn.Server):
             self._error = error
 
     async def main_loop(self) -> None:
+        """Load the engine in a thread, and run until a signal."""
         loader = threading.Thread(target=self._run_load, name="minibert-load", daemon=True)
         loader.start()
         self._announce(False)
@@ -401,6 +402,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """A context in which signals end the service, and SIGHUP reads the keys again."""
         signals: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.handle_exit)
         if self._keys is not None and hasattr(signal, "SIGHUP"):
             signals[signal.SIGHUP] = self._read_keys
@@ -412,6 +414,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin the end of the service, after the drain delay; at the second signal at once."""
         self.force_exit = self._asked is not None
         delay = 0.0
         if self.service is not None:

@@ -180,7 +180,7 @@ def test_requests_that_the_end_of_the_service_cuts_get_an_answer(folder: Path, s
                 return client.post(path, json=BODIES[path], headers={"x-request-id": path})
 
             cut = [pool.submit(post, path) for path in BODIES]  # the engine does not come to these
-            until(lambda: sum(n for name, n in running.numbers().items() if "request_count" in name) == len(cut) + 2)
+            until(lambda: sum(n for name, n in running.numbers().items() if "_count_total" in name) == len(cut) + 2)
             running.process.send_signal(signal.SIGTERM)
             until(lambda: not listens(running.port))
             if signals == 2:
