@@ -17,9 +17,9 @@ from sklearn.compose import ColumnTransformer
 from sklearn.utils.validation import check_is_fitted
 
 from minibert import SentenceTransformer
+from minibert.encode.options import EncodeOptions
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
-from minibert.sentence.encoding import EncodeOptions
 from tests.support.checkpoints import sentence_model
 from tests.support.outcomes import printed
 

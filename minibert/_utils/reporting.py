@@ -29,13 +29,6 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     )
 
 
-def cut_texts(cut: int, total: int, limit: int, first: int, things: str = "texts") -> str:
-    """Return a sentence that warns that `cut` of `total` texts exceed the limit of tokens; `first` is an index."""
-    if total == 1:
-        return f"The {things.removesuffix('s')} has more than {limit} tokens and was cut."
-    return f"{cut} of {total} {things} have more than {limit} tokens and were cut (the first is at index {first})."
-
-
 @contextlib.contextmanager
 def progress_bar(
     total: int | None, *, show: bool, initial: int = 0, unit: str = " texts"

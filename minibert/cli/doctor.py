@@ -295,9 +295,9 @@ def _shown(value: object) -> str:
 
 def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[dict[str, Any], list[str]]:
     """Return the readable facts about a model by name, and the reasons why other facts cannot be read."""
+    from minibert.encode.modules import check_modules, list_modules, loader_of, read_pipeline
     from minibert.models.loading import find_heads
     from minibert.sentence.loading import builtin_prompts, check_prompts
-    from minibert.sentence.modules import check_modules, list_modules, loader_of, read_pipeline
 
     facts: dict[str, Any] = {}
     unsupported: list[str] = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import minibert
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.models.options import BACKENDS, COMPUTE_TYPES, LoadOptions
-from minibert.tokenizer.windows import WITHOUT_WINDOWS
+from minibert.tokenizer.too_long import WITHOUT_WINDOWS
 from minibert.vectors.layers import COMBINED
 
 if TYPE_CHECKING:

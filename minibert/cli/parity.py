@@ -96,8 +96,8 @@ def _budget(text: str) -> str | float:
 
 def _subject(arguments: argparse.Namespace) -> Subject:
     """Load the model with everything that it has: its pooler or head, its modules for sentences, its tokenizer."""
+    from minibert.encode.modules import check_modules, list_modules, read_pipeline
     from minibert.parity.truth import Subject
-    from minibert.sentence.modules import check_modules, list_modules, read_pipeline
 
     if (compute_type := getattr(arguments, "compute_type", None)) not in (None, "float32"):
         raise ValueError(

@@ -298,7 +298,7 @@ def _beginning(text: str) -> str:
 
 def _sentences(arguments: argparse.Namespace) -> SentenceTransformer | None:
     """Load the model with the modules that make the vector of a text; None if its files do not say how it is made."""
-    from minibert.sentence.modules import list_modules, loader_of
+    from minibert.encode.modules import list_modules, loader_of
 
     listed = list_modules(options.locate_model(arguments))
     return options.load_encoder("SentenceTransformer", arguments) if listed and loader_of(listed) is None else None

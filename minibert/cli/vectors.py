@@ -17,7 +17,7 @@ from minibert.cli import options, output
 from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
 from minibert.corpus.sources import INPUT_FORMATS, ON_ERROR, Source, input_format
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
-from minibert.tokenizer.windows import TRUNCATION, WITHOUT_WINDOWS
+from minibert.tokenizer.too_long import TRUNCATION, WITHOUT_WINDOWS
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _texts_or_files(arguments: argparse.Namespace) -> list[str] | None:
 
 def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `encode` that the verb has."""
-    from minibert.sentence.encoding import EncodeOptions
+    from minibert.encode.options import EncodeOptions
 
     if arguments.pooling in (["none"], ["NONE"]):
         raise ValueError("--pooling none does not give sentence vectors; minibert hidden saves the vectors of tokens.")

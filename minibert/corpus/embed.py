@@ -18,7 +18,9 @@ from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shard
 from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
 from minibert.corpus.sources import Source, texts_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, is_folder, json_line, output_suffix
-from minibert.sentence.encoding import EncodedTexts, EncodeOptions
+from minibert.encode.options import EncodeOptions
+from minibert.encode.plan import Plan
+from minibert.encode.run import EncodedTexts
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers
 
@@ -87,7 +89,8 @@ def embed_corpus(
     # A run needs to know only whether a text is cut, and texts that are too long are found before they are computed.
     how = "silent" if chosen.truncation in ("warn", "error") else chosen.truncation
     silent = dataclasses.replace(chosen, truncation=how)
-    probe = probe_vector(model, silent)
+    plan = model.plan(silent)
+    probe = probe_vector(plan)
     numbered = all(source.id_column is None for source in sources)
     writer = VectorWriter(os.path.realpath(output), len(probe), dtype, numbered, is_folder(output))
     encoder = None if workers is None else workers.start(silent, probe, model.model.ops.processor())
@@ -99,7 +102,7 @@ def embed_corpus(
             if n > limit:
                 line.text, line.problem = None, f"has {n} tokens, the limit is {limit} (max_seq_length)"
 
-    task = _Vectors(writer, model, silent, encoder)
+    task = _Vectors(writer, plan, encoder)
     settings = {**_as_json(model, chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype}
     settings["truncation_side"] = model.tokenizer.truncation_side
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
@@ -111,8 +114,7 @@ class _Vectors(Task):
     """The task of `embed_corpus`. Without an encoder this process computes a shard when its result is asked for."""
 
     writer: VectorWriter
-    model: SentenceTransformer
-    options: EncodeOptions
+    plan: Plan
     encoder: Pool | None
 
     def __post_init__(self) -> None:
@@ -125,8 +127,8 @@ class _Vectors(Task):
             return lambda: None
         if self.encoder is not None:
             return self.encoder.submit(texts, progress)
-        chunks = self.model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **vars(self.options))
-        return lambda: (next(chunks), self.model.model.ops.processor())
+        chunks = self.plan.run(texts, chunk_size=len(texts), progress=progress)
+        return lambda: (next(chunks), self.plan.model.ops.processor())
 
     def has_room(self, begun: int) -> bool:
         return self.encoder is not None and self.encoder.has_room(begun)
@@ -145,13 +147,13 @@ class _Vectors(Task):
         return int((encoded.n_tokens - cut).sum()), int((cut > 0).sum()), processor
 
 
-def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArray:
+def probe_vector(plan: Plan) -> FloatArray:
     """Compute the vector of a fixed text, (width,). Runs with the same model and options get the same vector.
 
     If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
     """
-    text = f"{_PROBE} " * (model.max_seq_length if options.truncation == "split" else 1)
-    return np.asarray(next(model.encode_chunks([text], **vars(options))).vectors[0])
+    text = f"{_PROBE} " * (plan.windows.max_length if plan.windows.truncation == "split" else 1)
+    return np.asarray(next(plan.run([text])).vectors[0])
 
 
 def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.reporting import cut_texts, warn_caller
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int
 from minibert.bert.ops import LayerNorm
 from minibert.bert.reference import erf
@@ -22,6 +21,7 @@ from minibert.inside.validation import check_model
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
+from minibert.tokenizer.too_long import TooLong
 from minibert.trace.names import Entry, rows_of
 from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
@@ -206,8 +206,7 @@ def trace_texts(model: Any, tokenizer: BertTokenizer, texts: Sequence[str]) -> t
         raise TypeError(f"the tokenizer is {brief(tokenizer)}; expected a BertTokenizer.")
     limit = token_limit(model.config, tokenizer)
     given = tokenizer(list(texts), padding=True, truncation=True, max_length=limit, return_tensors="np")
-    if long := [i for i, encoding in enumerate(given.encodings) if encoding.n_truncated]:
-        warn_caller(cut_texts(len(long), len(texts), limit, long[0]))
+    TooLong("warn", limit).add([encoding.n_truncated for encoding in given.encodings]).warn()
     return model.trace(**given, record="*", tokens=tokenizer), given.encodings
 
 

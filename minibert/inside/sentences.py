@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, check_int, counted
+from minibert.encode.modules import LAYER_NORM_EPS, POOLING_MODES, Step, pool
+from minibert.encode.options import EncodeOptions
+from minibert.encode.plan import Plan
 from minibert.inside.validation import finite_numbers, shares
-from minibert.sentence.encoding import CutTexts, EncodeOptions, EncodeTask, pool_encodings, sentence_width
-from minibert.sentence.modules import LAYER_NORM_EPS, POOLING_MODES, Step, pool
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import check_text
+from minibert.tokenizer.too_long import TooLong
 from minibert.trace.page.steps import VectorStep, source_line
 
 # The modes whose vector is a weighted sum of the tokens' vectors.
@@ -96,15 +98,15 @@ def _weighted(
     model: SentenceTransformer, text: str, prompt_name: str | None, pooling: str | Sequence[str] | None
 ) -> tuple[list[str], FloatArray]:
     """Return the tokens of a text, and vectors (S, width) that add up to the vector of the text."""
-    task = model.encode_task(EncodeOptions(prompt_name=prompt_name, pooling=pooling), return_info=False, exact=False)
-    modes = task.recipe.modes
+    plan = model.plan(EncodeOptions(prompt_name=prompt_name, pooling=pooling))
+    modes = plan.pooling
     if wrong := [mode for mode in modes if mode not in _LINEAR]:
         raise ValueError(
             f"explain_similarity needs a vector that is a weighted sum of the tokens' vectors; the pooling "
             f"{wrong[0]!r} is not one. {_REMEDY}"
         )
-    width = sentence_width(task, model.truncate_dim)
-    tokens, states, counts = _encoded(model, task, text, prompt_name=prompt_name, pooling=pooling)
+    width = plan.width
+    tokens, states, counts = _encoded(model, plan, text, prompt_name=prompt_name, pooling=pooling)
     vectors, positions = states.astype(np.float64), np.flatnonzero(counts)
     # Each mode is linear, so its weights are what it makes of the unit vectors.
     weights = np.zeros((len(modes), len(vectors)))
@@ -113,7 +115,7 @@ def _weighted(
             row[positions] = POOLING_MODES[mode](np.eye(len(positions)), positions)
     parts = np.concatenate([row[:, None] * vectors for row in weights], axis=1)
     share = shares(weights).mean(axis=0)
-    for step in task.pipeline.steps:
+    for step in plan.pipeline.steps:
         parts = _through(step, parts, share[:, None])
     return tokens, parts[:, :width]
 
@@ -185,20 +187,17 @@ def leave_one_out(
     TypeError, ValueError
     """
     _check("leave_one_out", model, text)
-    task = model.encode_task(EncodeOptions(prompt_name=prompt_name, pooling=pooling), return_info=False, exact=False)
-    width = sentence_width(task, model.truncate_dim)
-    measure = _make_score(model, score, pooling, width)
-    ((_, groups),) = task.windows.of([text], [0])
+    plan = model.plan(EncodeOptions(prompt_name=prompt_name, pooling=pooling))
+    measure = _make_score(model, score, pooling, plan.width)
+    ((_, groups),) = plan.windows.of([text], [0])
     whole = groups[0][0]
-    before = task.windows.num_prompt_tokens
     special = whole.special_tokens_mask == 1
-    special[:before] = True  # those of the prompt stay
+    special[: plan.windows.num_prompt_tokens] = True  # those of the prompt stay
     positions = np.flatnonzero(~special)
     everything = np.arange(len(whole))
     encodings = [whole, *(whole.take(np.delete(everything, position)) for position in positions)]
-    vectors = task.pipeline.finish(pool_encodings(task.model, task.recipe, encodings, before))[:, :width]
-    scores = measure(vectors)
-    CutTexts().add(np.array([whole.n_truncated])).warn(model.max_seq_length, splits=False)
+    scores = measure(plan.pipeline.finish(plan.pool(encodings))[:, : plan.width])
+    TooLong("warn", model.max_seq_length).add([whole.n_truncated]).warn()
     tokens = whole.tokens
     return LeftOut([tokens[i] for i in positions], positions, scores[0] - scores[1:], float(scores[0]))
 
@@ -227,13 +226,12 @@ def _check(function: str, model: object, *texts: object) -> None:
 
 
 def _encoded(
-    model: SentenceTransformer, task: EncodeTask, text: str, **options: Any
+    model: SentenceTransformer, plan: Plan, text: str, **options: Any
 ) -> tuple[list[str], FloatArray, npt.NDArray[np.bool_]]:
     """Return the tokens of a text, their last hidden states, and which of them the pooling counts."""
     found = model.encode(text, output_value=None, **options)
     counts = np.ones(len(found["input_ids"]), dtype=np.bool_)
-    if not task.recipe.include_prompt:
-        counts[: found.get("prompt_length", 0)] = False
+    counts[: plan.num_skipped] = False
     tokens: Any = model.tokenizer.convert_ids_to_tokens(found["input_ids"].tolist())
     return tokens, found["token_embeddings"], counts
 
@@ -256,11 +254,11 @@ _MODULES = {
         "their products.",
         ("minibert/vectors/similarity.py", "return (scaled / lengths)"),
     ),
-    "Dense": ("{x} @ W.T + b", "A linear map.", ("minibert/sentence/modules.py", "return ops.linear(vectors, maps")),
+    "Dense": ("{x} @ W.T + b", "A linear map.", ("minibert/encode/modules.py", "return ops.linear(vectors, maps")),
     "LayerNorm": (
         "layer_norm({x})",
         "LayerNorm, with a weight and bias of its own.",
-        ("minibert/sentence/modules.py", "return ops.layer_norm(vectors, norm)"),
+        ("minibert/encode/modules.py", "return ops.layer_norm(vectors, norm)"),
     ),
 }
 
@@ -281,20 +279,20 @@ class TextVectors(NamedTuple):
 def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVectors:
     """Run a model on texts, and return its pooling and the modules after it, with the vector after each step."""
     _check("vector_steps", model, *texts)
-    task = model.encode_task(EncodeOptions(), return_info=False, exact=False)
-    found = [_encoded(model, task, text) for text in texts]
+    plan = model.plan(EncodeOptions())
+    found = [_encoded(model, plan, text) for text in texts]
     pooled: list[FloatArray] = []
     steps = []
-    modes = task.recipe.modes
+    modes = plan.pooling
     for mode in modes:
         symbol = "pooling" if len(modes) == 1 else f"pooling_{mode}"
         values = [pool(state, np.array([0, len(state)]), [mode], count)[0] for _, state, count in found]
         notes = [f"n = {counted(int(count.sum()), 'token')}" for *_, count in found]
-        line = source_line("minibert/sentence/modules.py", f'"{mode}": ')
+        line = source_line("minibert/encode/modules.py", f'"{mode}": ')
         steps.append(VectorStep(symbol, "Pooling", *_POOLING[mode], (line,), values, notes))
         pooled = values if not pooled else [np.concatenate(both) for both in zip(pooled, values, strict=True)]
     before = "pooling" if len(modes) == 1 else "joined"
-    for step in task.pipeline.steps:
+    for step in plan.pipeline.steps:
         formula, words, where = _MODULES[step.kind]
         after = [step(vector[None])[0] for vector in pooled]
         symbol, formula = step.kind.lower(), formula.format(x=before)
@@ -303,7 +301,7 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         notes = [f"length before: {np.linalg.norm(vector.astype(np.float64)):#.3g}" for vector in pooled]
         steps.append(VectorStep(symbol, step.name, formula, words, (source_line(*where),), after, notes))
         before, pooled = symbol, after
-    width = sentence_width(task, model.truncate_dim)
+    width = plan.width
     if pooled and width < len(pooled[0]):
         line = source_line("minibert/vectors/similarity.py", "def truncate_embeddings(")
         cut = [vector[:width] for vector in pooled]

@@ -7,6 +7,7 @@ again, and gives it its texts again. The functions here import Ray, this module 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import re
@@ -20,15 +21,16 @@ import numpy as np
 
 import minibert
 from minibert._utils.files import os_reason
-from minibert._utils.reporting import warn_caller
 from minibert._utils.system import available_cores, missing_library
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.corpus.embed import Results, probe_vector
 from minibert.corpus.sources import ON_ERROR
+from minibert.encode.options import EncodeOptions
+from minibert.encode.plan import Plan
+from minibert.encode.run import EncodedTexts
 from minibert.integrations import load_model
 from minibert.models.backend import choose_backend, choose_compute_type
-from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import as_texts, check_texts
 
@@ -136,29 +138,30 @@ class _Worker:
     ) -> None:
         self._name, self._model_options, self._expected = model, model_options, expected
         self._options = EncodeOptions(**encode_options)
-        self._model: SentenceTransformer | None = None
+        self._plan: Plan | None = None
 
     def encode(self, texts: list[str]) -> tuple[FloatArray, IntArray, IntArray, str]:
         """Return n vectors (n, width), the counts of tokens (n,) and of tokens cut off (n,), and the processor."""
-        if self._model is None:
-            self._model = self._load()
-        found = next(self._model.encode_chunks(texts, chunk_size=len(texts), **vars(self._options)))
-        return found.vectors, found.n_tokens, found.n_truncated, self._model.model.ops.processor()
+        if self._plan is None:
+            self._plan = self._load()
+        encoded = next(self._plan.run(texts, chunk_size=len(texts)))
+        return encoded.vectors, encoded.n_tokens, encoded.n_truncated, self._plan.model.ops.processor()
 
-    def _load(self) -> SentenceTransformer:
+    def _load(self) -> Plan:
         """Load the model; raise if it would compute other vectors than the driver's."""
         version, processor, probe = self._expected
         host, here = socket.gethostname(), minibert.__version__
         if here != version:
             raise ValueError(f"{host} has minibert {here}, and the run has {version}. Install the same wheel there.")
         model = SentenceTransformer(self._name, num_threads=_assigned_threads(), **self._model_options)
-        own = probe_vector(model, self._options)
+        plan = model.plan(self._options)
+        own = probe_vector(plan)
         # NumPy's ops name the kind of processor only, which does not decide their bits.
         same = model.model.ops.processor() == processor != platform.machine()
         if own.shape != probe.shape or not np.allclose(own, probe, rtol=0, atol=0 if same else 1e-4):
             other = f"{host} computes another vector for the same text"
             raise ValueError(f"{other}, so {brief(self._name)} is another model there. Copy the same files to it.")
-        return model
+        return plan
 
 
 class Pool:
@@ -331,8 +334,9 @@ class Embedder:
 
     Attributes
     ----------
-    cut : CutTexts
-        How many texts were cut. The first batch with such a text gives a warning, the others do not.
+    cut : TooLong
+        How many texts were cut: `num_cut` of `num_texts`. The first batch with such a text gives a warning, later ones
+        do not.
 
     Raises
     ------
@@ -356,8 +360,12 @@ class Embedder:
         self._column, self._output, self._on_error = column, output, on_error
         threads = _assigned_threads() if num_threads is None else num_threads
         self.model = load_model(model, vars(self._options), num_threads=threads, **_resolved(model_options or {}))
-        self._width = self.model.encode([], **vars(self._options)).shape[1]
-        self.cut = CutTexts()
+        # Texts that are too long are dealt with here, because `on_error` says what happens to them.
+        rule = self._options.truncation
+        self._plan = self.model.plan(
+            dataclasses.replace(self._options, truncation="split" if rule == "split" else "silent")
+        )
+        self.cut = self.model.too_long(rule)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch with the column of vectors.
@@ -379,23 +387,23 @@ class Embedder:
             raise TypeError(f"batch[{self._column!r}] is a str; expected an array or list of texts.")
         problems = [self._problem(value, index) for index, value in enumerate(values)]
         usable = [index for index, problem in enumerate(problems) if problem is None]
-        # Of texts that are too long, only the message about them needs the whole length.
-        how = {"error": "warn", "warn": "silent"}.get(self._options.truncation, self._options.truncation)
-        options = {**vars(self._options), "truncation": how}
-        texts = [values[index] for index in usable]
-        encoded = next(self.model.encode_chunks(texts, chunk_size=max(1, len(texts)), **options), None)
-        vectors = np.full((len(values), self._width), np.nan, dtype=np.float32)
-        if encoded is not None:
+        refuses, warned = self._options.truncation == "error", self.cut.num_cut > 0
+        vectors = np.full((len(values), self._plan.width), np.nan, dtype=np.float32)
+        for encoded in self._plan.run(
+            [values[index] for index in usable], exact=refuses, chunk_size=max(1, len(usable))
+        ):
             vectors[usable] = encoded.vectors
-            if self._options.truncation == "error":
-                for row in np.flatnonzero(encoded.n_truncated):
-                    problem = f"has {encoded.n_tokens[row]} tokens, the limit is {self.model.max_seq_length}"
-                    problems[usable[row]] = f"{self._column}[{usable[row]}] {problem} (max_seq_length)."
-                    if self._on_error == "stop":
-                        raise ValueError(problems[usable[row]])
-                    vectors[usable[row]] = np.nan
-            elif self._options.truncation != "split":
-                self._count_cut(encoded.n_truncated)
+            if not refuses:
+                self.cut.add(encoded.n_truncated)
+                continue
+            for row in np.flatnonzero(encoded.n_truncated):
+                index = usable[row]
+                error = self.cut.error(f"{self._column}[{index}]", int(encoded.n_tokens[row]))
+                if self._on_error == "stop":
+                    raise error
+                problems[index], vectors[index] = str(error), np.nan
+        if not warned:
+            self.cut.warn()
         if self._on_error == "skip":
             kept = np.array([problem is None for problem in problems], dtype=np.bool_)
             return {name: np.asarray(column)[kept] for name, column in {**batch, self._output: vectors}.items()}
@@ -409,13 +417,3 @@ class Embedder:
                 raise
             return str(error)
         return None
-
-    def _count_cut(self, n_truncated: Any) -> None:
-        first = not self.cut.num_cut
-        self.cut.add(n_truncated)
-        if first and self.cut.num_cut and self._options.truncation == "warn":
-            warn_caller(
-                f"A text was cut, because it has more than {self.model.max_seq_length} tokens. Further ones are "
-                "counted without a warning: cut.num_cut. Silence this with truncation='silent', or use all of a text "
-                "with truncation='split'."
-            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ import numpy.typing as npt
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.sentence.encoding import EncodeOptions
+from minibert.encode.options import EncodeOptions
+from minibert.models.options import lists_keywords
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.vectors.layers import LayerSelection
 
 try:
     from sklearn.base import BaseEstimator, TransformerMixin
@@ -24,6 +23,18 @@ except ImportError as error:
 
 _OF_MODEL = ("model_name_or_path", "prompts", "revision", "backend", "num_threads", "compute_type", "shared_weights")
 _OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parameters(EncodeOptions):
+    """The parameters of `MinibertTransformer`, besides the name of the model."""
+
+    prompts: dict[str, str] | str | None = None
+    revision: str | None = None
+    backend: str | None = None
+    num_threads: int | None = None
+    compute_type: str | None = None
+    shared_weights: bool | None = None
 
 
 class MinibertTransformer(TransformerMixin, BaseEstimator):
@@ -42,31 +53,10 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):
         As in `SentenceTransformer.encode`.
     """
 
-    def __init__(
-        self,
-        model_name_or_path: str = DEFAULT_MODEL,
-        *,
-        prompts: dict[str, str] | str | None = None,
-        truncate_dim: int | None = None,
-        revision: str | None = None,
-        backend: str | None = None,
-        num_threads: int | None = None,
-        compute_type: str | None = None,
-        shared_weights: bool | None = None,
-        pooling: str | Sequence[str] | None = None,
-        layers: LayerSelection | None = None,
-        layer_pooling: str = "concat",
-        special_tokens: bool = True,
-        normalize_embeddings: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncation: str = "warn",
-        stride: int = 0,
-        batch_size: int = 32,
-    ) -> None:
-        given = locals()
-        for name in self._get_param_names():  # the names above, as scikit-learn reads them from the signature
-            setattr(self, name, given[name])
+    @lists_keywords(options=Parameters)
+    def __init__(self, model_name_or_path: str = DEFAULT_MODEL, **parameters: Any) -> None:
+        for name, value in {"model_name_or_path": model_name_or_path, **vars(Parameters(**parameters))}.items():
+            setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None) -> MinibertTransformer:
         """Return the transformer itself, because it does not learn anything."""

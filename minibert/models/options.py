@@ -82,19 +82,23 @@ class ModelOptions(LoadOptions):
         return cls(**{**vars(options or cls()), **keywords})
 
 
-def lists_keywords(names: Iterable[str] = tuple(ModelOptions.__dataclass_fields__)) -> Callable[[_Function], _Function]:
+def lists_keywords(
+    names: Iterable[str] | None = None, options: type[Any] = ModelOptions
+) -> Callable[[_Function], _Function]:
     """Return a decorator that makes help() and inspect.signature list the keywords that a function unpacks.
 
-    They stand before its last parameter, ``**harmless``, with the types and defaults of `ModelOptions`.
+    They stand before its last parameter, ``**harmless``, with the types and defaults of a class of options; without
+    `names` all of these are listed.
     """
-    options = ModelOptions.__dataclass_fields__
+    own_fields = {field.name: field for field in fields(options)}
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         *own, rest = signature.parameters.values()
         listed = [
-            inspect.Parameter(name, rest.KEYWORD_ONLY, default=options[name].default, annotation=options[name].type)
-            for name in names
+            inspect.Parameter(name, rest.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            for name, field in own_fields.items()
+            if names is None or name in names
         ]
         parameters = [*own, *listed, rest.replace(annotation=Any)]
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -16,11 +16,11 @@ from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch, positions_of
 from minibert.checkpoint.files import ModelFiles
+from minibert.encode.modules import Pipeline, pool
 from minibert.models.bert import BertModel
 from minibert.models.heads import BertHead
 from minibert.models.inputs import INPUTS, pack
 from minibert.models.loading import named_arrays
-from minibert.sentence.modules import Pipeline, pool
 from minibert.trace.names import Names, Spec
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of

@@ -19,16 +19,18 @@ from minibert._utils.validation import FloatArray, brief, check_int, check_store
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import write_safetensors
+from minibert.encode.modules import Module, check_modules, list_modules
+from minibert.encode.options import WindowOptions
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
 from minibert.models.options import LoadOptions
 from minibert.models.pretrained import TorchLike
 from minibert.sentence import loading
-from minibert.sentence.modules import Module, check_modules, list_modules
 from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import check_text, checked_texts
+from minibert.tokenizer.too_long import SPLIT, TooLong
 from minibert.tokenizer.windows import PairWindows, TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 
@@ -209,6 +211,10 @@ class SentenceModel(TorchLike):
             "max_seq_length", value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
         )
 
+    def too_long(self, rule: str) -> TooLong:
+        """Return the treatment of texts that are too long, for one call."""
+        return TooLong(rule, self.max_seq_length, *(("pairs", "") if self._takes_pairs else ("texts", SPLIT)))
+
     def get_max_seq_length(self) -> int:
         """Return `max_seq_length`."""
         return self.max_seq_length
@@ -241,14 +247,21 @@ class SentenceModel(TorchLike):
             raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(self.prompts) or 'none'}.")
         return check_text(self.prompts[name], f"prompts[{name!r}]")  # callers may change the dict
 
-    def _windows(self, prompt: str, batch_size: int, truncation: str, stride: int = 0) -> TokenWindows:
+    def windows(self, options: WindowOptions) -> TokenWindows:
+        """Return what turns texts into windows of tokens.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An option is wrong, or does not fit the model.
+        """
         return (PairWindows if self._takes_pairs else TokenWindows)(
             self.tokenizer,
-            prompt=prompt,
+            prompt=self.resolve_prompt(options.prompt, options.prompt_name),
             max_length=self.max_seq_length,
-            truncation=truncation,
-            stride=stride,
-            at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1)),
+            truncation=options.truncation,
+            stride=options.stride,
+            at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", options.batch_size, 1)),
         )
 
     @property
@@ -404,7 +417,7 @@ class VectorModel(SentenceModel):
 
     def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
         """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
-        windows = self._windows(self.resolve_prompt(prompt, prompt_name), 32, "silent", 0)
+        windows = self.windows(WindowOptions(prompt=prompt, prompt_name=prompt_name, truncation="silent"))
         texts, single = checked_texts("texts", texts)
         if single:
             raise TypeError("texts is one str; expected a sequence of str, such as [text].")

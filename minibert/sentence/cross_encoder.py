@@ -15,11 +15,12 @@ from minibert._utils.reproducible_math import sigmoid, softmax
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.ops import Linear, Ops
 from minibert.checkpoint.files import ModelFiles
+from minibert.encode.modules import ACTIVATIONS, activation_name, activation_path
+from minibert.encode.options import WindowOptions
+from minibert.encode.run import EncodedTexts, check_finite, encode_distinct, packed
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.base import SentenceModel, in_kind
-from minibert.sentence.encoding import CutTexts, EncodedTexts, check_finite, encode_distinct, packed
 from minibert.sentence.loading import one_of
-from minibert.sentence.modules import ACTIVATIONS, activation_name, activation_path
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
 
@@ -230,8 +231,7 @@ class CrossEncoder(SentenceModel):
         text = self.resolve_prompt(prompt, prompt_name)
         with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
             found = self.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation=truncation, progress=count)
-        if truncation == "warn":
-            CutTexts().add(found.n_truncated).warn(self.max_seq_length, things="pairs", splits=False)
+        self.too_long(truncation).add(found.n_truncated).warn()
         scores = activate(found.vectors)
         if scores.ndim == 2 and scores.shape[1] == 1:
             scores = scores[:, 0]
@@ -297,7 +297,7 @@ class CrossEncoder(SentenceModel):
         prompt: str = "",
         batch_size: int = 32,
         truncation: str = "warn",
-        progress: Callable[[int], object] = lambda _: None,
+        progress: Callable[[int], object] | None = None,
     ) -> EncodedTexts:
         """Compute the logits of B pairs, each distinct pair once. The caller must warn about pairs that were cut.
 
@@ -323,9 +323,9 @@ class CrossEncoder(SentenceModel):
             check_finite(logits, indices)
             return logits
 
-        windows = self._windows(prompt, batch_size, truncation)
+        windows = self.windows(WindowOptions(prompt=prompt, batch_size=batch_size, truncation=truncation))
         nothing = EncodedTexts(np.empty((0, self.num_labels), np.float32), *np.zeros((2, 0), np.int64))
-        return next(encode_distinct(windows, pairs, compute, max(1, len(pairs)), progress, exact=False), nothing)
+        return next(encode_distinct(windows, pairs, compute, max(1, len(pairs)), progress), nothing)
 
     def logits_of(self, encodings: Sequence[Encoding]) -> FloatArray:
         """Compute the logits of B encodings, step by step: (B, N)."""

@@ -17,14 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar, warn_caller
-from minibert._utils.validation import FloatArray, check_bool, check_choice, check_int, is_masked
+from minibert._utils.validation import FloatArray, check_bool, check_choice, is_masked
 from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
+from minibert.encode.modules import Module, read_pipeline
+from minibert.encode.options import EncodeOptions
+from minibert.encode.plan import Plan, make_plan
+from minibert.encode.run import CHUNK_SIZE, EncodedTexts
 from minibert.models.bert import BertModel
-from minibert.sentence import encoding
 from minibert.sentence.base import HOME, SavedModule, VectorModel, check_iterable, in_kind
-from minibert.sentence.encoding import CutTexts, EncodedTexts, EncodeOptions, EncodeTask
 from minibert.sentence.loading import LoadKeywords, one_of
-from minibert.sentence.modules import Module, read_pipeline
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
@@ -275,41 +276,50 @@ class SentenceTransformer(VectorModel):
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
-        given: Any = locals()
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
         if output_value is not None:
             check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
         precision = "float32" if precision is None else precision
         check_choice("precision", precision, PRECISIONS)
-        options = EncodeOptions(**{name: given[name] for name in EncodeOptions.__dataclass_fields__})
-        work = self.encode_task(options, return_info=return_info, exact=return_info)
+        plan = self.plan(
+            EncodeOptions(
+                prompt_name=prompt_name,
+                prompt=prompt,
+                batch_size=batch_size,
+                truncation=truncation,
+                stride=stride,
+                normalize_embeddings=normalize_embeddings,
+                truncate_dim=truncate_dim,
+                layers=layers,
+                layer_pooling=layer_pooling,
+                pooling=pooling,
+                special_tokens=special_tokens,
+            )
+        )
         result: Any
-        cut, info = CutTexts(), list[TextInfo]()
-        if output_value != "sentence_embedding" or work.recipe.modes == ("none",):
+        too_long, info = self.too_long(truncation), list[TextInfo]()
+        if output_value != "sentence_embedding" or plan.pooling == ("none",):
             check_for_tokens(out, precision, normalize_embeddings, truncation)
-            width = self._width(work, options) if output_value is None else None
-            tokens, n_truncated, info = encoding.encode_tokens(work, texts, width)
-            cut.add(n_truncated)
+            tokens, n_truncated, info = plan.run_tokens(
+                texts, sentences=output_value is None, exact=return_info, info=return_info
+            )
+            too_long.add(n_truncated)
             result = tokens[0] if single else tokens
         else:
-            width = self._width(work, options)
-            vectors = make_out(out, (width,) if single else (len(texts), width), precision)
+            vectors = make_out(out, (plan.width,) if single else (len(texts), plan.width), precision)
             rows, first = vectors[None] if single else vectors, 0
             with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
-                for chunk in encoding.encode_texts(
-                    work, texts, width=width, normalize=normalize_embeddings, size=encoding.CHUNK_SIZE, progress=count
-                ):
+                for chunk in plan.run(texts, progress=count, exact=return_info, info=return_info):
                     rows[first : first + len(chunk.vectors)] = rounded(chunk.vectors, rows.dtype)
-                    cut.add(chunk.n_truncated)
+                    too_long.add(chunk.n_truncated)
                     info += chunk.info
                     first += len(chunk.vectors)
             if first < len(rows):
                 raise ValueError(f"Of {len(rows)} texts only {first} could be read, because they changed meanwhile.")
             result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
         result = in_kind(result, convert_to_tensor, convert_to_numpy, single)
-        if truncation == "warn":
-            cut.warn(self.max_seq_length)
+        too_long.warn()
         return (result, info[0] if single else info) if return_info else result
 
     def encode_iter(
@@ -343,13 +353,12 @@ class SentenceTransformer(VectorModel):
         >>> round(sum(float(vector @ vector) for vector in vectors), 3)
         100.0
         """
-        truncation = options.get("truncation", "warn")
-        chunks = self.encode_chunks(inputs, **options)
+        chunks, too_long = self.encode_chunks(inputs, **options), self.too_long(options.get("truncation", "warn"))
         if out is not None:
             check_out(out)
 
         def rows() -> Iterator[FloatArray]:
-            cut, first = CutTexts(), 0
+            first = 0
             for chunk in chunks:
                 if out is not None:
                     last = first + len(chunk.vectors)
@@ -359,10 +368,9 @@ class SentenceTransformer(VectorModel):
                         )
                     out[first:last] = rounded(chunk.vectors, out.dtype)
                     first = last
-                cut.add(chunk.n_truncated)
+                too_long.add(chunk.n_truncated)
                 yield from chunk.vectors
-            if truncation == "warn":
-                cut.warn(self.max_seq_length)
+            too_long.warn()
 
         return rows()
 
@@ -370,7 +378,7 @@ class SentenceTransformer(VectorModel):
         self,
         inputs: Iterable[str],
         *,
-        chunk_size: int = encoding.CHUNK_SIZE,
+        chunk_size: int = CHUNK_SIZE,
         progress: Callable[[int], object] | None = None,
         return_info: bool = False,
         **options: Any,
@@ -398,11 +406,19 @@ class SentenceTransformer(VectorModel):
             As in `encode`.
         """
         check_iterable(inputs)
-        chosen = EncodeOptions(**options)
-        task = self.encode_task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
-        width, size = self._width(task, chosen), check_int("chunk_size", chunk_size, 1)
-        progress, normalize = progress or (lambda _: None), chosen.normalize_embeddings
-        return encoding.encode_texts(task, inputs, width=width, normalize=normalize, size=size, progress=progress)
+        plan = self.plan(EncodeOptions(**options))
+        exact = return_info or plan.windows.truncation != "silent"
+        return plan.run(inputs, chunk_size=chunk_size, progress=progress, exact=exact, info=return_info)
+
+    def plan(self, options: EncodeOptions) -> Plan:
+        """Return what happens to each text of a call of `encode`; the service runs it one step at a time.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An option is wrong, or does not fit the model.
+        """
+        return make_plan(self.model, self.pipeline, self.windows(options), options, self.truncate_dim)
 
     # -- to files
 
@@ -420,24 +436,6 @@ class SentenceTransformer(VectorModel):
         modes, size = self.pipeline.pooling, self.model.config.hidden_size
         pooling = Pooling(modes[0] if len(modes) == 1 else modes, self.pipeline.include_prompt, size)
         return [Transformer(self.model, self.tokenizer, self.max_seq_length), pooling, *self.pipeline.steps][index]
-
-    # -- internals
-
-    def encode_task(self, options: EncodeOptions, *, return_info: bool, exact: bool) -> EncodeTask:
-        """Return the `EncodeTask` of a call of `encode`; the service runs it one step at a time.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An option is wrong, or does not fit the model.
-        """
-        recipe = encoding.make_recipe(self.model, self.pipeline, options)
-        prompt = self.resolve_prompt(options.prompt, options.prompt_name)
-        windows = self._windows(prompt, options.batch_size, options.truncation, options.stride)
-        return EncodeTask(self.model, self.pipeline, recipe, windows, return_info, exact)
-
-    def _width(self, task: EncodeTask, chosen: EncodeOptions) -> int:
-        return encoding.sentence_width(task, self.truncate_dim if chosen.truncate_dim is None else chosen.truncate_dim)
 
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])

@@ -15,12 +15,13 @@ from minibert._utils.reproducible_math import log1p
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert.families import architectures
 from minibert.checkpoint.files import ModelFiles
+from minibert.encode.modules import Module, read_config
+from minibert.encode.options import WindowOptions
+from minibert.encode.run import CHUNK_SIZE, EncodedTexts, check_finite, encode_distinct, packed
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.base import SavedModule, VectorModel, check_iterable
-from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedTexts, check_finite, encode_distinct, packed
 from minibert.sentence.loading import LoadKeywords, one_of
-from minibert.sentence.modules import Module, read_config
 from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_sparse
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts
@@ -28,9 +29,6 @@ from minibert.vectors.similarity import SimilarityFunction
 
 # One text: its words, their weights.
 _Row = tuple[IntArray, FloatArray]
-
-# The arguments of `encode` that are those of `encode_chunks`.
-_ENCODE_OPTIONS = ("prompt_name", "prompt", "batch_size", "max_active_dims", "truncation", "stride")
 
 
 class SparseEncoder(VectorModel):
@@ -195,16 +193,25 @@ class SparseEncoder(VectorModel):
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
-        given: Any = locals()
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs)
         with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
-            options = {name: given[name] for name in _ENCODE_OPTIONS}
-            chunk = next(self.encode_chunks(texts, **options, chunk_size=max(1, len(texts)), progress=count), None)
+            chunks = self.encode_chunks(
+                texts,
+                prompt_name=prompt_name,
+                prompt=prompt,
+                batch_size=batch_size,
+                truncation=truncation,
+                stride=stride,
+                max_active_dims=max_active_dims,
+                chunk_size=max(1, len(texts)),
+                progress=count,
+            )
+            chunk = next(chunks, None)
         vectors = make_sparse([], self.get_embedding_dimension()) if chunk is None else chunk.vectors
         found: Any = vectors if convert_to_sparse_tensor else vectors.todense()
-        if truncation == "warn" and chunk is not None:
-            CutTexts().add(chunk.n_truncated).warn(self.max_seq_length)
+        if chunk is not None:
+            self.too_long(truncation).add(chunk.n_truncated).warn()
         if single:
             return found[0]
         return found if convert_to_tensor else list(found)
@@ -213,14 +220,10 @@ class SparseEncoder(VectorModel):
         self,
         inputs: Iterable[str],
         *,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
         max_active_dims: int | None = None,
-        truncation: str = "warn",
-        stride: int = 0,
         chunk_size: int = CHUNK_SIZE,
-        progress: Callable[[int], object] = lambda _: None,
+        progress: Callable[[int], object] | None = None,
+        **options: Any,
     ) -> Iterator[EncodedTexts]:
         """Turn any iterable of texts into sparse vectors, a chunk of texts at a time.
 
@@ -231,8 +234,11 @@ class SparseEncoder(VectorModel):
             Texts that are read, and held in memory, at a time.
         progress : callable
             Called with the number of texts done since its last call.
-        others
-            As in `encode`. With truncation="warn" the caller warns: `n_truncated` says which texts were cut.
+        max_active_dims
+            As in `encode`.
+        **options
+            The fields of `WindowOptions`, as in `encode`. With truncation="warn" the caller warns: `n_truncated` says
+            which texts were cut.
 
         Raises
         ------
@@ -241,14 +247,13 @@ class SparseEncoder(VectorModel):
         """
         check_iterable(inputs)
         most = self.max_active_dims if max_active_dims is None else _check_most(max_active_dims)
-        windows = self._windows(self.resolve_prompt(prompt, prompt_name), batch_size, truncation, stride)
+        windows = self.windows(WindowOptions(**options))
 
         def compute(groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
             found = pool_words(self.model, self.pooling, groups, indices)
             return np.fromiter((_largest(row, most) for row in found), dtype=object)
 
-        size, exact = check_int("chunk_size", chunk_size, 1), truncation == "error"
-        chunks = encode_distinct(windows, inputs, compute, size, progress, exact=exact)
+        chunks = encode_distinct(windows, inputs, compute, check_int("chunk_size", chunk_size, 1), progress)
         length = self.get_embedding_dimension()
         return (dataclasses.replace(chunk, vectors=make_sparse(chunk.vectors, length)) for chunk in chunks)
 

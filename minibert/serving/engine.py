@@ -25,9 +25,9 @@ import numpy as np
 
 from minibert.bert.families import architectures
 from minibert.checkpoint.files import locate
+from minibert.encode.modules import list_modules, loader_of
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.loading import full_name
-from minibert.sentence.modules import list_modules, loader_of
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from minibert._utils.validation import Int64Array, check_int
-from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.encode.plan import Plan
 from minibert.serving.settings import ServiceError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding, RawEncoding
@@ -242,9 +242,7 @@ def tokenize_enough(
     return found
 
 
-def encoding_of_ids(
-    model: SentenceTransformer, index: int, ids: Sequence[int], add_special_tokens: bool, truncation: str
-) -> Encoding:
+def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_tokens: bool, truncation: str) -> Encoding:
     """Return the encoding of the token ids of input `index`, cut to the model's limit.
 
     Ids of another model's tokenizer give vectors without a meaning. LangChain's OpenAIEmbeddings sends such ids. Ids
@@ -256,7 +254,7 @@ def encoding_of_ids(
     ServiceError
         An id is not in the vocabulary, the ids have no special tokens, or there are too many of them for windows.
     """
-    tokenizer, size, limit = model.tokenizer, model.model.config.vocab_size, model.max_seq_length
+    tokenizer, size, limit = plan.windows.tokenizer, plan.model.config.vocab_size, plan.windows.max_length
     first, last, problem = tokenizer.cls_token_id, tokenizer.sep_token_id, ""
     try:
         row = [check_int("id", one) for one in ids]

@@ -17,9 +17,9 @@ import numpy as np
 
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
+from minibert.encode.options import EncodeOptions
+from minibert.encode.plan import Plan
 from minibert.sentence.cross_encoder import CrossEncoder, as_activation
-from minibert.sentence.encoding import EncodeOptions, EncodeTask, Recipe, pool_encodings, sentence_width, token_vectors
-from minibert.sentence.modules import Pipeline
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving import reading
 from minibert.serving.scheduler import Job
@@ -27,8 +27,8 @@ from minibert.serving.settings import ServiceError, Settings, Truncation, wrong
 from minibert.tasks.text_classification import function_of
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs, in_chunks
-from minibert.vectors.layers import LayerSelection
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, TokenWindows, encode_pairs, in_chunks
+from minibert.vectors.layers import LayerSelection, resolve_layers
 from minibert.vectors.similarity import normalize_embeddings
 
 _MOST_MODES = 8  # of pooling, in one request
@@ -222,23 +222,18 @@ class _Unit(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Embed(Forward):
-    """Sentence vectors of windows, for a text of one window also the modules after the pooling; or vectors of tokens.
+    """Vectors of windows, and for a text of one window also the modules after the pooling; or vectors of tokens."""
 
-    Without a pipeline these are the vectors of all tokens of each window.
-    """
-
-    recipe: Recipe
-    num_prompt_tokens: int
-    pipeline: Pipeline | None
+    plan: Plan
+    tokens: bool
 
     def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
         encodings = [unit.encoding for unit in units]
-        if self.pipeline is None:
-            return token_vectors(self.model.model, self.recipe, encodings)
-        pooled = pool_encodings(self.model.model, self.recipe, encodings, self.num_prompt_tokens)
-        rows: list[FloatArray] = [*pooled]
+        if self.tokens:
+            return self.plan.tokens(encodings)
+        rows: list[FloatArray] = [*(pooled := self.plan.pool(encodings))]
         if whole := [i for i, unit in enumerate(units) if unit.alone]:
-            for i, row in zip(whole, self.pipeline.finish(pooled[whole]), strict=True):
+            for i, row in zip(whole, self.plan.pipeline.finish(pooled[whole]), strict=True):
                 rows[i] = row
         return rows
 
@@ -246,12 +241,9 @@ class _Embed(Forward):
 class _Task(NamedTuple):
     """What is done with the texts of requests with the same options."""
 
-    task: EncodeTask
-    pipeline: Pipeline
+    plan: Plan
     width: int
-    scale: bool
     prompt_name: str | None
-    model: SentenceTransformer
     truncation: str
 
 
@@ -278,31 +270,34 @@ class Embedder(ServedModel[SentenceTransformer]):
         """
         self.settings.check_number(len(inputs))
         model = self.model
-        chosen = self._task(options, (model.max_seq_length, model.truncate_dim, tuple(model.prompts.items())))
-        task, prompt_name, limit = chosen.task, chosen.prompt_name, chosen.model.max_seq_length
+        task = self._task(options, (model.max_seq_length, model.truncate_dim, tuple(model.prompts.items())))
+        plan, prompt_name = task.plan, task.prompt_name
         given_ids = len(inputs) > 0 and not isinstance(inputs[0], str)
         self.check_texts(() if given_ids else inputs, "input")
         if given_ids:
-            more = (options.add_special_tokens, chosen.truncation)
-            groups = [[reading.encoding_of_ids(chosen.model, i, one, *more)] for i, one in enumerate(inputs)]
+            groups = [
+                [reading.encoding_of_ids(plan, i, ids, options.add_special_tokens, task.truncation)]
+                for i, ids in enumerate(inputs)
+            ]
+            plan = dataclasses.replace(plan, num_skipped=0)
             rows, prompt_name = list(range(len(inputs))), None
         else:
             distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
             rows = [distinct[text] for text in inputs]
-            groups = self._windows(chosen, [*distinct])
+            groups = self._windows(task, [*distinct])
         units = [_Unit(window, len(group) == 1) for group in groups for window in group]
-        counted = 0 if task.recipe.include_prompt or given_ids else task.windows.num_prompt_tokens
-        kind = _Embed(model, task.recipe, counted, None if options.tokens else chosen.pipeline)
-        assemble: Callable[[list[Any]], Any] = functools.partial(_assemble, chosen, groups, rows)
+        # How long the vectors are, and whether they are scaled, does not matter to what is computed together.
+        kind = _Embed(model, dataclasses.replace(plan, truncate_dim=None, normalize=False), options.tokens)
+        assemble: Callable[[list[Any]], Any] = functools.partial(_assemble, task, groups, rows)
         if options.tokens:
-            assemble = functools.partial(_assemble_tokens, bool(options.normalize), rows)
+            assemble = functools.partial(_assemble_tokens, plan.normalize, rows)
         vectors = sum(len(groups[row][0]) for row in rows) if options.tokens else len(rows)
-        pooled = task.recipe.width(model.model.config.hidden_size) * len(units)  # kept until all windows are there
+        pooled = plan.pooled_width * len(units)  # kept until all windows are there
         job = Job(kind, units, [max(1, len(unit.encoding)) for unit in units], assemble)
-        most = limit if chosen.truncation == "error" else None
+        most = plan.windows.max_length if task.truncation == "error" else None
         shown = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
         n_characters = 0 if given_ids else sum(map(len, inputs))
-        size = {"n_characters": n_characters, "n_bytes": 4 * max(chosen.width * vectors, pooled)}
+        size = {"n_characters": n_characters, "n_bytes": 4 * max(task.width * vectors, pooled)}
         return self.prepared(job, rows, groups, most, "input", prompt_name=shown, **size)
 
     # -- options
@@ -316,58 +311,57 @@ class Embedder(ServedModel[SentenceTransformer]):
             if options.truncation is not None:
                 raise wrong("truncate", "'split' averages vectors of texts, not of tokens.")
             truncation = "mark"
-        config, prompt_name = self.model.model.config, self._prompt_of(options)
-        for name, most in (("layers", config.num_hidden_layers + 1), ("pooling", _MOST_MODES)):
+        prompt_name = self._prompt_of(options)
+        for name, most in (("layers", self.model.config.num_hidden_layers + 1), ("pooling", _MOST_MODES)):
             value = getattr(options, name)
             if isinstance(value, tuple) and len(value) > most:  # their vectors are concatenated
                 raise wrong(name, f"has {len(value)} items; the limit is {most}.")
-        model = self._model_of(options)
         encode_options = EncodeOptions(
             prompt=self.model.prompts[prompt_name] if prompt_name else "",
             truncation="split" if truncation == "split" else "silent",
             layers=options.layers,
             pooling="none" if options.tokens else options.pooling,
-            truncate_dim=options.dimensions,
+        )
+        param = "layers"
+        try:
+            if options.layers is not None:
+                resolve_layers(options.layers, self.model.config.num_hidden_layers)
+            param = "pooling"
+            plan = self.model.plan(encode_options)
+        except (TypeError, ValueError) as error:
+            raise ServiceError("invalid", str(error), param=param) from error
+        pipeline = plan.pipeline
+        # Whether the model's own vectors have length 1: then shorter ones are scaled again.
+        scaled = options.modules and not options.tokens and pipeline.names[-1:] == ("Normalize",)
+        if not options.modules or options.tokens:
+            pipeline = dataclasses.replace(pipeline, steps=())
+        elif scaled and options.normalize is False:
+            pipeline = dataclasses.replace(pipeline, steps=pipeline.steps[:-1])
+        normalize = options.normalize is not False and (options.dimensions is not None if scaled else options.normalize)
+        plan = dataclasses.replace(
+            plan, windows=self._shorter(plan.windows, options), pipeline=pipeline, normalize=bool(normalize)
         )
         try:
-            task = model.encode_task(encode_options, return_info=False, exact=True)
-            if options.tokens or not options.modules:
-                width = task.recipe.width(config.hidden_size)
-                if task.recipe.modes == ("none",) and not options.tokens:
-                    raise ValueError("pooling 'none' gives a vector per token; ask /embed_all for these.")
-            else:
-                width = sentence_width(task, None)
-        except (TypeError, ValueError) as error:
-            param = next((name for name in ("layers", "pooling") if str(error).startswith(name)), None)
-            raise ServiceError("invalid", str(error), param=param) from error
-        if self.model.truncate_dim is not None and not options.tokens:
-            width = min(width, self.model.truncate_dim)
+            width = plan.pooled_width if options.tokens else plan.width
+        except ValueError as error:
+            raise ServiceError("invalid", str(error), param="pooling") from error
         if options.dimensions is not None:
             if not 1 <= options.dimensions <= width:
                 expected = f"expected a number from 1 to {width}, the length of this model's vectors."
                 raise wrong("dimensions", f"is {options.dimensions}; {expected}")
             width = options.dimensions
-        pipeline = self.model.pipeline
-        scaled = options.modules and pipeline.names[-1:] == ("Normalize",)  # the model's vectors have length 1
-        if not options.modules:
-            pipeline = dataclasses.replace(pipeline, steps=())
-        elif scaled and options.normalize is False:
-            pipeline = dataclasses.replace(pipeline, steps=pipeline.steps[:-1])
-        scale = bool(options.normalize) if not scaled else options.dimensions is not None
-        return _Task(task, pipeline, width, scale and options.normalize is not False, prompt_name, model, truncation)
+        return _Task(dataclasses.replace(plan, truncate_dim=width), width, prompt_name, truncation)
 
-    def _model_of(self, options: TextOptions) -> SentenceTransformer:
-        """Return the model, with the limit and the side of a request."""
-        model, limit = copy.copy(self.model), options.max_tokens
-        model.tokenizer = copy.copy(model.tokenizer)
-        least = model.tokenizer.num_special_tokens_to_add() + 1
-        if limit not in (None, -1):
-            if not least <= limit <= model.max_seq_length:
-                expected = f"expected -1 or a number from {least} to {model.max_seq_length}."
-                raise wrong("truncate_prompt_tokens", f"is {limit}; {expected}")
-            model.max_seq_length = limit
-        model.tokenizer.truncation_side = self.side(options.side)
-        return model
+    def _shorter(self, windows: TokenWindows, options: TextOptions) -> TokenWindows:
+        """Return windows with the limit and the side of a request."""
+        tokenizer, limit = copy.copy(windows.tokenizer), options.max_tokens
+        tokenizer.truncation_side = self.side(options.side)
+        least, most = tokenizer.num_special_tokens_to_add() + 1, windows.max_length
+        if limit in (None, -1):
+            limit = most
+        elif not least <= limit <= most:
+            raise wrong("truncate_prompt_tokens", f"is {limit}; expected -1 or a number from {least} to {most}.")
+        return dataclasses.replace(windows, tokenizer=tokenizer, max_length=limit)
 
     def _prompt_of(self, options: TextOptions) -> str | None:
         """Return the name of the prompt that goes before the texts of a request, or None."""
@@ -383,10 +377,10 @@ class Embedder(ServedModel[SentenceTransformer]):
 
     # -- tokens
 
-    def _windows(self, chosen: _Task, texts: list[str]) -> list[list[Encoding]]:
+    def _windows(self, task: _Task, texts: list[str]) -> list[list[Encoding]]:
         """Tokenize distinct texts."""
-        windows, tokenizer, truncation = chosen.task.windows, chosen.model.tokenizer, chosen.truncation
-        side, limit = tokenizer.truncation_side, chosen.model.max_seq_length
+        windows, truncation = task.plan.windows, task.truncation
+        tokenizer, side, limit = windows.tokenizer, windows.tokenizer.truncation_side, windows.max_length
         if truncation == "split" and max(map(len, texts), default=0) > _MOST_SPLIT:
             raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
         exact = truncation == "error" and all(len(text) <= reading.COUNTED for text in texts)
@@ -404,18 +398,17 @@ class Embedder(ServedModel[SentenceTransformer]):
             raise ServiceError("invalid", str(error)) from error
 
 
-def _assemble(chosen: _Task, groups: list[list[Encoding]], rows: list[int], results: list[FloatArray]) -> FloatArray:
+def _assemble(task: _Task, groups: list[list[Encoding]], rows: list[int], results: list[FloatArray]) -> FloatArray:
     """Return the vectors of a request, float32 (B, width), from those of all its windows."""
-    vectors = np.empty((len(groups), chosen.width), dtype=np.float32)
+    vectors = np.empty((len(groups), task.width), dtype=np.float32)
     first = 0
     for i, group in enumerate(groups):
         row = results[first]
         if len(group) > 1:
-            of_windows = np.stack(results[first : first + len(group)])
-            row = chosen.pipeline.finish(chosen.task.windows.average(of_windows, [group]))[0]
-        vectors[i] = row[: chosen.width]
+            row = task.plan.finish(np.stack(results[first : first + len(group)]), [group])[0]
+        vectors[i] = row[: task.width]
         first += len(group)
-    return (normalize_embeddings(vectors) if chosen.scale else vectors)[rows]
+    return (normalize_embeddings(vectors) if task.plan.normalize else vectors)[rows]
 
 
 def _assemble_tokens(scale: bool, rows: list[int], results: list[FloatArray]) -> list[FloatArray]:

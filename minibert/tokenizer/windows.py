@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -13,18 +13,11 @@ from minibert._utils.validation import FloatArray, IntArray, brief, check_choice
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, check_texts
-
-Truncation: TypeAlias = Literal["warn", "error", "split", "silent"]
-"""Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
+from minibert.tokenizer.too_long import SPLIT, TRUNCATION, WITHOUT_WINDOWS, TooLong
 
 Item = TypeVar("Item")
 Text = TypeVar("Text", str, tuple[str, str])
 
-
-TRUNCATION: tuple[str, ...] = get_args(Truncation)
-
-WITHOUT_WINDOWS = tuple(how for how in TRUNCATION if how != "split")
-"""The treatments of pairs, and of texts of which each token is wanted."""
 
 CHARACTERS_AT_ONCE = 2**16
 """Limit of the characters tokenized together; the library takes some hundred bytes for each token of its encodings."""
@@ -50,6 +43,7 @@ class TextInfo:
     windows: tuple[tuple[int, int], ...]
 
 
+@dataclasses.dataclass(eq=False)
 class TokenWindows:
     """Tokenizes some texts at a time into windows. A text has one window unless it is split.
 
@@ -74,21 +68,25 @@ class TokenWindows:
         without a prompt.
     """
 
+    tokenizer: BertTokenizer
+    _: dataclasses.KW_ONLY
+    prompt: str
+    max_length: int
+    truncation: str
+    stride: int
+    at_once: int
+
     _treatments: ClassVar[tuple[str, ...]] = TRUNCATION
 
-    def __init__(
-        self, tokenizer: BertTokenizer, *, prompt: str, max_length: int, truncation: str, stride: int, at_once: int
-    ) -> None:
-        check_choice("truncation", truncation, self._treatments)
-        stride = check_int("stride", stride, 0)
-        if stride and truncation != "split":
-            raise ValueError(f"stride={brief(stride)} needs windows: truncation='split', not {truncation!r}.")
-        check_text(prompt, "prompt")
-        self._tokenizer, self._prompt, self._at_once = tokenizer, prompt, at_once
-        self._max_length, self._truncation, self._stride = max_length, truncation, stride
+    def __post_init__(self) -> None:
+        check_choice("truncation", self.truncation, self._treatments)
+        self.stride = check_int("stride", self.stride, 0)
+        if self.stride and self.truncation != "split":
+            raise ValueError(f"stride={brief(self.stride)} needs windows: truncation='split', not {self.truncation!r}.")
+        check_text(self.prompt, "prompt")
         self.num_prompt_tokens = 0
-        if prompt:
-            encoding = tokenizer.encodings([prompt], max_length=max_length, exact=False)[0]
+        if self.prompt:
+            encoding = self.tokenizer.encodings([self.prompt], max_length=self.max_length, exact=False)[0]
             self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
 
     def of(
@@ -113,9 +111,9 @@ class TokenWindows:
         """
         first = 0
         while first < len(texts):
-            last, characters = first + 1, len(self._prompt) + self.length(texts[first])
-            while last < min(first + self._at_once, len(texts)):
-                characters += len(self._prompt) + self.length(texts[last])
+            last, characters = first + 1, len(self.prompt) + self.length(texts[first])
+            while last < min(first + self.at_once, len(texts)):
+                characters += len(self.prompt) + self.length(texts[last])
                 if characters > CHARACTERS_AT_ONCE:
                     break
                 last += 1
@@ -177,35 +175,32 @@ class TokenWindows:
         return averaged
 
     def _tokenize(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[list[Encoding]]:
-        if self._truncation == "split":
+        if self.truncation == "split":
             try:
-                return self._tokenizer.windows(
-                    texts, max_length=self._max_length, stride=self._stride, prompt=self._prompt
-                )
+                return self.tokenizer.windows(texts, max_length=self.max_length, stride=self.stride, prompt=self.prompt)
             except ValueError as error:
                 raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
-        exact = exact or self._truncation == "error"  # its message says how many
+        exact = exact or self.truncation == "error"  # its message says how many
         encodings = self._encode(texts, indices, exact)
         cut = [(index, one.n_truncated) for index, one in zip(indices, encodings, strict=True) if one.n_truncated]
-        if cut and self._truncation == "error":
+        if cut and self.truncation == "error":
             index, n_truncated = min(cut)
-            also = ", 'split' makes several windows of it" if "split" in self._treatments else ""
-            raise ValueError(
-                f"inputs[{index}] has {self._max_length + n_truncated} tokens, the limit is {self._max_length} "
-                f"(max_seq_length). Shorten it, or choose: truncation='warn' truncates it{also}."
+            instead = SPLIT if "split" in self._treatments else ""
+            raise TooLong(self.truncation, self.max_length, instead=instead).error(
+                f"inputs[{index}]", self.max_length + n_truncated
             )
         return [[encoding] for encoding in encodings]
 
     def _encode(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[Encoding]:
-        whole = [self._prompt + text for text in texts]
-        return self._tokenizer.encodings(whole, max_length=self._max_length, exact=exact)
+        whole = [self.prompt + text for text in texts]
+        return self.tokenizer.encodings(whole, max_length=self.max_length, exact=exact)
 
     def _span(self, window: Encoding) -> tuple[int, int]:
-        offsets = window.offsets[self._is_text(window)] - len(self._prompt)
+        offsets = window.offsets[self._is_text(window)] - len(self.prompt)
         return (max(0, int(offsets[:, 0].min())), int(offsets[:, 1].max())) if len(offsets) else (0, 0)
 
     def _is_text(self, window: Encoding) -> np.ndarray:
-        return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self._prompt))
+        return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self.prompt))
 
 
 class PairWindows(TokenWindows):
@@ -222,7 +217,7 @@ class PairWindows(TokenWindows):
         return len(text[0]) + len(text[1])
 
     def _encode(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[Encoding]:
-        return encode_pairs(self._tokenizer, texts, indices, self._max_length, prompt=self._prompt, exact=exact)
+        return encode_pairs(self.tokenizer, texts, indices, self.max_length, prompt=self.prompt, exact=exact)
 
 
 def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.reporting import cut_texts, token_table, warn_caller
+from minibert._utils.reporting import token_table
 from minibert._utils.validation import FloatArray, IntArray, check_choice, check_int, counted
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
@@ -18,7 +18,7 @@ from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown
-from minibert.tokenizer.windows import WITHOUT_WINDOWS
+from minibert.tokenizer.too_long import WITHOUT_WINDOWS, TooLong
 from minibert.vectors.layers import LAYER_POOLING, LayerSelection, combine_layers, join_subwords, resolve_layers
 from minibert.vectors.similarity import cos_sim
 
@@ -450,16 +450,15 @@ def _encode(
         texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words, exact=False
     )
     cut_words = [frozenset[int]()] * len(texts)
-    long = [i for i, encoding in enumerate(encodings) if encoding.n_truncated]
-    for i in long:
+    too_long = TooLong(truncation, limit).add([encoding.n_truncated for encoding in encodings])
+    for i in (i for i, encoding in enumerate(encodings) if encoding.n_truncated):
         whole = tokenizer.encodings([texts[i]], truncation=False, is_split_into_words=is_split_into_words)[0]
         if truncation == "error":
-            raise ValueError(f"text {i} has {len(whole)} tokens, the model takes {limit}. Cut it: truncation='warn'.")
+            raise too_long.error(f"texts[{i}]", len(whole))
         words = ([word for word in encoding.word_ids if word is not None] for encoding in (whole, encodings[i]))
         before, after = (np.bincount(np.array(of_tokens, dtype=np.int64)) for of_tokens in words)
         before[: len(after)] -= after
         cut_words[i] = frozenset(np.flatnonzero(before).tolist())
         encodings[i] = dataclasses.replace(encodings[i], n_truncated=len(whole) - len(encodings[i]))
-    if long and truncation == "warn":
-        warn_caller(f"{cut_texts(len(long), len(texts), limit, long[0])} Silence this with truncation='silent'.")
+    too_long.warn()
     return encodings, cut_words

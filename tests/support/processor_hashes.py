@@ -29,10 +29,10 @@ from minibert._utils.validation import FloatArray
 from minibert.bert.low_precision import FORMATS
 from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
+from minibert.encode.modules import POOLING_MODES
 from minibert.kernels import make_ops
 from minibert.kernels.processor import LEVEL
 from minibert.sentence.cross_encoder import Activation
-from minibert.sentence.modules import POOLING_MODES
 from minibert.sentence.sparse_encoder import SpladePooling, pool_words
 from tests.support import oracle
 from tests.support.cases import OP_CASES

@@ -15,9 +15,9 @@ from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.bert.weights import LayerWeights
+from minibert.encode.modules import POOLING_MODES
 from minibert.parity.diagnosis.forward import DENSE, NORMS, Arrays, Here, Mistake, Part, Recipe, distances, part_mistake
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, to_float16
-from minibert.sentence.modules import POOLING_MODES
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION
 
 _EVERY = tuple(entry.symbol for entry in (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER))
@@ -527,7 +527,7 @@ _MODES: dict[str, Callable[..., FloatArray]] = {**POOLING_MODES, "sum": lambda x
 
 
 def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray:
-    """Pool the chosen tokens of each row by a formula of sentence/modules.py; zeros for a row without any."""
+    """Pool the chosen tokens of each row by a formula of encode/modules.py; zeros for a row without any."""
     vectors = np.zeros((len(x), x.shape[-1]), x.dtype)
     for row, (states, some) in enumerate(zip(x, chosen, strict=True)):
         if some.any():

@@ -14,7 +14,7 @@ from minibert.trace.names import Entry
 class SourceLine(NamedTuple):
     """One line of code: its file, the line's number, and its text without indent.
 
-    The file is one of the folder ``minibert/bert``, or has its whole path: "minibert/sentence/modules.py".
+    The file is one of the folder ``minibert/bert``, or has its whole path: "minibert/encode/modules.py".
     """
 
     file: str

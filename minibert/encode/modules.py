@@ -76,7 +76,7 @@ class Step:
         return self.name
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Pipeline:
     """The modules that turn hidden states into sentence vectors, in the order of modules.json.
 
@@ -105,6 +105,19 @@ class Pipeline:
     def names(self) -> tuple[str, ...]:
         """The name of each step."""
         return tuple(step.name for step in self.steps)
+
+    def width_after(self, pooled: int) -> int:
+        """Return the length of the vectors that the steps make of pooled vectors of a length, which may be another.
+
+        Raises
+        ------
+        ValueError
+            A step takes vectors of the length `widths[0]` only.
+        """
+        fixed = [name for name in self.names if name != "Normalize"]
+        if fixed and pooled != self.widths[0]:
+            raise ValueError(f"layers= and pooling= give {pooled} features; {fixed[0]} takes {self.widths[0]}.")
+        return self.widths[-1] if fixed else pooled
 
     def finish(self, pooled: FloatArray) -> FloatArray:
         """Run the steps: pooled (B, widths[0]) -> (B, widths[-1])."""

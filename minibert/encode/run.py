@@ -1,0 +1,107 @@
+"""Run a computation over texts: a chunk of texts at a time, each distinct text once; count the texts that were cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert._utils.validation import FloatArray, IntArray
+from minibert.bert.config import BertConfig
+from minibert.bert.packed import PackedBatch
+from minibert.errors import ModelFormatError
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens, in_chunks
+
+CHUNK_SIZE = 10_000
+"""Texts of a chunk. Within it equal texts are computed once, and texts are sorted by length."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedTexts:
+    """The results of one chunk of n texts, in the order of the input.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (n, width), float32, or SparseVectors
+    n_tokens : int ndarray of shape (n,)
+        Tokens of each whole text, with its prompt and the special tokens.
+    n_truncated : int ndarray of shape (n,)
+        How many of these were cut off. With truncation="silent" and without `info` a long text is not tokenized to its
+        end. Its number is then at least 1 but may be too small, and `n_tokens` is this number plus its window's tokens.
+    info : tuple of n TextInfo
+        Empty if the call did not ask for it.
+    """
+
+    vectors: Any
+    n_tokens: IntArray
+    n_truncated: IntArray
+    info: tuple[TextInfo, ...] = ()
+
+
+def encode_distinct(
+    windows: TokenWindows,
+    texts: Iterable[Any],
+    compute: Callable[[list[list[Encoding]], Sequence[int]], npt.NDArray[Any]],
+    size: int = CHUNK_SIZE,
+    progress: Callable[[int], object] | None = None,
+    *,
+    exact: bool = False,
+    info: bool = False,
+) -> Iterator[EncodedTexts]:
+    """Compute an item for each text or pair, `size` texts at a time. Each distinct text among them is computed once.
+
+    Parameters
+    ----------
+    windows : TokenWindows
+    texts : iterable of str or of pairs of str
+    compute : (the windows of each of n texts, the indices of the texts in the caller's input) -> array of n items
+    size : int
+        Texts that are held in memory at a time.
+    progress : callable, optional
+        Called with the number of texts done since its last call.
+    exact : bool
+        Count all tokens of texts that are cut; see `TokenWindows.of`.
+    info : bool
+        Also make a `TextInfo` per text.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An input is not a text, or cannot be tokenized as the windows say. The message names its index.
+    """
+    first = 0
+    for chunk in in_chunks(texts, size):
+        chosen, rows = windows.distinct(chunk, first)
+        order = np.argsort(rows, kind="stable")  # indices of texts in the chunk; equal texts follow one another
+        starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
+        vectors: npt.NDArray[Any] | None = None
+        counts, described = list[tuple[int, int]](), list[TextInfo]()
+        chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
+        for part, groups in windows.of(chosen_texts, indices, exact=exact):
+            members = order[starts[part.start] : starts[part.stop]]
+            found = compute(groups, indices[part])
+            vectors = np.empty((len(chunk), *found.shape[1:]), found.dtype) if vectors is None else vectors
+            vectors[members] = found[rows[members] - part.start]
+            counts += map(count_tokens, groups)
+            described += map(windows.describe, groups) if info else ()
+            del groups, found  # frees their memory before the next texts are tokenized
+            if progress is not None:
+                progress(len(members))
+        n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
+        yield EncodedTexts(vectors, n_tokens, n_truncated, tuple(described[row] for row in rows if info))
+        first += len(chunk)
+
+
+def packed(config: BertConfig, encodings: Sequence[Encoding]) -> PackedBatch:
+    """Return encodings as a packed batch."""
+    return PackedBatch.from_sequences(config, [e.ids for e in encodings], [e.token_types for e in encodings])
+
+
+def check_finite(logits: FloatArray, indices: Sequence[int]) -> None:
+    """Raise a ModelFormatError for a row of logits with NaN or infinity; `indices` are those of the inputs."""
+    for row in np.flatnonzero(~np.isfinite(logits).all(axis=1)):
+        raise ModelFormatError(f"the model computes NaN or infinity for inputs[{indices[int(row)]}]: it is damaged.")

@@ -1,0 +1,76 @@
+"""`TooLong`: what happens to texts that have more tokens than a limit, and how many of them there were."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+import numpy as np
+
+from minibert._utils.reporting import warn_caller
+
+Truncation: TypeAlias = Literal["warn", "error", "split", "silent"]
+"""Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
+
+TRUNCATION: tuple[str, ...] = get_args(Truncation)
+
+WITHOUT_WINDOWS = tuple(rule for rule in TRUNCATION if rule != "split")
+"""The treatments of pairs, and of texts of which each token is wanted."""
+
+
+SPLIT = " truncation='split' uses all of a text."
+"""The sentence for `TooLong` of callers that offer the treatment "split"."""
+
+
+@dataclasses.dataclass
+class TooLong:
+    """The treatment of texts with more tokens than a limit, and a count of the texts of a call that were cut.
+
+    Parameters
+    ----------
+    rule : {"warn", "error", "split", "silent"}
+    limit : int
+        The most tokens of a text, special tokens included.
+    things : str
+        What the texts are called in messages.
+    instead : str
+        A sentence on what else can be done.
+
+    Attributes
+    ----------
+    num_texts, num_cut : int
+    first : int
+        The index of the first text that was cut.
+    """
+
+    rule: str
+    limit: int
+    things: str = "texts"
+    instead: str = ""
+    num_texts: int = 0
+    num_cut: int = 0
+    first: int = 0
+
+    def error(self, name: str, n_tokens: int) -> ValueError:
+        """Return the error about a text that the rule "error" refuses."""
+        said = f"{name} has {n_tokens} tokens, the limit is {self.limit} (max_seq_length)"
+        return ValueError(f"{said}. Shorten it, or cut it: truncation='warn'.{self.instead}")
+
+    def add(self, n_truncated: Sequence[int] | np.ndarray[Any, Any]) -> Self:
+        """Count some texts, and return the count; `n_truncated` says how many tokens of each were cut off."""
+        cut = np.flatnonzero(n_truncated)
+        if len(cut) and not self.num_cut:
+            self.first = self.num_texts + int(cut[0])
+        self.num_texts += len(n_truncated)
+        self.num_cut += len(cut)
+        return self
+
+    def warn(self) -> None:
+        """Warn if the rule is "warn" and texts were cut."""
+        if self.rule == "warn" and self.num_cut:
+            said = f"{self.num_cut} of {self.num_texts} {self.things} have more than {self.limit} tokens and were cut "
+            said += f"(the first is at index {self.first})."
+            if self.num_texts == 1:
+                said = f"The {self.things.removesuffix('s')} has more than {self.limit} tokens and was cut."
+            warn_caller(f"{said} Silence this with truncation='silent'.{self.instead}")
