@@ -134,7 +134,7 @@ class Calls(list[Call]):
 
 
 # Methods of many classes that only raise, or that take what another method of the library made.
-INNER = "cuda forward to resolve_prompt stop_multi_process_pool encode_multi_process"
+INNER = "cuda forward to resolve_prompt windows too_long stop_multi_process_pool encode_multi_process"
 # Options of the constructors of sentence models, and of the calls that compute vectors, which `**` takes.
 LOAD = {
     "prompts": {"query": "q "}, "default_prompt_name": None, "device": None, "cache_folder": None, "revision": None,
@@ -232,7 +232,7 @@ def calls(folder: Path) -> list[Call]:
     def used(one: SentenceTransformer) -> Any:
         return one.encode_query(texts), one.encode(texts), one.get_embedding_dimension(), repr(one)
 
-    found.methods(sentences, f"{INNER} __call__ encode_task", used, max_seq_length=9, similarity_fn_name="dot",
+    found.methods(sentences, f"{INNER} __call__ plan", used, max_seq_length=9, similarity_fn_name="dot",
                   prompts={"query": "q"}, path=folder / "sentences")  # fmt: skip
     add("default_prompt_name =", setting(sentences, "default_prompt_name", used), value="query")
     encode = sentences.encode

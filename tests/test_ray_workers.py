@@ -258,7 +258,7 @@ def test_embedder_adds_a_column(short_folder: Path, model: SentenceTransformer) 
 def test_embedder_counts_cut_texts_and_warns_once(short_folder: Path) -> None:
     texts = ["a cat", "the cat " * 40, "the dog " * 40]
     embedder = Embedder(str(short_folder))
-    with pytest.warns(UserWarning, match="A text was cut, because it has more than 32 tokens"):
+    with pytest.warns(UserWarning, match="2 of 3 texts have more than 32 tokens and were cut"):
         embedder({"text": texts})
     embedder({"text": texts})  # warnings are errors
     assert (embedder.cut.num_texts, embedder.cut.num_cut) == (6, 4)
