@@ -18,7 +18,8 @@ from minibert.tokenizer.batch import PADDING, STRATEGIES, choose_strategy, pad_r
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_text, shown
-from minibert.tokenizer.windows import WITHOUT_WINDOWS, encode_pairs, in_chunks
+from minibert.tokenizer.too_long import WITHOUT_WINDOWS
+from minibert.tokenizer.windows import encode_pairs, in_chunks
 from minibert.vectors.token_vectors import token_limit
 
 BATCH_SIZE = 32
