@@ -106,20 +106,23 @@ def __getattr__(name: str) -> Any:
         return value
     if name in (*_PUBLIC_MODULES, *_MODULES) or f"minibert.{name}" in ALIASES:
         return import_module(f"minibert.{name}")
-    from minibert.bert.families import FAMILIES, NAMES, bert_class
+    from minibert.bert.families import NAMES, bert_class, family_of_class
 
     bert = bert_class(name)
     if bert == name or bert not in NAMES:
         return _refuse(name)
-    from minibert.models.pretrained import class_of
-
-    family = next(family for family in FAMILIES.values() if name == bert.replace("Bert", family.class_name, 1))
-    kind = __getattr__(bert)
     if "Tokenizer" in name:
         from minibert.tokenizer.bert_tokenizer import named_class
 
         return named_class(name.removesuffix("Fast"))
-    return class_of(kind, family) if hasattr(kind, "_family") else kind
+    family: Any = family_of_class(name)
+    if bert == "BertConfig":
+        from minibert.bert.config import config_class
+
+        return config_class(family)
+    from minibert.models.pretrained import class_of
+
+    return class_of(__getattr__(bert), family)
 
 
 _refuse = missing_names("minibert", __all__)

@@ -33,6 +33,7 @@ _INSTEAD: dict[str, dict[str, str]] = {
     "minibert": {
         **_rows("Trainer TrainingArguments SentenceTransformerTrainer InputExample losses AdamW datasets", _TRAINING),
         **_rows("evaluation readers SentenceTransformerModelCardData", "sentence-transformers has it"),
+        "ElectraForPreTraining": "AutoModel gives the encoder of a discriminator; minibert does not have its head",
         "TextEmbedding": "use SentenceTransformer; its encode gives the vectors",
     },
     "minibert.util": {
@@ -100,8 +101,9 @@ _HOMES = ("minibert.util", "minibert.cross_encoder", "minibert.sparse_encoder", 
 def _message(module: str, name: str) -> str | None:
     instead = _INSTEAD.get(module, {}).get(name)
     if instead is None and module == "minibert" and (found := _ARCHITECTURE.fullmatch(name)):
-        here = f"Bert{found[1]}" in sys.modules[module].__dict__["__all__"]
-        instead = f"it has models with the forward of BERT only; for these use Auto{found[1] if here else 'Model'}"
+        kind, own = found[1].removesuffix("Fast"), sys.modules[module].__dict__["__all__"]
+        use = next((auto for auto in (f"Auto{kind}", f"AutoModel{kind}") if auto in own), "AutoModel")
+        instead = f"it has models with the forward of BERT only; for these use {use}"
     elif instead is None and module == "minibert" and (found := _PIPELINE.fullmatch(name)):
         task = re.sub("(?<=[a-z])(?=[A-Z])", "-", found[1]).lower()
         instead = f'use pipeline("{task}", model=model, tokenizer=tokenizer)'

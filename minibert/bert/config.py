@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import os
 import re
 from collections.abc import Mapping
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from minibert._utils import keywords
 from minibert._utils.files import make_folder, read_json_object, write_json
 from minibert._utils.validation import brief, check_stored_int
-from minibert.bert.families import FAMILIES, Family
+from minibert.bert.families import FAMILIES, Family, family_of_class, named_classes
 from minibert.bert.reference import ACTIVATIONS
 from minibert.errors import ModelFormatError
 
@@ -52,8 +54,9 @@ _CLOSEST_BERT = {
 class BertConfig:
     """The fields of config.json that change results, with Hugging Face's names; frozen.
 
-    The defaults are those of bert-base-uncased, as in transformers' ``BertConfig``. `from_pretrained` and `from_dict`
-    do not fall back on them for a size: a config.json must state every size.
+    The defaults are those of transformers' ``BertConfig``. Every other family has a class of its own with the defaults
+    that transformers has, such as `minibert.RobertaConfig`. `from_pretrained` and `from_dict` do not fall back on them
+    for a size: a config.json must state every size.
 
     Parameters
     ----------
@@ -68,10 +71,11 @@ class BertConfig:
     type_vocab_size : int            rows of the token_type embeddings, at least 1
     embedding_size : int             features of the embeddings; None means `hidden_size`, as in all models but ELECTRA
     layer_norm_eps : float           added to the variance in every LayerNorm, above 0
-    pad_token_id : int or None       changes results only where positions count from it (RoBERTa, MPNet)
+    pad_token_id : int or None       changes results only where positions count from it (RoBERTa); see `padding_id`
     id2label : dict of int to str    names of a classifier's labels; None means two: "LABEL_0" and "LABEL_1"
     problem_type : str or None       one of `PROBLEM_TYPES`; it does not change the logits
     tie_word_embeddings : bool       False: a masked-LM head must have a decoder of its own
+    stated : mapping                 the whole config.json; `save_pretrained` writes what is not a parameter here, too
 
     Raises
     ------
@@ -98,25 +102,32 @@ class BertConfig:
     id2label: dict[int, str] = dataclasses.field(default=None, hash=False)  # type: ignore[arg-type]  # see __post_init__
     problem_type: str | None = None
     tie_word_embeddings: bool = True
+    stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    _family = FAMILIES["bert"]
 
     def __post_init__(self) -> None:
         if not isinstance(self.model_type, str) or self.model_type not in FAMILIES:
             raise ModelFormatError(f"model_type={brief(self.model_type)}; minibert has {', '.join(FAMILIES)}.")
         if self.embedding_size is None or not self.family.has_embedding_size:
             object.__setattr__(self, "embedding_size", self.hidden_size)
+        own = self.family.own_name
         for name in (*_SIZES, "type_vocab_size", "embedding_size"):
-            check_stored_int(name, getattr(self, name), 0 if name == "num_hidden_layers" else 1)
+            check_stored_int(own(name), getattr(self, name), 0 if name == "num_hidden_layers" else 1)
         if self.family.counts_tokens:
-            check_stored_int("pad_token_id", self.pad_token_id, 0, self.max_position_embeddings - 2)
-        elif self.pad_token_id is not None:
+            check_stored_int("pad_token_id", self.padding_id, 0, self.max_position_embeddings - 2)
+        if self.pad_token_id is not None:
             check_stored_int("pad_token_id", self.pad_token_id, 1 - 2**31)
         if self.hidden_size % self.num_attention_heads:
+            sizes = [f"{own(name)}={getattr(self, name)}" for name in ("hidden_size", "num_attention_heads")]
             raise ModelFormatError(
-                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}: "
-                "every attention head has hidden_size / num_attention_heads features. Correct one of the two."
+                f"{sizes[0]} is not a multiple of {sizes[1]}, the number of attention heads, which share the features. "
+                "Correct one of the two."
             )
         if not isinstance(self.hidden_act, str) or self.hidden_act not in ACTIVATIONS:
-            raise ModelFormatError(f"hidden_act={brief(self.hidden_act)} ; expected one of {', '.join(ACTIVATIONS)}.")
+            raise ModelFormatError(
+                f"{own('hidden_act')}={brief(self.hidden_act)} ; expected one of {', '.join(ACTIVATIONS)}."
+            )
         eps = self.layer_norm_eps
         if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps <= 1e30:
             raise ModelFormatError(f"layer_norm_eps={brief(eps)} must be a positive float32 number, such as 1e-12.")
@@ -145,10 +156,15 @@ class BertConfig:
         return FAMILIES[self.model_type]
 
     @property
+    def padding_id(self) -> int | None:
+        """The id of tokens that the positions do not count; None if a position is the column."""
+        fixed = self.family.padding_id
+        return None if not self.family.counts_tokens else self.pad_token_id if fixed is None else fixed
+
+    @property
     def max_length(self) -> int:
-        """The most tokens of one sequence: P, or the positions that are left if they begin at pad_token_id + 1."""
-        unused = (self.pad_token_id or 0) + 1 if self.family.counts_tokens else 0
-        return self.max_position_embeddings - unused
+        """The most tokens of one sequence: P, or the positions that are left if they begin at padding_id + 1."""
+        return self.max_position_embeddings - (0 if self.padding_id is None else self.padding_id + 1)
 
     @property
     def head_size(self) -> int:
@@ -201,7 +217,7 @@ class BertConfig:
             local_files_only=local_files_only,
             subfolder=subfolder,
         )
-        config = cls.from_files(files)
+        config = cls.from_files(files, cls._family)
         keywords.check_remote_code(call, harmless.get("trust_remote_code"), files.settings("config.json"))
         of_model = {key: asked.pop(key) for key in _MODEL_DEFAULTS if key in asked}
         keywords.check_agreement(call, of_model, _MODEL_DEFAULTS, "Give it to BertModel.from_pretrained(name, ...).")
@@ -209,24 +225,28 @@ class BertConfig:
         return config
 
     @classmethod
-    def from_files(cls, files: ModelFiles) -> BertConfig:
-        """Read the config.json of a model whose files were located already; error messages name the file."""
+    def from_files(cls, files: ModelFiles, otherwise: Family | None = None) -> BertConfig:
+        """Read the config.json of a model whose files were located already; error messages name the file.
+
+        If it does not say the family, it is that of the tensors' names, or `otherwise`.
+        """
         from minibert.checkpoint.files import check_files
 
         path = check_files(files).require("config.json")
         fields = read_json_object(path)
         try:
-            return cls.from_dict(fields)
+            return cls.from_dict(fields, stated_family(fields) or otherwise or _family_of_tensors(files))
         except ModelFormatError as error:
             raise ModelFormatError(f"{path}: {error}") from None
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> BertConfig:
+    def from_dict(cls, fields: Mapping[str, Any], otherwise: Family | None = None) -> BertConfig:
         """Check the fields of a config.json and keep those that change results.
 
-        Fields that change nothing at inference (dropout, initializer_range, use_cache, ...) are ignored. `auto_map` and
-        similar fields are ignored too, because code from a model repository is never executed. Labels are those of
-        ``id2label``; else those of ``label2id``; else ``num_labels`` made ones.
+        The family is the one of ``model_type``; else of ``architectures``; else `otherwise`; else of this class. Fields
+        that change nothing at inference (dropout, initializer_range, use_cache, ...) are kept for saving only.
+        `auto_map` and similar fields are not used, because code from a model repository is never executed. Labels are
+        those of ``id2label``; else those of ``label2id``; else ``num_labels`` made ones.
 
         Raises
         ------
@@ -237,33 +257,56 @@ class BertConfig:
         """
         if not isinstance(fields, Mapping):
             raise TypeError(f"fields is {brief(fields)}; expected a mapping, such as the object in a config.json.")
-        family = _refuse_unimplemented(fields)
-        own = {own: name for name, own in family.fields.items()}
-        first = {"pad_token_id": 1} if family.counts_tokens else {}
-        stated = {own.get(name, name): value for name, value in fields.items() if name not in family.fields}
-        fields = {**first, **stated, **family.values}
-        missing = [name for name in _SIZES if name not in fields]
+        family = stated_family(fields) or otherwise or cls._family
+        kind = config_class(family)
+        if not issubclass(kind, cls):
+            raise ModelFormatError(
+                f"model_type={family.model_type!r}: its class is {kind.__name__}, not {cls.__name__}. Use AutoConfig."
+            )
+        _refuse_unimplemented(fields)
+        read = {name: value for name, value in fields.items() if name not in family.ignored}
+        for name, own in family.fields.items():
+            if own in read:  # of two names the one of BERT counts, as in transformers
+                read.setdefault(name, read.pop(own))
+        missing = [name for name in _SIZES if name not in read]
         if missing:
             raise ModelFormatError(
-                f"the fields {', '.join(family.fields.get(name, name) for name in missing)} are absent; a config must "
+                f"the fields {', '.join(map(family.own_name, missing))} are absent; a config must "
                 f"state its sizes. Found: {', '.join(sorted(map(brief, fields))[:20]) or 'nothing'}."
             )
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: one for name, one in fields.items() if name in known} | {"id2label": _labels_of(fields)})
+        known = {name: value for name, value in read.items() if name in BertConfig.__dataclass_fields__}
+        stated = {name: value for name, value in fields.items() if name in family.ignored or name not in family.fields}
+        config = kind(**known | {"model_type": family.model_type, "id2label": _labels_of(fields), "stated": stated})
+        config.check_required()
+        return config
 
     @property
     def activation(self) -> str:
         """The name in reference.py of the activation that `hidden_act` means."""
         return ACTIVATIONS[self.hidden_act]
 
+    def check_required(self, head: str = "") -> None:
+        """Raise a ModelFormatError if config.json asks for a form of the model, or of a head, that is not here.
+
+        `head` is the part of the name of a class that all families have, such as "ForMultipleChoice".
+        """
+        for name, only in self.family.required.get(head, {}).items():
+            if self.stated.get(name, only) != only:
+                raise ModelFormatError(
+                    f"{name}={brief(self.stated[name])} is not implemented; minibert has {only!r} only."
+                )
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields under their names in config.json, with ``model_type``."""
+        """Return the fields that change results under their names in config.json, with ``model_type``."""
         family, fields = self.family, dataclasses.asdict(self)
-        left_out = {*family.values, *(() if family.has_embedding_size else ("embedding_size",))}
-        return {family.fields.get(name, name): value for name, value in fields.items() if name not in left_out}
+        left_out = {"stated", *family.ignored, *(() if family.has_embedding_size else ("embedding_size",))}
+        left_out -= family.fields.keys()
+        return {family.own_name(name): value for name, value in fields.items() if name not in left_out}
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **fields: Any) -> None:
-        """Write config.json into a folder; the folder is made if it does not exist.
+        """Write config.json into a folder, with all fields of the file that it was read from.
+
+        The folder is made if it does not exist.
 
         Parameters
         ----------
@@ -279,7 +322,9 @@ class BertConfig:
         """
         given = {name: fields.pop(name) for name in keywords.SAVING_KEYWORDS if name in fields}
         keywords.check_keywords("BertConfig.save_pretrained", given, keywords.SAVING_KEYWORDS)
-        write_json(os.path.join(make_folder(save_directory), "config.json"), self.to_dict() | fields)
+        written = {**self.stated, **self.to_dict(), "label2id": self.label2id, **fields}
+        written.pop("num_labels", None)  # transformers would make labels of it
+        write_json(os.path.join(make_folder(save_directory), "config.json"), written)
 
 
 def _refuse_change(config: BertConfig, name: str, value: object = None) -> None:
@@ -297,7 +342,7 @@ def _refuse_change(config: BertConfig, name: str, value: object = None) -> None:
 for _method in ("__setattr__", "__delattr__"):
     setattr(BertConfig, _method, _refuse_change)
 
-SETTINGS = (*BertConfig.__dataclass_fields__, "num_labels", "label2id")
+SETTINGS = (*filter("stated".__ne__, BertConfig.__dataclass_fields__), "num_labels", "label2id")
 """The keywords of a from_pretrained that name a setting of the config; the last two follow from id2label."""
 
 
@@ -313,7 +358,6 @@ def check_settings(
     `change` is how the caller makes another config, with {} for the new value; `fewer_layers` is a sentence that says
     how to run fewer layers of the model.
     """
-    own = config.to_dict() | {"num_labels": config.num_labels, "label2id": config.label2id}
     for name, value in given.items():
         if name == "num_hidden_layers":
             remedy = f"The weights have this size. {fewer_layers}"
@@ -322,20 +366,64 @@ def check_settings(
         else:
             field = "id2label" if name in ("num_labels", "label2id") else name
             remedy = f"To change it: {change.format(f'{field}=...')}."
-        keywords.check_agreement(call, {name: value}, own, remedy)
+        keywords.check_agreement(call, {name: value}, {name: getattr(config, name)}, remedy)
 
 
-def family_of(fields: Mapping[str, Any]) -> Family:
-    """Return the family of a config.json; raise a ModelFormatError if its forward is not BERT's."""
-    # The first BERT repositories do not state a model_type; there the loader checks the names of the tensors.
-    model_type = fields.get("model_type", "bert")
+def stated_family(fields: Mapping[str, Any]) -> Family | None:
+    """Return the family that a config.json names by model_type or architectures; None if it names none.
+
+    Raises
+    ------
+    ModelFormatError
+        The forward is not BERT's, or the two name families with different forwards.
+    """
+    named = {name: family for name in named_classes(fields) if (family := family_of_class(name))}
+    if "model_type" not in fields and not named:
+        return None
+    model_type = fields.get("model_type", next((family.model_type for family in named.values()), None))
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
         hint = f" A model of similar use that loads: {closest}." if closest else ""
         raise ModelFormatError(
             f"model_type={brief(model_type)} has another forward; expected {', '.join(FAMILIES)}.{hint}"
         )
+    for name, family in named.items():
+        if family.field != FAMILIES[model_type].field:
+            raise ModelFormatError(
+                f"model_type={model_type!r}, but architectures names {brief(name)}, which has another forward. Correct "
+                "the wrong one of the two."
+            )
     return FAMILIES[model_type]
+
+
+def _family_of_tensors(files: ModelFiles) -> Family:
+    """Return the family in whose field a checkpoint has the model, as "roberta" in roberta.embeddings."""
+    from minibert.checkpoint.tensors import open_checkpoint
+
+    tensors = "\n".join(open_checkpoint(files))
+    for family in FAMILIES.values():
+        if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
+            return family
+    raise ModelFormatError(
+        "model_type is absent, and neither architectures nor the names of the tensors say which of "
+        f"{', '.join(FAMILIES)} the model is. Write the model_type into the file, or call a class of its family."
+    )
+
+
+@functools.cache
+def config_class(family: Family) -> type[BertConfig]:
+    """Return the class of a family's configs: `BertConfig` with its defaults and with the names of its config.json."""
+    if family is BertConfig._family:
+        return BertConfig
+
+    def init(self: BertConfig, **fields: Any) -> None:
+        given = {name: fields.pop(own) for name, own in family.fields.items() if own in fields}
+        BertConfig.__init__(self, **{"model_type": family.model_type, **family.defaults, **fields, **given})
+
+    own = {own: property(operator.attrgetter(name)) for name, own in family.fields.items() if own != "activation"}
+    doc = f"`BertConfig` with the defaults of {family.model_type!r} in transformers."
+    more = {"__init__": init, "__module__": "minibert", "__doc__": doc, "_family": family}
+    return type(family.own_class("BertConfig"), (BertConfig,), own | more)
 
 
 def _labels_of(fields: Mapping[str, Any]) -> object:
@@ -378,12 +466,11 @@ def _check_labels(id2label: object) -> dict[int, str]:
     return dict(sorted(labels.items()))
 
 
-def _refuse_unimplemented(fields: Mapping[str, Any]) -> Family:
-    """Raise for a field that asks for something that minibert does not implement; return the family.
+def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
+    """Raise for a field that asks for something that minibert does not implement in any family.
 
     This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
     """
-    family = family_of(fields)
     position_type = fields.get("position_embedding_type", "absolute")
     if position_type != "absolute":
         raise ModelFormatError(
@@ -396,17 +483,9 @@ def _refuse_unimplemented(fields: Mapping[str, Any]) -> Family:
         ("is_encoder_decoder", "an encoder-decoder"),
         ("pruned_heads", "pruned attention heads"),
         ("quantization_config", "quantised weights"),
+        ("per_layer_config", "layers that differ"),
     ):
         if fields.get(name):
             raise ModelFormatError(
-                f"{name}={brief(fields[name])} asks for {what}; minibert runs encoders with float weights."
+                f"{name}={brief(fields[name])} asks for {what}; minibert runs plain encoders with float weights."
             )
-    for name, only in (
-        ("relative_attention_num_buckets", 32),
-        ("summary_type", "first"),
-        ("summary_use_proj", True),
-        ("summary_activation", "gelu"),
-    ):
-        if family.model_type in ("mpnet", "electra") and fields.get(name, only) != only:
-            raise ModelFormatError(f"{name}={brief(fields[name])} is not implemented; minibert has {only!r} only.")
-    return family

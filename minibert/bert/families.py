@@ -20,8 +20,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+"""The inputs of a model, in the order of its arguments in BERT."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,10 +47,18 @@ class Family:
         The same part -> the activation of the head's dense map; else it is tanh, or, of a masked-LM head, hidden_act.
     fields : mapping
         A field of `BertConfig` -> the name of this field in config.json.
-    values : mapping
-        Fields of `BertConfig` that config.json does not have, and the value that the forward has for them.
+    defaults : mapping
+        Fields of `BertConfig` -> the values that transformers has for them, where they are not those of BERT.
+    ignored : collection of str
+        Names of `BertConfig` that transformers does not read from config.json.
+    required : mapping
+        The part of a class's name, or "" for all classes -> fields of config.json that must have one value.
+    inputs : mapping
+        The same part -> the inputs that the class takes by position, as far as transformers has them in this order.
     counts_tokens : bool
-        The positions begin at pad_token_id + 1, and tokens that are padding are not counted.
+        The positions begin at the id of padding + 1, and tokens that are padding are not counted.
+    padding_id : int or None
+        The id of padding that positions are counted with; None means pad_token_id.
     has_token_types : bool
         If not, the model has one type, whose embedding is zeros.
     has_relative_bias : bool
@@ -63,8 +74,12 @@ class Family:
     heads: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    values: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    ignored: Collection[str] = ()
+    required: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     counts_tokens: bool = False
+    padding_id: int | None = None
     has_token_types: bool = True
     has_relative_bias: bool = False
     has_embedding_size: bool = False
@@ -77,19 +92,32 @@ class Family:
         """Return the path in BERT of a module of this family, which may be one of a head."""
         return _replaced(path, _paths(self, head)[1])
 
+    def own_name(self, name: str) -> str:
+        """Return the name in config.json of a field of `BertConfig`."""
+        return self.fields.get(name, name)
+
     def own_class(self, name: str) -> str:
         """Return the name in this family of a class of BERT: "RobertaForMaskedLM" for "BertForMaskedLM"."""
         return name.replace("Bert", self.class_name, 1)
 
     def activation(self, head: str | None, otherwise: str) -> str:
         """Return the activation of a head's dense map."""
-        return self.activations.get((head or "").removeprefix("Bert"), otherwise)
+        return self.activations.get(_part(head), otherwise)
+
+    def positional(self, head: str | None) -> list[str]:
+        """Return the inputs that a class takes by position, in their order."""
+        return self.inputs.get(_part(head), self.inputs.get("", " ".join(INPUTS))).split()
+
+
+def _part(head: str | None) -> str:
+    """Return the part of the name of a class that all families have: "ForMaskedLM"; "" without a head."""
+    return (head or "").removeprefix("Bert")
 
 
 @functools.cache
 def _paths(family: Family, head: str | None) -> tuple[dict[str, str], dict[str, str]]:
     """Return the paths in the family by those in BERT, and the other way round."""
-    own = {**family.modules, **family.heads.get((head or "").removeprefix("Bert"), {})}
+    own = {**family.modules, **family.heads.get(_part(head), {})}
     return own, {path: bert for bert, path in reversed(own.items())}  # of two with one path, the first one
 
 
@@ -121,6 +149,8 @@ _ROBERTA = Family(
     "roberta",
     heads={"ForMaskedLM": _LM_HEAD, "ForSequenceClassification": _CLASSIFIER},
     activations={"ForMaskedLM": "gelu"},
+    defaults={"vocab_size": 50265, "pad_token_id": 1},
+    inputs={"ForMultipleChoice": "input_ids token_type_ids attention_mask"},
     counts_tokens=True,
 )
 _DISTILBERT = Family(
@@ -153,7 +183,9 @@ _DISTILBERT = Family(
         "intermediate_size": "hidden_dim",
         "hidden_act": "activation",
     },
-    values={"layer_norm_eps": 1e-12, "type_vocab_size": 1},
+    defaults={"num_hidden_layers": 6, "type_vocab_size": 1},
+    ignored=("layer_norm_eps", "type_vocab_size", "intermediate_size", "hidden_act"),
+    inputs={"": "input_ids attention_mask inputs_embeds"},
     has_token_types=False,
 )
 _MPNET = Family(
@@ -169,8 +201,12 @@ _MPNET = Family(
     },
     heads={"ForMaskedLM": _LM_HEAD, "ForSequenceClassification": _CLASSIFIER},
     activations={"ForMaskedLM": "gelu"},
-    values={"type_vocab_size": 1},
+    defaults={"vocab_size": 30527, "pad_token_id": 1, "type_vocab_size": 1},
+    ignored=("type_vocab_size",),
+    required={"": {"relative_attention_num_buckets": 32}},
+    inputs={"": "input_ids attention_mask position_ids inputs_embeds"},
     counts_tokens=True,
+    padding_id=1,
     has_token_types=False,
     has_relative_bias=True,
 )
@@ -186,6 +222,8 @@ _ELECTRA = Family(
         "ForMultipleChoice": {"pooler.dense": "sequence_summary.summary"},
     },
     activations={"ForMaskedLM": "gelu", "ForSequenceClassification": "gelu", "ForMultipleChoice": "gelu"},
+    defaults={"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024},
+    required={"ForMultipleChoice": {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}},
     has_embedding_size=True,
 )
 
@@ -194,8 +232,8 @@ FAMILIES = {
     for family in (
         Family("bert", "Bert", "bert"),
         _ROBERTA,
-        dataclasses.replace(_ROBERTA, model_type="xlm-roberta", class_name="XLMRoberta"),
-        dataclasses.replace(_ROBERTA, model_type="camembert", class_name="Camembert"),
+        dataclasses.replace(_ROBERTA, model_type="xlm-roberta", class_name="XLMRoberta", defaults={"pad_token_id": 1}),
+        dataclasses.replace(_ROBERTA, model_type="camembert", class_name="Camembert", defaults={"pad_token_id": 1}),
         _DISTILBERT,
         _MPNET,
         _ELECTRA,
@@ -214,13 +252,23 @@ NAMES = tuple(
 """The classes of BERT that every family has under a name of its own."""
 
 
+def family_of_class(name: str) -> Family | None:
+    """Return the family that the name of a class begins with, or None."""
+    return next((family for family in FAMILIES.values() if name.startswith(family.class_name)), None)
+
+
 def bert_class(name: str) -> str:
     """Return the name of BERT's class for that of a family: "BertForMaskedLM" for "RobertaForMaskedLM"."""
-    found = next((family for family in FAMILIES.values() if name.startswith(family.class_name)), None)
-    return name if found is None else f"Bert{name.removeprefix(found.class_name)}"
+    family = family_of_class(name)
+    return name if family is None else f"Bert{name.removeprefix(family.class_name)}"
+
+
+def named_classes(settings: Mapping[str, Any]) -> list[str]:
+    """Return the ``architectures`` of a config.json."""
+    named = settings.get("architectures")
+    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
 
 def architectures(settings: Mapping[str, Any]) -> list[str]:
     """Return the classes that the ``architectures`` of a config.json name, as those of BERT."""
-    named = settings.get("architectures")
-    return [bert_class(name) for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    return list(map(bert_class, named_classes(settings)))

@@ -262,14 +262,14 @@ class PackedBatch:
 def positions_of(config: BertConfig, token_ids: IntArray) -> IntArray:
     """Return the position of each token in rows of ids, (..., S) int32: 0, 1, ... in BERT.
 
-    In a family that counts tokens, they are pad_token_id + 1, + 2, ...; tokens that are padding have pad_token_id.
+    In a family that counts tokens, they are padding_id + 1, + 2, ...; tokens that are padding have padding_id.
     """
-    if not config.family.counts_tokens:
+    if config.padding_id is None:
         positions = np.empty(token_ids.shape, dtype=np.int32)
         positions[...] = np.arange(token_ids.shape[-1], dtype=np.int32)  # faster than np.broadcast_to
         return positions
-    real = (token_ids != config.pad_token_id).astype(np.int32)
-    return np.cumsum(real, axis=-1, dtype=np.int32) * real + np.int32(config.pad_token_id or 0)
+    real = (token_ids != config.padding_id).astype(np.int32)
+    return np.cumsum(real, axis=-1, dtype=np.int32) * real + np.int32(config.padding_id)
 
 
 def valid_range(limit: int, limit_name: str) -> str:

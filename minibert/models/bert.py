@@ -19,7 +19,7 @@ from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
-from minibert.models.inputs import as_vectors, check_ids, pack, usable_rows
+from minibert.models.inputs import as_vectors, check_ids, ordered_inputs, pack, usable_rows
 from minibert.models.options import Selection
 from minibert.models.outputs import BertModelOutput
 from minibert.models.pretrained import BertPreTrainedModel, Fixed
@@ -330,6 +330,11 @@ class BertEmbeddings(Fixed):
         """Return `x` itself: dropout is the identity at inference."""
         return x
 
+    @property
+    def _inputs(self) -> list[str]:
+        return [name for name in self._weights.config.family.positional(None) if name != "attention_mask"]
+
+    @ordered_inputs
     def __call__(
         self,
         input_ids: npt.ArrayLike | None = None,

@@ -28,8 +28,8 @@ import numpy.typing as npt
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import heads
-from minibert.bert.config import BertConfig, family_of
-from minibert.bert.families import architectures
+from minibert.bert.config import BertConfig
+from minibert.bert.families import Family, architectures
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import ModelFiles
@@ -348,25 +348,23 @@ def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) ->
         As for `BertModel.from_pretrained`.
     """
     files, options = find_model("minibert.load", name_or_path, harmless, load)
-    return choose_class(files).from_files(files, options)
+    return choose_class(files, options.config.family).from_files(files, options)
 
 
-def choose_class(files: ModelFiles) -> type[Model]:
+def choose_class(files: ModelFiles, family: Family) -> type[Model]:
     """Choose the class of a checkpoint by its config.json and its tensors' names; warn if the two disagree."""
-    settings, found = files.settings("config.json"), find_heads(files)
-    names = architectures(settings)
+    names, found = architectures(files.settings("config.json")), find_heads(files, family)
     for name in names:
         if name in found or (name == "BertModel" and not found):
             return globals()[name]
     chosen = found[0] if found else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
     certain = not names and all(name == chosen or is_part(name, chosen) for name in found)
     if any(name in HEADS for name in names) or (found and not certain):
-        own_class = family_of(settings).own_class
-        says = f"names {own_class(names[0])[:60]!a}" if names else "names no class"
-        there = ", ".join(map(own_class, found)) or "no head"
+        says = f"names {family.own_class(names[0])[:60]!a}" if names else "names no class"
+        there = ", ".join(map(family.own_class, found)) or "no head"
         warn_caller(
             f"config.json {says}, but {files.source} has the tensors of {there}, so it is loaded as "
-            f"{own_class(chosen)}. To choose the class, call its from_pretrained."
+            f"{family.own_class(chosen)}. To choose the class, call its from_pretrained."
         )
     return globals()[chosen]
 
@@ -398,7 +396,10 @@ class AutoModel(_Auto):
             The checkpoint is of such a type, or does not have this head; or as in `BertModel.from_pretrained`.
         """
         files, options = find_model(f"{cls.__name__}.from_pretrained", name_or_path, harmless, cls.from_pretrained)
-        return cls._model.from_files(files, options)
+        kind = cls._model
+        if kind is BertForPreTraining and options.config.family.field not in ("bert", "electra"):
+            kind = BertForMaskedLM  # the pre-training of the others has no second task
+        return kind.from_files(files, options)
 
 
 def _auto(model: type[BertHead[Any]]) -> type[AutoModel]:

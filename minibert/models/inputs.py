@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, as_array
 from minibert.bert.config import BertConfig
+from minibert.bert.families import INPUTS
 from minibert.bert.packed import PackedBatch, cumulate, positions_of, valid_range
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-"""The inputs of a model, in the order of its arguments."""
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def ordered_inputs(method: _Method) -> _Method:
+    """Return a method that takes its inputs by position in the order of transformers, which `_inputs` names."""
+
+    @functools.wraps(method)
+    def ordered(self: Any, *inputs: Any, **keywords: Any) -> Any:
+        names = self._inputs
+        if len(inputs) > len(names):
+            other = next((name for name in INPUTS if name not in names), "output_hidden_states")
+            raise TypeError(
+                f"{type(self).__name__} takes {len(names)} arguments by position, {', '.join(names)}, but got "
+                f"{len(inputs)}. Give others by name, such as {other}=."
+            )
+        return method(self, **dict(zip(names, inputs, strict=False)), **keywords)
+
+    return ordered  # type: ignore[return-value]
 
 
 def named_inputs(*values: Any) -> dict[str, Any]:

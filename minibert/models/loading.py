@@ -12,8 +12,8 @@ import numpy as np
 
 from minibert._utils.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
 from minibert._utils.validation import FloatArray
-from minibert.bert.config import SETTINGS, BertConfig, check_settings, family_of
-from minibert.bert.families import Family
+from minibert.bert.config import SETTINGS, BertConfig, check_settings
+from minibert.bert.families import FAMILIES, Family
 from minibert.bert.ops import LayerNorm, Linear, PreparedLinear
 from minibert.bert.weights import (
     HEADS,
@@ -49,11 +49,16 @@ _CHANGE = "config=dataclasses.replace(BertConfig.from_pretrained(name), {})"
 
 
 def find_model(
-    call: str, name_or_path: Any, keywords: Mapping[str, Any], function: Callable[..., object]
+    call: str,
+    name_or_path: Any,
+    keywords: Mapping[str, Any],
+    function: Callable[..., object],
+    family: Family | None = None,
 ) -> tuple[ModelFiles, ModelOptions]:
     """Check the keywords of a from_pretrained, and find the files and the config of a model.
 
-    `name_or_path` is None if the name is in `keywords`, as transformers spells it.
+    `name_or_path` is None if the name is in `keywords`, as transformers spells it. `family` is the one of `function`; a
+    config.json that does not say its family has it.
 
     Raises
     ------
@@ -65,7 +70,7 @@ def find_model(
     settings = check_keywords(call, others, MODEL_KEYWORDS, settings=SETTINGS, function=function)
     files = options.locate(name)
     check_remote_code(call, others.get("trust_remote_code"), files.settings("config.json"))
-    config = options.config or BertConfig.from_files(files)
+    config = options.config or BertConfig.from_files(files, family)
     check_settings(call, settings, config, _CHANGE)
     return files, dataclasses.replace(options, config=config)
 
@@ -109,8 +114,9 @@ def load_weights(
     mapped, so the weights do not change when a file is replaced or truncated later. A decoder that equals the word
     embeddings is not kept a second time, in addition to what `prepare` makes of it.
     """
-    checkpoint = _open(files)
+    checkpoint = _open(files, config.family)
     if head is not None:
+        config.check_required(head.removeprefix("Bert"))
         checkpoint.add_head(head, config)
         has_pooler = HEADS[head].pooled
     else:
@@ -165,7 +171,7 @@ def load_weights(
     return dataclasses.replace(weights, head=read(head, read_head, large=has_decoder))
 
 
-def find_heads(files: ModelFiles) -> tuple[str, ...]:
+def find_heads(files: ModelFiles, family: Family) -> tuple[str, ...]:
     """Return the classes of `HEADS` whose tensors the checkpoint has, in the order of `HEADS`; read only headers.
 
     Raises
@@ -173,12 +179,19 @@ def find_heads(files: ModelFiles) -> tuple[str, ...]:
     ModelFormatError
         A file is missing or damaged, or the checkpoint is not that of a BERT model.
     """
-    return _open(files).heads()
+    return _open(files, family).heads()
 
 
-def _open(files: ModelFiles) -> _Checkpoint:
+def _open(files: ModelFiles, family: Family) -> _Checkpoint:
     tensors = open_checkpoint(files)
-    return _Checkpoint(files, tensors, _find_prefix(tensors, files), family_of(files.settings("config.json")))
+    prefix = _find_prefix(tensors, files)
+    field = prefix.removesuffix(".").rpartition(".")[2]
+    if field != family.field and field in {other.field for other in FAMILIES.values()}:
+        raise ModelFormatError(
+            f"{files.source} has tensors that begin with {prefix!r}, but the type {family.model_type!r} has "
+            f"{family.field!r} there. Correct model_type in config.json, or call a class of the right family."
+        )
+    return _Checkpoint(files, tensors, prefix, family)
 
 
 def _assemble(

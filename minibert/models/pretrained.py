@@ -31,7 +31,7 @@ from minibert.checkpoint.safetensors import write_safetensors
 from minibert.errors import ModelFormatError
 from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
-from minibert.models.inputs import named_inputs, pack
+from minibert.models.inputs import named_inputs, ordered_inputs, pack
 from minibert.models.loading import find_model, load_weights, named_arrays
 from minibert.models.options import LoadOptions, ModelOptions, Selection, lists_keywords
 from minibert.models.outputs import ModelOutput, with_tensors
@@ -212,6 +212,11 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         """Make the parts of a model from its weights and ops."""
         raise NotImplementedError
 
+    @property
+    def _inputs(self) -> list[str]:
+        return self.config.family.positional(self._head)
+
+    @ordered_inputs
     def __call__(
         self,
         input_ids: npt.ArrayLike | None = None,
@@ -366,8 +371,9 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         DownloadError
             The model is not on this machine and could not be downloaded.
         """
-        files, options = find_model(f"{cls.__name__}.from_pretrained", name_or_path, harmless, cls.from_pretrained)
-        family = (options.config or BertConfig.from_files(files)).family
+        call = f"{cls.__name__}.from_pretrained"
+        files, options = find_model(call, name_or_path, harmless, cls.from_pretrained, cls._family)
+        family = options.config.family
         if family is not cls._family:
             bert = bert_class(cls.__name__)
             own = f"minibert.{family.own_class(bert)}, or " if bert in NAMES else ""
@@ -448,7 +454,9 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
         if os.path.lexists(index := os.path.join(path, WEIGHTS_INDEX)):
             raise FileExistsError(f"{index} belongs to another model; save into a new folder.")
         write_safetensors(os.path.join(path, WEIGHTS), named_arrays(self.weights, self._head))
-        self.config.save_pretrained(path, architectures=[self.config.family.own_class(self._head or "BertModel")])
+        own_class = self.config.family.own_class(self._head or "BertModel")
+        dtypes = {name: "float32" for name in ("dtype", "torch_dtype") if name in self.config.stated}
+        self.config.save_pretrained(path, architectures=[own_class], **dtypes)
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""

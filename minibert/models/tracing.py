@@ -17,7 +17,7 @@ from minibert._utils.system import require_memory
 from minibert._utils.validation import brief, check_int, counted
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS
-from minibert.models.inputs import as_numbers, named_inputs
+from minibert.models.inputs import as_numbers, named_inputs, ordered_inputs
 from minibert.trace.applied_edits import Edits
 from minibert.trace.edits import EditValue
 from minibert.trace.names import Names, Record, Sizes
@@ -41,6 +41,7 @@ class _Plan(NamedTuple):
     edits: Edits
 
 
+@ordered_inputs
 def trace(
     model: Model,
     input_ids: npt.ArrayLike | None = None,
@@ -103,6 +104,7 @@ def trace(
     return Trace(plan.names, plan.batch, recorder.values, **kept)
 
 
+@ordered_inputs
 def stream(
     model: Model,
     input_ids: npt.ArrayLike | None = None,

@@ -107,8 +107,7 @@ def probe(model: Any, *, tokenizer: Any = None) -> Probe:
     ]
     texts: list[tuple[str, str | None]] = [(first, second) for first, second, _, _ in _ROWS]
     shows = [shown for _, _, shown, _ in _ROWS]
-    counted_from = config.pad_token_id if config.family.counts_tokens else 0
-    pad = (counted_from if tokenizer is None else tokenizer.pad_token_id) or 0
+    pad = (config.padding_id if tokenizer is None else tokenizer.pad_token_id) or 0
     ids = np.full((len(rows), width), pad, np.int64)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
     for i, (row, second) in enumerate(rows):

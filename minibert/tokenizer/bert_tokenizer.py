@@ -16,7 +16,7 @@ import numpy as np
 
 from minibert._utils import keywords
 from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
-from minibert.bert.config import family_of
+from minibert.bert.config import stated_family
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
@@ -493,7 +493,7 @@ class AutoTokenizer:
             config.json names a type without BERT's forward; or as in `BertTokenizer.from_pretrained`.
         """
         name = keywords.given_name("AutoTokenizer.from_pretrained", name_or_path, options)
-        family_of(LoadOptions.split(options)[0].locate(name).settings("config.json"))
+        stated_family(LoadOptions.split(options)[0].locate(name).settings("config.json"))
         return BertTokenizer.from_pretrained(name, **options)
 
 

@@ -46,7 +46,7 @@ def make(folder: Path, family: str, kind: str = "Model", **more: Any) -> Any:
     """Save a random model of transformers, and return it."""
     class_name = FAMILIES[family].class_name
     sizes = {FAMILIES[family].fields.get(name, name): value for name, value in SIZES.items()}
-    config = getattr(transformers, f"{class_name}Config")(**sizes, **MORE.get(family, {}), **more)
+    config = getattr(transformers, f"{class_name}Config")(**{**sizes, **MORE.get(family, {}), **more})
     torch.manual_seed(0)
     model = getattr(transformers, f"{class_name}{kind}")(config).eval()
     with torch.no_grad():

@@ -1,0 +1,309 @@
+"""The config of each family beside transformers: every field, every way to name a family, what is saved, defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import minibert
+from minibert import ModelFormatError
+from minibert.bert.families import FAMILIES, Family
+from tests.models.test_families import KINDS, inputs, make
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads of torch take longer to start than these models to run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def edit(folder: Path, *without: str, **fields: Any) -> None:
+    path = folder / "config.json"
+    stated = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps({name: value for name, value in stated.items() if name not in without}))
+
+
+def both(folder: Path, family: Family, kind: str = "Model") -> list[Any]:
+    """Return the hidden states and the logits of minibert and of transformers; None for an error of one of them."""
+    ids, mask = inputs(1)
+    shape = (2, 2, 17) if kind == "ForMultipleChoice" else ids.shape
+    given = {"input_ids": ids.reshape(shape), "attention_mask": mask.reshape(shape)}
+    found: list[Any] = []
+    for library, error in ((minibert, ModelFormatError), (transformers, Exception)):
+        try:
+            exact = {} if library is minibert else {"dtype": torch.float32, "attn_implementation": "eager"}
+            model = getattr(library, f"{family.class_name}{kind}").from_pretrained(folder, **exact)
+            tensors = {name: torch.as_tensor(array) for name, array in given.items()}
+            with torch.no_grad():
+                output = model.eval()(**tensors, output_hidden_states=True, return_dict=True)
+        except error as refused:
+            found.append(str(refused))
+            continue
+        states = [np.asarray(state)[mask == 1] for state in output.hidden_states]
+        heads = [np.asarray(value) for name, value in output.items() if name.endswith("logits")]
+        shown = mask == 1 if kind in ("ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering") else [0, 1, 2]
+        if kind == "ForMultipleChoice":
+            heads = [logits.ravel() for logits in heads]
+        found.append([*states, *(logits[shown] for logits in heads)])
+    return found
+
+
+def check_equal(folder: Path, family: Family, kind: str = "Model", *, may_be_refused: bool = False) -> None:
+    ours, theirs = both(folder, family, kind)
+    if may_be_refused and isinstance(ours, str) and isinstance(theirs, str):
+        return
+    assert not isinstance(ours, str), ours
+    assert not isinstance(theirs, str), theirs
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=3e-5)
+
+
+# --- every field of config.json ---------------------------------------------------------------------------------------
+
+# The sizes of tensors: two values, each with a checkpoint of its own.
+SIZES = {
+    **{"vocab_size": (150, 230), "max_position_embeddings": (20, 64), "type_vocab_size": (1, 4)},
+    **{name: (12, 36) for name in ("hidden_size", "dim", "embedding_size")},
+    **{name: (7, 80) for name in ("intermediate_size", "hidden_dim")},
+    **{name: (1, 2) for name in ("num_hidden_layers", "n_layers")},
+}
+# Fields that change numbers in some families.
+CHANGING: dict[str, tuple[Any, ...]] = {
+    **{name: ("relu", "gelu_new") for name in ("hidden_act", "activation")},
+    **{name: (1, 6) for name in ("num_attention_heads", "n_heads")},
+    **{"layer_norm_eps": (1e-3, 1.0), "pad_token_id": (0, 7), "tie_word_embeddings": (True, False)},
+}
+# Fields that change nothing, for each the two values that all of them have together.
+HARMLESS: dict[str, tuple[Any, Any]] = {
+    **{name: (0.0, 0.5) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout")},
+    **{name: (0.0, 0.5) for name in ("attention_dropout", "qa_dropout", "seq_classif_dropout", "classifier_dropout")},
+    **{"initializer_range": (1.0, 0.5), "summary_last_dropout": (0.0, 0.5), "chunk_size_feed_forward": (1, 17)},
+    **{name: (True, False) for name in ("use_cache", "output_hidden_states", "output_attentions", "return_dict")},
+    **{"sinusoidal_pos_embds": (True, False), "bos_token_id": (3, 5), "eos_token_id": (3, [5, 6])},
+    **{"dtype": ("bfloat16", "float32"), "torch_dtype": ("float16", None), "transformers_version": ("4.1", "9")},
+    **{"architectures": (["Mine"], None), "problem_type": ("regression", "multi_label_classification")},
+    **{"id2label": ({0: "a", 1: "b", 2: "c"}, None), "label2id": ({"a": 0}, {"b": 2}), "num_labels": (3, 3)},
+    **{"is_decoder": (False, False), "add_cross_attention": (False, False), "is_encoder_decoder": (False, False)},
+    **{"relative_attention_num_buckets": (32, 32), "a field of tomorrow": ([1], {})},
+}
+# What minibert refuses by name where transformers may run it.
+REFUSED: dict[str, tuple[Any, ...]] = {
+    **{name: (True,) for name in ("is_decoder", "add_cross_attention", "is_encoder_decoder")},
+    **{"position_embedding_type": ("relative_key", "rotary"), "pruned_heads": ({"0": [1]},)},
+    **{"per_layer_config": ({"0": {"layer_norm_eps": 1.0}},), "quantization_config": ({"load_in_8bit": True},)},
+}
+# The same for families or heads that read the field.
+REFUSED_BY: tuple[tuple[str, str, str, tuple[Any, ...]], ...] = (
+    *((model_type, "Model", "pad_token_id", (None, -1, 39)) for model_type in ("roberta", "xlm-roberta", "camembert")),
+    *((model_type, "Model", "hidden_act", ("quick_gelu", "mish")) for model_type in ("bert", "roberta", "mpnet")),
+    ("distilbert", "Model", "activation", ("quick_gelu", "mish")),
+    ("mpnet", "Model", "relative_attention_num_buckets", (16, 64)),
+    ("electra", "ForMultipleChoice", "summary_type", ("last", "mean")),
+    ("electra", "ForMultipleChoice", "summary_use_proj", (False,)),
+    ("electra", "ForMultipleChoice", "summary_activation", ("tanh",)),
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_has_the_effect_that_it_has_in_transformers(tmp_path: Path, family: str) -> None:
+    kind = FAMILIES[family]
+    config = getattr(transformers, f"{kind.class_name}Config")
+    known = {*SIZES, *CHANGING, *HARMLESS, *(field for _, _, field, _ in REFUSED_BY)}
+    own = {field.name for field in dataclasses.fields(config)}
+    assert own <= known, "a field of transformers that this test does not have"
+    make(tmp_path, family)
+    plain = (tmp_path / "config.json").read_text()
+    for i in range(2):
+        edit(tmp_path, **{name: values[i] for name, values in HARMLESS.items()})
+        check_equal(tmp_path, kind)
+    for field, values in CHANGING.items():
+        for value in values:
+            (tmp_path / "config.json").write_text(plain)
+            edit(tmp_path, **{field: value})
+            check_equal(tmp_path, kind, may_be_refused=True)
+    for field, values in REFUSED.items():
+        for value in values:
+            (tmp_path / "config.json").write_text(plain)
+            edit(tmp_path, **{field: value})
+            with pytest.raises(ModelFormatError, match=field):
+                minibert.load(tmp_path)
+    for field in SIZES.keys() & own:
+        for value in SIZES[field]:
+            make(tmp_path, family, **{field: value})
+            check_equal(tmp_path, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_field_that_a_head_reads(tmp_path: Path, family: str, kind: str) -> None:
+    untied = {"tie_word_embeddings": False} if kind == "ForMaskedLM" and family in ("electra", "mpnet") else {}
+    make(tmp_path, family, kind, **untied, **({} if kind == "ForQuestionAnswering" else {"num_labels": 3}))
+    summary = {"summary_type": "mean", "summary_use_proj": False, "summary_activation": "tanh"}
+    own = FAMILIES[family].fields.get("hidden_act", "hidden_act")
+    labels = ("id2label", "label2id", "num_labels") if kind == "ForQuestionAnswering" else ()
+    harmless = {name: values[0] for name, values in HARMLESS.items() if name not in labels}
+    edit(tmp_path, **harmless, **(summary if kind != "ForMultipleChoice" else {}))
+    check_equal(tmp_path, FAMILIES[family], kind)
+    edit(tmp_path, **{own: "relu", "layer_norm_eps": 1e-2})
+    check_equal(tmp_path, FAMILIES[family], kind)
+
+
+@pytest.mark.parametrize(("family", "kind", "field", "values"), REFUSED_BY)
+def test_a_value_that_is_not_implemented_is_refused_by_name(
+    tmp_path: Path, family: str, kind: str, field: str, values: tuple[Any, ...]
+) -> None:
+    make(tmp_path, family, kind)
+    for value in values:
+        edit(tmp_path, **{field: value})
+        with pytest.raises(ModelFormatError, match=f"{field}="):
+            minibert.load(tmp_path)
+
+
+def test_fields_that_may_be_absent_have_the_defaults_of_transformers(tmp_path: Path) -> None:
+    for family, more in (("electra", {"embedding_size": 128}), ("roberta", {"layer_norm_eps": 1e-12}), ("mpnet", {})):
+        make(tmp_path, family, **more)
+        edit(tmp_path, "embedding_size", "pad_token_id", "layer_norm_eps", "hidden_act", "type_vocab_size")
+        if family == "roberta":  # 2 is the default
+            edit(tmp_path, type_vocab_size=1)
+        check_equal(tmp_path, FAMILIES[family])
+
+
+def test_of_two_names_of_a_field_the_one_that_transformers_reads_counts(tmp_path: Path) -> None:
+    make(tmp_path, "distilbert")
+    edit(tmp_path, num_attention_heads=6, hidden_act="tanh", intermediate_size=9, layer_norm_eps=1.0)
+    check_equal(tmp_path, FAMILIES["distilbert"])
+    assert minibert.load(tmp_path).config.num_attention_heads == 6
+
+
+# --- every way to name a family ---------------------------------------------------------------------------------------
+
+LOADERS = ("load", "AutoModel", "SentenceTransformer", *(f"{family.class_name}Model" for family in FAMILIES.values()))
+
+
+def states_of(name: str, folder: Path, ids: np.ndarray) -> np.ndarray | None:
+    """Return the last hidden states of a model that is loaded by name; None if it is refused."""
+    try:
+        if name == "SentenceTransformer":
+            model = minibert.SentenceTransformer(folder).model
+        else:
+            loader = getattr(minibert, name)
+            model = (loader if name == "load" else loader.from_pretrained)(folder)
+    except ModelFormatError:
+        return None
+    return model(ids, output_hidden_states=True).hidden_states[-1]
+
+
+@pytest.mark.filterwarnings("ignore:config.json names", "ignore:.*has no modules.json")
+@pytest.mark.parametrize("kind", ["Model", "ForMaskedLM"])  # without and with a prefix before the tensors' names
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert", "mpnet"])
+def test_no_way_to_name_a_family_gives_other_numbers(
+    tmp_path: Path, family: str, kind: str, small_folder: Path
+) -> None:
+    more = {"tie_word_embeddings": False} if kind == "ForMaskedLM" and family in ("electra", "mpnet") else {}
+    theirs, ids = (
+        make(tmp_path, family, kind, **more, **({"embedding_size": 24} if family == "electra" else {})),
+        inputs(1)[0],
+    )
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        if (small_folder / name).exists():
+            (tmp_path / name).write_bytes((small_folder / name).read_bytes())
+    with torch.no_grad():
+        expected = theirs.base_model(torch.as_tensor(ids)).last_hidden_state.numpy()
+    plain = (tmp_path / "config.json").read_text()
+    own, others = FAMILIES[family], [one for one in FAMILIES.values() if one.field != FAMILIES[family].field]
+    stated: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        ({}, ("model_type",)),
+        ({}, ("architectures",)),
+        ({}, ("model_type", "architectures")),
+        ({"architectures": ["Mine"]}, ("model_type",)),
+        *(({"model_type": other.model_type}, ()) for other in others),
+        *(({"architectures": [f"{other.class_name}{kind}"]}, ()) for other in others),
+    ]
+    if kind == "ForMaskedLM":  # without a prefix of the tensors, one wrong statement alone cannot be noticed
+        stated += [({"model_type": other.model_type}, ("architectures",)) for other in others]
+        stated += [({"architectures": [f"{other.class_name}{kind}"]}, ("model_type",)) for other in others]
+    for fields, without in stated:
+        (tmp_path / "config.json").write_text(plain)
+        edit(tmp_path, *without, **fields)
+        says = bool(kind == "ForMaskedLM" or "architectures" not in without) and fields.get("architectures") != ["Mine"]
+        for name in LOADERS:
+            called = next((one for one in FAMILIES.values() if name == f"{one.class_name}Model"), None)
+            if kind == "Model" and not says and "model_type" in without and called not in (None, own):
+                continue  # nothing says the family but the class that is called
+            found = states_of(name, tmp_path, ids)
+            if found is not None:
+                np.testing.assert_allclose(found, expected, rtol=0, atol=3e-5, err_msg=f"{name} {fields} without {without}")
+            elif fields == {} and called in (None, own) and (says or called is not None):
+                raise AssertionError(f"{name} refuses a folder that says its family, without {without}")
+
+
+def test_a_config_names_its_family(tmp_path: Path) -> None:
+    make(tmp_path, "roberta")
+    assert type(minibert.BertConfig.from_pretrained(tmp_path)) is minibert.RobertaConfig
+    with pytest.raises(ModelFormatError, match=r"RobertaConfig, not ElectraConfig. Use AutoConfig"):
+        minibert.ElectraConfig.from_pretrained(tmp_path)
+    edit(tmp_path, "model_type", "architectures")
+    with pytest.raises(ModelFormatError, match="Write the model_type into the file, or call a class"):
+        minibert.load(tmp_path)
+    assert minibert.RobertaConfig.from_pretrained(tmp_path).model_type == "roberta"
+    config = minibert.RobertaConfig.from_pretrained(tmp_path)
+    assert type(minibert.load(tmp_path, config=config)).__name__ == "RobertaModel"
+
+
+# --- the order of arguments -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Model.embeddings", "Model.trace", *KINDS])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_arguments_by_position_have_the_order_of_transformers(tmp_path: Path, family: str, kind: str) -> None:
+    kind, _, part = kind.partition(".")
+    untied = {"tie_word_embeddings": False} if kind == "ForMaskedLM" and family in ("electra", "mpnet") else {}
+    same = {"embedding_size": 24} if family == "electra" else {}  # theirs are not projected
+    theirs, ours = make(tmp_path, family, kind, **untied, **same), minibert.load(tmp_path)
+    called = theirs.base_model.embeddings if part == "embeddings" else theirs
+    call = {"embeddings": getattr(ours, "embeddings", None), "trace": ours.trace}.get(part, ours)
+    names = [name for name in inspect.signature(called.forward).parameters if name not in ("kwargs", "cache_length")]
+    shape = (1, 2, 9) if kind == "ForMultipleChoice" else (1, 9)
+    mask = np.ones(shape, np.int64)
+    mask[..., 6:] = 0
+    given = {
+        **{"input_ids": np.arange(5, 14) + 0 * mask, "attention_mask": mask, "token_type_ids": np.zeros_like(mask)},
+        **{"position_ids": np.arange(20, 29) + 0 * mask},
+    }
+
+    def numbers(output: Any) -> np.ndarray:
+        value = getattr(output, "output", output)
+        value = value if isinstance(value, np.ndarray) else next(iter(value.values()))
+        return value[mask == 1] if value.shape[:2] == (1, 9) else value
+
+    # position_ids is given by position: None is given for the inputs before it that are left out.
+    by_name = {name: array for name, array in given.items() if name in names}
+    expected = numbers(call(**by_name))
+    for count in range(1, len(names) + 1):
+        values = [given.get(name) for name in names[:count]]
+        try:
+            found = numbers(call(*values, **{name: given[name] for name in by_name if name not in names[:count]}))
+        except TypeError as error:
+            assert "by name" in str(error)
+            assert count > 2 or names[count - 1] not in given
+        else:
+            np.testing.assert_array_equal(found, expected)
+    if part != "trace" and (family, kind) != ("distilbert", "ForMultipleChoice"):  # theirs fails with positions
+        with torch.no_grad():
+            tensors = {name: torch.as_tensor(array) for name, array in by_name.items()}
+            wanted = called(**tensors)
+        wanted = wanted if isinstance(wanted, torch.Tensor) else next(iter(wanted.values()))
+        np.testing.assert_allclose(expected, numbers(wanted.numpy()), rtol=0, atol=3e-5)
