@@ -9,11 +9,15 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import minibert
+from minibert._utils.foreign import _INSTEAD, _message
 from tests.support.outcomes import printed, python
 
 ROOT = Path(__file__).parent.parent
@@ -222,6 +226,73 @@ def test_the_package_gives_its_names_and_no_others() -> None:
     ):
         with pytest.raises(error, match=word):
             exec(statement, {"minibert": minibert})
+
+
+def messages(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts of a module that have a space and are not docstrings; a part of an f-string is a text."""
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and " " in node.value
+            and id(node) not in docs
+        ):
+            yield node.value
+
+
+# Names in texts that belong to other libraries, and words that look like names.
+OTHERS = re.findall(
+    r"\w+",
+    """
+    AdamW BertClient BoW BertNormalizer BertPreTokenizer BertProcessing TemplateProcessing WordPiece NoneType
+    PanicException ColumnTransformer HookedEncoder TransformerBridge InputExample TrainingArguments ModelCardData
+    SentenceTransformerTrainer SentenceTransformerModelCardData DefaultBatchSampler MultiDatasetDefaultBatchSampler
+    MultiVectorEncoder ParallelSentencesDataset SpladePooling StaticEmbedding TextEmbedding WeightedLayerPooling
+    WordEmbeddings PreTrainedTokenizerFast ElectraForPreTraining MLMTransformer ReLU SiLU ByteBuffer ByteOrder
+    FacebookAI GiB IsNext NotNext JavaScript NaN NumPy OpenAI TensorFlow TransformerLens
+    """,
+)
+CAMEL = re.compile(r"(?<![\w./`'-])[A-Z]\w*[a-z]\w*[A-Z]\w*(?:\.[a-z_]\w*)?(?![\w/-])")
+DOTTED = re.compile(r"(?<![\w./@-])minibert(?:\.[A-Za-z_]\w*)+(?![\w/-])")
+
+
+def exists(name: str) -> bool:
+    """Return whether `name`, with dots, can be reached from the package, and used."""
+    value: Any = minibert
+    for part in name.split("."):
+        try:
+            value = getattr(value, part, None) or import_module(f"{value.__name__}.{part}")
+        except (ImportError, AttributeError):
+            return False
+    return getattr(value, "__doc__", "") is None or "minibert has no " not in (value.__doc__ or "")
+
+
+def test_every_name_in_a_message_exists() -> None:
+    inside = {
+        node.name if isinstance(node, ast.ClassDef) else node.id
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    }
+    asked = [name for names in _INSTEAD.values() for name in names]
+    asked += [f"{begin}{end}" for begin in ("T5", "Electra", "Auto", "GPT2") for end in ENDS]
+    hints = []
+    for module, name in product(("minibert", "minibert.util", "minibert.models", "minibert.inside"), asked):
+        if hint := _message(module, name):
+            hints.append(hint.partition(": ")[2])
+    for text in [*hints, *(text for tree in TREES.values() for text in messages(tree))]:
+        for name in CAMEL.findall(text):
+            known = exists(name) or exists(f"Bert{name}") or name.partition(".")[0] in OTHERS or name in inside
+            assert known, f"{name!r} in {text!r}"
+        for name in DOTTED.findall(text):
+            assert exists(name.removeprefix("minibert.")), f"{name!r} in {text!r}"
+
+
+ENDS = (
+    *("Tokenizer", "TokenizerFast", "Config", "Model", "Encoder", "ForPreTraining", "ForCausalLM", "ForMaskedLM"),
+    *("ForNextSentencePrediction", "ForSequenceClassification", "ForConditionalGeneration"),
+)
 
 
 # `minibert` on PyPI is another project: a command with this name, or with an extra of it, installs that one. A wheel's

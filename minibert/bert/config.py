@@ -342,7 +342,8 @@ def _refuse_change(config: BertConfig, name: str, value: object = None) -> None:
 for _method in ("__setattr__", "__delattr__"):
     setattr(BertConfig, _method, _refuse_change)
 
-SETTINGS = (*filter("stated".__ne__, BertConfig.__dataclass_fields__), "num_labels", "label2id")
+_BERT_NAMES = {own: name for family in FAMILIES.values() for name, own in family.fields.items()}
+SETTINGS = (*filter("stated".__ne__, BertConfig.__dataclass_fields__), *_BERT_NAMES, "num_labels", "label2id")
 """The keywords of a from_pretrained that name a setting of the config; the last two follow from id2label."""
 
 
@@ -359,14 +360,15 @@ def check_settings(
     how to run fewer layers of the model.
     """
     for name, value in given.items():
-        if name == "num_hidden_layers":
+        field = _BERT_NAMES.get(name, name)
+        if field == "num_hidden_layers":
             remedy = f"The weights have this size. {fewer_layers}"
-        elif name in (*_SIZES, "type_vocab_size"):
+        elif field in (*_SIZES, "type_vocab_size"):
             remedy = "The weights have this size. Leave it out."
         else:
-            field = "id2label" if name in ("num_labels", "label2id") else name
+            field = "id2label" if name in ("num_labels", "label2id") else field
             remedy = f"To change it: {change.format(f'{field}=...')}."
-        keywords.check_agreement(call, {name: value}, {name: getattr(config, name)}, remedy)
+        keywords.check_agreement(call, {name: value}, {name: getattr(config, name, None)}, remedy)
 
 
 def stated_family(fields: Mapping[str, Any]) -> Family | None:

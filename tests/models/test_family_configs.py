@@ -76,22 +76,22 @@ def check_equal(folder: Path, family: Family, kind: str = "Model", *, may_be_ref
 # The sizes of tensors: two values, each with a checkpoint of its own.
 SIZES = {
     **{"vocab_size": (150, 230), "max_position_embeddings": (20, 64), "type_vocab_size": (1, 4)},
-    **{name: (12, 36) for name in ("hidden_size", "dim", "embedding_size")},
-    **{name: (7, 80) for name in ("intermediate_size", "hidden_dim")},
-    **{name: (1, 2) for name in ("num_hidden_layers", "n_layers")},
+    **dict.fromkeys(("hidden_size", "dim", "embedding_size"), (12, 36)),
+    **dict.fromkeys(("intermediate_size", "hidden_dim"), (7, 80)),
+    **dict.fromkeys(("num_hidden_layers", "n_layers"), (1, 2)),
 }
 # Fields that change numbers in some families.
 CHANGING: dict[str, tuple[Any, ...]] = {
-    **{name: ("relu", "gelu_new") for name in ("hidden_act", "activation")},
-    **{name: (1, 6) for name in ("num_attention_heads", "n_heads")},
+    **dict.fromkeys(("hidden_act", "activation"), ("relu", "gelu_new")),
+    **dict.fromkeys(("num_attention_heads", "n_heads"), (1, 6)),
     **{"layer_norm_eps": (1e-3, 1.0), "pad_token_id": (0, 7), "tie_word_embeddings": (True, False)},
 }
 # Fields that change nothing, for each the two values that all of them have together.
 HARMLESS: dict[str, tuple[Any, Any]] = {
-    **{name: (0.0, 0.5) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout")},
-    **{name: (0.0, 0.5) for name in ("attention_dropout", "qa_dropout", "seq_classif_dropout", "classifier_dropout")},
+    **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout"), (0.0, 0.5)),
+    **dict.fromkeys(("attention_dropout", "qa_dropout", "seq_classif_dropout", "classifier_dropout"), (0.0, 0.5)),
     **{"initializer_range": (1.0, 0.5), "summary_last_dropout": (0.0, 0.5), "chunk_size_feed_forward": (1, 17)},
-    **{name: (True, False) for name in ("use_cache", "output_hidden_states", "output_attentions", "return_dict")},
+    **dict.fromkeys(("use_cache", "output_hidden_states", "output_attentions", "return_dict"), (True, False)),
     **{"sinusoidal_pos_embds": (True, False), "bos_token_id": (3, 5), "eos_token_id": (3, [5, 6])},
     **{"dtype": ("bfloat16", "float32"), "torch_dtype": ("float16", None), "transformers_version": ("4.1", "9")},
     **{"architectures": (["Mine"], None), "problem_type": ("regression", "multi_label_classification")},
@@ -101,7 +101,7 @@ HARMLESS: dict[str, tuple[Any, Any]] = {
 }
 # What minibert refuses by name where transformers may run it.
 REFUSED: dict[str, tuple[Any, ...]] = {
-    **{name: (True,) for name in ("is_decoder", "add_cross_attention", "is_encoder_decoder")},
+    **dict.fromkeys(("is_decoder", "add_cross_attention", "is_encoder_decoder"), (True,)),
     **{"position_embedding_type": ("relative_key", "rotary"), "pruned_heads": ({"0": [1]},)},
     **{"per_layer_config": ({"0": {"layer_norm_eps": 1.0}},), "quantization_config": ({"load_in_8bit": True},)},
 }
@@ -245,7 +245,9 @@ def test_no_way_to_name_a_family_gives_other_numbers(
                 continue  # nothing says the family but the class that is called
             found = states_of(name, tmp_path, ids)
             if found is not None:
-                np.testing.assert_allclose(found, expected, rtol=0, atol=3e-5, err_msg=f"{name} {fields} without {without}")
+                np.testing.assert_allclose(
+                    found, expected, rtol=0, atol=3e-5, err_msg=f"{name} {fields} without {without}"
+                )
             elif fields == {} and called in (None, own) and (says or called is not None):
                 raise AssertionError(f"{name} refuses a folder that says its family, without {without}")
 
@@ -289,21 +291,120 @@ def test_arguments_by_position_have_the_order_of_transformers(tmp_path: Path, fa
         value = value if isinstance(value, np.ndarray) else next(iter(value.values()))
         return value[mask == 1] if value.shape[:2] == (1, 9) else value
 
-    # position_ids is given by position: None is given for the inputs before it that are left out.
     by_name = {name: array for name, array in given.items() if name in names}
     expected = numbers(call(**by_name))
     for count in range(1, len(names) + 1):
         values = [given.get(name) for name in names[:count]]
+        rest = {name: array for name, array in by_name.items() if name not in names[:count]}
         try:
-            found = numbers(call(*values, **{name: given[name] for name in by_name if name not in names[:count]}))
+            found, refused = numbers(call(*values, **rest)), ""
         except TypeError as error:
-            assert "by name" in str(error)
-            assert count > 2 or names[count - 1] not in given
-        else:
-            np.testing.assert_array_equal(found, expected)
+            found, refused = expected, str(error)
+        np.testing.assert_array_equal(found, expected)
+        assert refused == "" or (count > 2 and "by name, such as " in refused)
     if part != "trace" and (family, kind) != ("distilbert", "ForMultipleChoice"):  # theirs fails with positions
         with torch.no_grad():
             tensors = {name: torch.as_tensor(array) for name, array in by_name.items()}
             wanted = called(**tensors)
         wanted = wanted if isinstance(wanted, torch.Tensor) else next(iter(wanted.values()))
         np.testing.assert_allclose(expected, numbers(wanted.numpy()), rtol=0, atol=3e-5)
+
+
+# --- what is saved, for transformers ----------------------------------------------------------------------------------
+
+NLI = ("contradiction", "neutral", "entailment")
+LABELS = {"id2label": dict(enumerate(NLI)), "label2id": {name: i for i, name in enumerate(NLI)}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_reads_the_whole_config_of_a_saved_model(tmp_path: Path, family: str, kind: str) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    more: dict[str, Any] = {"tie_word_embeddings": False} if kind == "ForMaskedLM" else {}
+    more |= {"dropout" if family == "distilbert" else "hidden_dropout_prob": 0.25, "initializer_range": 0.5}
+    more |= {"bos_token_id": 7, "classifier_dropout": 0.5, "of_a_team": {"a": [1]}}
+    more |= {} if kind == "ForQuestionAnswering" else LABELS | {"problem_type": "multi_label_classification"}
+    make(before, family, kind, **more)
+    minibert.load(before).save_pretrained(after)
+    expected, found = (transformers.AutoConfig.from_pretrained(folder).to_dict() for folder in (before, after))
+    assert found.pop("_name_or_path") != expected.pop("_name_or_path")
+    assert found == expected
+
+
+def test_a_saved_config_keeps_what_old_files_say_and_gains_label2id(tmp_path: Path) -> None:
+    make(tmp_path, "mpnet", "ForSequenceClassification", **LABELS)
+    edit(tmp_path, "label2id", "dtype", torch_dtype="float16", num_labels=3, pad_token_id=None)
+    minibert.load(tmp_path).save_pretrained(tmp_path / "saved")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "saved")
+    assert (config.label2id, config.id2label, config.pad_token_id) == (LABELS["label2id"], LABELS["id2label"], None)
+    assert config.dtype == torch.float32  # the weights that were saved
+
+
+TASKS: dict[str, tuple[Any, ...]] = {
+    "fill-mask": ("ForMaskedLM", "the cat [MASK] on the mat"),
+    "text-classification": ("ForSequenceClassification", "the cat"),
+    "zero-shot-classification": ("ForSequenceClassification", "the cat", ["dog", "mat"]),
+    "token-classification": ("ForTokenClassification", "the cat sat"),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pipelines_of_transformers_run_on_a_saved_model(
+    tmp_path: Path, family: str, task: str, small_folder: Path
+) -> None:
+    kind, *texts = TASKS[task]
+    make(tmp_path, family, kind, **({"tie_word_embeddings": False} if kind == "ForMaskedLM" else LABELS))
+    minibert.load(tmp_path).save_pretrained(tmp_path / "saved")
+    tokenizer = transformers.BertTokenizer.from_pretrained(small_folder, model_max_length=30)
+    names = ["input_ids", "attention_mask"]
+    tokenizer.model_input_names = names
+    answers = [
+        transformers.pipeline(task, model=str(folder), tokenizer=tokenizer)(*texts)
+        for folder in (tmp_path, tmp_path / "saved")
+    ]
+    assert answers[0] == answers[1]
+
+
+# --- the configs of families ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_has_a_config_with_the_defaults_and_names_of_transformers(family: str, tmp_path: Path) -> None:
+    name = f"{FAMILIES[family].class_name}Config"
+    ours, theirs = getattr(minibert, name), getattr(transformers, name)()
+    config = ours()
+    for field in (*dataclasses.asdict(config), *theirs.to_dict(), *theirs.attribute_map, "num_labels"):
+        if hasattr(config, field) and hasattr(theirs, field):
+            assert getattr(config, field) == getattr(theirs, field), field
+    assert {"model_type", "vocab_size", "hidden_size", *FAMILIES[family].fields.values()} <= set(dir(config))
+    assert type(config) is ours
+    assert isinstance(config, minibert.BertConfig)
+    assert pickle.loads(pickle.dumps(config)) == config
+    changed = dataclasses.replace(config, vocab_size=77, **{FAMILIES[family].own_name("num_hidden_layers"): 2})
+    assert type(changed) is ours
+    assert (changed.vocab_size, changed.num_hidden_layers, changed.model_type) == (77, 2, family)
+    changed.save_pretrained(tmp_path)
+    assert ours.from_pretrained(tmp_path) == changed == minibert.AutoConfig.from_pretrained(tmp_path)
+    again = type(theirs).from_pretrained(tmp_path)
+    assert (again.num_hidden_layers, again.vocab_size, again.label2id) == (2, 77, {"LABEL_0": 0, "LABEL_1": 1})
+
+
+def test_settings_are_compared_by_either_name(tmp_path: Path) -> None:
+    make(tmp_path, "distilbert")
+    minibert.DistilBertModel.from_pretrained(tmp_path, hidden_size=24, dim=24, layer_norm_eps=1e-12, n_layers=3)
+    for name in ("n_heads", "num_attention_heads", "embedding_size"):
+        with pytest.raises(ValueError, match=rf"{name}=5\), but the model has {name}="):
+            minibert.DistilBertModel.from_pretrained(tmp_path, **{name: 5})
+
+
+def test_auto_model_for_pre_training_loads_the_head_that_transformers_has_for_it(tmp_path: Path) -> None:
+    for family in ("roberta", "xlm-roberta", "camembert", "distilbert", "mpnet"):
+        theirs = make(
+            tmp_path / family, family, "ForMaskedLM", **({"tie_word_embeddings": False} if family == "mpnet" else {})
+        )
+        model = minibert.AutoModelForPreTraining.from_pretrained(tmp_path / family)
+        assert type(model).__name__ == type(theirs).__name__
+    make(tmp_path / "bert", "bert", "ForMaskedLM")
+    with pytest.raises(ModelFormatError, match=r"BertForPreTraining: cls.seq_relationship.* never makes"):
+        minibert.AutoModelForPreTraining.from_pretrained(tmp_path / "bert")
