@@ -119,15 +119,12 @@ class BertConfig:
         if self.pad_token_id is not None:
             check_stored_int("pad_token_id", self.pad_token_id, 1 - 2**31)
         if self.hidden_size % self.num_attention_heads:
-            sizes = [f"{own(name)}={getattr(self, name)}" for name in ("hidden_size", "num_attention_heads")]
             raise ModelFormatError(
-                f"{sizes[0]} is not a multiple of {sizes[1]}, the number of attention heads, which share the features. "
-                "Correct one of the two."
+                f"{own('hidden_size')}={self.hidden_size} is not a multiple of {own('num_attention_heads')}="
+                f"{self.num_attention_heads}; every attention head has as many features. Correct one of the two."
             )
         if not isinstance(self.hidden_act, str) or self.hidden_act not in ACTIVATIONS:
-            raise ModelFormatError(
-                f"{own('hidden_act')}={brief(self.hidden_act)} ; expected one of {', '.join(ACTIVATIONS)}."
-            )
+            raise ModelFormatError(f"{own('hidden_act')}={brief(self.hidden_act)} ; expected {', '.join(ACTIVATIONS)}.")
         eps = self.layer_norm_eps
         if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps <= 1e30:
             raise ModelFormatError(f"layer_norm_eps={brief(eps)} must be a positive float32 number, such as 1e-12.")
@@ -139,6 +136,7 @@ class BertConfig:
             )
         if not isinstance(self.tie_word_embeddings, bool):
             raise ModelFormatError(f"tie_word_embeddings={brief(self.tie_word_embeddings)}; expected true or false.")
+        self.check_required()
 
     @property
     def num_labels(self) -> int:
@@ -158,8 +156,8 @@ class BertConfig:
     @property
     def padding_id(self) -> int | None:
         """The id of tokens that the positions do not count; None if a position is the column."""
-        fixed = self.family.padding_id
-        return None if not self.family.counts_tokens else self.pad_token_id if fixed is None else fixed
+        counted = self.pad_token_id if self.family.padding_id is None else self.family.padding_id
+        return counted if self.family.counts_tokens else None
 
     @property
     def max_length(self) -> int:
@@ -235,16 +233,17 @@ class BertConfig:
         path = check_files(files).require("config.json")
         fields = read_json_object(path)
         try:
-            return cls.from_dict(fields, stated_family(fields) or otherwise or _family_of_tensors(files))
+            family = stated_family(fields) or otherwise or _family_of_tensors(files)
+            return cls.from_dict({"model_type": family.model_type, **fields})
         except ModelFormatError as error:
             raise ModelFormatError(f"{path}: {error}") from None
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any], otherwise: Family | None = None) -> BertConfig:
+    def from_dict(cls, fields: Mapping[str, Any]) -> BertConfig:
         """Check the fields of a config.json and keep those that change results.
 
-        The family is the one of ``model_type``; else of ``architectures``; else `otherwise`; else of this class. Fields
-        that change nothing at inference (dropout, initializer_range, use_cache, ...) are kept for saving only.
+        The family is that of ``model_type``, else of ``architectures``, else of this class. Fields that change nothing
+        at inference (dropout, initializer_range, use_cache, ...) are kept for saving only.
         `auto_map` and similar fields are not used, because code from a model repository is never executed. Labels are
         those of ``id2label``; else those of ``label2id``; else ``num_labels`` made ones.
 
@@ -257,12 +256,10 @@ class BertConfig:
         """
         if not isinstance(fields, Mapping):
             raise TypeError(f"fields is {brief(fields)}; expected a mapping, such as the object in a config.json.")
-        family = stated_family(fields) or otherwise or cls._family
+        family = stated_family(fields) or cls._family
         kind = config_class(family)
         if not issubclass(kind, cls):
-            raise ModelFormatError(
-                f"model_type={family.model_type!r}: its class is {kind.__name__}, not {cls.__name__}. Use AutoConfig."
-            )
+            raise ModelFormatError(f"this is a {kind.__name__}, not a {cls.__name__}; AutoConfig reads every config.")
         _refuse_unimplemented(fields)
         read = {name: value for name, value in fields.items() if name not in family.ignored}
         for name, own in family.fields.items():
@@ -276,9 +273,7 @@ class BertConfig:
             )
         known = {name: value for name, value in read.items() if name in BertConfig.__dataclass_fields__}
         stated = {name: value for name, value in fields.items() if name in family.ignored or name not in family.fields}
-        config = kind(**known | {"model_type": family.model_type, "id2label": _labels_of(fields), "stated": stated})
-        config.check_required()
-        return config
+        return kind(**known | {"model_type": family.model_type, "id2label": _labels_of(fields), "stated": stated})
 
     @property
     def activation(self) -> str:
@@ -292,9 +287,7 @@ class BertConfig:
         """
         for name, only in self.family.required.get(head, {}).items():
             if self.stated.get(name, only) != only:
-                raise ModelFormatError(
-                    f"{name}={brief(self.stated[name])} is not implemented; minibert has {only!r} only."
-                )
+                raise ModelFormatError(f"{name}={brief(self.stated[name])} is not implemented, only {only!r} is.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that change results under their names in config.json, with ``model_type``."""
@@ -342,8 +335,7 @@ def _refuse_change(config: BertConfig, name: str, value: object = None) -> None:
 for _method in ("__setattr__", "__delattr__"):
     setattr(BertConfig, _method, _refuse_change)
 
-_BERT_NAMES = {own: name for family in FAMILIES.values() for name, own in family.fields.items()}
-SETTINGS = (*filter("stated".__ne__, BertConfig.__dataclass_fields__), *_BERT_NAMES, "num_labels", "label2id")
+SETTINGS = (*filter("stated".__ne__, BertConfig.__dataclass_fields__), "num_labels", "label2id")
 """The keywords of a from_pretrained that name a setting of the config; the last two follow from id2label."""
 
 
@@ -360,15 +352,14 @@ def check_settings(
     how to run fewer layers of the model.
     """
     for name, value in given.items():
-        field = _BERT_NAMES.get(name, name)
-        if field == "num_hidden_layers":
+        if name == "num_hidden_layers":
             remedy = f"The weights have this size. {fewer_layers}"
-        elif field in (*_SIZES, "type_vocab_size"):
+        elif name in (*_SIZES, "type_vocab_size"):
             remedy = "The weights have this size. Leave it out."
         else:
-            field = "id2label" if name in ("num_labels", "label2id") else field
+            field = "id2label" if name in ("num_labels", "label2id") else name
             remedy = f"To change it: {change.format(f'{field}=...')}."
-        keywords.check_agreement(call, {name: value}, {name: getattr(config, name, None)}, remedy)
+        keywords.check_agreement(call, {name: value}, {name: getattr(config, name)}, remedy)
 
 
 def stated_family(fields: Mapping[str, Any]) -> Family | None:
@@ -391,10 +382,7 @@ def stated_family(fields: Mapping[str, Any]) -> Family | None:
         )
     for name, family in named.items():
         if family.field != FAMILIES[model_type].field:
-            raise ModelFormatError(
-                f"model_type={model_type!r}, but architectures names {brief(name)}, which has another forward. Correct "
-                "the wrong one of the two."
-            )
+            raise ModelFormatError(f"model_type={model_type!r}, but architectures names {brief(name)}. Correct it.")
     return FAMILIES[model_type]
 
 
@@ -407,8 +395,8 @@ def _family_of_tensors(files: ModelFiles) -> Family:
         if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
             return family
     raise ModelFormatError(
-        "model_type is absent, and neither architectures nor the names of the tensors say which of "
-        f"{', '.join(FAMILIES)} the model is. Write the model_type into the file, or call a class of its family."
+        "model_type is absent, and neither architectures nor names of tensors say it. Write model_type into the file, "
+        f"one of {', '.join(FAMILIES)}; or call a class of the family, such as RobertaModel."
     )
 
 
@@ -422,10 +410,11 @@ def config_class(family: Family) -> type[BertConfig]:
         given = {name: fields.pop(own) for name, own in family.fields.items() if own in fields}
         BertConfig.__init__(self, **{"model_type": family.model_type, **family.defaults, **fields, **given})
 
-    own = {own: property(operator.attrgetter(name)) for name, own in family.fields.items() if own != "activation"}
+    names: dict[str, Any] = {own: property(operator.attrgetter(name)) for name, own in family.fields.items()}
+    names.pop("activation", None)  # a property that all configs have
     doc = f"`BertConfig` with the defaults of {family.model_type!r} in transformers."
     more = {"__init__": init, "__module__": "minibert", "__doc__": doc, "_family": family}
-    return type(family.own_class("BertConfig"), (BertConfig,), own | more)
+    return type(family.own_class("BertConfig"), (BertConfig,), names | more)
 
 
 def _labels_of(fields: Mapping[str, Any]) -> object:

@@ -331,7 +331,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     if model is not None:
         facts["parameters"] = model.num_parameters()
         facts["pooler"] = model.weights.pooler is not None
-        facts["heads"] = list(find_heads(bert, model.config.family))
+        facts["heads"] = list(find_heads(bert))
         if model.weights.ignored:
             facts["other tensors, not used"] = len(model.weights.ignored)
     tokenizer = attempt(lambda: minibert.BertTokenizer.from_files(bert))

@@ -260,10 +260,8 @@ def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[An
     from minibert.models.loading import find_heads
 
     files = options.locate_model(arguments)
-    config = minibert.BertConfig.from_files(files)
-    has_head = masked_lm and "BertForMaskedLM" in find_heads(files, config.family)
-    kind = minibert.BertForMaskedLM if has_head else minibert.BertModel
-    model = kind.from_files(files, config=config, **options.loading(arguments))
+    kind = "BertForMaskedLM" if masked_lm and "BertForMaskedLM" in find_heads(files) else "BertModel"
+    model = getattr(minibert, kind).from_files(files, **options.loading(arguments))
     return model, minibert.BertTokenizer.from_files(files)
 
 

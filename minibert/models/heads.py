@@ -347,8 +347,8 @@ def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) ->
     ModelFormatError, DownloadError, TypeError, ValueError
         As for `BertModel.from_pretrained`.
     """
-    files, options = find_model("minibert.load", name_or_path, harmless, load)
-    return choose_class(files, options.config.family).from_files(files, options)
+    files, options, family = find_model("minibert.load", name_or_path, harmless, load)
+    return choose_class(files, family).from_files(files, options)
 
 
 def choose_class(files: ModelFiles, family: Family) -> type[Model]:
@@ -395,10 +395,10 @@ class AutoModel(_Auto):
         ModelFormatError
             The checkpoint is of such a type, or does not have this head; or as in `BertModel.from_pretrained`.
         """
-        files, options = find_model(f"{cls.__name__}.from_pretrained", name_or_path, harmless, cls.from_pretrained)
-        kind = cls._model
-        if kind is BertForPreTraining and options.config.family.field not in ("bert", "electra"):
-            kind = BertForMaskedLM  # the pre-training of the others has no second task
+        call, kind = f"{cls.__name__}.from_pretrained", cls._model
+        files, options, family = find_model(call, name_or_path, harmless, cls.from_pretrained)
+        if kind is BertForPreTraining and family.field not in ("bert", "electra"):
+            kind = BertForMaskedLM  # the pre-training of the others has one task
         return kind.from_files(files, options)
 
 

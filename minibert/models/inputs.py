@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, as_array
 from minibert.bert.config import BertConfig
-from minibert.bert.families import INPUTS
+from minibert.bert.families import INPUTS as INPUTS
 from minibert.bert.packed import PackedBatch, cumulate, positions_of, valid_range
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -22,13 +22,9 @@ def ordered_inputs(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def ordered(self: Any, *inputs: Any, **keywords: Any) -> Any:
-        names = self._inputs
-        if len(inputs) > len(names):
-            other = next((name for name in INPUTS if name not in names), "output_hidden_states")
-            raise TypeError(
-                f"{type(self).__name__} takes {len(names)} arguments by position, {', '.join(names)}, but got "
-                f"{len(inputs)}. Give others by name, such as {other}=."
-            )
+        if len(inputs) > len(names := self._inputs):
+            taken = f"{type(self).__name__} takes by position {', '.join(names)} only."
+            raise TypeError(f"{taken} Give others by name, such as position_ids=, inputs_embeds= or labels=.")
         return method(self, **dict(zip(names, inputs, strict=False)), **keywords)
 
     return ordered  # type: ignore[return-value]

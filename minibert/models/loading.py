@@ -49,13 +49,9 @@ _CHANGE = "config=dataclasses.replace(BertConfig.from_pretrained(name), {})"
 
 
 def find_model(
-    call: str,
-    name_or_path: Any,
-    keywords: Mapping[str, Any],
-    function: Callable[..., object],
-    family: Family | None = None,
-) -> tuple[ModelFiles, ModelOptions]:
-    """Check the keywords of a from_pretrained, and find the files and the config of a model.
+    call: str, name_or_path: Any, keywords: Mapping[str, Any], function: Any, family: Family | None = None
+) -> tuple[ModelFiles, ModelOptions, Family]:
+    """Check the keywords of a from_pretrained, and find the files, the config and the family of a model.
 
     `name_or_path` is None if the name is in `keywords`, as transformers spells it. `family` is the one of `function`; a
     config.json that does not say its family has it.
@@ -72,7 +68,7 @@ def find_model(
     check_remote_code(call, others.get("trust_remote_code"), files.settings("config.json"))
     config = options.config or BertConfig.from_files(files, family)
     check_settings(call, settings, config, _CHANGE)
-    return files, dataclasses.replace(options, config=config)
+    return files, dataclasses.replace(options, config=config), config.family
 
 
 def load_weights(
@@ -171,7 +167,7 @@ def load_weights(
     return dataclasses.replace(weights, head=read(head, read_head, large=has_decoder))
 
 
-def find_heads(files: ModelFiles, family: Family) -> tuple[str, ...]:
+def find_heads(files: ModelFiles, family: Family | None = None) -> tuple[str, ...]:
     """Return the classes of `HEADS` whose tensors the checkpoint has, in the order of `HEADS`; read only headers.
 
     Raises
@@ -179,7 +175,7 @@ def find_heads(files: ModelFiles, family: Family) -> tuple[str, ...]:
     ModelFormatError
         A file is missing or damaged, or the checkpoint is not that of a BERT model.
     """
-    return _open(files, family).heads()
+    return _open(files, family or BertConfig.from_files(files).family).heads()
 
 
 def _open(files: ModelFiles, family: Family) -> _Checkpoint:
@@ -188,8 +184,8 @@ def _open(files: ModelFiles, family: Family) -> _Checkpoint:
     field = prefix.removesuffix(".").rpartition(".")[2]
     if field != family.field and field in {other.field for other in FAMILIES.values()}:
         raise ModelFormatError(
-            f"{files.source} has tensors that begin with {prefix!r}, but the type {family.model_type!r} has "
-            f"{family.field!r} there. Correct model_type in config.json, or call a class of the right family."
+            f"{files.source} has tensors with the prefix {prefix!r}, which is not that of the model_type "
+            f"{family.model_type!r}. Correct it in config.json, or call a class of the family of the tensors."
         )
     return _Checkpoint(files, tensors, prefix, family)
 

@@ -372,8 +372,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
             The model is not on this machine and could not be downloaded.
         """
         call = f"{cls.__name__}.from_pretrained"
-        files, options = find_model(call, name_or_path, harmless, cls.from_pretrained, cls._family)
-        family = options.config.family
+        files, options, family = find_model(call, name_or_path, harmless, cls.from_pretrained, cls._family)
         if family is not cls._family:
             bert = bert_class(cls.__name__)
             own = f"minibert.{family.own_class(bert)}, or " if bert in NAMES else ""

@@ -113,8 +113,8 @@ def pipeline(
         name, used = name or _task_of(type(model)), _tokenizer(tokenizer, model)
         loaded = _with_head(model, name)
     elif isinstance(model, str | os.PathLike):
-        files, options = find_model("minibert.pipeline", model, given, BertModel.from_pretrained)
-        kind = heads.choose_class(files, options.config.family) if name is None else TASKS[name][1]
+        files, options, family = find_model("minibert.pipeline", model, given, BertModel.from_pretrained)
+        kind = heads.choose_class(files, family) if name is None else TASKS[name][1]
         name = name or _task_of(kind)
         names = architectures(files.settings("config.json"))
         for named in names if kind.__name__ in HEADS and kind.__name__ not in names else ():

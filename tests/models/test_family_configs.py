@@ -255,10 +255,10 @@ def test_no_way_to_name_a_family_gives_other_numbers(
 def test_a_config_names_its_family(tmp_path: Path) -> None:
     make(tmp_path, "roberta")
     assert type(minibert.BertConfig.from_pretrained(tmp_path)) is minibert.RobertaConfig
-    with pytest.raises(ModelFormatError, match=r"RobertaConfig, not ElectraConfig. Use AutoConfig"):
+    with pytest.raises(ModelFormatError, match="is a RobertaConfig, not a ElectraConfig; AutoConfig"):
         minibert.ElectraConfig.from_pretrained(tmp_path)
     edit(tmp_path, "model_type", "architectures")
-    with pytest.raises(ModelFormatError, match="Write the model_type into the file, or call a class"):
+    with pytest.raises(ModelFormatError, match=r"Write model_type into the file.* or call a class"):
         minibert.load(tmp_path)
     assert minibert.RobertaConfig.from_pretrained(tmp_path).model_type == "roberta"
     config = minibert.RobertaConfig.from_pretrained(tmp_path)
@@ -301,7 +301,7 @@ def test_arguments_by_position_have_the_order_of_transformers(tmp_path: Path, fa
         except TypeError as error:
             found, refused = expected, str(error)
         np.testing.assert_array_equal(found, expected)
-        assert refused == "" or (count > 2 and "by name, such as " in refused)
+        assert refused == "" or (count > 2 and "by name, such as position_ids=" in refused)
     if part != "trace" and (family, kind) != ("distilbert", "ForMultipleChoice"):  # theirs fails with positions
         with torch.no_grad():
             tensors = {name: torch.as_tensor(array) for name, array in by_name.items()}
@@ -390,10 +390,10 @@ def test_each_family_has_a_config_with_the_defaults_and_names_of_transformers(fa
     assert (again.num_hidden_layers, again.vocab_size, again.label2id) == (2, 77, {"LABEL_0": 0, "LABEL_1": 1})
 
 
-def test_settings_are_compared_by_either_name(tmp_path: Path) -> None:
+def test_settings_that_a_file_does_not_have_are_compared(tmp_path: Path) -> None:
     make(tmp_path, "distilbert")
-    minibert.DistilBertModel.from_pretrained(tmp_path, hidden_size=24, dim=24, layer_norm_eps=1e-12, n_layers=3)
-    for name in ("n_heads", "num_attention_heads", "embedding_size"):
+    minibert.DistilBertModel.from_pretrained(tmp_path, hidden_size=24, layer_norm_eps=1e-12)
+    for name in ("num_hidden_layers", "num_attention_heads", "embedding_size"):
         with pytest.raises(ValueError, match=rf"{name}=5\), but the model has {name}="):
             minibert.DistilBertModel.from_pretrained(tmp_path, **{name: 5})
 

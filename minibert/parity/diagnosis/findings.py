@@ -556,7 +556,8 @@ class _Diagnosis:
             config = search.model.config  # the catalogue is for any model
             family = config.family
             for field, value in (("hidden_act", config.hidden_act), ("layer_norm_eps", f"{config.layer_norm_eps:g}")):
-                source = config.model_type if field in family.values else "config.json"
+                fixed = field in family.ignored and field not in family.fields
+                source = config.model_type if fixed else "config.json"
                 said = said.replace(f"config.json has another {field}", f"{source} has {value}")
                 said = said.replace(field, family.fields.get(field, field))
             alternatives = tuple(other.id for other in one.alternatives)
