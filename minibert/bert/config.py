@@ -156,7 +156,7 @@ class BertConfig:
     @property
     def padding_id(self) -> int | None:
         """The id of tokens that the positions do not count; None if a position is the column."""
-        counted = self.pad_token_id if self.family.padding_id is None else self.family.padding_id
+        counted = 1 if self.family.has_relative_bias else self.pad_token_id  # MPNet's code has a number
         return counted if self.family.counts_tokens else None
 
     @property
@@ -207,14 +207,8 @@ class BertConfig:
         call = "BertConfig.from_pretrained"
         name = keywords.given_name(call, name_or_path, harmless)
         asked = keywords.check_keywords(call, harmless, keywords.MODEL_KEYWORDS, settings=(*SETTINGS, *_MODEL_DEFAULTS))
-        files = locate(
-            name,
-            revision=revision,
-            cache_dir=cache_dir,
-            token=token,
-            local_files_only=local_files_only,
-            subfolder=subfolder,
-        )
+        hub: Any = {"revision": revision, "cache_dir": cache_dir, "token": token, "local_files_only": local_files_only}
+        files = locate(name, subfolder=subfolder, **hub)
         config = cls.from_files(files, cls._family)
         keywords.check_remote_code(call, harmless.get("trust_remote_code"), files.settings("config.json"))
         of_model = {key: asked.pop(key) for key in _MODEL_DEFAULTS if key in asked}
@@ -394,10 +388,8 @@ def _family_of_tensors(files: ModelFiles) -> Family:
     for family in FAMILIES.values():
         if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
             return family
-    raise ModelFormatError(
-        "model_type is absent, and neither architectures nor names of tensors say it. Write model_type into the file, "
-        f"one of {', '.join(FAMILIES)}; or call a class of the family, such as RobertaModel."
-    )
+    known = ", ".join(FAMILIES)
+    raise ModelFormatError(f"model_type is absent. Write it into the file, one of {known}; or call a family's class.")
 
 
 @functools.cache

@@ -57,8 +57,6 @@ class Family:
         The same part -> the inputs that the class takes by position, as far as transformers has them in this order.
     counts_tokens : bool
         The positions begin at the id of padding + 1, and tokens that are padding are not counted.
-    padding_id : int or None
-        The id of padding that positions are counted with; None means pad_token_id.
     has_token_types : bool
         If not, the model has one type, whose embedding is zeros.
     has_relative_bias : bool
@@ -79,7 +77,6 @@ class Family:
     required: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     counts_tokens: bool = False
-    padding_id: int | None = None
     has_token_types: bool = True
     has_relative_bias: bool = False
     has_embedding_size: bool = False
@@ -206,7 +203,6 @@ _MPNET = Family(
     required={"": {"relative_attention_num_buckets": 32}},
     inputs={"": "input_ids attention_mask position_ids inputs_embeds"},
     counts_tokens=True,
-    padding_id=1,
     has_token_types=False,
     has_relative_bias=True,
 )

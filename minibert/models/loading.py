@@ -184,8 +184,7 @@ def _open(files: ModelFiles, family: Family) -> _Checkpoint:
     field = prefix.removesuffix(".").rpartition(".")[2]
     if field != family.field and field in {other.field for other in FAMILIES.values()}:
         raise ModelFormatError(
-            f"{files.source} has tensors with the prefix {prefix!r}, which is not that of the model_type "
-            f"{family.model_type!r}. Correct it in config.json, or call a class of the family of the tensors."
+            f"{files.source}: tensors of {field!r}, but model_type={family.model_type!r}. Correct it."
         )
     return _Checkpoint(files, tensors, prefix, family)
 

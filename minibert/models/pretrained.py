@@ -454,8 +454,7 @@ class BertPreTrainedModel(Fixed, TorchLike, Generic[_Output]):
             raise FileExistsError(f"{index} belongs to another model; save into a new folder.")
         write_safetensors(os.path.join(path, WEIGHTS), named_arrays(self.weights, self._head))
         own_class = self.config.family.own_class(self._head or "BertModel")
-        dtypes = {name: "float32" for name in ("dtype", "torch_dtype") if name in self.config.stated}
-        self.config.save_pretrained(path, architectures=[own_class], **dtypes)
+        self.config.save_pretrained(path, architectures=[own_class], dtype="float32")
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
