@@ -184,7 +184,8 @@ def _open(files: ModelFiles, family: Family) -> _Checkpoint:
     field = prefix.removesuffix(".").rpartition(".")[2]
     if field != family.field and field in {other.field for other in FAMILIES.values()}:
         raise ModelFormatError(
-            f"{files.source}: tensors of {field!r}, but model_type={family.model_type!r}. Correct it."
+            f"{files.source} has the tensors of {field!r}, but model_type={family.model_type!r}. Correct config.json, "
+            "or call a class of the family that the tensors belong to."
         )
     return _Checkpoint(files, tensors, prefix, family)
 
