@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import minibert
-from minibert._utils.foreign import _INSTEAD, _message
+from minibert._utils.foreign import _INSTEAD, ALIASES, _message
 from tests.support.outcomes import printed, python
 
 ROOT = Path(__file__).parent.parent
@@ -258,14 +258,14 @@ DOTTED = re.compile(r"(?<![\w./@-])minibert(?:\.[A-Za-z_]\w*)+(?![\w/-])")
 
 
 def exists(name: str) -> bool:
-    """Return whether `name`, with dots, can be reached from the package, and used."""
-    value: Any = minibert
-    for part in name.split("."):
-        try:
-            value = getattr(value, part, None) or import_module(f"{value.__name__}.{part}")
-        except (ImportError, AttributeError):
-            return False
-    return getattr(value, "__doc__", "") is None or "minibert has no " not in (value.__doc__ or "")
+    """Return whether `name`, with dots, is a module of the package, or can be reached from it and used."""
+    if name in TREES or f"minibert.{name}" in ALIASES:
+        return True
+    module, _, last = name.rpartition(".")
+    value: Any = import_module(f"minibert.{module}") if module in TREES and module else minibert
+    for part in [last] if value is not minibert else name.split("."):
+        value = getattr(value, part, None)
+    return value is not None and "minibert has no " not in (value.__doc__ or "")
 
 
 def test_every_name_in_a_message_exists() -> None:
