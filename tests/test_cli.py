@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -10,7 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +22,8 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.cli import doctor, learn, parity, serve, states, tasks, vectors
+from minibert.cli.options import Parser, in_options
 from minibert.vectors.search import semantic_search
 from tests.support.checkpoints import sentence_model
 from tests.support.command_line import run, standard_input
@@ -66,7 +69,7 @@ def test_words_that_cannot_be_compared(cli: Cli) -> None:
         code, _, err = cli("words", word, "one bank")
         assert (code, message in err) == (1, True)
     code, _, err = cli("words", "a", "a " * 600, "--truncation", "error")
-    assert (code, "602 tokens, the model takes 512" in err, "truncation='warn'" in err) == (1, True, True)
+    assert (code, "602 tokens, the model takes 512" in err, "--truncation warn" in err) == (1, True, True)
     for options, warned in (((), True), (("--truncation", "silent"), False)):
         code, out, err = cli("words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
@@ -280,20 +283,20 @@ def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
         ("", 2, "find the lines of a file"),
         ("nonsense", 2, "choose from"),
         ("words a aa --layers x", 2, "not a list of numbers"),
-        ("words a aa --layers 7", 1, "layers=7"),
+        ("words a aa --layers 7", 1, "--layers 7"),
         ("words a aa --layers=-1,6", 1, "hidden state 6 twice"),
         ("embed text -m ./no/such/folder", 1, "no/such/folder"),
         ("tokens a\udcffb", 1, "surrogate"),
         ("embed text --pooling median", 1, "median"),
         ("embed text --pooling none", 1, "minibert hidden"),
-        ("embed text --layers -1,-9", 1, "layers="),
+        ("embed text --layers -1,-9", 1, "--layers=-9"),
         ("embed text --layers -1,", 2, "argument --layers: '-1,' is not a list of numbers such as -1,-2"),
         ("embed text --truncate-dim 0", 2, "at least 1"),
         ("embed text --stride -1", 2, "at least 0"),
-        ("embed text --stride 3", 1, "truncation='split'"),
-        ("embed text --pooling first_last --layers 1", 1, "layers="),
+        ("embed text --stride 3", 1, "--truncation split"),
+        ("embed text --pooling first_last --layers 1", 1, "leave out --layers."),
         ("embed text --prompt a --prompt-name b", 2, "not allowed with"),
-        ("embed text --prompt-name task", 1, "prompt_name="),
+        ("embed text --prompt-name task", 1, "--prompt-name task"),
         ("embed text --resume", 1, "--resume is for files of texts"),
         ("embed text --shard-size 3", 1, "--shard-size is for files of texts"),
         ("embed -i a.txt", 1, "--input needs --output"),
@@ -303,9 +306,9 @@ def test_info_of_other_models(cli: Cli, tmp_path: Path) -> None:
         ("search text no/such/file", 1, "minibert: no/such/file cannot be read"),
         ("search text a\0b", 1, "'a\\x00b' cannot be read"),
         ("info -m README.md", 1, "README.md is a file"),
-        ("serve --max-wait 0", 2, "max_wait=0.0"),
-        ("serve --max-wait nan", 2, "max_wait=nan"),
-        ("serve --drain-delay -1", 2, "drain_delay=-1.0"),
+        ("serve --max-wait 0", 2, "--max-wait 0.0"),
+        ("serve --max-wait nan", 2, "--max-wait nan"),
+        ("serve --drain-delay -1", 2, "--drain-delay=-1.0"),
     ],
 )
 def test_errors_and_codes(cli: Cli, command: str, code: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,6 +356,91 @@ def test_bad_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
             standard_input(monkeypatch, data)
             code, _, err = cli(*verb.split())
             assert (code, message in err) == (1, True), (data, verb)
+
+
+# --- the words of the command line ------------------------------------------------------------------------------------
+
+
+def parsers() -> Iterator[Parser]:
+    """Yield the parser of every verb."""
+    found = Parser()
+    verbs = found.add_subparsers()
+    for family in (states, vectors, tasks, doctor, serve, parity, learn):
+        family.add_verbs(verbs)
+    waiting = [*verbs.choices.values()]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        for action in one._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += action.choices.values()
+
+
+def test_messages_name_the_options_of_the_verb() -> None:
+    """A message about an argument, in the words of Python, shows the flag of the option in each verb that has it."""
+    count = 0
+    for parser in parsers():
+        for name, action in parser.flags().items():
+            flags = action.option_strings
+            for value in ("", "3", "-1", "'a b'", "None", "True", "False", "[-1, 2]", "('x',)"):
+                said = in_options(f"Give {name}={value}, or leave it out.", parser)
+                assert f"Give {name}=" not in said, (parser.prog, said)
+                assert any(flag in said for flag in flags if flag.startswith("--")), (parser.prog, said)
+                count += 1
+        assert in_options("a[nothing=3], x == y", parser) == "a[nothing=3], x == y"
+    assert count > 2000
+    (embed,) = (parser for parser in parsers() if parser.prog.endswith(" embed"))
+    for message, expected in (
+        ("stride=3 needs truncation='split', not 'warn'.", "--stride 3 needs --truncation split, not 'warn'."),
+        ("layers=[-1, 2], num_threads=2", "--layers=-1,2, --threads 2"),
+        ("has prompt='a b', normalize_embeddings=True", "has --prompt 'a b', --normalize"),
+        ("shared_weights=False and prompt=None", "--no-shared-weights and no --prompt"),
+        ("SentenceTransformer(..., prompts='builtin') uses it", "--builtin-prompts uses it"),
+        ("a larger num_threads, or 'batch_size', x/stride.csv", "a larger --threads, or 'batch_size', x/stride.csv"),
+        ("CrossEncoder loads it.", "minibert rerank loads it."),
+    ):
+        assert in_options(message, embed) == expected
+
+
+OF_FILES = {"--resume": [], "--input-format": ["csv"], "--text-column": ["text"], "--id-column": ["id"]}
+OF_FILES |= {"--on-error": ["stop"], "--on-empty": ["keep"], "--shard-size": ["10000"], "--progress": ["auto"]}
+OF_FILES_OF_EMBED = {"--dtype": ["float32"], "--actors": ["2"], "--on": ["ray:local"]}
+OF_TEXTS = {"embed": {"--precision": ["float32"]}, "sparse": {"--json": [], "-k": ["10"]}}
+OF_TEXTS["rerank"] = OF_TEXTS["sparse"]
+
+
+@pytest.mark.parametrize("verb", OF_TEXTS)
+def test_options_that_would_change_nothing_are_refused_even_with_their_default(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.txt").write_text("a cat\n")
+    words = [verb, "-m", "./no/such/folder", *(["query"] if verb == "rerank" else [])]
+    files = OF_FILES | (OF_FILES_OF_EMBED if verb == "embed" else {})
+    for option, value in files.items():
+        code, _, err = cli(*words, "a cat", option, *value)
+        assert (code, f"{option} is for files of texts; name them with --input." in err) == (1, True), err
+    for option, value in OF_TEXTS[verb].items():
+        code, _, err = cli(*words, "-i", "lines.txt", "-o", "out.npy", option, *value)
+        long = {"-k": "--top-k"}.get(option, option)
+        assert (code, f"{long} is for texts; leave it out with --input." in err) == (1, True), err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("doctor --clear --json", "--json"),
+        ("doctor --clear --compute-type int8", "--compute-type"),
+        ("extract -i a.csv -o o.jsonl --format google --dtype float32", "--dtype"),
+        ("extract -i a.csv -o o.jsonl --format google --id-column id", "--id-column"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli(*command.split())
+    assert (code, out, f"minibert: {option} " in err, "leave it out" in err) == (1, "", True, True), err
 
 
 # --- streams, signals and names of files of a system ------------------------------------------------------------------

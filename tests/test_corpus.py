@@ -298,6 +298,162 @@ def test_a_source_that_is_a_mistake(embed: Embed, tmp_path: Path) -> None:
     assert not (tmp_path / "out.npy").exists()
 
 
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_parquet_are_read(embed: Embed, short_model: SentenceTransformer, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    texts, ids = texts_of(30), list(range(100, 130))
+    table = pa.table({"body": texts, "other": ids, "key": ids})
+    pa.parquet.write_table(table.rename_columns(["body", "other", "other"]), tmp_path / "twice.parquet")
+    pa.parquet.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    for name, options in (("a", ("--id-column", "key")), ("twice", ())):
+        options = ("--text-column", "body", *options)
+        assert embed("-i", tmp_path / f"{name}.parquet", "-o", tmp_path / f"{name}.npy", *options)[0] == 0
+        expected = short_model.encode(texts, truncation="silent")
+        np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), expected)
+    assert [row["id"] for row in lines_of(tmp_path / "a.ids.jsonl")] == ids
+    manifest = json.loads((tmp_path / "a.npy.manifest.json").read_text())
+    assert manifest["checksums"] == [hashlib.sha256((tmp_path / "a.parquet").read_bytes()).hexdigest()]
+
+
+def parquet_with(path: Path, **columns: list[Any]) -> None:
+    pa = pytest.importorskip("pyarrow")
+    names = [name.rstrip("_") for name in columns]
+    pa.parquet.write_table(pa.Table.from_arrays([*map(pa.array, columns.values())], names=names), path)
+
+
+TABLES: dict[str, tuple[Any, str]] = {
+    "twice.csv": (b"text,text\na,b\n", "has 2 columns 'text'"),
+    "three.tsv": (b"text\tid\ttext\ttext\na\t1\tb\tc\n", "has 3 columns 'text'"),
+    "bom.csv": (b"\xef\xbb\xbftext,text\na,b\n", "has 2 columns 'text'"),
+    "keys.jsonl": (b'{"text": "a", "text": "b"}\n', "line 1: has 'text' twice"),
+    "twice.parquet": ({"text": ["a"], "text_": ["b"]}, "has 2 columns 'text'"),
+    "missing.parquet": ({"Text": ["a"]}, "has no column 'text', but 'Text'"),
+    "numbers.parquet": ({"text": [1]}, "line 1: holds int as 'text'"),
+    "broken.parquet": (b"PAR1 and no more", "broken.parquet cannot be read"),
+    "case.csv": (b"Text, text,text \na,b,c\n", "has no column 'text', but 'Text', ' text', 'text '"),
+    "semicolons.csv": (b"id;text\n1;a\n", "A column ends at a comma."),
+    "commas.tab": (b"id,text\n1,a\n", "A column ends at a tab."),
+    "headless.csv": (b"1,a cat\n2,a dog\n", "has no column 'text', but '1', 'a cat'"),
+    "empty.csv": (b"", "has no column 'text', but none"),
+    "utf16.csv": ("text\na\n".encode("utf-16"), "line 1: the header is broken: is not UTF-8: byte 0x"),
+    "utf16.txt": ("a cat\n".encode("utf-16-le"), "line 1: holds a NUL byte"),
+    "nul.csv": (b"text\na\0b\n", "line 2: holds a NUL byte"),
+    "zeros.txt": (b"a cat\n\0\0\0\0", "line 2: holds a NUL byte"),
+    "array.json": (b'[{"text": "a"}, {"text": "b"}]', "array.json is one JSON array"),
+    "lines.jsonl": (b'\xef\xbb\xbf [\n{"text": "a"}\n]', "lines.jsonl is one JSON array"),
+    "pretty.json": (b'{\n  "text": "a"\n}\n', "line 1: is not JSON"),
+    "inner.json": (b'{"data": [{"text": "a"}]}', "does not have 'text'; it has ['data']"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_that_does_not_have_the_column_once_is_refused(embed: Embed, tmp_path: Path, name: str) -> None:
+    content, message = TABLES[name]
+    if isinstance(content, dict):
+        parquet_with(tmp_path / name, **content)
+    else:
+        (tmp_path / name).write_bytes(content)
+    code, out, err = embed("-i", tmp_path / name, "-o", tmp_path / "out.npy")
+    assert (code, out, message in err) == (1, "", True), err
+    assert "_column=" not in err
+    assert not (tmp_path / "out.npy").exists()
+
+
+def test_columns_that_are_not_asked_for_may_be_there_twice(embed: Embed, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,text,x\n1,a cat,2\n")
+    assert embed("-i", tmp_path / "a.csv", "-o", tmp_path / "out.npy")[0] == 0
+    code, _, err = embed("-i", tmp_path / "a.csv", "-o", tmp_path / "b.npy", "--id-column", "x")
+    assert (code, "has 2 columns 'x'" in err) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["lines.json", "table.tab"])
+def test_names_of_other_programs_are_read(
+    embed: Embed, short_model: SentenceTransformer, tmp_path: Path, name: str
+) -> None:
+    content = {"lines.json": '{"text": "a cat"}\n{"text": "a dog"}\n', "table.tab": "id\ttext\n1\ta cat\n2\ta dog\n"}
+    (tmp_path / name).write_text(content[name])
+    assert embed("-i", tmp_path / name, "-o", tmp_path / "out.npy", "--text-column", "text")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(["a cat", "a dog"]))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.log", "a.jsonl"])
+@pytest.mark.parametrize("option", ["--text-column", "--id-column"])
+def test_plain_text_has_no_columns_not_even_the_default_one(
+    embed: Embed, tmp_path: Path, name: str, option: str
+) -> None:
+    (tmp_path / name).write_text('{"text": "a cat"}\n')
+    (tmp_path / "b.jsonl").write_text('{"text": "a cat"}\n')
+    kind = ("--input-format", "text") if name == "a.jsonl" else ()
+    for files in ((tmp_path / name,), (tmp_path / "b.jsonl", tmp_path / name)):
+        code, _, err = embed("-i", *files, "-o", tmp_path / "out.npy", option, "text", *kind)
+        assert (code, "name columns; plain text, as" in err, "--input-format" in err) == (1, True, True)
+    assert not (tmp_path / "out.npy").exists()
+
+
+# --- texts that are empty, or cut -------------------------------------------------------------------------------------
+
+EMPTY = ['{"id": "a", "text": "a cat"}', '{"id": "b", "text": ""}', '{"id": "c", "text": " \\t\\u200b\\u00a0"}']
+EMPTY += ['{"id": "d", "text": null}', f'{{"id": "e", "text": "{"cat " * 60}"}}', '{"id": "f", "text": "."}']
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".jsonl", ".parquet", "/"])
+@pytest.mark.parametrize("on_empty", ["null", "skip"])
+def test_empty_texts(
+    embed: Embed, short_model: SentenceTransformer, tmp_path: Path, suffix: str, on_empty: str
+) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.jsonl").write_text("\n".join(EMPTY))
+    output = f"{tmp_path}/out{suffix}"
+    arguments = ("-i", tmp_path / "a.jsonl", "-o", output, "--id-column", "id", "--shard-size", 2)
+    code, out, err = embed(*arguments, "--on-empty", on_empty)
+    assert (code, "a.jsonl" in err) == (0, False)  # they are counted, and not listed
+    left_out = ", 3 input lines left out" if on_empty == "skip" else ""
+    assert f"1 text cut, 3 empty{left_out}, " in out
+    finished = json.loads((tmp_path / f"out{suffix.rstrip('/')}.manifest.json").read_text())["finished"]
+    assert (finished["cut"], finished["empty"], finished["counts"]["n_empty"]) == (["e"], ["b", "c", "d"], 3)
+    if suffix == ".npy":
+        vectors: list[Any] = [None if np.isnan(row).all() else row for row in np.load(output)]
+        ids = [row["id"] for row in lines_of(tmp_path / "out.ids.jsonl")]
+    else:
+        rows = lines_of(Path(output)) if suffix == ".jsonl" else pq.read_table(output.rstrip("/")).to_pylist()
+        vectors, ids = [row["embedding"] for row in rows], [row["id"] for row in rows]
+    assert ids == (["a", "b", "c", "d", "e", "f"] if on_empty == "null" else ["a", "e", "f"])
+    assert [vector is None for vector in vectors] == [one in ("b", "c", "d") for one in ids]
+    expected = short_model.encode(["a cat", "cat " * 60, "."], truncation="silent")
+    np.testing.assert_allclose(np.array([one for one in vectors if one is not None]), expected, atol=1e-6)
+
+
+def test_empty_texts_are_kept_or_stop_the_run(embed: Embed, short_model: SentenceTransformer, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(EMPTY))
+    for on_error in ("stop", "skip", "null"):
+        options = ("-o", tmp_path / "out.npy", "--on-empty", "error", "--on-error", on_error)
+        code, _, err = embed("-i", tmp_path / "a.jsonl", *options)
+        assert code == 1
+        assert "3 input lines cannot be used; nothing was computed" in err
+        assert f"{tmp_path / 'a.jsonl'}, line 3: is empty" in err
+        assert "(--on-empty skip)" in err
+    code, _, err = embed("-i", tmp_path / "a.jsonl", "-o", tmp_path / "out.npy")
+    assert (code, "line 4: holds null" in err, "--on-empty null" in err) == (1, True, True)  # there is no text to keep
+    (tmp_path / "b.txt").write_text("a cat\n\n \n")
+    assert "0 texts cut, 2 empty, " in embed("-i", tmp_path / "b.txt", "-o", tmp_path / "b.npy")[1]
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), short_model.encode(["a cat", "", " "]))
+
+
+def test_no_more_ids_than_the_memory_holds_are_named(
+    embed: Embed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibert.corpus.runs._NAMED", 5)
+    text_file(tmp_path / "a.txt", ["", "cat " * 60] * 10)
+    embed("-i", tmp_path / "a.txt", "-o", tmp_path / "out.npy", "--shard-size", 7)
+    finished = json.loads((tmp_path / "out.npy.manifest.json").read_text())["finished"]
+    assert (finished["counts"]["n_cut"], finished["counts"]["n_empty"]) == (10, 10)
+    assert finished["cut"][:5] == [1, 3, 5, 7, 9]
+    assert finished["empty"][:5] == [0, 2, 4, 6, 8]
+    assert max(len(finished["cut"]), len(finished["empty"])) < 10
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 

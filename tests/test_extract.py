@@ -192,10 +192,10 @@ def test_options_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: Any, m
     for options, message in (
         ("o.npy --do_lower_case=False", "leave it out"),
         ("o.npy --layers=9", "9"),
-        ("o.npy --max-length 65", "max_length=65"),
+        ("o.npy --max-length 65", "--max-length 65"),
         ("o.json --format google --layers=4", "0 to 3, or -4 to -1"),
-        ("o.json --format google --max_seq_length=2", "max_length=2; expected 3 to 64"),
-        ("o.json --format google --max_seq_length=65", "max_length=65; expected 3 to"),
+        ("o.json --format google --max_seq_length=2", "--max-length 2; expected 3 to 64"),
+        ("o.json --format google --max_seq_length=65", "--max-length 65; expected 3 to"),
         ("- --format google", "- must end in .json"),
     ):
         assert main(["extract", "-m", str(folder), "-i", "in.txt", "-o", *options.split()]) == 1

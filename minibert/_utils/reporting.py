@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from itertools import islice
+from typing import Any
 
 # minibert, and libraries that may call it for the user.
 # scikit-learn wraps a transformer's methods and runs them through joblib.
@@ -29,29 +31,51 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
     )
 
 
+LINE_SECONDS = 30.0
+"""Seconds between two lines of progress, where there is no terminal."""
+
+
 @contextlib.contextmanager
 def progress_bar(
-    total: int | None, *, show: bool, initial: int = 0, unit: str = " texts"
+    total: int | None, *, show: bool | str, initial: int = 0, unit: str = " texts"
 ) -> Iterator[Callable[[int], object]]:
     """Show a progress bar with count, speed and time left; yield a function that adds n to the count.
+
+    Where there is no terminal, such as in a log file, "auto" and "always" print a line each 30 seconds instead.
 
     Parameters
     ----------
     total : int, optional
         The count at the end. Without it only the count and the speed are shown.
-    show : bool
-        If False, nothing is printed and tqdm is not imported.
+    show : bool, "auto", "always" or "never"
+        If False or "never", nothing is printed and tqdm is not imported. True is a bar in any case. With "always" there
+        is a line at the start and at the end too.
     initial : int
         The count at the start.
     unit : str
     """
-    if not show or sys.stderr is None:
+    if show in (False, "never") or sys.stderr is None:
         yield lambda n: None
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, initial=initial, unit=unit, dynamic_ncols=True, smoothing=0.05) as bar:
+    how: dict[str, Any] = {"dynamic_ncols": True}
+    if isinstance(show, str) and not sys.stderr.isatty():
+        delay = 0.0 if show == "always" else LINE_SECONDS
+        how = {"file": _Lines(), "mininterval": LINE_SECONDS, "maxinterval": 2 * LINE_SECONDS, "delay": delay}
+        how |= {"miniters": 1, "bar_format": "{n_fmt} of {total_fmt}{unit} [{elapsed}<{remaining}, {rate_fmt}]"}
+    with tqdm(total=total, initial=initial, unit=unit, smoothing=0.05, **how) as bar:
         yield bar.update
+
+
+class _Lines(io.TextIOBase):
+    """A file that tqdm takes, for logs: it writes each state of the bar as a line of its own."""
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            sys.stderr.write(f"minibert: {text.strip()}\n")
+            sys.stderr.flush()
+        return len(text)
 
 
 def write_line(text: str) -> None:

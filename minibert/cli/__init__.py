@@ -44,10 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run
                 stream.reconfigure(errors="backslashreplace")
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: report_problem(f"warning: {message}")
-        failed = 1
+        failed, verb = 1, None
+        warnings.showwarning = lambda message, *_, **__: report_problem(f"warning: {message}", verb)
         try:
             arguments = parser.parse_args(argv)
+            verb = arguments.parser
             failed = getattr(arguments, "failed", 1)
             code: int = arguments.run(arguments) or 0
             sys.stdout.flush()
@@ -57,6 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             report_problem("interrupted")
             return failed
         except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError, ImportError) as error:
-            report_problem(str(error) or "out of memory; give fewer or shorter texts at once")
+            report_problem(str(error) or "out of memory; give fewer or shorter texts at once", verb)
             return failed
     return code

@@ -64,6 +64,7 @@ def add_verbs(verbs: Any) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> None:
     if arguments.clear:
+        arguments.parser.refuse(("json", "compute_type"), "is for the report; leave it out with --clear.")
         _clear()
         return
     compute_type = choose_compute_type(arguments.compute_type)

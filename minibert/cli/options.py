@@ -21,12 +21,30 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, which also accepts ``--layers -1,-2``."""
+    """argparse's parser, which also accepts ``--layers -1,-2``.
+
+    `given` holds the names of the arguments that the command line gives, even if the value is the default.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.given = set[str]()
         # Values that may begin with "-": argparse accepts single negative numbers, this pattern also lists of them.
         self._negative_number_matcher = re.compile(r"-\.?\d")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        self.given.add(action.dest)
+        return super()._get_values(action, arg_strings)
+
+    def flags(self) -> dict[str, argparse.Action]:
+        """Return the options by their names in Python."""
+        return {action.dest: action for action in self._actions if action.option_strings}
+
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise a ValueError if the command line gives one of these options, because it would change nothing."""
+        for name in names:
+            if name in self.given:
+                raise ValueError(f"{_flag(self.flags()[name])} {why}")
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2. Without a verb, print the verbs."""
@@ -34,6 +52,43 @@ class Parser(argparse.ArgumentParser):
             self.print_help(sys.stderr)
             sys.exit(2)
         super().error(message)
+
+
+def _flag(action: argparse.Action) -> str:
+    return next((flag for flag in action.option_strings if flag.startswith("--")), action.option_strings[0])
+
+
+# An argument with its value, or, if its name has an underscore, alone; but not a part of a path or a quoted text.
+_VALUE = r"\{[^}]*\}|'[^']*'|\"[^\"]*\"|\[[^]]*\]|\([^)]*\)|-?[\w.]*\w|"
+_ARGUMENT = re.compile(rf"(?<![\w'\"./-])(?:([a-z_]+)=({_VALUE})|([a-z]+_[a-z_]+)(?![\w'\"./-]))")
+_VERBS = {"CrossEncoder": "rerank", "SparseEncoder": "sparse", "SentenceTransformer": "embed", "BertModel": "hidden"}
+
+
+def in_options(message: str, parser: argparse.ArgumentParser | None) -> str:
+    """Return a message of the library in the words of the command line: ``stride=3`` is ``--stride 3``.
+
+    This is the one place where names of arguments become options. Names that the verb does not have stay.
+    """
+    options = parser.flags() if isinstance(parser, Parser) else {}
+
+    def translated(found: re.Match[str]) -> str:
+        name, value = found[1] or found[3], found[2] or ""
+        if name not in options:
+            return found[0]
+        action, flag = options[name], _flag(options[name])
+        if value in ("None", "False"):
+            negative = f"--no-{flag[2:]}"
+            return negative if value == "False" and negative in action.option_strings else f"no {flag}"
+        if value.startswith("{"):
+            return "--prompt"  # prompts of several names are for Python
+        if not value or action.nargs == 0:
+            return flag
+        plain = re.sub(r"[\[\]()'\"]|,$", "", value.replace(", ", ",").replace(",)", ")"))
+        value = plain if re.fullmatch(r"[\w./:,-]+", plain) else value
+        return f"{flag}={value}" if value.startswith("-") else f"{flag} {value}"
+
+    message = re.sub(rf"\b({'|'.join(_VERBS)}) loads it", lambda one: f"minibert {_VERBS[one[1]]} loads it", message)
+    return _ARGUMENT.sub(translated, re.sub(r"\b[\w.]+\(\.\.\., (\w+=[^()]*)\)", r"\1", message))
 
 
 LAYERS = """--layers LAYERS: hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the

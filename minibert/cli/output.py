@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
-from minibert._utils.files import check_output, os_reason, printable, write_whole
+from minibert._utils.files import check_output, os_reason, write_whole
+from minibert.cli.options import in_options
+from minibert.corpus.sources import InputLine, Source, read_input_lines
 
 _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
@@ -37,10 +39,10 @@ def standard_streams() -> Iterator[None]:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def report_problem(problem: str) -> None:
-    """Print a problem or a warning on the standard error."""
+def report_problem(problem: str, parser: argparse.ArgumentParser | None = None) -> None:
+    """Print a problem or a warning on the standard error; one of the library with the options of the verb's parser."""
     with contextlib.suppress(OSError):  # the result does not depend on this message
-        print(f"minibert: {problem}", file=sys.stderr)
+        print(f"minibert: {in_options(problem, parser)}", file=sys.stderr)
 
 
 def read_texts(texts: list[str]) -> list[str]:
@@ -65,19 +67,16 @@ def read_lines(path: str) -> list[str]:
     ValueError, OSError
         A line is not UTF-8 (the message names it), or the file cannot be read.
     """
-    if path == "-" and sys.stdin is None:
-        raise ValueError("the standard input is closed.")
-    try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
-        raise OSError(f"{printable(path)} cannot be read: {os_reason(error)}.") from error
-    lines: list[str] = []
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else (), 1):
-        try:
-            lines.append(line.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8"))
-        except UnicodeDecodeError as error:
-            name, byte = "standard input" if path == "-" else path, line[error.start]
-            raise ValueError(f"{name}, line {number}, is not UTF-8: byte 0x{byte:02x} at {error.start}.") from None
+    source = Source(path, "text", name="standard input" if path == "-" else "")
+    return [line.text for line in usable_lines(source) if line.text is not None]
+
+
+def usable_lines(source: Source) -> list[InputLine]:
+    """Return the input lines of a file; raise a ValueError that names the first one that cannot be used."""
+    lines = [*read_input_lines(source)]
+    for line in lines:
+        if line.problem is not None and not line.empty:
+            raise ValueError(f"{line.file}, line {line.line}, {line.problem}.")
     return lines
 
 

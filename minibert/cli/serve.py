@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, add_verb, natural
+from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, add_verb, in_options, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 from minibert.serving.settings import ApiKeys, Settings, Truncation
@@ -137,7 +137,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             max_result_bytes=arguments.max_inflight_bytes,
         )
     except ValueError as error:
-        arguments.parser.error(str(error))
+        arguments.parser.error(in_options(str(error), arguments.parser))
     bound = listen(arguments.host, arguments.port)
 
     def load() -> Engine:

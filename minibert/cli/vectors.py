@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from minibert._utils.files import check_output
 from minibert._utils.validation import counted
 from minibert.cli import options, output
 from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
-from minibert.corpus.sources import INPUT_FORMATS, ON_ERROR, Source, input_format
+from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, input_format
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
 from minibert.tokenizer.too_long import TRUNCATION, WITHOUT_WINDOWS
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from minibert.corpus.runs import Summary
     from minibert.integrations.ray import RayWorkers
 
+
+_OF_COLUMNS = ("input_format", "text_column", "id_column")
+_OF_RUNS = ("resume", "on_error", "on_empty", "shard_size")
+_OF_FILES = (*_OF_COLUMNS, *_OF_RUNS, "progress")  # of the verbs that also take texts
+
+_Found = tuple[float, dict[str, Any], str | None]
+"""A score, the id or the line, and the text if that is known."""
 
 # The options of `sparse` and `rerank` that are arguments of their encoders.
 _OF_LINES = ("truncation", "prompt_name", "prompt", "batch_size", "stride", "max_active_dims")
@@ -70,15 +77,21 @@ def add_verbs(verbs: Any) -> None:
         --json: one JSON object: {{"texts": [...], "scores": [[...]]}}
         """
     _add_vector_options(add_verb(verbs, _similarity, text))
-    text = """search: find the lines of a file that are nearest to a query
-        Print the lines of a file that are most similar to the query, best first. The model's prompts for queries and
-        documents are used. Empty lines are ignored.
+    text = f"""search: find the lines of a file, or the vectors of embed, that are nearest to a query
+        Print the texts of a file that are most similar to the query, best first. The model's prompts for queries and
+        documents are used. Empty texts are ignored. If the file holds vectors that embed wrote, its manifest names the
+        model and the options.
         QUERY: the text to look for
-        FILE: one text per line; "-" is the standard input
+        FILE: texts: one per line, .jsonl, .csv, .tsv or .parquet; "-" is the standard input; or vectors: .npy, .jsonl,
+            .parquet, or a folder of Parquet files
         -k, --top-k K = 5: lines to print
-        --json: JSON lines: {"score": ..., "line": ..., "text": ...}
+        --json: JSON lines: {{"score": ..., "line": ..., "text": ...}}; of vectors "row" and "id" instead of "line"
+        {_COLUMNS}
+        {_PROGRESS}
         """
-    _add_vector_options(add_verb(verbs, _search, text))
+    search = add_verb(verbs, _search, text)
+    options.add_prompt(search, "the query")
+    _add_vector_options(search)
     text = f"""rerank: sort texts by how well they answer a query
         Print the texts with their scores for the query, best first. With --input the scores of all texts of files are
         written, in the order of the files, in bounded memory; --resume continues an interrupted run.
@@ -109,18 +122,26 @@ def add_verbs(verbs: Any) -> None:
     add_model_options(add_verb(verbs, _extract, text, max_length={"type": int}, do_lower_case=lower_case))
 
 
+_COLUMNS = f"""--input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
+        --text-column NAME: column or key of the texts (default: text)
+        --id-column NAME: column or key of the ids (default: numbers of the lines)"""
+_PROGRESS = """--progress auto|always|never = auto: show the count and the time left: a bar on a terminal, elsewhere a
+            line each 30 seconds; with always also one at the end"""
+
+
 def _inputs(shard_size: int = 10_000) -> str:
     """Return the options for files of texts: which files, how they are read, and how a run is saved."""
     return f"""
-        -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the
-            standard input
-        --input-format {"|".join(INPUT_FORMATS)}: default: by the suffix of each file's name, else text
-        --text-column NAME = text: column or key of the texts
-        --id-column NAME: column or key of the ids (default: numbers of the lines)
+        -i, --input, --input_file FILE: files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz, or
+            .parquet; "-" is the standard input
+        {_COLUMNS}
         --on-error {"|".join(ON_ERROR)} = stop: if lines cannot be used: stop and compute nothing, skip these lines, or
             keep their rows without vectors
+        --on-empty {"|".join(ON_EMPTY)} = keep: if texts are null or without a visible character: compute them as they
+            are (null is then an error), keep their rows without vectors, leave them out, or stop and compute nothing
         --resume: continue an interrupted run, or start one if there is none
         --shard-size N = {shard_size}: texts that are computed, then saved, together; a crash loses at most these
+        {_PROGRESS}
         """
 
 
@@ -216,7 +237,12 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
     from minibert.integrations.ray import RayWorkers
 
     given = chosen(arguments, ("actors", "prompts")) | options.loading(arguments)
-    return RayWorkers(arguments.model, address=address or None, report=output.report_problem, **given)
+    return RayWorkers(
+        arguments.model,
+        address=address or None,
+        report=partial(output.report_problem, parser=arguments.parser),
+        **given,
+    )
 
 
 def _sparse(arguments: argparse.Namespace) -> None:
@@ -257,21 +283,80 @@ def _similarity(arguments: argparse.Namespace) -> None:
 
 
 def _search(arguments: argparse.Namespace) -> None:
+    from minibert.corpus.readers import holds_vectors
+
+    for score, place, text in (_search_vectors if holds_vectors(arguments.file) else _search_texts)(arguments):
+        shown = {} if text is None else {"text": text}
+        if arguments.json:
+            output.print_json(score=round(score, 6), **place, **shown)
+        else:
+            print(f"{score:8.3f}  {next(iter(place.values()))!s:>6}  {output.one_line(text or '')}".rstrip())
+
+
+def _search_texts(arguments: argparse.Namespace) -> Iterator[_Found]:
     from minibert.vectors.search import semantic_search
 
-    lines = [(number, line) for number, line in enumerate(output.read_lines(arguments.file), 1) if line.strip()]
+    (source,) = _sources(arguments, [arguments.file])
+    lines = [line for line in output.usable_lines(source) if not line.empty]
     if not lines:
-        raise ValueError(f"{arguments.file} does not hold a text to search in; give a file with one text per line.")
+        raise ValueError(f"{source.name} does not hold a text to search in; give a file with texts.")
     model, given = load_encoder("SentenceTransformer", arguments), _encode_options(arguments)
-    corpus = model.encode_document([line for _, line in lines], **given)
     query = model.encode_query(arguments.query, **given)
+    given |= {"prompt": None, "prompt_name": None, "show_progress_bar": arguments.progress}
+    corpus = model.encode_document([line.text for line in lines], **given)
     score_function = SIMILARITY_FUNCTIONS[model.similarity_fn_name][0]
     for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
-        number, line = lines[int(hit["corpus_id"])]
-        if arguments.json:
-            output.print_json(score=round(hit["score"], 6), line=number, text=line)
-        else:
-            print(f"{hit['score']:8.3f}  {number:>6}  {line}")
+        line = lines[int(hit["corpus_id"])]
+        yield float(hit["score"]), {**({} if line.id is None else {"id": line.id}), "line": line.line}, line.text
+
+
+def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
+    from minibert.corpus.embed import probe_vector
+    from minibert.corpus.readers import VectorFile
+    from minibert.sentence.encoding import EncodeOptions
+
+    parser, path, file = arguments.parser, arguments.file, VectorFile(arguments.file)
+    settings = file.manifest.get("settings", {"pooling": None})
+    if "pooling" not in settings:
+        raise ValueError(f"{path} does not hold sentence vectors, but what another verb than embed has written.")
+    fixed = ("pooling", "layers", "layer_pooling", "truncation", "stride", "truncate_dim", "prompts", "compute_type")
+    refused = (*_OF_COLUMNS[::2], *(fixed if file.manifest else ()))
+    parser.refuse(refused, f"is for texts, and {path} holds vectors; leave it out.")
+    if "model" not in parser.given:
+        if "model" not in settings:
+            raise ValueError(f"no manifest beside {path} says which model has made it; name the model with --model.")
+        arguments.model, arguments.revision = settings["model"], arguments.revision or settings.get("revision")
+    given = _encode_options(arguments)
+    if file.manifest:
+        arguments.compute_type, arguments.prompts = settings.get("compute_type", "float32"), settings.get("prompts")
+        given = {name: settings[name] for name in EncodeOptions.__dataclass_fields__ if name in settings}
+    model = load_encoder("SentenceTransformer", arguments)
+    if given["layers"] == [model.config.num_hidden_layers]:
+        given["layers"] = None  # the default; some poolings take no other
+    if file.manifest:
+        model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.max_length)
+        own, theirs = probe_vector(model, EncodeOptions(**given)), file.manifest["probe"]
+        if len(own) != len(theirs) or not np.allclose(own, theirs, atol=1e-4):
+            made = f"{path} was made with {settings.get('model', 'a model')}"
+            raise ValueError(f"{made}, and {arguments.model} has other vectors. Leave out --model and --revision.")
+    before = {name: given.pop(name, None) for name in ("prompt", "prompt_name")}
+    asked = chosen(arguments, before)
+    if not any(asked.values()) and any(before.values()) and not model.prompts.get("query"):
+        asked = before
+        output.report_problem(f"the query gets the prompt of the texts, {before['prompt'] or before['prompt_name']!r}")
+    query = model.encode_query(arguments.query, **{**given, **asked, "batch_size": arguments.batch_size})
+    score_function, column = SIMILARITY_FUNCTIONS[model.similarity_fn_name][0], arguments.text_column or "text"
+    hits, texts = file.search(query, arguments.top_k, score_function, column), dict[str, str | None]()
+    if not hits:
+        raise ValueError(f"{path} does not hold a vector.")
+    if arguments.text_column and any(text is None for _, _, text in hits):
+        raise ValueError(f"{path} has no texts in a column {column!r}.")
+    try:
+        texts = file.texts([number for _, number, text in hits if text is None])
+    except (OSError, ValueError) as error:
+        output.report_problem(f"texts are not shown: {error}")
+    for score, number, text in hits:
+        yield score, {"id": number}, texts.get(str(number)) if text is None else text
 
 
 def _rerank(arguments: argparse.Namespace) -> None:
@@ -312,36 +397,34 @@ def _has_files(arguments: argparse.Namespace, for_texts: Sequence[str], for_file
         raise ValueError(both if files else "there is no text; give texts, or a file with --input.")
     if files and arguments.output is None:
         raise ValueError("--input needs --output FILE.")
-    of_files = ("resume", "input_format", "text_column", "id_column", "on_error", "shard_size")
-    for name in for_texts if files else (*for_files, *of_files):
-        if str(getattr(arguments, name)) != str(arguments.parser.get_default(name)):
-            use = "texts; leave it out with --input." if files else "files of texts; name them with --input."
-            raise ValueError(f"--{name.replace('_', '-')} is for {use}")
+    use = "texts; leave it out with --input." if files else "files of texts; name them with --input."
+    arguments.parser.refuse(for_texts if files else (*for_files, *_OF_FILES), f"is for {use}")
     return files
 
 
 def _run_over_files(
-    arguments: argparse.Namespace, run: Callable[..., Summary | None], *models: Any, what: str, **options: Any
+    arguments: argparse.Namespace, run: Callable[..., Summary | None], *models: Any, what: str, **further: Any
 ) -> None:
     """Call a function of corpus/ with the files and the options of `_inputs`, and report what it did.
 
-    `models` are its first arguments, `options` further ones; `what` is the shape of the output, with names of `Summary`
+    `models` are its first arguments, `further` are others; `what` is the shape of the output, with names of `Summary`
     in braces.
     """
     path = arguments.output
     summary = run(
         *models,
-        _sources(arguments),
+        _sources(arguments, arguments.input),
         path,
-        **chosen(arguments, ("resume", "on_error", "shard_size")),
+        **chosen(arguments, _OF_RUNS),
         settings={
             "model": arguments.model,
             "revision": arguments.revision,
             "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
+            **({"prompts": arguments.prompts} if getattr(arguments, "prompts", None) else {}),
         },
-        show_progress=sys.stderr is not None and sys.stderr.isatty(),
-        report=output.report_problem,
-        **options,
+        show_progress=arguments.progress,
+        report=partial(output.report_problem, parser=arguments.parser),
+        **further,
     )
     if summary is None:
         output.report_written(path, "this run is complete already; there is nothing to resume")
@@ -349,25 +432,27 @@ def _run_over_files(
     files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(path) else ""
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
     left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
+    empty = f", {summary.n_empty} empty" if summary.n_empty else ""
     output.report_written(
         path,
         f"{what.format_map(vars(summary))}{files}; {counted(summary.n_texts, 'text')}{resumed}, "
-        f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{left_out}, "
+        f"{counted(summary.n_tokens, 'token')}, {counted(summary.n_cut, 'text')} cut{empty}{left_out}, "
         f"{summary.seconds:.1f} seconds",
     )
 
 
-def _sources(arguments: argparse.Namespace) -> list[Source]:
-    """Return the sources that the options of `_inputs` name."""
-    if arguments.input.count("-") > 1:
+def _sources(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Source]:
+    """Return the sources that the paths and the options of `_COLUMNS` name."""
+    if paths.count("-") > 1:
         raise ValueError("the standard input is given to --input more than once; give it once.")
-    column, ids = arguments.text_column, arguments.id_column
-    sources = []
-    for path in arguments.input:
+    sources, ids = [], arguments.id_column
+    for path in paths:
         kind, name = arguments.input_format or input_format(path), "standard input" if path == "-" else ""
-        sources.append(Source(path, kind, column, None if kind == "text" else ids, name))
-    if (column != "text" or ids is not None) and all(source.format == "text" for source in sources):
-        raise ValueError(f"--text-column and --id-column name columns; plain text, as {sources[0].name}, has none.")
+        if kind == "text":
+            what = f"name columns; plain text, as {name or path}, has none. Give --input-format if it is a table."
+            if arguments.text_column is not None or ids is not None:
+                raise ValueError(f"--text-column and --id-column {what}")
+        sources.append(Source(path, kind, arguments.text_column or "text", ids, name))
     return sources
 
 
@@ -381,6 +466,8 @@ def _extract(arguments: argparse.Namespace) -> None:
     asked, own = arguments.do_lower_case, tokenizer.do_lower_case
     if asked is not None and (asked in ("true", "1")) != own:
         raise ValueError(f"--do_lower_case={asked}, but the tokenizer of {arguments.model} has {own}; leave it out.")
+    if arguments.format == "google":
+        arguments.parser.refuse(("dtype", "id_column"), "has no place in Google's lines of JSON; leave it out.")
     given = chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype"))
     shape = f"vectors ({{n_tokens}}, {len(arguments.layers)}, {{width}}) {arguments.dtype}"
     what = shape if arguments.format == "binary" else "JSON lines"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minibert._utils.files import check_output
-from minibert._utils.validation import FloatArray, check_choice
+from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
 from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
 from minibert.corpus.sources import Source, texts_of
@@ -144,7 +144,7 @@ class _Vectors(Task):
             vectors[[line.text is not None for line in lines]] = encoded.vectors
         self.writer.write(files, before.n_texts, [line.row() for line in lines], vectors)
         cut = encoded.n_truncated
-        return int((encoded.n_tokens - cut).sum()), int((cut > 0).sum()), processor
+        return int((encoded.n_tokens - cut).sum()), cut, processor
 
 
 def probe_vector(plan: Plan) -> FloatArray:
@@ -201,7 +201,7 @@ def sparse_corpus(
     def compute(texts: list[str], progress: Progress) -> _Fields:
         chunk = next(model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **chosen))
         fields = [{"indices": one.indices.tolist(), "values": _decimals(one.data)} for one in chunk.vectors]
-        return fields, int((chunk.n_tokens - chunk.n_truncated).sum()), int((chunk.n_truncated > 0).sum())
+        return fields, int((chunk.n_tokens - chunk.n_truncated).sum()), chunk.n_truncated
 
     # If texts are split, this text is long: windows that cannot hold any token of a text are refused at once.
     text = f"{_PROBE} " * (model.max_seq_length if truncation == "split" else 1)
@@ -246,14 +246,14 @@ def rerank_corpus(
         raise TypeError(f"query is a {type(query).__name__}; expected a str.")
     if model.num_labels != 1:
         raise ValueError(f"A query is ranked by a model with one label, and this one has {model.num_labels}.")
-    text = model.resolve_prompt(prompt, prompt_name)
+    before = model.resolve_prompt(prompt, prompt_name)
 
     def compute(texts: list[str], progress: Progress) -> _Fields:
         pairs = [(query, text) for text in texts]
-        found = model.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation="silent", progress=progress)
+        found = model.score_pairs(pairs, prompt=before, batch_size=batch_size, truncation="silent", progress=progress)
         scores = _decimals(model.activation_fn(found.vectors).reshape(-1))
         cut = found.n_truncated
-        return [{"score": score} for score in scores], int((found.n_tokens - cut).sum()), int((cut > 0).sum())
+        return [{"score": score} for score in scores], int((found.n_tokens - cut).sum()), cut
 
     settings = {
         **{"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation},
@@ -266,8 +266,8 @@ def rerank_corpus(
     return run_shards(sources, task, options=RunOptions(**run), settings=settings, probe=probe)
 
 
-_Fields = tuple[list[dict[str, Any]], int, int]
-"""Of some texts: the fields of each line, their tokens that were used, and how many texts were cut."""
+_Fields = tuple[list[dict[str, Any]], int, Sequence[int] | IntArray]
+"""Of some texts: the fields of each line, their tokens that were used, and how many tokens of each were cut off."""
 
 
 @dataclasses.dataclass
@@ -286,12 +286,12 @@ class _Lines(Task):
 
     def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
         texts = texts_of(lines)
-        fields, n_tokens, n_cut = self.compute(texts, progress) if texts else ([], 0, 0)
+        fields, n_tokens, n_truncated = self.compute(texts, progress) if texts else ([], 0, ())
         progress(len(lines) - len(texts))
         found = iter(fields)
         for line in lines:
             files[0].write(json_line({"id": line.id, **(self.nothing if line.text is None else next(found))}))
-        return n_tokens, n_cut, self.model.model.ops.processor()
+        return n_tokens, n_truncated, self.model.model.ops.processor()
 
 
 def _decimals(numbers: FloatArray) -> list[float]:

@@ -99,7 +99,7 @@ def extract_corpus(
     output, options = os.fspath(output), RunOptions(**{"shard_size": EXTRACT_SHARD, **run})
     check_choice("format", format, EXTRACT_SUFFIXES)
     check_output(output, EXTRACT_SUFFIXES[format])
-    check_choice("dtype", dtype, OUTPUT_DTYPES)
+    check_choice("dtype", dtype, OUTPUT_DTYPES if format == "binary" else OUTPUT_DTYPES[:1])
     batch_size = check_int("batch_size", batch_size, 1)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     kind = _States if format == "binary" else _GoogleLines
@@ -148,8 +148,7 @@ class _States(_TokenTask):
         return self._embed(["minibert"])[0].vectors[0].reshape(-1)
 
     def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
-        array, index = files
-        n_tokens = n_cut = 0
+        (array, index), n_tokens, n_truncated = files, 0, list[int]()
         for chunk in in_chunks(lines, self.batch_size, lambda line: len(line.text or ""), CHARACTERS_AT_ONCE):
             embedded = iter(self._embed(texts_of(chunk)))
             for line in chunk:
@@ -159,10 +158,10 @@ class _States(_TokenTask):
                     row |= {"first_token": before.n_tokens + n_tokens, **_description(one)}
                     array.write(rounded(one.vectors, np.dtype(self.dtype)).tobytes())
                     n_tokens += len(one)
-                    n_cut += one.n_truncated > 0
+                    n_truncated.append(one.n_truncated)
                 index.write(json_line(row))
             progress(len(chunk))
-        return n_tokens, n_cut, self.model.ops.processor()
+        return n_tokens, n_truncated, self.model.ops.processor()
 
     def _embed(self, texts: list[str]) -> list[TokenVectors]:
         kept: dict[str, Any] = {"layers": self.layers, "layer_pooling": "tokens_first"}
@@ -297,7 +296,7 @@ class _GoogleLines(_TokenTask):
         return np.asarray(_compute(self.model, [ids], [types], self.states)[0][0].reshape(-1))
 
     def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
-        n_tokens = n_cut = 0
+        n_tokens, n_truncated = 0, list[int]()
         for chunk in in_chunks(lines, self.batch_size):
             made = [_make(self.tokenizer, text, self.limit) for text in texts_of(chunk)]
             states = _compute(self.model, [one[1] for one in made], [one[2] for one in made], self.states)
@@ -308,10 +307,11 @@ class _GoogleLines(_TokenTask):
                     (tokens, _, _, cut), values = next(found)
                     pairs = zip(tokens, values, strict=True)
                     features = [{"token": token, "layers": self._layers(rows)} for token, rows in pairs]
-                    n_tokens, n_cut = n_tokens + len(tokens), n_cut + (cut > 0)
+                    n_tokens += len(tokens)
+                    n_truncated.append(cut)
                 files[0].write(f"{json.dumps({'linex_index': line.number, 'features': features})}\n".encode())
             progress(len(chunk))
-        return n_tokens, n_cut, self.model.ops.processor()
+        return n_tokens, n_truncated, self.model.ops.processor()
 
     def _layers(self, rows: npt.NDArray[Any]) -> list[dict[str, Any]]:
         pairs = zip(self.layers, rows, strict=True)

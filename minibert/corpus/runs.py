@@ -9,13 +9,12 @@ their records say; shards.py has these files.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,13 @@ import minibert
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
 from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task, as_json, manifest_path
-from minibert.corpus.sources import CHARACTERS_AT_ONCE, ON_ERROR, InputLine, Source, read_input_lines, survey, weight
-from minibert.tokenizer.windows import in_chunks
+from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
 
 SHARD_SIZE = 10_000
 """Most input lines of a shard if the caller does not say."""
+
+# The most texts that were cut, and that are empty, which the manifest names; without a limit it would need much memory.
+_NAMED = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Summary(Counts):
 
     Parameters
     ----------
-    n_texts, n_tokens, n_cut, n_left_out : int
+    n_texts, n_tokens, n_cut, n_left_out, n_empty : int
         As in `Counts`.
     width : int
         Numbers of one vector.
@@ -68,11 +69,16 @@ class RunOptions:
     on_error : {"stop", "skip", "null"}
         What happens if an input line cannot be used. "stop" computes nothing, "skip" leaves the line out, "null" keeps
         its row without a result.
+    on_empty : {"keep", "null", "skip", "error"}
+        What happens to a text without a visible character, or a null instead of a text. "keep" computes the text as it
+        is; a null is then an input line that cannot be used. "null" keeps the row without a result, "skip" leaves the
+        line out, and "error" computes nothing.
     shard_size : int
         Most input lines of a shard, fewer if they are long. A crash loses at most one shard.
     settings : dict, optional
         Values that must be the same to resume, such as the model's name and revision; JSON can hold them.
-    show_progress : bool
+    show_progress : bool or str
+        See `minibert._utils.reporting.progress_bar`.
     report : callable
         Called with each problem, as a line of text.
 
@@ -84,14 +90,23 @@ class RunOptions:
 
     resume: bool = False
     on_error: str = "stop"
+    on_empty: str = "keep"
     shard_size: int = SHARD_SIZE
     settings: dict[str, Any] | None = None
-    show_progress: bool = False
+    show_progress: bool | str = False
     report: Callable[[str], object] = print
 
     def __post_init__(self) -> None:
         check_int("shard_size", self.shard_size, 1)
         check_choice("on_error", self.on_error, ON_ERROR)
+        check_choice("on_empty", self.on_empty, ON_EMPTY)
+
+    def treatment(self, line: InputLine) -> str:
+        """Return what happens to an input line: "keep", "null", "skip" or "stop"; one to leave out gets a problem."""
+        if line.empty and self.on_empty != "keep":
+            line.text, line.problem = None, line.problem or "is empty"
+            return "stop" if self.on_empty == "error" else self.on_empty
+        return "keep" if line.problem is None else self.on_error
 
     def kept(self, lines: Lines) -> Lines:
         """Report the input lines that cannot be used, and return those that have a row.
@@ -99,14 +114,15 @@ class RunOptions:
         Raises
         ------
         ValueError
-            With "stop": the first reading did not find this bad line, so the file has changed.
+            The first reading did not find a line with which nothing may be computed, so the file has changed.
         """
-        for line in lines:
-            if line.problem is not None and self.on_error == "stop":
+        found = [(line, self.treatment(line)) for line in lines]
+        for line, treatment in found:
+            if treatment == "stop":
                 raise ValueError(f"{line.file} was changed while it was read: line {line.line} {line.problem}.")
-            if line.problem is not None:
+            if line.problem is not None and (self.on_empty == "keep" or not line.empty):
                 self.report(line.describe())
-        return lines if self.on_error == "null" else [line for line in lines if line.problem is None]
+        return [line for line, treatment in found if treatment != "skip"]
 
 
 def run_shards(
@@ -147,7 +163,8 @@ def run_shards(
     """
     start = time.perf_counter()
     output, resume, shard_size = task.files[0].output, options.resume, options.shard_size
-    settings = {**(options.settings or {}), **settings, "on_error": options.on_error, "shard_size": shard_size}
+    given = {name: getattr(options, name) for name in ("on_error", "on_empty", "shard_size")}
+    settings = {**(options.settings or {}), **settings, **given}
     _refuse_inputs(sources, [manifest_path(output), *(file.output for file in task.files)])
     if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
@@ -162,7 +179,14 @@ def run_shards(
             folder.refuse_strangers()
         files = [dataclasses.replace(source, path=folder.path_of(source)) for source in sources]
         before = [_state(source) for source in files]
-        checksums, total = survey(files, stop=options.on_error == "stop", refuse_long=refuse_long)
+
+        def stops(chunk: Lines) -> Lines:
+            if options.on_error == "stop":
+                refuse_long(chunk)
+            return [line for line in chunk if options.treatment(line) == "stop"]
+
+        with progress_bar(None, show=options.show_progress, unit=" lines read") as progress:
+            checksums, total = survey(files, stops=stops, progress=progress)
         _refuse_changes(files, before)
         mine = {
             "settings": {**settings, "minibert": minibert.__version__},
@@ -183,28 +207,33 @@ def run_shards(
         earlier = sum(done.values(), Counts())
         known = min(earlier.n_texts + earlier.n_left_out, total)
         counts, n_shards = Counts(), 0
-        begun = deque[tuple[int, Lines, int, Callable[[], Any]]]()
+        begun = deque[tuple[int, Lines, Lines, Callable[[], Any]]]()
 
         def begin(chunk: Lines) -> None:
             if options.on_error != "stop":  # else the first reading has found them
                 refuse_long(chunk)
             lines = options.kept(chunk)
             progress(len(chunk) - len(lines))
-            begun.append((n_shards, lines, len(chunk) - len(lines), task.begin(lines, progress)))
+            begun.append((n_shards, chunk, lines, task.begin(lines, progress)))
 
         def save_oldest() -> Counts:
-            number, lines, n_left_out, wait = begun.popleft()
+            number, chunk, lines, wait = begun.popleft()
             computed = wait()
 
-            def write(opened: Files) -> tuple[Counts, str | None]:
-                n_tokens, n_cut, processor = task.write(lines, computed, counts, opened, progress)
+            def write(opened: Files) -> tuple[Counts, dict[str, Any]]:
+                n_tokens, n_truncated, processor = task.write(lines, computed, counts, opened, progress)
                 _refuse_changes(files, before)
-                return Counts(len(lines), n_tokens, n_cut, n_left_out), processor
+                with_text = (line for line in lines if line.text is not None)
+                cut = [line.id for line, n in zip(with_text, n_truncated, strict=True) if n]
+                empty = [line.id for line in chunk if line.empty]
+                named = {"cut": cut[: max(0, _NAMED - counts.n_cut)], "empty": empty[: max(0, _NAMED - counts.n_empty)]}
+                done = Counts(len(lines), n_tokens, len(cut), len(chunk) - len(lines), len(empty))
+                return done, {"processor": processor, **named}
 
             return folder.save(number, write)
 
         with progress_bar(total, show=options.show_progress, initial=known) as progress:
-            for chunk in in_chunks(_numbered_lines(files, checksums), shard_size, weight, CHARACTERS_AT_ONCE):
+            for chunk in in_memory(numbered_lines(files, checksums), shard_size):
                 if n_shards not in done:
                     begin(chunk)
                 while begun and (n_shards in done or not task.has_room(len(begun))):
@@ -266,20 +295,6 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
         for output in outputs:
             if os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
                 raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
-
-
-def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[InputLine]:
-    """Yield the input lines of all files, with their numbers; raise if a file differs from the first reading."""
-    number = 0
-    for source, expected in zip(sources, checksums, strict=True):
-        checksum = hashlib.sha256()
-        for line in read_input_lines(source, checksum):
-            line.number, number = number, number + 1
-            if source.id_column is None:
-                line.id = line.number
-            yield line
-        if checksum.hexdigest() != expected:
-            raise ValueError(f"{source.name} was changed while it was read, so vectors may be wrong. Start again.")
 
 
 def _refuse_changes(sources: Sequence[Source], before: Sequence[tuple[int, int]]) -> None:

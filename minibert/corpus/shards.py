@@ -4,8 +4,9 @@ Until the run ends, the folder ``<output>.parts`` holds
 
 - ``minibert.lock``: the process that holds it may write here;
 - ``manifest.json``: the settings of the run and the checksums of its input. If it exists, there is a run to resume;
-- ``shard-00000.npy`` and so on: the files of each shard, and ``shard-00000.json``, its record: the counts, and the size
-  and checksum of these files. A file gets its name when it is whole and on the disk, and the record is the last one;
+- ``shard-00000.npy`` and so on: the files of each shard, and ``shard-00000.json``, its record: the counts, the ids of
+  texts that were cut or are empty, the size and checksum of these files, and a checksum of its own. A file gets its
+  name when it is whole and on the disk, and the record is the last one;
 - ``standard-input``: a copy of the standard input, if that is an input.
 
 At the end the files of all shards are joined, which needs the disk space of the output a second time. If the output is
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from minibert._utils.files import FileLock, check_format, os_reason, printable, sync_folder, write_whole
+from minibert._utils.validation import IntArray
 from minibert.corpus.sources import InputLine, Source
 
 FORMAT = 3
@@ -61,21 +63,24 @@ class Counts:
     n_cut : int
         Texts that were cut, because they had more tokens than the model takes.
     n_left_out : int
-        Input lines that could not be used and were left out.
+        Input lines that could not be used, or are empty, and were left out.
+    n_empty : int
+        Input lines whose text is null, or does not have a visible character, in the output or left out.
     """
 
     n_texts: int = 0
     n_tokens: int = 0
     n_cut: int = 0
     n_left_out: int = 0
+    n_empty: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
 
-Written = tuple[int, int, str | None]
-"""Of a shard that was written: the tokens after cutting; the texts that were cut; and the processor that has computed
-it, as `Ops.processor` names it, or None if nothing was computed."""
+Written = tuple[int, Sequence[int] | IntArray, str | None]
+"""Of a shard that was written: the tokens after cutting; for each text, how many of its tokens were cut off; and the
+processor that has computed it, as `Ops.processor` names it, or None if nothing was computed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +239,7 @@ class RunFolder:
         ValueError
             The manifest is damaged, or that of minibert 0.3.0, whose unfinished runs have other files.
         """
-        manifest = _read_manifest(self.path / _MANIFEST, f"Delete {self.to_delete} to start again.")
+        manifest = read_manifest(self.path / _MANIFEST, f"Delete {self.to_delete} to start again.")
         if manifest is not None and manifest.get("format") != FORMAT:
             how = f"Finish it with that version, or delete {self.to_delete} to start again."
             raise ValueError(f"{self.path} holds an unfinished run of an earlier minibert. {how}")
@@ -250,13 +255,10 @@ class RunFolder:
         """
         if not (_names(self.output) if self.task.into_folder else self.output.exists()):
             return None  # the run starts again, even if the manifest is still there
-        manifest = _read_manifest(self.beside)
+        manifest = read_manifest(self.beside)
         if manifest is None and not self.task.into_folder:
             raise ValueError(f"There is nothing to resume: {self.output} has no {self.beside.name}. {self.again}")
-        for output in _outputs_of(manifest or {}):
-            path, size = self.output.parent / output["name"], output["size"]
-            if not path.exists() or path.stat().st_size != size:
-                raise ValueError(f"{path} is missing or not as the run has written it ({size} bytes). {self.again}")
+        check_outputs(manifest or {}, self.output.parent, self.again)
         return manifest
 
     def path_of(self, source: Source) -> str:
@@ -278,7 +280,7 @@ class RunFolder:
     def refuse_strangers(self) -> None:
         """Raise a FileExistsError if the output is a folder that holds files, or if a file beside it is not ours."""
         self._refuse_others(0)
-        earlier = {output["name"] for output in _outputs_of(_read_manifest(self.beside) or {})}
+        earlier = {output["name"] for output in _outputs_of(read_manifest(self.beside) or {})}
         for file in self.task.files[1:]:
             if os.path.lexists(file.output) and os.path.basename(file.output) not in earlier:
                 raise FileExistsError(
@@ -296,7 +298,7 @@ class RunFolder:
         sync_folder(self.path.parent)
 
     def records(self) -> dict[int, dict[str, Any]]:
-        """Return the records of the saved shards by number."""
+        """Return the records of the saved shards by number, which is their order."""
         found = {}
         for path in sorted(self.path.glob("shard-*.json")):
             with contextlib.suppress(OSError, ValueError):  # a damaged record is that of no shard
@@ -321,6 +323,7 @@ class RunFolder:
             try:
                 files = self._final_files(number)
                 damaged = [path.name for path in files if _state_of(path) != record["files"][path.name]]
+                damaged += ["its record"] if record["checksum"] != _checksum(record) else []
                 if not damaged:
                     found[number] = Counts(**record["counts"])
             except (KeyError, TypeError):
@@ -331,27 +334,27 @@ class RunFolder:
 
     # -- shards
 
-    def save(self, number: int, write: Callable[[Files], tuple[Counts, str | None]]) -> Counts:
+    def save(self, number: int, write: Callable[[Files], tuple[Counts, dict[str, Any]]]) -> Counts:
         """Write the files of a shard, then its record. After this call a crash cannot lose the shard.
 
         Parameters
         ----------
         number : int
         write : callable
-            Writes the shard, and returns its counts and the processor that has computed it. If it raises, the shard is
-            not saved.
+            Writes the shard, and returns its counts and further facts for its record. If it raises, the shard is not
+            saved.
         """
-        counts, processor = Counts(), None
+        counts, facts = Counts(), dict[str, Any]()
         paths = [self._shard(number, file.suffix) for file in self.task.files]
 
         def write_all(opened: list[BinaryIO]) -> None:
-            nonlocal counts, processor
+            nonlocal counts, facts
             if len(opened) < len(paths):
                 write_whole(paths[len(opened)], lambda file: write_all([*opened, file]))
                 return
             for shard, file in zip(self.task.files, opened, strict=True):
                 file.write(shard.header(counts))
-            counts, processor = write(opened)
+            counts, facts = write(opened)
             for shard, file in zip(self.task.files, opened, strict=True):
                 file.seek(0)
                 file.write(shard.header(counts))
@@ -361,8 +364,8 @@ class RunFolder:
             os.replace(paths[0], self._final_files(number)[0])
             sync_folder(self.output)
         states = {path.name: _state_of(path) for path in self._final_files(number)}
-        record = {"counts": dataclasses.asdict(counts), "processor": processor, "files": states}
-        _write_json(self._shard(number, ".json"), record)
+        record = {"counts": dataclasses.asdict(counts), **facts, "files": states}
+        _write_json(self._shard(number, ".json"), {**record, "checksum": _checksum(record)})
         return counts
 
     def finish(self, total: Counts, n_shards: int) -> None:
@@ -378,8 +381,11 @@ class RunFolder:
             write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
             renames.append((whole, Path(file.output)))
         outputs, processors = dict[str, dict[str, Any]](), set[str]()
+        named: dict[str, list[str | int]] = {"cut": [], "empty": []}
         for number, record in self.records().items():
             processors |= {record["processor"]} - {None}
+            for what, ids in named.items():
+                ids += record.get(what, ())
             if self.task.into_folder:
                 ((name, state),) = record["files"].items()
                 outputs[name] = {"name": f"{self.output.name}/{name}", "rows": record["counts"]["n_texts"], **state}
@@ -387,7 +393,7 @@ class RunFolder:
         outputs |= {path.name: {"name": path.name, "size": whole.stat().st_size} for whole, path in renames}
         manifest = self.manifest() or {}
         manifest["processors"] = sorted(processors)
-        manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs}
+        manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs, **named}
         _write_json(self.path / _MANIFEST, manifest)
         # Files of an earlier run must not be beside a new output, because they do not belong to it.
         for stale in (self.beside, *(path for _, path in renames[1:])):
@@ -430,12 +436,16 @@ def _state_of(path: Path) -> dict[str, int] | None:
     return {"size": size, "checksum": checksum}
 
 
+def _checksum(record: dict[str, Any]) -> int:
+    return zlib.crc32(as_json({**record, "checksum": None}).encode())
+
+
 def manifest_path(output: str) -> str:
     """Return the path of the manifest beside the output: the settings and counts of a finished run, as JSON."""
     return f"{output}.manifest.json"
 
 
-def _read_manifest(
+def read_manifest(
     path: Path, way_on: str = "A run writes its manifest there; delete it or move it elsewhere, or give another output."
 ) -> dict[str, Any] | None:
     """Return a manifest; None if there is none, ValueError with a sentence on what to do if it is damaged."""
@@ -463,6 +473,14 @@ def as_json(content: dict[str, Any]) -> str:
 def _outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the name and size of each output of a run; an empty list if the run has not finished."""
     return [*manifest.get("finished", {}).get("outputs", {}).values()]
+
+
+def check_outputs(manifest: dict[str, Any], folder: Path, way_on: str) -> None:
+    """Raise a ValueError, with a sentence on what to do, if an output is not as its run has written it."""
+    for output in _outputs_of(manifest):
+        path, size = folder / output["name"], output["size"]
+        if not path.exists() or path.stat().st_size != size:
+            raise ValueError(f"{path} is missing or not as the run has written it ({size} bytes). {way_on}")
 
 
 def _names(path: Path) -> list[str]:

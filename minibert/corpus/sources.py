@@ -1,4 +1,4 @@
-"""Texts in files -> input lines, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped.
+"""Texts in files -> input lines, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped, and Parquet.
 
 An input line that cannot be used is yielded too, with its problem and its number. A line that is too long to be held in
 memory is such a line; its rest is skipped. `survey` is the first reading of a run: it finds these lines before anything
@@ -7,6 +7,7 @@ is computed, and computes a checksum of each file.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import gzip
@@ -14,22 +15,28 @@ import hashlib
 import io
 import json
 import os
+import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_choice, counted
+from minibert.corpus import parquet
 from minibert.tokenizer.texts import check_text
 from minibert.tokenizer.windows import in_chunks
 
-INPUT_FORMATS = ("text", "jsonl", "csv", "tsv")
+INPUT_FORMATS = ("text", "jsonl", "csv", "tsv", "parquet")
 """text: one text per line. jsonl: one JSON object (or string) per line. csv and tsv: a header line, then rows."""
 
 ON_ERROR = ("stop", "skip", "null")
 """If an input line cannot be used: compute nothing, leave the line out, or keep its row without a vector."""
 
-_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
+ON_EMPTY = ("keep", "null", "skip", "error")
+"""If a text is empty: compute it as it is, keep its row without a vector, leave it out, or compute nothing."""
+
+_BY_SUFFIX = dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl") | {".csv": "csv", ".parquet": "parquet"}
+_BY_SUFFIX |= dict.fromkeys((".tsv", ".tab"), "tsv")
 
 _GZIP = b"\x1f\x8b"  # gzip data begin with these bytes; UTF-8 text cannot
 
@@ -41,7 +48,7 @@ _LINE_LIMIT = 2**24
 _BLOCK = 2**16  # bytes or characters that are skipped at a time
 
 # Most characters of the input lines that are held in memory, not counting the line that was read last.
-CHARACTERS_AT_ONCE = 2**25
+_CHARACTERS_AT_ONCE = 2**25
 
 # A run that stops shows at most this number of bad lines, and counts the others.
 _PROBLEMS_SHOWN = 20
@@ -54,8 +61,8 @@ class Source:
     Parameters
     ----------
     path : str
-        "-" means the standard input in a run (see runs.py).
-    format : {"text", "jsonl", "csv", "tsv"}
+        "-" means the standard input.
+    format : {"text", "jsonl", "csv", "tsv", "parquet"}
     text_column : str
         The column or key of the text; not used for plain text.
     id_column : str, optional
@@ -67,6 +74,8 @@ class Source:
     ------
     ValueError
         The format is not one of these, or it does not have ids.
+    OSError
+        The path holds a NUL character.
     """
 
     path: str
@@ -79,13 +88,15 @@ class Source:
         object.__setattr__(self, "path", os.fspath(self.path))
         object.__setattr__(self, "name", printable(self.name or self.path))
         check_choice("format", self.format, INPUT_FORMATS)
+        if "\0" in self.path:
+            raise OSError(f"{self.name} cannot be read: the name of a file cannot hold a NUL character.")
         if self.format == "text" and self.id_column is not None:
             raise ValueError(f"id_column={self.id_column!r}, but plain text does not have columns; expected None.")
 
 
 @dataclasses.dataclass(slots=True)
 class InputLine:
-    """One text of a file, or the reason why it has no text. In CSV and TSV it is one row, which can have several lines.
+    """One text of a file, or the reason why it has no text. In a table it is one row, which can have several lines.
 
     Parameters
     ----------
@@ -95,11 +106,13 @@ class InputLine:
         None if this one cannot be read. Without ids in the source it is `number`, after `run_shards` has set it.
     file : str
     line : int
-        Number of its first line in the file, from 1.
+        Number of its first line in the file, or of the row in a Parquet file, from 1.
     problem : str or None
         Why the text cannot be used.
     number : int
         Its number in the whole input, from 0; `run_shards` sets it.
+    empty : bool
+        Whether the text is null, or does not have a visible character: tokens of it are only the special ones.
     """
 
     text: str | None
@@ -108,6 +121,7 @@ class InputLine:
     line: int
     problem: str | None = None
     number: int = 0
+    empty: bool = False
 
     def describe(self) -> str:
         """Return the file, the line number and the problem, for a message."""
@@ -136,14 +150,22 @@ def read_input_lines(source: Source, checksum: hashlib._Hash | None = None) -> I
     Raises
     ------
     OSError
-        The file cannot be read, or its gzip data are damaged.
+        The file cannot be read, or its data are damaged.
     ValueError
-        The header of a table is wrong, or it is unknown where the next row begins. This happens after a broken quote in
-        a CSV row of several lines; a broken quote in a row of one line makes only that row a bad line. The message
-        names the file and the line.
+        The file is one JSON array. A column that is asked for is missing, or is there twice. It is unknown where the
+        next row begins: this happens after a broken quote in a CSV row of several lines; a broken quote in a row of one
+        line makes only that row a bad line. The message names the file and the line.
     """
+    standard_input = source.path == "-"
+    if standard_input and sys.stdin is None:
+        raise ValueError("the standard input is closed.")
     try:
-        with open(source.path, "rb", buffering=0) as raw:
+        with contextlib.nullcontext(sys.stdin.buffer) if standard_input else open(source.path, "rb", 0) as raw:
+            if source.format == "parquet":
+                while checksum is not None and (block := raw.read(_BLOCK)):
+                    checksum.update(block)
+                yield from _read_parquet(source)
+                return
             file = io.BufferedReader(_Counted(raw, checksum), 2**16)
             # The standard input does not have a name with a suffix.
             compressed = source.path.endswith(".gz") or file.peek(len(_GZIP)).startswith(_GZIP)
@@ -179,6 +201,9 @@ def _input_line(source: Source, number: int, fields: Iterator[Any]) -> InputLine
     try:
         line.id = next(fields)
         line.text = next(fields)
+        if line.text is None:
+            line.problem = f"holds null as {source.text_column!r}; expected a text"
+        line.empty = line.text is None or not any(map(str.isprintable, line.text.replace(" ", "")))
     except RecursionError:
         line.problem = "is nested too deeply"
     except ValueError as error:
@@ -196,12 +221,17 @@ def _checked(field: str) -> str:
         field.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"is not UTF-8: byte 0x{ord(field[error.start]) & 0xFF:02x}") from None
+    if "\0" in field:
+        raise ValueError("holds a NUL byte, which text does not; perhaps the file is damaged, or UTF-16")
     return field
 
 
 def _read_lines(source: Source, stream: Any) -> Iterator[InputLine]:
     for number, line in enumerate(iter(lambda: stream.readline(_LINE_LIMIT + len(b"\r\n")), b""), 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
+        if number == 1 and source.format == "jsonl" and _decoded(data[:_BLOCK], 1).lstrip().startswith("["):
+            how = "Write one object per line, for example with: jq -c '.[]'"
+            raise ValueError(f"{source.name} is one JSON array, and not JSON lines. {how}")
         if len(data) > _LINE_LIMIT:
             while line and not line.endswith(b"\n"):
                 line = stream.readline(_BLOCK)
@@ -220,13 +250,23 @@ def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
     if not line.strip():
         raise ValueError("is empty; expected a JSON object")
     try:
-        value = json.loads(line)
+        value = json.loads(line, object_pairs_hook=tuple)  # a dict would hide a key that is there twice
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
     if isinstance(value, str) and source.id_column is None:
-        value = {source.text_column: value}
-    if not isinstance(value, dict):
+        value = ((source.text_column, value),)
+    if not isinstance(value, tuple):
         raise ValueError(f"holds {type(value).__name__}; expected a JSON object")
+    yield from _object_fields(source, value)
+
+
+def _object_fields(source: Source, pairs: Sequence[tuple[str, Any]]) -> Iterator[str | int | None]:
+    """Yield the id and the text, which can be null, of the keys and values of an object."""
+    names = [name for name, _ in pairs]
+    for name in (source.id_column, source.text_column):
+        if names.count(str(name)) > 1:
+            raise ValueError(f"has {name!r} twice")
+    value = dict(pairs)
     line_id = None if source.id_column is None else value.get(source.id_column)
     if source.id_column is not None and (isinstance(line_id, bool) or not isinstance(line_id, str | int)):
         raise ValueError(f"does not have an id (a string or a whole number) under {source.id_column!r}")
@@ -234,13 +274,32 @@ def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
         check_text(line_id, "the id")
     yield line_id
     if source.text_column not in value:
-        raise ValueError(f"does not have {source.text_column!r}; it has {brief([*value])}")
+        raise ValueError(f"does not have {source.text_column!r}; it has {brief(names)}")
     text = value[source.text_column]
-    if not isinstance(text, str):
-        kind = "null" if text is None else type(text).__name__
+    if text is not None and not isinstance(text, str):
+        kind = "an object" if isinstance(text, tuple) else type(text).__name__
         raise ValueError(f"holds {kind} as {source.text_column!r}; expected a text")
-    check_text(text, "the text")
-    yield text
+    yield None if text is None else check_text(text, "the text")
+
+
+def _read_parquet(source: Source) -> Iterator[InputLine]:
+    batches = parquet.batches(source.path, lambda names: _check_columns(source, names))
+    for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
+        yield _input_line(source, number, _object_fields(source, [*row.items()]))
+
+
+def _check_columns(source: Source, names: Sequence[str]) -> list[str]:
+    """Return the columns that are asked for; raise if a table has one of them never or twice."""
+    wanted = [name for name in (source.text_column, source.id_column) if name is not None]
+    for name in wanted:
+        if names.count(name) > 1:
+            raise ValueError(f"{source.name} has {names.count(name)} columns {name!r}. Give each another name.")
+        if name not in names:
+            known = ", ".join(map(repr, names)) or "none"
+            end = {"csv": " A column ends at a comma.", "tsv": " A column ends at a tab."}.get(source.format, "")
+            how = f"Give text_column= and id_column=.{end}"
+            raise ValueError(f"{source.name} has no column {name!r}, but {known}. {how}")
+    return wanted
 
 
 def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
@@ -248,15 +307,10 @@ def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
     csv.field_size_limit(max(csv.field_size_limit(), _LINE_LIMIT))  # this limit is global to the process
     rows = csv.reader(lines, delimiter="\t" if source.format == "tsv" else ",", strict=True)
     try:
-        header = next(rows, None)
-    except csv.Error as error:
+        header = [_checked(name) for name in next(rows, ())]
+    except (csv.Error, ValueError) as error:
         raise ValueError(f"{source.name}, line 1: the header is broken: {error}.") from error
-    wanted = [name for name in (source.text_column, source.id_column) if name is not None]
-    missing = [name for name in wanted if header is None or name not in header]
-    if missing:
-        known = ", ".join(map(repr, header or [])) or "none"
-        raise ValueError(f"{source.name} has no column {missing[0]!r}, but {known}. Give text_column= and id_column=.")
-    assert header is not None  # else a column would be missing
+    _check_columns(source, header)
     text_index = header.index(source.text_column)
     id_index = None if source.id_column is None else header.index(source.id_column)
     while True:
@@ -321,21 +375,38 @@ class _TableLines:
         return _decoded(data, self.number)
 
 
+def numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[InputLine]:
+    """Yield the input lines of all files, with their numbers; raise if a file differs from the first reading."""
+    number = 0
+    for source, expected in zip(sources, checksums, strict=True):
+        checksum = hashlib.sha256()
+        for line in read_input_lines(source, checksum):
+            line.number, number = number, number + 1
+            if source.id_column is None:
+                line.id = line.number
+            yield line
+        if checksum.hexdigest() != expected:
+            raise ValueError(f"{source.name} was changed while it was read, so vectors may be wrong. Start again.")
+
+
 # --- the first reading ------------------------------------------------------------------------------------------------
 
 
 def survey(
-    sources: Sequence[Source], *, stop: bool, refuse_long: Callable[[list[InputLine]], object]
+    sources: Sequence[Source],
+    *,
+    stops: Callable[[list[InputLine]], list[InputLine]],
+    progress: Callable[[int], object] = lambda n: None,
 ) -> tuple[list[str], int]:
     """Read every input line once to check it, before anything is computed.
 
     Parameters
     ----------
     sources : sequence of Source
-    stop : bool
-        Raise if a line cannot be used.
-    refuse_long : callable
-        Gives input lines that are too long a problem.
+    stops : callable
+        Returns those of some input lines with which nothing may be computed.
+    progress : callable
+        Called with the number of input lines read since its last call.
 
     Returns
     -------
@@ -344,24 +415,25 @@ def survey(
     count : int
         Input lines in all files.
     """
-    problems, checksums = list[str](), list[str]()
+    problems, checksums, options = list[str](), list[str](), set[str]()
     count = n_problems = 0
     for source in sources:
         checksum = hashlib.sha256()
-        for chunk in in_chunks(read_input_lines(source, checksum), 1024, weight, CHARACTERS_AT_ONCE):
+        for chunk in in_memory(read_input_lines(source, checksum), 1024):
             count += len(chunk)
-            if stop:
-                refuse_long(chunk)
-                found = [one for one in chunk if one.problem is not None]
-                n_problems += len(found)
-                problems += [one.describe() for one in found[: _PROBLEMS_SHOWN - len(problems)]]
+            found = stops(chunk)
+            n_problems += len(found)
+            problems += [one.describe() for one in found[: _PROBLEMS_SHOWN - len(problems)]]
+            options |= {"on_empty" if one.empty else "on_error" for one in found}
+            progress(len(chunk))
         checksums.append(checksum.hexdigest())
     if n_problems:
         problems += [f"... and {n_problems - len(problems)} more"] if n_problems > len(problems) else []
+        skip, null = (" or ".join(f"{name}={how!r}" for name in sorted(options)) for how in ("skip", "null"))
         raise ValueError(
             f"{counted(n_problems, 'input line')} cannot be used; nothing was computed:\n"
             + "\n".join(problems)
-            + "\nCorrect them, leave them out (on_error='skip'), or keep their rows without vectors (on_error='null')."
+            + f"\nCorrect them, leave them out ({skip}), or keep their rows without vectors ({null})."
         )
     if not count:
         raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text; give files with texts.")
@@ -373,6 +445,10 @@ def texts_of(lines: Sequence[InputLine]) -> list[str]:
     return [line.text for line in lines if line.text is not None]
 
 
-def weight(input_line: InputLine) -> int:
-    """Count the characters of an input line."""
-    return sum(len(value) for value in (input_line.text, input_line.id, input_line.problem) if isinstance(value, str))
+def in_memory(lines: Iterable[InputLine], most: int) -> Iterator[list[InputLine]]:
+    """Yield input lines in lists of at most this number, and of so many characters that the memory holds them."""
+
+    def weight(line: InputLine) -> int:
+        return sum(len(value) for value in (line.text, line.id, line.problem) if isinstance(value, str))
+
+    return in_chunks(lines, most, weight, _CHARACTERS_AT_ONCE)

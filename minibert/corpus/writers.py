@@ -1,7 +1,4 @@
-"""Write vectors and their ids: .npy with an index file, .jsonl, .parquet, or a folder of Parquet files.
-
-The only import of pyarrow.
-"""
+"""Write vectors and their ids: .npy with an index file, .jsonl, .parquet, or a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_output
-from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
+from minibert.corpus import parquet
 from minibert.corpus.shards import Counts, ShardFile
 from minibert.tokenizer.windows import in_chunks
 from minibert.vectors.similarity import rounded
@@ -64,7 +61,7 @@ def output_suffix(path: str) -> str:
                 raise
             raise ValueError(f"{error} The name of a folder of Parquet files ends in {os.sep!r}.") from error
     if suffix == ".parquet":
-        _pyarrow()
+        parquet.pyarrow()
     return suffix
 
 
@@ -138,7 +135,7 @@ class VectorWriter:
                 files[0].write(b"".join(_vector_line(row, vector) for row, vector in pairs))
 
     def _write_parquet(self, file: BinaryIO, rows: Sequence[dict[str, Any]], vectors: npt.NDArray[Any]) -> None:
-        arrow = _pyarrow()
+        arrow = parquet.pyarrow()
         numbers = arrow.float32() if self.dtype == "float32" else arrow.float16()
         kind = arrow.list_(numbers, self.width)
         id_kind = arrow.int64() if self.numbered else arrow.string()
@@ -149,27 +146,13 @@ class VectorWriter:
         flat = arrow.array(vectors.reshape(-1), type=numbers)
         column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=null)
         table = arrow.Table.from_arrays([arrow.array(ids, type=id_kind), column], schema=schema)
-        with _parquet_writer(file, schema) as writer:
+        with parquet.writer(file, schema) as writer:
             writer.write_table(table)
-
-
-def _parquet_writer(file: BinaryIO, schema: Any) -> Any:
-    from pyarrow import parquet
-
-    # Numbers of vectors hardly repeat, and nobody filters by them: a dictionary and their least and greatest value
-    # take three quarters of the time, and space.
-    return parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"])
 
 
 class _ParquetFile(ShardFile):
     def join(self, file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
-        """Write the tables of all shards into one file, a shard at a time."""
-        from pyarrow import parquet
-
-        with _parquet_writer(file, parquet.read_schema(shards[0])) as writer:
-            for path in shards:
-                with parquet.ParquetFile(path) as shard:
-                    writer.write_table(shard.read())
+        parquet.join(file, shards)
 
 
 def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:
@@ -181,11 +164,3 @@ def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:
     else:
         numbers = json.dumps(vector.tolist())
     return f'{{"id": {_encode(row["id"])}, "embedding": {numbers}}}\n'.encode()
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise missing_library("a Parquet file", error, "pyarrow") from error
-    return pyarrow

@@ -309,7 +309,7 @@ class SentenceTransformer(VectorModel):
         else:
             vectors = make_out(out, (plan.width,) if single else (len(texts), plan.width), precision)
             rows, first = vectors[None] if single else vectors, 0
-            with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
+            with progress_bar(len(texts), show=show_progress_bar or False) as count:
                 for chunk in plan.run(texts, progress=count, exact=return_info, info=return_info):
                     rows[first : first + len(chunk.vectors)] = rounded(chunk.vectors, rows.dtype)
                     too_long.add(chunk.n_truncated)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
+from minibert._utils import reporting
 from minibert._utils.reporting import progress_bar
 from minibert.cli import main
 from minibert.corpus.shards import RunFolder, folder_of
@@ -128,7 +129,7 @@ def test_an_interrupted_run_says_how_to_go_on(short_folder: Path, tmp_path: Path
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1
-    assert f"finished shards are kept in {folder_of(output)}; resume=True continues." in err
+    assert f"finished shards are kept in {folder_of(output)}; --resume continues." in err
     assert "Traceback" not in err
     assert np.load(folder_of(output) / "shard-00004.npy").shape == (40, 24)  # can be used already
     again = run(arguments)
@@ -168,6 +169,39 @@ def test_a_progress_bar_shows_texts_per_second_and_the_time_left(capsys: pytest.
     with progress_bar(1000, show=False) as count:
         count(1)
     assert capsys.readouterr().err == ""
+
+
+def test_progress_without_a_terminal_is_a_line_from_time_to_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for show, lines in (("auto", 0), ("always", 2)):  # nothing of a short run, unless it is asked for
+        with progress_bar(1000, show=show) as count:
+            count(1000)
+        assert capsys.readouterr().err.count("\n") == lines
+    monkeypatch.setattr(reporting, "LINE_SECONDS", 0.1)
+    with progress_bar(1000, show="auto", initial=10) as count:
+        for _ in range(16):
+            time.sleep(0.03)
+            count(30)
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 6
+    for line in (*lines, last):
+        assert re.fullmatch(r"minibert: \d+ of 1000 texts \[00:0\d<00:0\d, +[\d.]+ texts/s\]", line), line
+    assert last.startswith("minibert: 490 of")
+
+
+@pytest.mark.parametrize(("progress", "shown"), [("never", False), ("always", True), ("auto", True)])
+def test_a_run_in_a_log_file_says_how_far_it_is(
+    short_folder: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, progress: str, shown: bool
+) -> None:
+    monkeypatch.setattr(reporting, "LINE_SECONDS", 1e-6)  # as if the run took long
+    text_file(tmp_path / "a.txt", texts_of(60))
+    arguments = arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 20)
+    assert main([*arguments, "--progress", progress]) == 0
+    err = capsys.readouterr().err
+    assert ("60 of 60 texts" in err) == ("60 of ? lines read" in err) == shown
+    assert main(["search", "cat", f"{tmp_path}/a.txt", "-m", str(short_folder), "--progress", progress]) == 0
+    assert ("texts [" in capsys.readouterr().err) == shown
 
 
 # --- damaged ----------------------------------------------------------------------------------------------------------
@@ -273,6 +307,7 @@ def test_resuming_refuses_to_mix(
             ({"dtype": "float16"}, "dtype='float32', this one has dtype='float16'"),
             ({"normalize_embeddings": np.True_}, "normalize_embeddings=False, this one has normalize_embeddings=True"),
             ({"on_error": "null"}, "on_error='stop', this one has on_error='null'"),
+            ({"on_empty": "skip"}, "on_empty='keep', this one has on_empty='skip'"),
         ):
             with pytest.raises(ValueError, match=f"{whose} has {message}"):
                 embed(**{**same, **other})

@@ -131,7 +131,7 @@ def test_files(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -
         assert "there is nothing to resume" in out
         code, out, err = run(capsys, *arguments, "--resume", "--prompt", "another ")
         assert (code, out) == (1, "")
-        assert "has prompt=None, this one has prompt='another '" in err
+        assert "has no --prompt, this one has --prompt 'another '" in err
 
 
 @pytest.mark.parametrize("kind", ["sparse", "rerank"])
@@ -195,7 +195,7 @@ BAD: list[tuple[list[str], int, str]] = [
     ),
     (["rerank", "q", "-i", "lines.txt", "-o", "out.jsonl", "-k", "3", "-m", "SequenceClassification"], 1, "--top-k"),
     (["fill-mask", "a cat", "-m", "MaskedLM"], 1, "[MASK]"),
-    (["ner", "a", "--aggregation", "none", "--stride", "2", "-m", "TokenClassification"], 1, "stride="),
+    (["ner", "a", "--aggregation", "none", "--stride", "2", "-m", "TokenClassification"], 1, "--stride"),
 ]
 
 

@@ -1,0 +1,67 @@
+"""Read and write the columns of Parquet files. The only import of pyarrow."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from minibert._utils.system import missing_library
+
+_ROWS_AT_ONCE = 4096  # that are read together
+
+
+def pyarrow() -> Any:
+    """Return the library; an ImportError says how to install it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_library("a Parquet file", error, "pyarrow") from error
+    return pyarrow
+
+
+def writer(file: BinaryIO, schema: Any) -> Any:
+    """Return a writer of tables into an open file."""
+    # Numbers of vectors hardly repeat, and nobody filters by them: a dictionary and their least and greatest value
+    # take three quarters of the time, and space.
+    return pyarrow().parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"])
+
+
+def join(file: BinaryIO, paths: Sequence[Path]) -> None:
+    """Write the tables of several files into one, a file at a time."""
+    parquet = pyarrow().parquet
+    with writer(file, parquet.read_schema(paths[0])) as joined:
+        for path in paths:
+            with parquet.ParquetFile(path) as part:
+                joined.write_table(part.read())
+
+
+def column_names(path: str) -> list[str]:
+    """Return the names of the columns of a file; one of them can be there twice."""
+    with _file(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def batches(path: str, choose: Callable[[list[str]], list[str]]) -> Iterator[Any]:
+    """Yield the rows of a file, or of a folder's files in the order of their names, as pyarrow's batches.
+
+    `choose` returns those of the names of the columns that are to be read.
+    """
+    paths = sorted(map(str, Path(path).glob("[!.]*.parquet"))) if Path(path).is_dir() else [path]
+    if not paths:
+        raise FileNotFoundError("the folder does not hold a .parquet file")
+    for one in paths:
+        with _file(one) as file:
+            yield from file.iter_batches(_ROWS_AT_ONCE, columns=choose(file.schema_arrow.names))
+
+
+@contextlib.contextmanager
+def _file(path: str) -> Iterator[Any]:
+    library = pyarrow()
+    try:
+        with library.parquet.ParquetFile(path) as file:
+            yield file
+    except (library.ArrowException, UnicodeDecodeError) as error:
+        raise OSError(str(error).rstrip(".")) from error

@@ -1,0 +1,238 @@
+"""``minibert search`` over the vectors of runs, and over columns of texts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import SentenceTransformer
+from minibert.corpus.embed import embed_corpus
+from minibert.corpus.sources import Source
+from minibert.vectors.similarity import cos_sim
+from tests.support.checkpoints import random_checkpoint, sentence_model
+from tests.support.command_line import run, standard_input
+from tests.support.corpus_runs import stopped_after, texts_of
+
+# Different ones, because the scores of equal vectors may differ in their last bit.
+TEXTS = [*dict.fromkeys(texts_of(60, seed=3)), " ", "the cat sat on"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"name": f"n{number}", "body": text} for number, text in enumerate(TEXTS)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> SentenceTransformer:
+    return SentenceTransformer(folder)
+
+
+@pytest.fixture
+def cli(folder: Path, capsys: pytest.CaptureFixture[str], home: Path) -> Callable[..., tuple[int, str, str]]:
+    """Return a function: a command, in which MODEL is a model -> the exit code, standard output and standard error."""
+    return lambda command: run(capsys, *shlex.split(command.replace("MODEL", str(folder))))
+
+
+def hits_of(out: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+OUTPUTS = ("out.npy", "out.jsonl", "out.parquet", "out/")
+EMBED = "embed -m MODEL -i a.jsonl --text-column body --on-empty null --shard-size 9"
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("ids", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_best_vectors_are_found_with_ids_and_texts(
+    cli: Any, model: SentenceTransformer, output: str, ids: bool, dtype: str
+) -> None:
+    pytest.importorskip("pyarrow")
+    assert cli(f"{EMBED} -o {output} --dtype {dtype}{' --id-column name' if ids else ''}")[0] == 0
+    code, out, err = cli(f"search cat {output} --json -k 100")
+    assert (code, err) == (0, "")
+    rows = [row for row, text in enumerate(TEXTS) if text.strip()]
+    vectors = model.encode([TEXTS[row] for row in rows], truncation="silent").astype(dtype)
+    scores = cos_sim(model.encode("cat"), vectors.astype(np.float32))[0]
+    order = np.argsort(-scores, kind="stable")
+    hits = hits_of(out)
+    assert [hit["id"] for hit in hits] == [f"n{rows[i]}" if ids else rows[i] for i in order]
+    assert [hit["text"] for hit in hits] == [TEXTS[rows[i]] for i in order]
+    np.testing.assert_allclose([hit["score"] for hit in hits], scores[order], atol=2e-6)
+    shown = cli(f"search cat {output} -k 1")[1].split(maxsplit=2)
+    assert shown[1:] == [str(hits[0]["id"]), f"{hits[0]['text']}\n"]
+
+
+OPTIONS = (
+    ["--pooling", "mean,cls", "--layers=-1,-2", "--truncate-dim", "30", "--normalize"],
+    ["--pooling", "first_last", "--truncation", "split", "--stride", "2"],
+    ["--compute-type", "int8"],
+    ["--layers", "1", "--layer-pooling", "sum"],
+)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_the_query_is_computed_as_the_manifest_says(
+    cli: Any, folder: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli(f"{EMBED} -o out.npy {' '.join(options)}")[0] == 0
+    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int16")
+    hits = hits_of(cli("search 'the cat sat on' out.npy --json -k 1")[1])
+    assert (hits[0]["id"], round(hits[0]["score"], 4)) == (len(TEXTS) - 1, 1.0)
+    for option, value in zip(options, [*options[1:], ""], strict=True):
+        if option.startswith("--") and option != "--normalize" and "=" not in option:
+            code, out, err = cli(f"search cat out.npy {option} {value}")
+            assert (code, out, f"{option} is for texts" in err) == (1, "", True), err
+
+
+def test_another_model_is_refused(cli: Any, home: Path) -> None:
+    cli(f"{EMBED} -o out.npy")
+    sentence_model(home / "other", pooling={"word_embedding_dimension": 24, "pooling_mode_cls_token": True})
+    code, out, err = cli("search cat out.npy -m other")
+    assert (code, out, "has other vectors. Leave out --model" in err) == (1, "", True)
+    embed_corpus(SentenceTransformer(home / "other"), [Source("a.jsonl", "jsonl", "body")], "python.npy")
+    assert "name the model with --model" in cli("search cat python.npy")[2]
+    assert cli("search cat python.npy -m other")[0] == 0
+    (home / "out.npy.manifest.json").unlink()
+    code, out, err = cli("search cat out.npy")
+    assert (code, out, "name the model with --model" in err) == (1, "", True)
+    random_checkpoint(home / "wide", hidden_size=48)
+    code, out, err = cli("search cat out.npy -m wide")
+    assert (code, out, "cannot be searched for vectors of 48 numbers" in err) == (1, "", True)
+    code, out, err = cli("search cat out.npy -m MODEL -k 1 --json")
+    assert (code, err, "text" in hits_of(out)[0]) == (0, "", False)
+    cli("embed 'a cat' man 'the dog' -m MODEL --pooling cls -o cls.npy")  # without a manifest: the options are given
+    hits = hits_of(cli("search man cls.npy -m MODEL --pooling cls --json -k 1")[1])
+    assert (hits[0]["id"], hits[0]["score"]) == (1, pytest.approx(1, abs=1e-6))
+    cli("extract -m MODEL -i a.jsonl --text-column body -o states.npy --layers=-1")
+    for command in ("search cat states.npy", "search cat states.npy -m MODEL"):
+        code, out, err = cli(command)
+        assert (code, out, "states.npy does not hold sentence vectors" in err) == (1, "", True), err
+
+
+def test_the_prompt_of_the_query(cli: Any, home: Path) -> None:
+    """It is the model's for queries; without one, that of the texts, which is said; --prompt is stronger."""
+    stored = {"prompts": {"query": "the cat ", "passage": "on the mat "}}
+    prompts = sentence_model(home / "prompts", config_sentence_transformers=stored)
+    plain = sentence_model(home / "plain")
+    for folder, options, prompt, said in (
+        (prompts, "--prompt-name passage", {"prompt_name": "query"}, False),
+        (plain, "", {}, False),
+        (plain, "--prompt man", {"prompt": "man"}, True),
+    ):
+        assert cli(f"embed -i a.jsonl --text-column body -o v.npy -m {folder} {options}")[0] == 0
+        for more, expected in (("", prompt), (" --prompt dog", {"prompt": "dog"})):
+            code, out, err = cli(f"search hello v.npy --json -k 1{more}")
+            assert (code, "the query gets the prompt of the texts" in err) == (0, said and not more)
+            loaded = SentenceTransformer(folder)
+            scores = cos_sim(loaded.encode("hello", **expected), np.load(home / "v.npy"))[0]
+            assert hits_of(out)[0]["score"] == pytest.approx(scores.max(), abs=2e-6)
+
+
+def test_a_run_that_has_not_ended(model: SentenceTransformer, folder: Path, cli: Any, home: Path) -> None:
+    pytest.importorskip("pyarrow")
+    how: dict[str, Any] = {"shard_size": 10, "settings": {"model": str(folder)}, "on_empty": "skip"}
+    for output in ("out/", "out.npy"):
+        with stopped_after(2):
+            embed_corpus(model, [Source("a.jsonl", "jsonl", "body")], output, **how)
+    hits = hits_of(cli("search cat out --json -k 100")[1])
+    assert sorted(hit["id"] for hit in hits) == [row for row in range(20) if TEXTS[row]]
+    assert all(hit["text"] == TEXTS[hit["id"]] for hit in hits)
+    code, _, err = cli("search cat out.npy")
+    assert (code, "out.npy does not exist" in err, "has not ended" in err) == (1, True, True)
+
+
+def test_texts_that_are_gone_or_changed_are_not_shown(cli: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli(f"{EMBED} -o out.npy")
+    whole = (home / "a.jsonl").read_text()
+    for change in (lambda path: path.write_text(whole + '{"body": "more"}\n'), lambda path: path.unlink()):
+        change(home / "a.jsonl")
+        code, out, err = cli("search cat out.npy --json -k 2")
+        assert (code, "texts are not shown: a.jsonl " in err) == (0, True), err
+        assert [sorted(hit) for hit in hits_of(out)] == [["id", "score"]] * 2
+    standard_input(monkeypatch, b"a cat\na dog\n")
+    cli("embed -m MODEL -i - -o pipe.npy")
+    assert "texts are not shown: they came from the standard input" in cli("search cat pipe.npy")[2]
+
+
+def test_ids_that_are_there_twice_have_no_text(cli: Any, home: Path) -> None:
+    (home / "b.csv").write_text("id,text\n1,a cat\n1,a dog\n2,the man\n")
+    cli("embed -m MODEL -i b.csv --id-column id -o out.npy")
+    texts = [(hit["id"], hit.get("text")) for hit in hits_of(cli("search man out.npy --json")[1])]
+    assert sorted(texts, key=str) == [("1", None), ("1", None), ("2", "the man")]
+
+
+def test_files_that_are_not_as_the_run_has_written_them(cli: Any, home: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    cli(f"{EMBED} -o out.npy")
+    cli(f"{EMBED} -o out/")
+    np.save(home / "out.npy", np.zeros((3, 24), np.float32))
+    (home / "out" / "part-00001.parquet").unlink()
+    for name in ("out.npy", "out"):
+        code, out, err = cli(f"search cat {name}")
+        assert (code, out, "missing or not as the run has written it" in err) == (1, "", True), err
+    (home / "out.npy.manifest.json").unlink()
+    code, _, err = cli("search cat out.npy -m MODEL")  # a row for each line of the index, or another index
+    assert code == 0
+    for number, array in enumerate((np.zeros((3, 2, 24), np.float32), np.zeros((3, 24), np.int8), np.float32(3))):
+        np.save(home / f"{number}.npy", array)
+        code, out, err = cli(f"search cat {number}.npy -m MODEL")
+        assert (code, out, "cannot be searched for vectors of 24 numbers" in err) == (1, "", True), err
+    (home / "empty").mkdir()
+    np.save(home / "pickle.npy", np.array([{}], dtype=object), allow_pickle=True)
+    (home / "text.npy").write_text("no array")
+    shutil.copy(home / "a.jsonl", home / "b.jsonl")
+    (home / "b.jsonl.manifest.json").write_text("{}")
+    pq.write_table(pq.read_table(home / "out" / "part-00000.parquet").drop_columns(["embedding"]), home / "x.parquet")
+    for name in ("pickle.npy", "text.npy", "b.jsonl", "x.parquet", "missing.npy", "empty"):
+        code, out, err = cli(f"search cat {name} -m MODEL")
+        assert (code, out, "Traceback" in err, bool(err)) == (1, "", False, True), name
+
+
+def test_a_parquet_file_of_others_with_vectors_and_texts(cli: Any, model: SentenceTransformer, home: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    texts = ["a cat", "a dog", "the man"]
+    vectors = [row.tolist() for row in model.encode(texts)]
+    pa.parquet.write_table(pa.table({"embedding": [None, *vectors], "title": ["", *texts]}), home / "v.parquet")
+    hits = hits_of(cli("search man v.parquet -m MODEL --json --text-column title")[1])
+    assert sorted((hit["id"], hit["text"]) for hit in hits) == [(1, "a cat"), (2, "a dog"), (3, "the man")]
+    code, out, err = cli("search man v.parquet -m MODEL --text-column body")
+    assert (code, out, "no texts in a column 'body'" in err) == (1, "", True)
+    for column in ([["a"], ["b"]], [[1.0], [1.0, 2.0]], ["a", "b"], [[None], [1.0]]):
+        pa.parquet.write_table(pa.table({"embedding": column}), home / "w.parquet")
+        code, out, err = cli("search man w.parquet -m MODEL")
+        assert (code, out, "w.parquet cannot be searched" in err) == (1, "", True), err
+
+
+def test_columns_of_texts(cli: Any, home: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    texts = ["a cat", 'naïve, "quoted"', "two\nlines", "", "the man"]
+    quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
+    (home / "b.csv").write_text("key,body\n" + "".join(f"{i},{text}\n" for i, text in enumerate(quoted)))
+    (home / "b.jsonl").write_text("".join(json.dumps({"key": f"{i}", "body": t}) + "\n" for i, t in enumerate(texts)))
+    pa.parquet.write_table(pa.table({"key": list("01234"), "body": texts}), home / "b.parquet")
+    found = []
+    for suffix in ("csv", "jsonl", "parquet"):
+        code, out, err = cli(f"search cat b.{suffix} -m MODEL --text-column body --id-column key --json")
+        assert (code, err) == (0, "")
+        found.append([(hit["score"], hit["id"], hit["text"]) for hit in hits_of(out)])
+    assert found[0] == found[1] == found[2]
+    assert sorted(text for _, _, text in found[0]) == sorted(filter(None, texts))
+    assert "two lines" in cli("search cat b.csv -m MODEL --text-column body")[1]
+    code, out, err = cli("search cat b.csv -m MODEL")
+    assert (code, out, "has no column 'text'" in err, "--text-column" in err) == (1, "", True, True)
