@@ -313,7 +313,7 @@ def _search_texts(arguments: argparse.Namespace) -> Iterator[_Found]:
 def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
     from minibert.corpus.embed import probe_vector
     from minibert.corpus.readers import VectorFile
-    from minibert.sentence.encoding import EncodeOptions
+    from minibert.encode.options import EncodeOptions
 
     parser, path, file = arguments.parser, arguments.file, VectorFile(arguments.file)
     settings = file.manifest.get("settings", {"pooling": None})
@@ -335,7 +335,7 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
         given["layers"] = None  # the default; some poolings take no other
     if file.manifest:
         model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.max_length)
-        own, theirs = probe_vector(model, EncodeOptions(**given)), file.manifest["probe"]
+        own, theirs = probe_vector(model.plan(EncodeOptions(**given))), file.manifest["probe"]
         if len(own) != len(theirs) or not np.allclose(own, theirs, atol=1e-4):
             made = f"{path} was made with {settings.get('model', 'a model')}"
             raise ValueError(f"{made}, and {arguments.model} has other vectors. Leave out --model and --revision.")
