@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -40,8 +41,12 @@ _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 # What the names of the model's tensors begin with; the last two belong to DistilBERT and ELECTRA.
 _MODULES = ("embeddings.", "encoder.", "pooler.", "transformer.", "embeddings_project.")
 
-# The module of a head whose weight may be the table of word embeddings.
+# The module of a head whose weight may be the table of word embeddings; files may have it by either name.
 _DECODER = "cls.predictions.decoder"
+_WORDS = "embeddings.word_embeddings.weight"
+
+# Published files have these modules also where the model does not, and transformers ignores them there.
+_STRAY = ("embeddings_project.", "embeddings.token_type_embeddings.")
 
 _Part = TypeVar("_Part")
 
@@ -114,57 +119,54 @@ def load_weights(
     if head is not None:
         config.check_required(head.removeprefix("Bert"))
         checkpoint.add_head(head, config)
-        has_pooler = HEADS[head].pooled
-    else:
-        has_pooler = add_pooling_layer and checkpoint.has_pooler
-    checkpoint.check(config, pooler=has_pooler, head=head)
+    pooler = HEADS[head].pooled if head is not None else add_pooling_layer and checkpoint.has_pooler
+    checkpoint.check(config, pooler=pooler, head=head)
 
-    def read(part: str, make: Callable[[_Tensors], _Part], *, large: bool = True) -> _Part:
-        """Make a part of the weights: from the file that processes share, or from the checkpoint."""
+    def shared(part: str, read: Callable[[TensorSource], _Part]) -> _Part:
+        """Read a part of the weights from the file that processes share, if they share one."""
         plain = FromFiles(checkpoint, prepare)
-        if sharing is None or not large:
-            return make(plain)
-        made: list[_Part] = []
+        if sharing is None:
+            return read(plain)
+        arrays = sharing.arrays(part, files, checkpoint.tensors.values(), lambda: plain.arrays(read))
+        return read(plain if arrays is None else Restored(arrays, sharing.layout))
 
-        def record() -> dict[str, FloatArray]:
-            made.append(make(plain))
-            return noted_arrays(plain.noted)
-
-        arrays = sharing.arrays(part, files, checkpoint.tensors.values(), record)
-        if arrays is not None:
-            return make(Restored(arrays, sharing.layout))
-        return made[0] if made else make(plain)
-
-    def read_encoder(tensors: _Tensors) -> Weights:
-        fields: dict[str, Any] = _assemble(tensors, stored_rows(config), "", config)
-        if not config.family.has_token_types:
-            fields["token_type_embeddings"] = types = np.zeros((1, config.embedding_size or 0), np.float32)
-            types.flags.writeable = False
-        buckets = fields.get("relative_attention_bias")
-        bias = None if buckets is None else bias_of_distances(buckets, config.max_position_embeddings)
-        layers = tuple(
-            LayerWeights(path, **_assemble(tensors, LAYER_ROWS, f"{path}.", config), relative_bias=bias)  # type: ignore[arg-type]
-            for path in (f"encoder.layer.{i}" for i in range(config.num_hidden_layers))
-        )
-        return Weights(config=config, layers=layers, pooler=None, ignored=checkpoint.ignored(), **fields)
-
-    weights = read("encoder", read_encoder)
-    if has_pooler:
+    weights = shared("encoder", functools.partial(_read_encoder, config))
+    weights = dataclasses.replace(weights, ignored=checkpoint.ignored())
+    if pooler:
         weights = dataclasses.replace(weights, **_assemble(FromFiles(checkpoint, prepare), POOLER_ROWS, "", config))  # type: ignore[arg-type]
     if head is None:
         return weights
+    read_head = functools.partial(_read_head, config, head, weights.word_embeddings)
+    large = any(row.path == _DECODER for row in HEADS[head].rows)
+    return dataclasses.replace(
+        weights, head=shared(head, read_head) if large else read_head(FromFiles(checkpoint, prepare))
+    )
 
-    def read_head(tensors: _Tensors) -> HeadWeights:
-        fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != _DECODER], "", config)
-        if has_decoder:
-            decoder, tied = tensors.decoder(_DECODER, weights.word_embeddings)
-            transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
-            fields["predictions"] = PredictionWeights(decoder=decoder, tied=tied, **transform)
-        return HeadWeights(head, **fields)
 
+def _read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
+    """Read the embeddings and the layers."""
+    fields: dict[str, Any] = _assemble(tensors, stored_rows(config), "", config)
+    if not config.family.has_token_types:
+        fields["token_type_embeddings"] = types = np.zeros((1, config.embedding_size or 0), np.float32)
+        types.flags.writeable = False
+    buckets = fields.get("relative_attention_bias")
+    bias = None if buckets is None else bias_of_distances(buckets, config.max_position_embeddings)
+    layers = tuple(
+        LayerWeights(path, **_assemble(tensors, LAYER_ROWS, f"{path}.", config), relative_bias=bias)  # type: ignore[arg-type]
+        for path in (f"encoder.layer.{i}" for i in range(config.num_hidden_layers))
+    )
+    return Weights(config=config, layers=layers, pooler=None, **fields)
+
+
+def _read_head(config: BertConfig, head: str, word_embeddings: FloatArray, tensors: TensorSource) -> HeadWeights:
+    """Read the modules of a class in `HEADS`."""
     rows = HEADS[head].rows
-    has_decoder = any(row.path == _DECODER for row in rows)
-    return dataclasses.replace(weights, head=read(head, read_head, large=has_decoder))
+    fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != _DECODER], "", config)
+    if any(row.path == _DECODER for row in rows):
+        decoder, tied = tensors.decoder(_DECODER, word_embeddings)
+        transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
+        fields["predictions"] = PredictionWeights(decoder=decoder, tied=tied, **transform)
+    return HeadWeights(head, **fields)
 
 
 def find_heads(files: ModelFiles, family: Family | None = None) -> tuple[str, ...]:
@@ -191,7 +193,7 @@ def _open(files: ModelFiles, family: Family) -> _Checkpoint:
 
 
 def _assemble(
-    tensors: _Tensors, rows: Iterable[Row], scope: str, config: BertConfig
+    tensors: TensorSource, rows: Iterable[Row], scope: str, config: BertConfig
 ) -> dict[str, PreparedLinear | LayerNorm | FloatArray]:
     """Read the modules below one path into fields; modules of the same field are stacked into one linear map."""
     by_field: dict[str, list[Row]] = {}
@@ -213,36 +215,48 @@ def _assemble(
     return fields
 
 
-class FromFiles:
-    """The tensors and linear maps of a checkpoint, read from its files; `noted` keeps each one that was read."""
-
-    def __init__(self, checkpoint: _Checkpoint, prepare: Callable[[Linear], PreparedLinear]) -> None:
-        self._checkpoint, self._prepare = checkpoint, prepare
-        self.noted: dict[str, FloatArray | PreparedLinear] = {}
+class TensorSource(Protocol):
+    """The numbers of a model by their names in BERT: those of a checkpoint, or `Restored` from a shared file."""
 
     def array(self, names: Sequence[str]) -> FloatArray:
         """Return the tensors with these names, stacked by rows."""
-        array = self.noted[" ".join(names)] = self._checkpoint.read(names)
-        return array
 
     def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
         """Return the linear maps of these modules, stacked into one weight of this shape."""
-        weight, bias = (self._checkpoint.read([f"{path}.{part}" for path in paths]) for part in ("weight", "bias"))
-        linear = self.noted[" ".join(paths)] = self._prepare(Linear(paths, weight, bias))
-        return linear
 
     def decoder(self, path: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
         """Return the decoder of a masked-LM head, and whether its weight is the table of word embeddings."""
+
+
+class FromFiles:
+    """The source that reads the files of a checkpoint."""
+
+    def __init__(self, checkpoint: _Checkpoint, prepare: Callable[[Linear], PreparedLinear]) -> None:
+        self._checkpoint, self._prepare = checkpoint, prepare
+        self._noted: dict[str, FloatArray | PreparedLinear] = {}
+
+    def arrays(self, read: Callable[[TensorSource], object]) -> dict[str, FloatArray]:
+        """Return all that a function reads, as `Restored` needs it."""
+        read(self)
+        return noted_arrays(self._noted)
+
+    def array(self, names: Sequence[str]) -> FloatArray:
+        array = self._noted[" ".join(names)] = self._checkpoint.read(names)
+        return array
+
+    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
+        weight, bias = (self._checkpoint.read([f"{path}.{part}" for path in paths]) for part in ("weight", "bias"))
+        linear = self._noted[" ".join(paths)] = self._prepare(Linear(paths, weight, bias))
+        return linear
+
+    def decoder(self, path: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
         stored = f"{path}.weight" in self._checkpoint.tensors
         weight = self._checkpoint.read([f"{path}.weight"]) if stored else word_embeddings
         if tied := np.array_equal(weight, word_embeddings):
             weight = word_embeddings  # so that a second copy is not kept
-        self.noted[f"{path}.tied"] = np.array([tied], np.float32)
-        linear = self.noted[path] = self._prepare(Linear((path,), weight, self._checkpoint.read([f"{path}.bias"])))
+        self._noted[f"{path}.tied"] = np.array([tied], np.float32)
+        linear = self._noted[path] = self._prepare(Linear((path,), weight, self._checkpoint.read([f"{path}.bias"])))
         return linear, tied
-
-
-_Tensors: TypeAlias = FromFiles | Restored
 
 
 class _Checkpoint:
@@ -256,7 +270,10 @@ class _Checkpoint:
         self.files, self._stored, self._family = files, tensors, family
         self.tensors = self._renamed(tensors, prefix)
         # A class with a head has the model in a field such as "bert", and the modules of the head beside that.
-        self._beside = prefix.removesuffix(f"{family.field}.")
+        self._prefix, self._beside = prefix, prefix.removesuffix(f"{family.field}.")
+        decoder = tensors.get(f"{self._beside}{family.own_path(_DECODER, 'BertForMaskedLM')}.weight")
+        if decoder is not None:
+            self.tensors.setdefault(_WORDS, decoder)
         self._head: tuple[str, ...] = ()
 
     def _renamed(
@@ -330,10 +347,11 @@ class _Checkpoint:
         found, tied = self._of_head(head), config.tie_word_embeddings
         if missing := [self._own_name(name, head) for name in self._missing(head, found, tied=tied)]:
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+            untied = " With tie_word_embeddings false in config.json, the decoder needs a weight of its own."
             raise ModelFormatError(
                 f"{self.files.source} cannot be loaded as {self._family.own_class(head)}: {', '.join(missing[:4])}"
-                f"{more} {'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
-                f"{self._what_is_there()}"
+                f"{more} {'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights."
+                f"{untied if not (tied or self._missing(head, found, tied=True)) else ''} {self._what_is_there()}"
             )
         self._head = tuple(self._needed(head, found, tied=tied))
         self.tensors |= {name: found[name] for name in self._head}
@@ -356,6 +374,8 @@ class _Checkpoint:
             for scope, row in rows
             for name in self._names(row, self.tensors, scope, tied=config.tie_word_embeddings)
         }
+        for name in [name for name in self.tensors if name.startswith(_STRAY) and name not in expected]:
+            del self.tensors[name]
         faults = _label_faults(config) if any("num_labels" in row.shape for row in head_rows) else []
         faults += [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config, head))]
         faults += [
@@ -375,9 +395,17 @@ class _Checkpoint:
         found = {int(match[1]) for name in self.tensors if (match := re.match(r"encoder\.layer\.(\d{1,9})\.", name))}
         if found != set(range(len(found))) or len(found) != config.num_hidden_layers:
             layers = f"{len(found)} layers ({min(found)} to {max(found)})" if found else "no layers"
+            matches = (re.match(r"(.*?)(encoder|transformer)\.layer\.\d", name) for name in self._stored)
+            others = sorted({match[1] for match in matches if match} - {self._prefix})
+            remedy = "To run only the first layers, load the whole model and call it with num_layers=."
+            if others:
+                remedy = (
+                    f"The names of its embeddings begin with {self._prefix!r}, and those of layers with "
+                    f"{', '.join(map(repr, others))}. Save the model again; all its names need one prefix."
+                )
             raise ModelFormatError(
                 f"config.json says num_hidden_layers={config.num_hidden_layers}, but {self.files.source} holds "
-                f"{layers}. To run only the first layers, load the whole model and call it with num_layers=."
+                f"{layers} with the prefix {self._prefix!r}. {remedy}"
             )
 
     def _fault(self, name: str, sizes: tuple[str | int, ...], config: BertConfig, head: str | None) -> str | None:
@@ -430,16 +458,16 @@ def modern_name(name: str) -> str:
 
 
 def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
-    """Return the text before "embeddings.word_embeddings.weight": "", "bert." or the name of another wrapper."""
-    anchor = "embeddings.word_embeddings.weight"
-    prefixes = [name.removesuffix(anchor) for name in tensors if name == anchor or name.endswith(f".{anchor}")]
+    """Return the text before "embeddings." of the embeddings: "", "bert." or the name of another wrapper."""
+    anchor = r"(|.*\.)embeddings\.(word|position)_embeddings\.weight"  # words may be stored as a decoder alone
+    prefixes = {match[1] for name in tensors if (match := re.fullmatch(anchor, name))}
     if len(prefixes) == 1:
-        return prefixes[0]
+        return prefixes.pop()
     if prefixes:
         found = ", ".join(map(repr, sorted(prefixes)))
         raise ModelFormatError(f"{files.source} holds several models ({found}). Save the one that you need alone.")
     some = ", ".join(sorted(tensors)[:3]) or "nothing"
-    raise ModelFormatError(f"{files.source} is not a BERT checkpoint: {anchor} is not among its tensors ({some}, ...).")
+    raise ModelFormatError(f"{files.source} is not a BERT checkpoint: {_WORDS} is not among its tensors ({some}, ...).")
 
 
 # --- the names in the checkpoint, for saving --------------------------------------------------------------------------
