@@ -298,7 +298,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     """Return the readable facts about a model by name, and the reasons why other facts cannot be read."""
     from minibert.encode.modules import check_modules, list_modules, loader_of, read_pipeline
     from minibert.models.loading import find_heads
-    from minibert.sentence.loading import builtin_prompts, check_prompts
+    from minibert.sentence.loading import builtin_prompts, check_prompts, transformer_settings
 
     facts: dict[str, Any] = {}
     unsupported: list[str] = []
@@ -340,7 +340,8 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
         facts["tokens in the vocabulary"] = len(tokenizer.vocab)
         facts["lower-cased"] = bool(tokenizer.do_lower_case)
         limits += [tokenizer.model_max_length] if tokenizer.model_max_length is not None else []
-    own = (attempt(lambda: bert.settings("sentence_bert_config.json")) or {}).get("max_seq_length")
+    _, of_modules = (attempt(lambda: transformer_settings(bert)) if modules else None) or ("", {})
+    own = of_modules.get("max_seq_length")
     if isinstance(own, int) and not isinstance(own, bool):  # it replaces the tokenizer's limit
         limits = [own, *limits[:1]]
     if limits:
@@ -358,7 +359,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
             facts["after pooling"] = list(pipeline.names)
             facts["embedding_dimension"] = pipeline.widths[-1]
     file = "config_sentence_transformers.json"
-    stored = attempt(lambda: files.settings(file)) or {}
+    stored = (attempt(lambda: files.settings(file)) if modules else None) or {}
     prompts = attempt(lambda: check_prompts(stored.get("prompts") or {}, file, ModelFormatError)) or {}
     facts["prompts"] = prompts
     if loader != "CrossEncoder":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import read_json, read_json_object
+from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, IntArray, brief, check_stored_int
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.files import ModelFiles
@@ -153,7 +154,10 @@ def list_modules(files: ModelFiles) -> list[Module] | None:
     if path is None:
         return None
     listed = read_json(path)
-    return [_read_module(entry, str(path)) for entry in (listed if isinstance(listed, list) else [listed])]
+    modules = [_read_module(entry, str(path)) for entry in (listed if isinstance(listed, list) else [listed])]
+    if len({str(entry.get("name", i)) for i, entry in enumerate(listed)}) < len(modules):
+        raise ModelFormatError(f"{path} has two modules with the same name; sentence-transformers keeps only one.")
+    return modules
 
 
 def loader_of(modules: list[Module] | None) -> str | None:
@@ -296,6 +300,8 @@ def pool(
     return pooled
 
 
+_POOLING = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
+
 # In the order in which the vectors of several modes are concatenated.
 _OLD_POOLING = {
     "pooling_mode_cls_token": "cls",
@@ -308,23 +314,22 @@ _OLD_POOLING = {
 
 
 def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[tuple[str, ...], bool]:
-    config, name = read_config(files, module)
+    config, name = read_config(files, module, (*_POOLING, *_OLD_POOLING))
     modes = config.get("pooling_mode")
     if modes is None:
-        switches = {key: on for key, on in config.items() if key.startswith("pooling_mode_")}
-        unknown = [key for key, on in switches.items() if key not in _OLD_POOLING and on is not False]
-        if unknown or not all(isinstance(on, bool) for on in switches.values()):
-            raise ModelFormatError(f"{name} asks for a pooling that minibert does not know: {unknown or switches}.")
+        switches = {key: on for key, on in config.items() if key in _OLD_POOLING}
+        if not all(isinstance(on, bool) for on in switches.values()):
+            raise ModelFormatError(f"{name} has {switches}; expected true or false.")
         modes = [mode for key, mode in _OLD_POOLING.items() if switches.get(key)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or not modes or not all(isinstance(m, str) and m in POOLING_MODES for m in modes):
-        raise ModelFormatError(f"{name} asks for the pooling {modes!r}; expected names of {', '.join(POOLING_MODES)}.")
+        raise ModelFormatError(f"{name} has pooling_mode={modes!r}; expected names of {', '.join(POOLING_MODES)}.")
     include_prompt = config.get("include_prompt", True)
     if not isinstance(include_prompt, bool):
         raise ModelFormatError(f"{name} has include_prompt={include_prompt!r}; expected true or false.")
-    width = config.get("embedding_dimension", config.get("word_embedding_dimension", hidden_size))
-    if width != hidden_size:
-        raise ModelFormatError(f"{name}: Pooling expects {width!r} features, but hidden_size is {hidden_size}.")
+    for key in ("embedding_dimension", "word_embedding_dimension"):
+        if config.get(key, hidden_size) != hidden_size:
+            raise ModelFormatError(f"{name} has {key}={config[key]!r}; expected hidden_size, {hidden_size}.")
     return tuple(modes), include_prompt
 
 
@@ -351,9 +356,13 @@ def activation_name(path: object) -> str | None:
     return name if home in _ACTIVATION_HOMES and name in ACTIVATIONS else None
 
 
+_NAMES = ("module_input_name", "module_output_name")
+_DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual", *_NAMES)
+
+
 def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
     """Read activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual."""
-    config, name = read_config(files, module)
+    config, name = read_config(files, module, _DENSE, may_have_more=True)
     _only_sentence_vectors(config, name)
     inward = _check_width(config, "in_features", width, name)
     outward = check_stored_int(f"{name}: out_features", config.get("out_features"), 1, 2**20)
@@ -396,7 +405,7 @@ def _dense(
 
 
 def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
-    config, name = read_config(files, module)
+    config, name = read_config(files, module, ("dimension",))
     _check_width(config, "dimension", width, name)
     tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
     norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], LAYER_NORM_EPS)
@@ -409,7 +418,7 @@ def _layer_norm(ops: Ops, norm: LayerNorm, vectors: FloatArray) -> FloatArray:
 
 def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
     if module.path and files.find(f"{module.path}/config.json") is not None:  # only new files have one
-        _only_sentence_vectors(*read_config(files, module))
+        _only_sentence_vectors(*read_config(files, module, _NAMES, may_have_more=True))
     return Step("Normalize", width, normalize_embeddings)
 
 
@@ -422,14 +431,25 @@ _READERS: Mapping[str, _Reader | None] = {
 }
 
 
-def read_config(files: ModelFiles, module: Module) -> tuple[dict[str, Any], str]:
-    """Return a module's config.json, and the file's name for messages."""
+def read_config(
+    files: ModelFiles, module: Module, known: Collection[str], *, may_have_more: bool = False
+) -> tuple[dict[str, Any], str]:
+    """Return a module's config.json, and the file's name for messages.
+
+    Other keys than the `known` ones are refused, or named in a warning where sentence-transformers ignores them.
+    """
     name = f"{module.path}/config.json" if module.path else "config.json"
-    return read_json_object(files.require(name)), f"{files.source}: {name}"
+    config, where = read_json_object(files.require(name)), f"{files.source}: {name}"
+    if more := ", ".join(repr(key) for key in config if key not in known):
+        message = f"{where} has {more}, which minibert does not know in {module.kind}"
+        if not may_have_more:
+            raise ModelFormatError(f"{message}; expected some of {', '.join(known)}.")
+        warn_caller(f"{message}; it is ignored, as in sentence-transformers 6.2.")
+    return config, where
 
 
 def _only_sentence_vectors(config: dict[str, Any], name: str) -> None:
-    for key in ("module_input_name", "module_output_name"):
+    for key in _NAMES:
         if config.get(key) not in (None, "sentence_embedding"):
             raise ModelFormatError(f"{name} has {key}={config[key]!r}; minibert implements 'sentence_embedding'.")
 
@@ -438,5 +458,5 @@ def _check_width(config: dict[str, Any], key: str, width: int, name: str) -> int
     """Check the length of the vectors that a module expects; the one before it gives `width`."""
     size = check_stored_int(f"{name}: {key}", config.get(key), 1, 2**20)
     if size != width:
-        raise ModelFormatError(f"{name} expects vectors of length {size}, but the one before it gives {width}.")
+        raise ModelFormatError(f"{name} has {key}={size}, but the module before it gives vectors of length {width}.")
     return size

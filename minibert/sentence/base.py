@@ -74,6 +74,7 @@ class SentenceModel(TorchLike):
     _model: ClassVar[type[Any]]
     _task: ClassVar[str] = "feature-extraction"  # transformer_task of sentence_bert_config.json
     _output: ClassVar[str] = "token_embeddings"  # its module_output_name
+    _method_output: ClassVar[str] = "logits"  # in its modality_config: the output of the model
     _fewer_layers: ClassVar[str] = "Save fewer layers with transformers, and give the folder."
     _prompt_names: ClassVar[tuple[str, ...]] = ("query", "document")  # always there; empty if nobody sets them
     _settings: ClassVar[tuple[str, ...]] = ()  # the attributes that config_sentence_transformers.json stores
@@ -117,7 +118,13 @@ class SentenceModel(TorchLike):
         files = options.locate(loading.full_name(name, self._organisation))
         listed = list_modules(files)
         self._check_kind(files, listed)
-        stored = files.settings("config_sentence_transformers.json")
+        # As in sentence-transformers, the settings of a folder without modules.json are those of a plain BERT.
+        stored = files.settings("config_sentence_transformers.json") if listed else {}
+        if stored.get("model_type", self._call) != self._call:
+            found = f"model_type={brief(stored['model_type'])}"
+            raise ModelFormatError(
+                f"{files.source}: config_sentence_transformers.json has {found}; {call} loads {call!r}."
+            )
         bert_files = files.subfolder(listed[0].path) if listed else files
         config_file = bert_files.settings("config.json")
         check_remote_code(call, trusted, config_file)
@@ -130,14 +137,31 @@ class SentenceModel(TorchLike):
         self._warned: set[str] = set()
         files.begin()
         self.tokenizer = BertTokenizer.from_files(bert_files)
-        settings_file = bert_files.settings("sentence_bert_config.json")
-        self._check_settings(settings_file, listed)
-        self._set_limit(asked.pop("processor_kwargs"), settings_file)
+        where, settings_file = loading.transformer_settings(bert_files) if listed else ("", {})
+        of_file = loading.stored_settings(where, settings_file, load)
+        limit = self._check_settings(where, settings_file, listed)
         config = BertConfig.from_files(bert_files)
+        padding = []
+        if self.tokenizer.padding_side == "left" and not config.family.counts_tokens:
+            padding.append("padding_side 'left'")
+        if "attention_mask" not in self.tokenizer.model_input_names:
+            padding.append("model_input_names without 'attention_mask'")
+        if padding:
+            warn_caller(
+                f"{files.source}: tokenizer_config.json has {' and '.join(padding)}. So in sentence-transformers, a result "
+                "depends on the padding of the batch. Here it is that of the text alone."
+            )
         change = "save the model with {} in its config, with transformers, and give the folder"
-        for keyword, inner in asked.items():
-            with loading.prefixed(f"{keyword} of {call}:"):
-                check_settings(loading.TABLES[keyword][0], inner, config, change, self._fewer_layers)
+        for giver, inners, kind in ((where, of_file, ModelFormatError), (call, asked, None)):
+            for keyword, inner in inners.items():
+                with loading.prefixed(f"{keyword} of {giver}:", kind):
+                    if loading.TABLES[keyword] is loading.TABLES["processor_kwargs"]:
+                        limit = inner.pop("model_max_length", limit)
+                        self.tokenizer.check_asked(loading.TABLES[keyword][0], inner)
+                        if limit is not None:  # it replaces the limit of the tokenizer's files, even if that is lower
+                            self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
+                    else:
+                        check_settings(loading.TABLES[keyword][0], inner, config, change, self._fewer_layers)
         only_states = {"output_hidden_states": False} if self._model is BertModel else {}
         self.model = self._model.from_files(bert_files, options, config=config, **only_states)
         with loading.prefixed(f"{files.source}: config_sentence_transformers.json has", ModelFormatError):
@@ -151,35 +175,27 @@ class SentenceModel(TorchLike):
         if listed is not None:
             check_modules(files, listed, self._call)
 
-    def _set_limit(self, asked: dict[str, Any], settings: dict[str, Any]) -> None:
-        """Set the limit of the tokenizer; compare the other settings that were asked for with its own."""
-        limit = asked.pop("max_len", asked.pop("model_max_length", None))
-        with loading.prefixed(f"processor_kwargs of {self._call}:"):
-            self.tokenizer.check_asked(loading.TABLES["processor_kwargs"][0], asked)
-            if limit is not None:
-                self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
-        if settings.get("max_seq_length") and limit is None:
-            # It replaces the limit that the tokenizer's files store, even if that is lower.
-            self.tokenizer.model_max_length = settings["max_seq_length"]
-
-    def _check_settings(self, settings: dict[str, Any], listed: list[Module] | None) -> None:
-        """Refuse settings of sentence_bert_config.json that minibert does not implement."""
-        where = "sentence_bert_config.json"
-        if settings.get("max_seq_length") is not None:
-            least = self.tokenizer.num_special_tokens_to_add()
-            check_stored_int(f"{where}: max_seq_length", settings["max_seq_length"], least)
+    def _check_settings(self, where: str, settings: dict[str, Any], listed: list[Module] | None) -> int | None:
+        """Refuse settings of a Transformer that minibert does not implement; return max_seq_length."""
+        limit = settings.get("max_seq_length")
+        if limit is not None:
+            check_stored_int(f"{where}: max_seq_length", limit, self.tokenizer.num_special_tokens_to_add())
         if settings.get("do_lower_case") and not self.tokenizer.do_lower_case:
             raise ModelFormatError(f"{where}: do_lower_case with a cased tokenizer is not implemented.")
         # A Transformer without a task computes features; other modules, and folders without modules.json, tell it.
         plain = listed is not None and listed[0].kind == "Transformer"
         task = "feature-extraction" if plain else self._task
-        implemented = {"transformer_task": self._task, "module_output_name": self._output}
+        text = {"text": {"method": "forward", "method_output_name": self._method_output}}
+        implemented = {"transformer_task": self._task, "module_output_name": self._output, "modality_config": text}
+        if isinstance(modalities := settings.get("modality_config"), dict):
+            texts = {name: modalities[name] for name in ("text", "message") if name in modalities}
+            settings = {**settings, "modality_config": texts}
         for name, value in {"transformer_task": task, **settings}.items():
             if value != implemented.get(name, value):
                 raise ModelFormatError(f"{where}: {name}={brief(value)}; expected {implemented[name]!r}.")
-        for name in ("processing_kwargs", "query_length", "document_length", "query_expansion"):
-            if settings.get(name):
-                raise ModelFormatError(f"{where}: {name}={brief(settings[name])} is not implemented.")
+            if name not in (*implemented, *loading.TRANSFORMER_KEYS) and value not in (None, {}):
+                raise ModelFormatError(f"{where}: {name}={brief(value)} is not implemented.")
+        return limit
 
     # -- settings
 
@@ -205,10 +221,14 @@ class SentenceModel(TorchLike):
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
+        self._set_limit("max_seq_length", value)
+
+    def _set_limit(self, name: str, value: int) -> None:
+        """Set `max_seq_length`, which the caller gave by this name."""
         most = self.model.config.max_length
         least = self.tokenizer.num_special_tokens_to_add(self._takes_pairs)
         self.tokenizer.model_max_length = check_int(
-            "max_seq_length", value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
+            name, value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
         )
 
     def too_long(self, rule: str) -> TooLong:
@@ -339,7 +359,7 @@ class SentenceModel(TorchLike):
         if self._model is not BertModel:
             transformer |= {
                 "transformer_task": self._task,
-                "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+                "modality_config": {"text": {"method": "forward", "method_output_name": self._method_output}},
                 "module_output_name": self._output,
             }
         write_json(folder / "sentence_bert_config.json", transformer)

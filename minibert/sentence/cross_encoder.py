@@ -124,7 +124,7 @@ class CrossEncoder(SentenceModel):
             if labels is not None and labels != self.num_labels:
                 raise ValueError(f"num_labels={brief(labels)}, but {files.source} has {self.num_labels}. Leave it out.")
         if max_length is not None:
-            self.max_seq_length = max_length
+            self.max_length = max_length
         default = "Sigmoid" if self.num_labels == 1 else "Identity"
         self.activation_fn = activation_fn or stored_activation(stored, bert_files) or default
 
@@ -156,7 +156,7 @@ class CrossEncoder(SentenceModel):
 
     @max_length.setter
     def max_length(self, value: int) -> None:
-        self.max_seq_length = value
+        self._set_limit("max_length", value)
 
     # -- pairs to scores
 

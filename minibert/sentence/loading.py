@@ -18,6 +18,7 @@ from typing import Any, Literal, TypedDict
 from minibert._utils.keywords import MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, anything, check_keywords
 from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
+from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.options import Backend, ComputeType
 from minibert.tokenizer.bert_tokenizer import SETTINGS
@@ -80,7 +81,7 @@ def _on_the_right(remedy: str) -> Keyword:
 _MODEL: Mapping[str, Keyword] = {**MODEL_KEYWORDS, **_OUTPUTS}
 
 # For each keyword whose value is a dict: the call that takes its keywords, their values, and those that name settings.
-TABLES: Mapping[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
+TABLES: dict[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
     "model_kwargs": ("BertModel.from_pretrained", _MODEL, CONFIG_SETTINGS),
     "config_kwargs": ("BertConfig.from_pretrained", _MODEL, CONFIG_SETTINGS),
     "processor_kwargs": (
@@ -98,6 +99,12 @@ TABLES: Mapping[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
 }
 
 
+# Their older names, of keywords and in files.
+_OLD_TABLES = {"tokenizer_kwargs": "processor_kwargs", "tokenizer_args": "processor_kwargs"}
+_OLD_TABLES |= {"model_args": "model_kwargs", "config_args": "config_kwargs"}
+TABLES |= {old: TABLES[new] for old, new in _OLD_TABLES.items()}
+
+
 def inner_settings(call: str, load: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Check the keywords for the model, the config and the tokenizer, which are dicts; return those that name settings.
 
@@ -108,17 +115,52 @@ def inner_settings(call: str, load: Mapping[str, Any]) -> dict[str, dict[str, An
     load : mapping
         The keywords of its constructor.
     """
-    older = load.get("tokenizer_kwargs") or None
-    processor = one_of("processor_kwargs", load.get("processor_kwargs") or None, "tokenizer_kwargs", older)
+    one_of(
+        "processor_kwargs",
+        load.get("processor_kwargs") or None,
+        "tokenizer_kwargs",
+        load.get("tokenizer_kwargs") or None,
+    )
     asked = {}
     for name, (method, table, settings) in TABLES.items():
-        keywords = processor if name == "processor_kwargs" else load.get(name)
-        keywords = {} if keywords is None else keywords
+        keywords = load.get(name) or {}
         if not isinstance(keywords, Mapping) or not all(isinstance(key, str) for key in keywords):
             raise TypeError(f"{name}={brief(keywords)}; expected a dict of keywords, or None.")
         with prefixed(f"{name} of {call}:"):
             asked[name] = check_keywords(method, keywords, table, settings=settings)
     return asked
+
+
+# --- the file of a Transformer's settings -----------------------------------------------------------------------------
+
+_FILES = [
+    f"sentence_{kind}_config.json" for kind in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()
+]
+
+TRANSFORMER_KEYS = ("max_seq_length", "do_lower_case", "unpad_inputs", "backend", "cache_dir", *TABLES)
+"""The settings that the encoders use, and those that change no vector."""
+
+# In dicts of keywords: where a model is. sentence-transformers replaces them by what the caller gives.
+_PLACES = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code")
+
+
+def transformer_settings(files: ModelFiles) -> tuple[str, dict[str, Any]]:
+    """Return the name and the content of the file of a Transformer's settings: the first one that is not empty."""
+    return next(((name, settings) for name in _FILES if (settings := files.settings(name))), (_FILES[0], {}))
+
+
+def stored_settings(where: str, stored: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the `inner_settings` of a Transformer's file, without the keywords that the caller gives in `load`."""
+    tables = dict(stored)
+    for name in TABLES:
+        given = [key for other in TABLES if TABLES[other] is TABLES[name] for key in load.get(other) or ()]
+        if isinstance(keywords := stored.get(name), Mapping):
+            tables[name] = {key: value for key, value in keywords.items() if key not in (*_PLACES, *given)}
+    with prefixed(f"{where}:", ModelFormatError):
+        return inner_settings("Transformer", tables)
+
+
+# --- other arguments --------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -124,6 +124,7 @@ class SentenceTransformer(VectorModel):
     _call = "SentenceTransformer"
     _organisation = "sentence-transformers"
     _model = BertModel
+    _method_output = "last_hidden_state"
     _settings = ("similarity_fn_name", "truncate_dim")
     _fewer_layers = "Give encode() a layer: encode(texts, layers=2) pools state 2, the output of the second layer."
 

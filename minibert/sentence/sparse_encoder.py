@@ -96,7 +96,8 @@ class SparseEncoder(VectorModel):
         files, _, modules, _ = self._load(model_name_or_path, load, similarity_fn_name, max_active_dims)
         self.pooling = SpladePooling()
         if modules is not None:
-            self.pooling = SpladePooling.read(*read_config(files, modules[1]), self.get_embedding_dimension())
+            config, where = read_config(files, modules[1], SPLADE_KEYS)
+            self.pooling = SpladePooling.read(config, where, self.get_embedding_dimension())
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
         """Refuse a model that is not SPLADE."""
@@ -338,6 +339,10 @@ LOGITS_BYTES = 1 << 24
 
 STRATEGIES = ("max", "sum")
 ACTIVATIONS = ("relu", "log1p_relu")
+SPLADE_KEYS = (
+    *("pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension"),
+    "chunk_size",  # changes no vector
+)
 
 
 @dataclasses.dataclass(frozen=True)
