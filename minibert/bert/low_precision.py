@@ -22,7 +22,9 @@ Negated     Features whose mean is not zero, as after GELU, add up in one sum of
             three different quarters
 Exact       The sum of a group's products is an integer below 2^31, whatever the numbers are (`Format` checks it).
             So its order does not matter. The groups are added in order, by fma. So the result has the same bits for any
-            batch, any number of threads, and on any processor; the kernels have the bits of this file
+            batch, any number of threads, and on any processor. The kernels have the bits of this file in attention, and
+            in linear maps without an activation or with relu. They compute gelu, gelu_tanh, silu, tanh and sigmoid in
+            float32 by other formulas than NumPy, so there the last bits of y differ: by at most 2e-6 (1 + |y|)
 Extremes    A group of x that holds NaN or infinity makes all results of its row NaN, and so may numbers above 2^119,
             because their sums overflow. A group whose size is below 2^-100 counts as zeros. Loading refuses weights
             that are not finite. In attention, NaN or infinity in a query makes its row of the head NaN; in a key, all

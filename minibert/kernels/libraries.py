@@ -7,7 +7,10 @@ Levels      There is a library for each *level*: a set of instructions, such as 
             the same bits. MINIBERT_LEVEL names a lesser one, for tests and measurements
 Files       The folder `built` beside this file has the libraries and an index of them, `index.json`: the version of its
             format, the SHA-256 of the sources that were compiled, and the SHA-256 of each library. A library of other
-            sources, or a file that is damaged, is refused before it is loaded, because it could end the process
+            sources, or a file that is damaged, is refused before it is loaded, because it could end the process. A
+            damaged or missing library is named in a warning, and the next one is used
+Frozen      An application may have no .py files of minibert; then there is nothing that the libraries could differ
+            from. In an archive (zipapp), a library is copied into a temporary file while it is loaded
 Features    A function of each library asks the processor (the instruction CPUID) which instructions it has, and the
             system which registers it saves (XGETBV). ARM does not have such an instruction, so the system is asked
 AMX         Linux gives the matrices of AMX only to processes that ask for them. From then on it refuses stacks for
@@ -23,16 +26,20 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import json
 import os
 import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from minibert._utils.files import parse_json
+from minibert._utils.reporting import warn_caller
 from minibert.bert import low_precision, reference
 from minibert.bert.low_precision import COMPUTE_TYPES
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 Kernel = Callable[[int], None]
 """A compiled function of one address. It does not raise, and other Python threads run meanwhile."""
@@ -43,6 +50,9 @@ FOLDER = Path(__file__).parent / "built"
 INDEX = "index.json"
 FORMAT = 1
 """Is raised when the index, the names of the functions or their arguments change."""
+
+COMPILED_LEVEL = "MINIBERT_COMPILED_LEVEL"
+"""The variable of the level for which the kernels are compiled; only build.py sets it."""
 
 MACHINE = {"AMD64": "x86_64", "aarch64": "arm64", "ARM64": "arm64"}.get(platform.machine(), platform.machine())
 """The kind of processor; each system writes these names in its own way."""
@@ -147,20 +157,54 @@ def may_use_tiles() -> bool:
 
 
 class Library(NamedTuple):
-    """A library of the index: its level, its file, and the SHA-256 of the file."""
+    """A library of the index: its level, the name of its file, and the SHA-256 of the file."""
 
     level: Level
-    path: Path
+    file: str
     digest: str
+
+
+def _folder() -> Traversable:
+    """Return `FOLDER`, also if minibert is in an archive."""
+    if FOLDER.is_dir():
+        return FOLDER
+    from importlib.resources import files  # its import takes longer than that of this file
+
+    return files("minibert.kernels") / FOLDER.name
+
+
+@functools.cache
+def _index() -> tuple[str, dict[str, tuple[str, str]]]:
+    """Return what the index says: the SHA-256 of the sources, and the name and the SHA-256 of each library's file."""
+    path = _folder() / INDEX
+    try:
+        index = parse_json(path.read_bytes(), str(path))
+        files = {name: (str(one["file"]), str(one["sha256"])) for name, one in index["libraries"].items()}
+        found, known = str(index["sources"]), index["format"] == FORMAT
+    except FileNotFoundError:
+        raise ImportError("minibert was installed without compiled kernels") from None
+    except OSError as error:
+        raise ImportError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ImportError(f"{path} is damaged; install minibert again") from error
+    if not known:
+        raise ImportError(f"{path} is that of other sources; install minibert again")
+    return found, files
 
 
 @functools.cache
 def sources() -> str:
-    """Return the SHA-256 of all files from which the kernels are compiled, at the first call in this process."""
+    """Return the SHA-256 of all files from which the kernels are compiled, at the first call in this process.
+
+    Without these files, as in a frozen application, it is that of the index.
+    """
+    paths = [*sorted(Path(__file__).parent.glob("*.py"))]
+    paths += [Path(str(module.__file__)).with_suffix(".py") for module in (low_precision, reference)]
+    if not all(path.is_file() for path in (Path(__file__).with_suffix(".py"), *paths)):
+        return _index()[0]
     digest = hashlib.sha256()
-    others = [Path(str(module.__file__)) for module in (low_precision, reference)]
-    for file in (*sorted(Path(__file__).parent.glob("*.py")), *others):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -173,22 +217,11 @@ def libraries() -> dict[str, Library]:
     ImportError
         There are none, their index is damaged, or they were compiled from other sources.
     """
-    path = FOLDER / INDEX
-    try:
-        index = json.loads(path.read_bytes())
-        known = index["format"] == FORMAT
-        files = {name: (str(one["file"]), str(one["sha256"])) for name, one in index["libraries"].items()}
-        same = index["sources"] == sources()
-    except (FileNotFoundError, NotADirectoryError):  # the latter: minibert is in an archive
-        raise ImportError("minibert was installed without compiled kernels") from None
-    except OSError as error:
-        raise ImportError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ImportError(f"{path} is damaged; install minibert again") from error
-    if not known or not same:
+    compiled, files = _index()
+    if compiled != sources():
         raise ImportError(f"the kernels in {FOLDER} were compiled from other sources; install minibert again")
     return {
-        name: Library(level, FOLDER / files[name][0], files[name][1])
+        name: Library(level, *files[name])
         for name, level in LEVELS.items()
         if level.machine == MACHINE and name in files
     }
@@ -197,12 +230,18 @@ def libraries() -> dict[str, Library]:
 @functools.cache
 def _open(library: Library) -> ctypes.CDLL:
     """Load a library after its file was checked."""
+    path = _folder() / library.file
     try:
-        if hashlib.sha256(library.path.read_bytes()).hexdigest() != library.digest:
-            raise ImportError(f"{library.path} is damaged, or is another build; install minibert again")
-        return ctypes.CDLL(str(library.path))
-    except OSError as error:
-        raise ImportError(f"{library.path} cannot be loaded: {error}") from error
+        if hashlib.sha256(path.read_bytes()).hexdigest() != library.digest:
+            raise ImportError(f"{path} is damaged, or is another build")
+        if isinstance(path, Path):
+            return ctypes.CDLL(str(path))
+        from importlib.resources import as_file
+
+        with as_file(path) as copy:
+            return ctypes.CDLL(str(copy))
+    except (OSError, ValueError) as error:
+        raise ImportError(f"{path} cannot be loaded: {error}") from error
 
 
 @functools.cache
@@ -213,19 +252,38 @@ def usable_levels() -> dict[str, Level]:
     ------
     ImportError
         No library fits, or MINIBERT_LEVEL names a level that does not fit or has no library.
+
+    Warns
+    -----
+    RuntimeWarning
+        A library is damaged or missing.
     """
-    found = libraries()
-    lowest = next(reversed(found.values()), None)  # its functions run on every processor on which another one does
-    features = processor_features(_open(lowest)) if lowest else frozenset()
-    fitting = {name: library.level for name, library in found.items() if library.level.features <= features}
-    names = list(fitting)
+    found, damaged = {}, []
+    features: frozenset[str] | None = None
+    for name, library in reversed(libraries().items()):
+        if features is not None and not library.level.features <= features:
+            continue
+        try:
+            opened = _open(library)
+        except ImportError as error:
+            damaged.append(str(error))
+            continue
+        features = processor_features(opened) if features is None else features  # which every library can find
+        if library.level.features <= features:
+            found[name] = library.level
+    names = [*reversed(found)]
+    reasons = f"{'; '.join(damaged)}. Install minibert again"
     if chosen := os.environ.get("MINIBERT_LEVEL"):
         if chosen not in names:
-            raise ImportError(f"MINIBERT_LEVEL={chosen!r}; expected one of {', '.join(names) or 'no level'}")
+            more = f" ({reasons})" if damaged else ""
+            raise ImportError(f"MINIBERT_LEVEL={chosen!r}; expected one of {', '.join(names) or 'no level'}{more}")
         names = names[names.index(chosen) :]
     if not names:
-        raise ImportError(f"none of the compiled kernels ({', '.join(found) or 'none'}) fits this processor")
-    return {name: fitting[name] for name in names}
+        none = f"none of the compiled kernels ({', '.join(libraries()) or 'none'}) fits this processor"
+        raise ImportError(reasons if damaged else none)
+    if damaged:
+        warn_caller(f"{reasons}. Until then minibert uses {names[0]}, with the same results.", RuntimeWarning)
+    return {name: found[name] for name in names}
 
 
 def level() -> Level:
@@ -236,7 +294,9 @@ def level() -> Level:
     ImportError
         As `usable_levels`.
     """
-    if compiled := os.environ.get("MINIBERT_COMPILED_LEVEL"):  # set by build.py
+    if (compiled := os.environ.get(COMPILED_LEVEL)) is not None:
+        if compiled not in LEVELS:
+            raise ImportError(f"{COMPILED_LEVEL}={compiled!r}, which only the build of the kernels sets; unset it")
         return LEVELS[compiled]
     return next(iter(usable_levels().values()))
 
@@ -269,8 +329,10 @@ def load_run_task(compute_type: str = "float32") -> Kernel:
     Raises
     ------
     ImportError
-        As `libraries`, `usable_levels` and `level_of`; or the file of the library is damaged.
+        As `libraries`, `usable_levels` and `level_of`; or MINIBERT_COMPILED_LEVEL is set.
     """
+    if COMPILED_LEVEL in os.environ:  # the processor may not have the instructions of that level
+        raise ImportError(f"{COMPILED_LEVEL} is set, which only the build of the kernels sets; unset it")
     function = _open(libraries()[level_of(compute_type).name]).run_task
     function.restype, function.argtypes = None, (ctypes.c_int64,)
     return function

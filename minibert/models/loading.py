@@ -241,15 +241,18 @@ class FromFiles:
         return noted_arrays(self._noted)
 
     def array(self, names: Sequence[str]) -> FloatArray:
+        """Read the tensors with these names, stacked by rows."""
         array = self._noted[" ".join(names)] = self._checkpoint.read(names)
         return array
 
     def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
+        """Read and prepare the linear maps of these modules, stacked into one weight."""
         weight, bias = (self._checkpoint.read([f"{path}.{part}" for path in paths]) for part in ("weight", "bias"))
         linear = self._noted[" ".join(paths)] = self._prepare(Linear(paths, weight, bias))
         return linear
 
     def decoder(self, path: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+        """Read and prepare the decoder; a weight that equals the word embeddings is not kept a second time."""
         stored = f"{path}.weight" in self._checkpoint.tensors
         weight = self._checkpoint.read([f"{path}.weight"]) if stored else word_embeddings
         if tied := np.array_equal(weight, word_embeddings):
@@ -347,11 +350,16 @@ class _Checkpoint:
         found, tied = self._of_head(head), config.tie_word_embeddings
         if missing := [self._own_name(name, head) for name in self._missing(head, found, tied=tied)]:
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-            untied = " With tie_word_embeddings false in config.json, the decoder needs a weight of its own."
+            remedy = self._what_is_there()
+            if not tied and not self._missing(head, found, tied=True):
+                remedy = (
+                    "With tie_word_embeddings false in config.json, the decoder needs a weight of its own. If it is "
+                    "the table of word embeddings, set that to true."
+                )
             raise ModelFormatError(
                 f"{self.files.source} cannot be loaded as {self._family.own_class(head)}: {', '.join(missing[:4])}"
-                f"{more} {'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights."
-                f"{untied if not (tied or self._missing(head, found, tied=True)) else ''} {self._what_is_there()}"
+                f"{more} {'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
+                f"{remedy}"
             )
         self._head = tuple(self._needed(head, found, tied=tied))
         self.tensors |= {name: found[name] for name in self._head}
@@ -365,6 +373,8 @@ class _Checkpoint:
 
     def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:
         """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
+        if not config.tie_word_embeddings and not self.tensors[_WORDS].name.endswith(_WORDS):
+            del self.tensors[_WORDS]  # the decoder's
         self._check_layer_count(config)
         head_rows = HEADS[head].rows if head else ()
         rows = [("", row) for row in (*stored_rows(config), *(POOLER_ROWS if pooler else ()), *head_rows)]
@@ -395,7 +405,7 @@ class _Checkpoint:
         found = {int(match[1]) for name in self.tensors if (match := re.match(r"encoder\.layer\.(\d{1,9})\.", name))}
         if found != set(range(len(found))) or len(found) != config.num_hidden_layers:
             layers = f"{len(found)} layers ({min(found)} to {max(found)})" if found else "no layers"
-            matches = (re.match(r"(.*?)(encoder|transformer)\.layer\.\d", name) for name in self._stored)
+            matches = (re.match(r"(|.*?\.)(encoder|transformer)\.layer\.\d", name) for name in self._stored)
             others = sorted({match[1] for match in matches if match} - {self._prefix})
             remedy = "To run only the first layers, load the whole model and call it with num_layers=."
             if others:

@@ -148,8 +148,8 @@ class SentenceModel(TorchLike):
             padding.append("model_input_names without 'attention_mask'")
         if padding:
             warn_caller(
-                f"{files.source}: tokenizer_config.json has {' and '.join(padding)}. So in sentence-transformers, a result "
-                "depends on the padding of the batch. Here it is that of the text alone."
+                f"{files.source}: tokenizer_config.json has {' and '.join(padding)}. So in sentence-transformers, the "
+                "result of a text depends on the longest text of its batch. Here it is that of the text alone."
             )
         change = "save the model with {} in its config, with transformers, and give the folder"
         for giver, inners, kind in ((where, of_file, ModelFormatError), (call, asked, None)):

@@ -133,9 +133,7 @@ def inner_settings(call: str, load: Mapping[str, Any]) -> dict[str, dict[str, An
 
 # --- the file of a Transformer's settings -----------------------------------------------------------------------------
 
-_FILES = [
-    f"sentence_{kind}_config.json" for kind in "bert roberta distilbert camembert albert xlm-roberta xlnet".split()
-]
+_KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 
 TRANSFORMER_KEYS = ("max_seq_length", "do_lower_case", "unpad_inputs", "backend", "cache_dir", *TABLES)
 """The settings that the encoders use, and those that change no vector."""
@@ -146,7 +144,8 @@ _PLACES = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "t
 
 def transformer_settings(files: ModelFiles) -> tuple[str, dict[str, Any]]:
     """Return the name and the content of the file of a Transformer's settings: the first one that is not empty."""
-    return next(((name, settings) for name in _FILES if (settings := files.settings(name))), (_FILES[0], {}))
+    names = [f"sentence_{kind}_config.json" for kind in _KINDS]
+    return next(((name, settings) for name in names if (settings := files.settings(name))), (names[0], {}))
 
 
 def stored_settings(where: str, stored: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 import minibert
@@ -112,6 +116,64 @@ def test_models_and_heads_equal_transformers(tmp_path: Path, family: str, kind: 
     ours.save_pretrained(tmp_path / "saved")
     again = type(theirs).from_pretrained(tmp_path / "saved").state_dict()
     assert all(torch.equal(again[name], tensor) for name, tensor in theirs.state_dict().items())
+
+
+# The decoder of each family, and the names of its bias.
+DECODERS = {
+    "bert": ("cls.predictions.decoder", "cls.predictions"),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), ("lm_head.decoder", "lm_head")),
+    "distilbert": ("vocab_projector",),
+    "electra": ("generator_lm_head",),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tied_weights_by_either_name(tmp_path: Path, family: str) -> None:
+    """Of two tensors with one storage, `safetensors.torch.save_model` keeps the name that is first in the alphabet."""
+    theirs, ids, path = make(tmp_path, family, "ForMaskedLM"), np.arange(5, 20)[None], tmp_path / "model.safetensors"
+    expected, field = load(tmp_path)(ids, output_hidden_states=True), f"{FAMILIES[family].field}."
+    whole = {name: tensor.clone() for name, tensor in theirs.state_dict().items() if "position_ids" not in name}
+    words, decoder = f"{field}embeddings.word_embeddings.weight", f"{DECODERS[family][0]}.weight"
+    biases = [f"{name}.bias" for name in DECODERS[family]]
+    renames: list[Callable[[str], str]] = [str, lambda name: f"model.{name}", lambda name: name.removeprefix(field)]
+    for weight, bias, rename in product([words, decoder, None], [*biases, None], renames):
+        left_out = ({words, decoder} - {weight} if weight else set()) | ({*biases} - {bias} if bias else set())
+        save_file({rename(name): whole[name] for name in whole if name not in left_out}, path, {"format": "pt"})
+        found = load(tmp_path)
+        np.testing.assert_array_equal(found(ids).logits, expected.logits)
+        assert found.num_parameters() == sum(parameter.numel() for parameter in theirs.parameters())
+        states = minibert.AutoModel.from_pretrained(tmp_path)(ids).last_hidden_state
+        np.testing.assert_array_equal(states, expected.hidden_states[-1])
+    save_file({name: value for name, value in whole.items() if name != words}, path, {"format": "pt"})
+    with pytest.raises(ModelFormatError, match=r"word_embeddings\.weight is missing"):
+        load(tmp_path, config=replace(minibert.BertConfig.from_pretrained(tmp_path), tie_word_embeddings=False))
+    save_file({name: value for name, value in whole.items() if name != decoder}, path, {"format": "pt"})
+    with pytest.raises(ModelFormatError, match=r"weight is missing.*tie_word_embeddings false in config\.json"):
+        type(found).from_pretrained(
+            tmp_path, config=replace(minibert.BertConfig.from_pretrained(tmp_path), tie_word_embeddings=False)
+        )
+    save_file({**whole, decoder: 0.5 * whole[words]}, path, {"format": "pt"})  # transformers 5 does not tie them then
+    with torch.no_grad():
+        wanted = type(theirs).from_pretrained(tmp_path)(torch.as_tensor(ids)).logits
+    np.testing.assert_allclose(load(tmp_path)(ids).logits, wanted, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensors_that_the_model_does_not_have(tmp_path: Path, family: str) -> None:
+    """Published files of ELECTRA have a projection, also where the embeddings have the hidden size."""
+    theirs = make(tmp_path, family, **({"embedding_size": 24} if family == "electra" else {}))
+    whole, ids = theirs.state_dict(), np.arange(5, 20)[None]
+    expected = load(tmp_path)(ids).last_hidden_state
+    strays = {"embeddings_project.weight": torch.ones(24, 24), "embeddings_project.bias": torch.ones(24)}
+    if not FAMILIES[family].has_token_types:
+        strays["embeddings.token_type_embeddings.weight"] = torch.ones(2, 24)
+    save_file({**whole, **strays}, tmp_path / "model.safetensors", {"format": "pt"})
+    model = load(tmp_path)
+    assert {*model.weights.ignored} >= {*strays}
+    np.testing.assert_array_equal(model(ids).last_hidden_state, expected)
+    with torch.no_grad():
+        wanted = type(theirs).from_pretrained(tmp_path)(torch.as_tensor(ids)).last_hidden_state
+    np.testing.assert_allclose(expected, wanted, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

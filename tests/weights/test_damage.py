@@ -260,6 +260,9 @@ def test_a_layer_too_many_too_few_or_missing_in_between(tensors: Tensors, write:
     none = {n: t for n, t in tensors.items() if ".layer." not in n}
     assert_refused(write(none), "num_hidden_layers=2", "holds no layers")
     assert BertModel.from_pretrained(write(none, num_hidden_layers=0))(**INPUTS).hidden_states[0].any()
+    for part, embeddings, layers in (("embeddings.", "bert.", ""), ("encoder.", "", "bert.")):
+        prefixed = {f"bert.{n}" if n.startswith(part) else n: t for n, t in tensors.items()}
+        assert_refused(write(prefixed), f"embeddings begin with {embeddings!r}, and those of layers with {layers!r}")
 
 
 UNEXPECTED = (
@@ -285,6 +288,19 @@ def test_files_of_another_kind_are_refused_with_their_names(tensors: Tensors, wr
         ({}, "not a BERT checkpoint"),
     ):
         assert_refused(write(changed), *found)
+
+
+def test_files_that_need_another_one_say_so(tensors: Tensors, write: Write) -> None:
+    folder = write(tensors)
+    (folder / "adapter_config.json").write_text("{}")
+    assert_refused(folder, "adapter_config.json makes it an adapter of another model")
+    (folder / "config.json").rename(folder / "other.json")
+    assert_refused(folder, "has no config.json", "makes it an adapter")
+    for name in (FIRST, "pytorch_model-00001-of-00002.bin"):
+        folder = write(tensors)
+        (folder / "adapter_config.json").unlink(missing_ok=True)
+        (folder / "model.safetensors").rename(folder / name)
+        assert_refused(folder, name, "It has shards without their index")
 
 
 # --- shards that do not match -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch._utils import _rebuild_tensor_v2
 
 from minibert import BertModel, ModelFormatError, SentenceTransformer, load
 from minibert.bert.families import FAMILIES
@@ -32,7 +33,7 @@ from tests.support.damage import damaged_bytes
 from tests.support.report import REPORT
 from tests.support.safetensors_files import INPUTS, SIZES, assert_same_bits
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
-from tests.support.torch_files import Call, crafted, entries_of, old, only_bin, program, saved, view, zipped
+from tests.support.torch_files import Call, Stored, crafted, entries_of, old, only_bin, program, saved, view, zipped
 
 watching, events = [False], Counter[str]()
 
@@ -155,6 +156,11 @@ def in_list(content: bytes, name: bytes, offset: int, new: bytes) -> bytes:
     return content[:at] + new + content[at + len(new) :]
 
 
+def typed(kind: type, count: int) -> Call:
+    """Return the call that makes a tensor of the storage "0", as numbers of another type or count."""
+    return Call(_rebuild_tensor_v2, Stored("storage", kind, "0", "cpu", count), 0, (count,), (1,), False, OrderedDict())
+
+
 X, LARGE = view(0, (2, 3), (3, 1)), {"data/0": bytes(24_000)}
 DOUBLED: Any = reduce(lambda inner, _: (inner, inner), range(60), ())  # its repr is longer than any memory
 REFUSED: dict[str, Any] = {
@@ -185,6 +191,9 @@ REFUSED: dict[str, Any] = {
     r"shape \(0, 46": lambda: crafted({"x": view(0, (0, 2**62, 2**62), (1, 1, 1))}),
     r"shape \(1, 1, 1": lambda: crafted({"x": view(0, (1,) * 65, (1,) * 65)}),
     r"_v2 with .*\(\(": lambda: crafted({"x": view(0, DOUBLED, DOUBLED)}),
+    "storage '0' twice, as 6 F32 and 12 F16": lambda: crafted({"x": X, "y": typed(torch.HalfStorage, 12)}),
+    "storage '0' twice, as 6 F32 and 6 I32": lambda: crafted({"x": X, "y": typed(torch.IntStorage, 6)}),
+    "storage '0' twice, as 6 F32 and 3 F32": lambda: crafted({"x": X, "y": typed(torch.FloatStorage, 3)}),
     "describes a storage": lambda: crafted({"x": view(0, (6,), (1,), count=DOUBLED)}),
     "more than twice those": lambda: crafted(dict.fromkeys("abc", view(0, (6000,), (1,), count=6000)), LARGE),
     "100000 instructions": lambda: zipped({"data.pkl": b"\x80\x02" + b"}" * 100_001 + b"."}),
