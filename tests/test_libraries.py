@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import ctypes
 import hashlib
 import json
@@ -35,6 +36,10 @@ except ValueError as error:
 output = load()(**batch(0)).last_hidden_state
 print("numpy", np.array_equal(output, load(backend="numpy")(**batch(0)).last_hidden_state))
 """
+
+
+USED = libraries.libraries()[libraries.level_of("float32").name]
+"""The library that this machine uses."""
 
 
 @pytest.fixture
@@ -81,11 +86,6 @@ DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "an index of another format": (change_index(format=0), "other sources"),
     "the libraries of other sources": (change_index(sources="0" * 64), "other sources"),
     "no library": (change_index(libraries={}), "fits this processor"),
-    "a missing file": (lambda index, library: library.unlink(), "cannot be loaded"),
-    "a folder as the file": (lambda index, library: become_a_folder(library), "cannot be loaded"),
-    "an empty file": (lambda index, library: library.write_bytes(b""), "is damaged"),
-    "half a file": (lambda index, library: os.truncate(library, library.stat().st_size // 2), "is damaged"),
-    "a flipped bit": (lambda index, library: flip_a_bit(library), "is damaged"),
 }
 
 
@@ -93,7 +93,7 @@ DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 def test_what_cannot_be_used_has_a_message_and_never_a_signal(damage: str, package: Path, outcome_model: Path) -> None:
     change, message = DAMAGE[damage]
     index = package / BUILT / libraries.INDEX
-    change(index, package / BUILT / libraries.libraries()[libraries.level_of("float32").name].path.name)
+    change(index, package / BUILT / USED.file)
     printed = run(package, outcome_model)
     assert printed.startswith("the backend is 'kernels', but they cannot be loaded: "), printed
     assert message in printed.splitlines()[0]
@@ -102,14 +102,122 @@ def test_what_cannot_be_used_has_a_message_and_never_a_signal(damage: str, packa
     assert "so minibert computes with NumPy alone" in printed
 
 
-def test_a_file_that_is_not_a_library_of_this_system_is_refused_by_name(package: Path, outcome_model: Path) -> None:
-    index = package / BUILT / libraries.INDEX
-    path = package / BUILT / libraries.libraries()[libraries.level_of("float32").name].path.name
-    path.write_bytes(b"not a library" * 1000)
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("[" * 10**5, "[1]", "1e999", '{"libraries": {}', '{"format": 1, "sources": "x", "libraries": ["x"]}'),
+        *('{"format": 1, "sources": "x", "libraries": {"x86-64": {"file": "x"}}}', '{"format": 1, "libraries": {}}'),
+        *('{"format": 1, "format": 1, "sources": "x", "libraries": {}}', "null", '"x"'),
+    ],
+)
+def test_an_index_of_any_other_form_is_damaged(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "FOLDER", tmp_path)
+    (tmp_path / libraries.INDEX).write_text(content)
+    with pytest.raises(ImportError, match=r"index\.json is damaged; install minibert again"):
+        libraries._index.__wrapped__()
+
+
+def rename_in_index(library: Path, name: str) -> None:
+    index = library.parent / libraries.INDEX
     content = json.loads(index.read_text())
-    content["libraries"][libraries.level_of("float32").name]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    content["libraries"][library.stem]["file"] = name
     index.write_text(json.dumps(content))
-    assert f"{path} cannot be loaded" in run(package, outcome_model)
+
+
+def become_another_file(library: Path) -> None:
+    """Write a file that is not a library, and its digest into the index."""
+    library.write_bytes(b"not a library" * 1000)
+    content = json.loads((library.parent / libraries.INDEX).read_text())
+    content["libraries"][library.stem]["sha256"] = hashlib.sha256(library.read_bytes()).hexdigest()
+    (library.parent / libraries.INDEX).write_text(json.dumps(content))
+
+
+DAMAGED_LIBRARIES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a missing file": (lambda library: library.unlink(), "cannot be loaded"),
+    "a folder as the file": (lambda library: become_a_folder(library), "cannot be loaded"),
+    "an empty file": (lambda library: library.write_bytes(b""), "is damaged"),
+    "half a file": (lambda library: os.truncate(library, library.stat().st_size // 2), "is damaged"),
+    "a flipped bit": (lambda library: flip_a_bit(library), "is damaged"),
+    "a name that no file has": (lambda library: rename_in_index(library, "x\0y"), "cannot be loaded"),
+    "a file of another kind": (become_another_file, "cannot be loaded"),
+}
+LEVEL = """
+from minibert.kernels.libraries import level
+check(load(backend="kernels")); load()
+print(level().name)
+"""
+
+
+@pytest.mark.skipif(len(libraries.usable_levels()) < 2, reason="only one library was built")
+@pytest.mark.parametrize("damage", DAMAGED_LIBRARIES)
+def test_the_next_library_is_used_instead_of_one_that_is_damaged(
+    damage: str, package: Path, outcome_model: Path
+) -> None:
+    """It computes the same bits, and one warning names the file."""
+    change, message = DAMAGED_LIBRARIES[damage]
+    change(package / BUILT / USED.file)
+    printed = run(package, outcome_model, LEVEL)
+    assert printed.count("RuntimeWarning") == 1
+    assert message in printed
+    names = [*libraries.usable_levels()]
+    following = names[names.index(USED.level.name) + 1]
+    assert f"Until then {following} is used, with the same results" in printed
+    assert printed.splitlines()[-1] == following
+
+
+def test_the_lowest_library_or_all_can_be_damaged(package: Path, outcome_model: Path) -> None:
+    paths = [package / BUILT / libraries.libraries()[name].file for name in reversed(libraries.usable_levels())]
+    flip_a_bit(paths[0])
+    if len(paths) > 1:
+        printed = run(package, outcome_model, LEVEL)
+        assert f"{paths[0]} is damaged" in printed
+        assert printed.splitlines()[-1] == next(iter(libraries.usable_levels()))
+    named = run(package, outcome_model, MINIBERT_LEVEL=paths[0].stem)
+    assert "; expected one of " in named
+    assert f"{paths[0]} is damaged" in named
+    for path in paths[1:]:
+        path.unlink()
+    printed = run(package, outcome_model)
+    assert all(str(path) in printed.splitlines()[0] for path in paths)
+    assert printed.count("RuntimeWarning") == 1
+    assert "\nnumpy True" in printed
+
+
+@pytest.mark.parametrize("value", ["x86-64-avx1024", next(iter(libraries.usable_levels()))])
+def test_the_variable_of_the_build_is_refused_elsewhere(value: str, outcome_model: Path) -> None:
+    printed = run(ROOT, outcome_model, MINIBERT_COMPILED_LEVEL=value)
+    assert "MINIBERT_COMPILED_LEVEL" in printed.splitlines()[0]
+    assert "which only the build of the kernels sets; unset it" in printed.splitlines()[0]
+    assert "\nnumpy True" in printed
+
+
+def compile_all(package: Path, *keep: str) -> None:
+    """Replace the sources by .pyc files beside them, as frozen applications have them."""
+    compileall.compile_dir(package, quiet=1, legacy=True)
+    for source in package.rglob("*.py"):
+        if source.name not in keep:
+            source.unlink()
+
+
+@pytest.mark.parametrize("kept", [[], ["low_precision.py", "reference.py"], ["libraries.py"]])
+def test_an_application_without_sources_uses_the_kernels(kept: list[str], package: Path, outcome_model: Path) -> None:
+    compile_all(package, *kept)
+    assert run(package, outcome_model, LEVEL) == f"{libraries.level().name}\n"
+    shared = "check(load(backend='kernels', shared_weights=True))"
+    assert run(package, outcome_model, shared, MINIBERT_CACHE_DIR=str(package)) == ""
+    (package / BUILT / USED.file).unlink()
+    assert f"{USED.file} cannot be loaded" in run(package, outcome_model, LEVEL)
+
+
+@pytest.mark.parametrize("sources", [True, False])
+def test_an_archive_uses_the_kernels(sources: bool, package: Path, outcome_model: Path, tmp_path: Path) -> None:
+    if not sources:
+        compile_all(package)
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", package)
+    assert run(archive, outcome_model, LEVEL) == f"{libraries.level().name}\n"
+    shutil.rmtree(package / BUILT)
+    archive = shutil.make_archive(str(tmp_path / "other"), "zip", package)
+    assert "without compiled kernels" in run(archive, outcome_model)
 
 
 @pytest.mark.parametrize("file", ["kernels/simd.py", "bert/low_precision.py", "bert/reference.py"])
@@ -117,11 +225,6 @@ def test_a_change_of_the_sources_is_noticed(file: str, package: Path, outcome_mo
     source = package / "minibert" / file
     source.write_text(source.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
     assert "were compiled from other sources; install minibert again" in run(package, outcome_model)
-
-
-def test_an_archive_has_no_libraries(package: Path, outcome_model: Path, tmp_path: Path) -> None:
-    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", package)
-    assert "without compiled kernels" in run(archive, outcome_model)
 
 
 def test_a_read_only_package(package: Path, outcome_model: Path) -> None:
@@ -363,7 +466,7 @@ def test_sdist_wheel_and_hashes(tmp_path: Path, minilm_folder: Path) -> None:
     assert "any" not in wheel.name
     shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
     names = {path.name for path in (tmp_path / "unpacked" / BUILT).iterdir()}
-    assert names == {libraries.INDEX, *(library.path.name for library in libraries.libraries().values())}
+    assert names == {libraries.INDEX, *(library.file for library in libraries.libraries().values())}
     shutil.copytree(ROOT / "tests", tmp_path / "unpacked" / "tests", ignore=ignored)
     shutil.copytree(ROOT / "benchmarks", tmp_path / "unpacked" / "benchmarks", ignore=ignored)
     program = """

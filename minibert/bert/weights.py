@@ -209,6 +209,11 @@ class HeadRows:
     rows: tuple[Row, ...]
     pooled: bool
 
+    @property
+    def has_decoder(self) -> bool:
+        """True if one of the modules is the decoder of a masked-LM head."""
+        return any(row.field == "decoder" for row in self.rows)
+
 
 _PREDICTIONS = (
     Row("cls.predictions.transform.dense", "transform", (_E, _H)),

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import read_json, read_json_object
-from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, IntArray, brief, check_stored_int
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.files import ModelFiles
@@ -154,7 +153,8 @@ def list_modules(files: ModelFiles) -> list[Module] | None:
     if path is None:
         return None
     listed = read_json(path)
-    modules = [_read_module(entry, str(path)) for entry in (listed if isinstance(listed, list) else [listed])]
+    listed = listed if isinstance(listed, list) else [listed]
+    modules = [_read_module(entry, str(path)) for entry in listed]
     if len({str(entry.get("name", i)) for i, entry in enumerate(listed)}) < len(modules):
         raise ModelFormatError(f"{path} has two modules with the same name; sentence-transformers keeps only one.")
     return modules
@@ -362,7 +362,7 @@ _DENSE = ("in_features", "out_features", "bias", "activation_function", "use_res
 
 def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
     """Read activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual."""
-    config, name = read_config(files, module, _DENSE, may_have_more=True)
+    config, name = read_config(files, module, _DENSE)
     _only_sentence_vectors(config, name)
     inward = _check_width(config, "in_features", width, name)
     outward = check_stored_int(f"{name}: out_features", config.get("out_features"), 1, 2**20)
@@ -418,7 +418,7 @@ def _layer_norm(ops: Ops, norm: LayerNorm, vectors: FloatArray) -> FloatArray:
 
 def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
     if module.path and files.find(f"{module.path}/config.json") is not None:  # only new files have one
-        _only_sentence_vectors(*read_config(files, module, _NAMES, may_have_more=True))
+        _only_sentence_vectors(*read_config(files, module, _NAMES))
     return Step("Normalize", width, normalize_embeddings)
 
 
@@ -431,20 +431,15 @@ _READERS: Mapping[str, _Reader | None] = {
 }
 
 
-def read_config(
-    files: ModelFiles, module: Module, known: Collection[str], *, may_have_more: bool = False
-) -> tuple[dict[str, Any], str]:
-    """Return a module's config.json, and the file's name for messages.
+def read_config(files: ModelFiles, module: Module, known: Collection[str]) -> tuple[dict[str, Any], str]:
+    """Return a module's config.json, and the file's name for messages; refuse other keys than the `known` ones.
 
-    Other keys than the `known` ones are refused, or named in a warning where sentence-transformers ignores them.
+    sentence-transformers writes a key of later versions only if it changes the vectors.
     """
     name = f"{module.path}/config.json" if module.path else "config.json"
     config, where = read_json_object(files.require(name)), f"{files.source}: {name}"
     if more := ", ".join(repr(key) for key in config if key not in known):
-        message = f"{where} has {more}, which minibert does not know in {module.kind}"
-        if not may_have_more:
-            raise ModelFormatError(f"{message}; expected some of {', '.join(known)}.")
-        warn_caller(f"{message}; it is ignored, as in sentence-transformers 6.2.")
+        raise ModelFormatError(f"{where} has {more}; minibert knows {', '.join(known)} of {module.kind}.")
     return config, where
 
 

@@ -258,32 +258,26 @@ def usable_levels() -> dict[str, Level]:
     RuntimeWarning
         A library is damaged or missing.
     """
-    found, damaged = {}, []
-    features: frozenset[str] | None = None
-    for name, library in reversed(libraries().items()):
-        if features is not None and not library.level.features <= features:
-            continue
+    opened, damaged = {}, []
+    for name, library in libraries().items():
         try:
-            opened = _open(library)
+            opened[name] = _open(library)
         except ImportError as error:
-            damaged.append(str(error))
-            continue
-        features = processor_features(opened) if features is None else features  # which every library can find
-        if library.level.features <= features:
-            found[name] = library.level
-    names = [*reversed(found)]
-    reasons = f"{'; '.join(damaged)}. Install minibert again"
+            damaged.append(f"{error}, install minibert again")
+    # The functions that ask the processor run on every processor, in each library.
+    features = processor_features(next(iter(opened.values()))) if opened else frozenset()
+    names = [name for name in opened if LEVELS[name].features <= features]
     if chosen := os.environ.get("MINIBERT_LEVEL"):
         if chosen not in names:
-            more = f" ({reasons})" if damaged else ""
-            raise ImportError(f"MINIBERT_LEVEL={chosen!r}; expected one of {', '.join(names) or 'no level'}{more}")
+            expected = f"expected one of {', '.join(names) or 'no level'}"
+            raise ImportError("; ".join([f"MINIBERT_LEVEL={chosen!r}; {expected}", *damaged]))
         names = names[names.index(chosen) :]
     if not names:
         none = f"none of the compiled kernels ({', '.join(libraries()) or 'none'}) fits this processor"
-        raise ImportError(reasons if damaged else none)
+        raise ImportError("; ".join(damaged) or none)
     if damaged:
-        warn_caller(f"{reasons}. Until then minibert uses {names[0]}, with the same results.", RuntimeWarning)
-    return {name: found[name] for name in names}
+        warn_caller(f"{'; '.join(damaged)}. Until then {names[0]} is used, with the same results.", RuntimeWarning)
+    return {name: LEVELS[name] for name in names}
 
 
 def level() -> Level:

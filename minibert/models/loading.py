@@ -122,10 +122,10 @@ def load_weights(
     pooler = HEADS[head].pooled if head is not None else add_pooling_layer and checkpoint.has_pooler
     checkpoint.check(config, pooler=pooler, head=head)
 
-    def shared(part: str, read: Callable[[TensorSource], _Part]) -> _Part:
+    def shared(part: str, read: Callable[[TensorSource], _Part], *, large: bool = True) -> _Part:
         """Read a part of the weights from the file that processes share, if they share one."""
         plain = FromFiles(checkpoint, prepare)
-        if sharing is None:
+        if sharing is None or not large:
             return read(plain)
         arrays = sharing.arrays(part, files, checkpoint.tensors.values(), lambda: plain.arrays(read))
         return read(plain if arrays is None else Restored(arrays, sharing.layout))
@@ -137,10 +137,7 @@ def load_weights(
     if head is None:
         return weights
     read_head = functools.partial(_read_head, config, head, weights.word_embeddings)
-    large = any(row.path == _DECODER for row in HEADS[head].rows)
-    return dataclasses.replace(
-        weights, head=shared(head, read_head) if large else read_head(FromFiles(checkpoint, prepare))
-    )
+    return dataclasses.replace(weights, head=shared(head, read_head, large=HEADS[head].has_decoder))
 
 
 def _read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
@@ -160,9 +157,8 @@ def _read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
 
 def _read_head(config: BertConfig, head: str, word_embeddings: FloatArray, tensors: TensorSource) -> HeadWeights:
     """Read the modules of a class in `HEADS`."""
-    rows = HEADS[head].rows
-    fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != _DECODER], "", config)
-    if any(row.path == _DECODER for row in rows):
+    fields: dict[str, Any] = _assemble(tensors, [row for row in HEADS[head].rows if row.path != _DECODER], "", config)
+    if HEADS[head].has_decoder:
         decoder, tied = tensors.decoder(_DECODER, word_embeddings)
         transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
         fields["predictions"] = PredictionWeights(decoder=decoder, tied=tied, **transform)
@@ -274,8 +270,7 @@ class _Checkpoint:
         self.tensors = self._renamed(tensors, prefix)
         # A class with a head has the model in a field such as "bert", and the modules of the head beside that.
         self._prefix, self._beside = prefix, prefix.removesuffix(f"{family.field}.")
-        decoder = tensors.get(f"{self._beside}{family.own_path(_DECODER, 'BertForMaskedLM')}.weight")
-        if decoder is not None:
+        if decoder := tensors.get(f"{self._beside}{family.own_path(_DECODER, 'BertForMaskedLM')}.weight"):
             self.tensors.setdefault(_WORDS, decoder)
         self._head: tuple[str, ...] = ()
 
@@ -352,10 +347,7 @@ class _Checkpoint:
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
             remedy = self._what_is_there()
             if not tied and not self._missing(head, found, tied=True):
-                remedy = (
-                    "With tie_word_embeddings false in config.json, the decoder needs a weight of its own. If it is "
-                    "the table of word embeddings, set that to true."
-                )
+                remedy = "With tie_word_embeddings false in config.json, the decoder needs a weight of its own."
             raise ModelFormatError(
                 f"{self.files.source} cannot be loaded as {self._family.own_class(head)}: {', '.join(missing[:4])}"
                 f"{more} {'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
@@ -384,7 +376,7 @@ class _Checkpoint:
             for scope, row in rows
             for name in self._names(row, self.tensors, scope, tied=config.tie_word_embeddings)
         }
-        for name in [name for name in self.tensors if name.startswith(_STRAY) and name not in expected]:
+        for name in {name for name in self.tensors if name.startswith(_STRAY)} - expected.keys():
             del self.tensors[name]
         faults = _label_faults(config) if any("num_labels" in row.shape for row in head_rows) else []
         faults += [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config, head))]
@@ -406,12 +398,11 @@ class _Checkpoint:
         if found != set(range(len(found))) or len(found) != config.num_hidden_layers:
             layers = f"{len(found)} layers ({min(found)} to {max(found)})" if found else "no layers"
             matches = (re.match(r"(|.*?\.)(encoder|transformer)\.layer\.\d", name) for name in self._stored)
-            others = sorted({match[1] for match in matches if match} - {self._prefix})
+            others = ", ".join(map(repr, sorted({match[1] for match in matches if match} - {self._prefix})))
             remedy = "To run only the first layers, load the whole model and call it with num_layers=."
             if others:
                 remedy = (
-                    f"The names of its embeddings begin with {self._prefix!r}, and those of layers with "
-                    f"{', '.join(map(repr, others))}. Save the model again; all its names need one prefix."
+                    f"Its embeddings begin with {self._prefix!r}, and those of layers with {others}: save it with one."
                 )
             raise ModelFormatError(
                 f"config.json says num_hidden_layers={config.num_hidden_layers}, but {self.files.source} holds "

@@ -120,11 +120,9 @@ class SentenceModel(TorchLike):
         self._check_kind(files, listed)
         # As in sentence-transformers, the settings of a folder without modules.json are those of a plain BERT.
         stored = files.settings("config_sentence_transformers.json") if listed else {}
-        if stored.get("model_type", self._call) != self._call:
-            found = f"model_type={brief(stored['model_type'])}"
-            raise ModelFormatError(
-                f"{files.source}: config_sentence_transformers.json has {found}; {call} loads {call!r}."
-            )
+        if (kind := stored.get("model_type", call)) != call:
+            found = f"config_sentence_transformers.json has model_type={brief(kind)}"
+            raise ModelFormatError(f"{files.source}: {found}; {call} loads {call!r}.")
         bert_files = files.subfolder(listed[0].path) if listed else files
         config_file = bert_files.settings("config.json")
         check_remote_code(call, trusted, config_file)
@@ -141,27 +139,25 @@ class SentenceModel(TorchLike):
         of_file = loading.stored_settings(where, settings_file, load)
         limit = self._check_settings(where, settings_file, listed)
         config = BertConfig.from_files(bert_files)
-        padding = []
-        if self.tokenizer.padding_side == "left" and not config.family.counts_tokens:
-            padding.append("padding_side 'left'")
-        if "attention_mask" not in self.tokenizer.model_input_names:
-            padding.append("model_input_names without 'attention_mask'")
-        if padding:
+        shifted = self.tokenizer.padding_side == "left" and not config.family.counts_tokens
+        if shifted or "attention_mask" not in self.tokenizer.model_input_names:
+            found = "padding_side 'left'" if shifted else "model_input_names without 'attention_mask'"
             warn_caller(
-                f"{files.source}: tokenizer_config.json has {' and '.join(padding)}. So in sentence-transformers, the "
-                "result of a text depends on the longest text of its batch. Here it is that of the text alone."
+                f"{files.source}: tokenizer_config.json has {found}. So in sentence-transformers, the result of a text "
+                "depends on the longest text of its batch. Here it is that of the text alone."
             )
         change = "save the model with {} in its config, with transformers, and give the folder"
         for giver, inners, kind in ((where, of_file, ModelFormatError), (call, asked, None)):
             for keyword, inner in inners.items():
                 with loading.prefixed(f"{keyword} of {giver}:", kind):
-                    if loading.TABLES[keyword] is loading.TABLES["processor_kwargs"]:
-                        limit = inner.pop("model_max_length", limit)
-                        self.tokenizer.check_asked(loading.TABLES[keyword][0], inner)
-                        if limit is not None:  # it replaces the limit of the tokenizer's files, even if that is lower
+                    method = loading.TABLES[keyword][0]
+                    if method == "BertTokenizer.from_pretrained":
+                        # The limit replaces that of the tokenizer's files, even if that is lower.
+                        if (limit := inner.pop("model_max_length", limit)) is not None:
                             self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
+                        self.tokenizer.check_asked(method, inner)
                     else:
-                        check_settings(loading.TABLES[keyword][0], inner, config, change, self._fewer_layers)
+                        check_settings(method, inner, config, change, self._fewer_layers)
         only_states = {"output_hidden_states": False} if self._model is BertModel else {}
         self.model = self._model.from_files(bert_files, options, config=config, **only_states)
         with loading.prefixed(f"{files.source}: config_sentence_transformers.json has", ModelFormatError):

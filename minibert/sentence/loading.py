@@ -115,15 +115,11 @@ def inner_settings(call: str, load: Mapping[str, Any]) -> dict[str, dict[str, An
     load : mapping
         The keywords of its constructor.
     """
-    one_of(
-        "processor_kwargs",
-        load.get("processor_kwargs") or None,
-        "tokenizer_kwargs",
-        load.get("tokenizer_kwargs") or None,
-    )
+    older = load.get("tokenizer_kwargs") or None
+    one_of("processor_kwargs", load.get("processor_kwargs") or None, "tokenizer_kwargs", older)
     asked = {}
     for name, (method, table, settings) in TABLES.items():
-        keywords = load.get(name) or {}
+        keywords = {} if load.get(name) is None else load[name]
         if not isinstance(keywords, Mapping) or not all(isinstance(key, str) for key in keywords):
             raise TypeError(f"{name}={brief(keywords)}; expected a dict of keywords, or None.")
         with prefixed(f"{name} of {call}:"):
@@ -134,6 +130,7 @@ def inner_settings(call: str, load: Mapping[str, Any]) -> dict[str, dict[str, An
 # --- the file of a Transformer's settings -----------------------------------------------------------------------------
 
 _KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_FILES = [f"sentence_{kind}_config.json" for kind in _KINDS]
 
 TRANSFORMER_KEYS = ("max_seq_length", "do_lower_case", "unpad_inputs", "backend", "cache_dir", *TABLES)
 """The settings that the encoders use, and those that change no vector."""
@@ -144,8 +141,8 @@ _PLACES = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "t
 
 def transformer_settings(files: ModelFiles) -> tuple[str, dict[str, Any]]:
     """Return the name and the content of the file of a Transformer's settings: the first one that is not empty."""
-    names = [f"sentence_{kind}_config.json" for kind in _KINDS]
-    return next(((name, settings) for name in names if (settings := files.settings(name))), (names[0], {}))
+    found = ((name, settings) for name in _FILES if (settings := files.settings(name)))
+    return next(found, (_FILES[0], {}))
 
 
 def stored_settings(where: str, stored: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -339,10 +339,8 @@ LOGITS_BYTES = 1 << 24
 
 STRATEGIES = ("max", "sum")
 ACTIVATIONS = ("relu", "log1p_relu")
-SPLADE_KEYS = (
-    *("pooling_strategy", "activation_function", "embedding_dimension", "word_embedding_dimension"),
-    "chunk_size",  # changes no vector
-)
+_WIDTHS = ("embedding_dimension", "word_embedding_dimension")
+SPLADE_KEYS = ("pooling_strategy", "activation_function", *_WIDTHS, "chunk_size")  # the last one changes no vector
 
 
 @dataclasses.dataclass(frozen=True)
@@ -369,7 +367,7 @@ class SpladePooling:
             if not isinstance(value, str) or value not in choices:
                 raise ModelFormatError(f"{where} has {key}={brief(value)}; expected one of {', '.join(choices)}.")
             found.append(value)
-        for key in ("embedding_dimension", "word_embedding_dimension"):
+        for key in _WIDTHS:
             if config.get(key) not in (None, vocab_size):
                 raise ModelFormatError(f"{where} has {key}={brief(config[key])}; expected vocab_size, {vocab_size}.")
         return cls(*found)
