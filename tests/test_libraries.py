@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import minibert
-from minibert.kernels import build, compilation, libraries
+from minibert.kernels import build, libraries, linker
 from minibert.kernels.libraries import LEVELS, Level
 from tests.support import outcomes
 from tests.support.outcomes import ROOT
@@ -343,7 +343,7 @@ def test_a_library_that_would_need_another_one_is_not_made() -> None:
 
     def link(text: str) -> bytes:
         module = llvm.parse_assembly(f'target triple = "{triple}"\n{text}')
-        return compilation.link(machine.emit_object(module), ["f"], triple)
+        return linker.link(machine.emit_object(module), ["f"], triple)
 
     assert link("define void @f() { ret void }").startswith(b"\x7fELF")
     with pytest.raises(ValueError, match="needs g, which is not in it"):

@@ -1,7 +1,4 @@
-"""Search among many vectors: the most similar ones, paraphrases, communities; or with an index of another library.
-
-The first functions compute block by block in bounded memory. Those for faiss and usearch, where these are installed,
-let the index find candidates among quantized vectors; their scores are computed again with the queries' floats.
+"""Search among many vectors, block by block in bounded memory: the most similar ones, paraphrases, communities.
 
 The names, the arguments and the results are those of sentence_transformers.util, version 6.2. Of equal scores the one
 with the lower index comes first; that library does not define their order. Tensors of torch are searched like arrays; a
@@ -10,21 +7,18 @@ score function of the caller's is then called with tensors.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils import torch_interop
-from minibert._utils.system import missing_library
 from minibert._utils.torch_interop import Scores
-from minibert._utils.validation import FloatArray, Int64Array, IntArray, as_array, brief, check_choice, check_int
+from minibert._utils.validation import FloatArray, Int64Array, IntArray, as_array, brief, check_int
 from minibert.vectors import similarity
 
 __all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
-__all__ += ["semantic_search_faiss", "semantic_search_usearch"]
 
 ScoreFunction = Callable[[Any, Any], Any]
 
@@ -75,7 +69,7 @@ def semantic_search(
     found: list[list[dict[str, int | float]]] = []
     for first in range(0, len(queries), query_chunk_size):
         chunk = queries[first : first + query_chunk_size]
-        found += _hits(*_best(chunk, corpus, top_k, corpus_chunk_size, score_function))
+        found += as_hits(*_best(chunk, corpus, top_k, corpus_chunk_size, score_function))
     return found
 
 
@@ -197,7 +191,7 @@ def community_detection(
     min_community_size = check_int("min_community_size", min_community_size, 1)
     batch_size = check_int("batch_size", batch_size, 1)
     x = as_matrix("embeddings", embeddings)
-    _check_finite("embeddings", x)
+    check_finite("embeddings", x)
     if len(x) < min_community_size:
         return []
     unit = similarity.normalize_embeddings(x)
@@ -282,264 +276,13 @@ def as_matrix(name: str, values: npt.ArrayLike) -> FloatArray:
     return array
 
 
-def _check_finite(name: str, vectors: npt.NDArray[Any]) -> None:
+def check_finite(name: str, vectors: npt.NDArray[Any]) -> None:
+    """Raise an error for vectors with NaN or infinity."""
     if not np.isfinite(vectors).all():
         raise ValueError(f"{name} holds NaN or infinity, which cannot be ranked; remove these vectors.")
 
 
-def _hits(ids: Int64Array, scores: FloatArray) -> list[list[dict[str, int | float]]]:
+def as_hits(ids: Int64Array, scores: FloatArray) -> list[list[dict[str, int | float]]]:
     """Return the hits of each query as dicts; the id -1 is left out."""
     rows = zip(ids.tolist(), scores.tolist(), strict=True)
     return [[{"corpus_id": i, "score": s} for i, s in zip(*row, strict=True) if i >= 0] for row in rows]
-
-
-# --- with an index of another library ---------------------------------------------------------------------------------
-
-# The types of a quantized corpus, by its precision. A float32 corpus may be of any floats.
-_STORED = {"uint8": np.uint8, "int8": np.int8, "ubinary": np.uint8, "binary": np.int8}
-
-
-def semantic_search_faiss(
-    query_embeddings: npt.ArrayLike,
-    corpus_embeddings: npt.ArrayLike | None = None,
-    corpus_index: Any = None,
-    corpus_precision: str = "float32",
-    top_k: int = 10,
-    ranges: npt.ArrayLike | None = None,
-    calibration_embeddings: npt.ArrayLike | None = None,
-    rescore: bool = True,
-    rescore_multiplier: int = 2,
-    exact: bool = True,
-    output_index: bool = False,
-) -> Any:
-    """Find the `top_k` corpus vectors that score highest with each query, by their dot products, with faiss.
-
-    Parameters
-    ----------
-    query_embeddings : array-like or tensor of shape (m, H), or (H,) for one query
-        Floats; or vectors quantized like the corpus, which are not rescored.
-    corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "ubinary"
-        As `quantize_embeddings` gives them.
-    corpus_index : faiss.Index or faiss.IndexBinary
-        The index of an earlier call, instead of `corpus_embeddings`.
-    corpus_precision : {"float32", "uint8", "ubinary"}
-    top_k : int
-    ranges : array-like of shape (2, H), optional
-        Least and greatest value of each feature, for "uint8": those with which the corpus was quantized.
-    calibration_embeddings : array-like of shape (k, H), optional
-        Vectors from which the ranges are computed; default: the queries, which gives poor ranges.
-    rescore : bool
-        Ask the index for `rescore_multiplier` times as many candidates, and score them with the queries' floats. It has
-        no effect on a float32 corpus and on quantized queries.
-    rescore_multiplier : int
-    exact : bool
-        Compare each query with each vector; False makes an HNSW index. Only for `corpus_embeddings`.
-    output_index : bool
-        Also return the index.
-
-    Returns
-    -------
-    list of m lists of dict, seconds[, index]
-        {"corpus_id": int, "score": float}, best first; at most n in a list. Without rescoring the scores are those of
-        the index: for "ubinary" the number of bits that differ.
-
-    Raises
-    ------
-    ImportError
-        faiss is not installed.
-    TypeError, ValueError
-        An argument is wrong, or the corpus, the index and the queries do not fit each other.
-    """
-    try:
-        import faiss
-    except ImportError as error:
-        raise missing_library("this search", error, "faiss-cpu") from error
-    check_choice("corpus_precision", corpus_precision, ("float32", "uint8", "ubinary"))
-    corpus = _one_corpus(corpus_embeddings, corpus_index, corpus_precision)
-    binary = corpus_precision == "ubinary"
-    kind, dtype = (faiss.IndexBinary, np.uint8) if binary else (faiss.Index, np.float32)
-    if corpus is not None:
-        width = corpus.shape[1] * (8 if binary else 1)
-        if binary:
-            corpus_index = faiss.index_binary_factory(width, "BFlat" if exact else "BHNSW16")
-        else:
-            corpus_index = faiss.index_factory(width, "Flat" if exact else "HNSW16", faiss.METRIC_INNER_PRODUCT)
-        corpus_index.add(np.ascontiguousarray(corpus, dtype))
-    elif not isinstance(corpus_index, kind):
-        given = type(corpus_index).__name__
-        raise TypeError(f"corpus_index is a {given}; expected a faiss.{kind.__name__} for {corpus_precision!r}.")
-
-    def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
-        scores, ids = corpus_index.search(np.ascontiguousarray(sent, dtype), max(1, min(count, corpus_index.ntotal)))
-        return ids, scores
-
-    def stored(ids: Int64Array) -> npt.NDArray[Any]:
-        return np.stack([corpus_index.reconstruct(int(i)) for i in ids])
-
-    settings = top_k, ranges, calibration_embeddings, rescore, rescore_multiplier
-    found = _search(_Library(corpus_index.d, find, stored), query_embeddings, corpus_precision, settings)
-    return (*found, corpus_index) if output_index else found
-
-
-def semantic_search_usearch(
-    query_embeddings: npt.ArrayLike,
-    corpus_embeddings: npt.ArrayLike | None = None,
-    corpus_index: Any = None,
-    corpus_precision: str = "float32",
-    top_k: int = 10,
-    ranges: npt.ArrayLike | None = None,
-    calibration_embeddings: npt.ArrayLike | None = None,
-    rescore: bool = True,
-    rescore_multiplier: int = 2,
-    exact: bool = True,
-    output_index: bool = False,
-) -> Any:
-    """Find the `top_k` corpus vectors that are nearest to each query, with usearch.
-
-    Parameters
-    ----------
-    corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "binary" and "ubinary"
-    corpus_index : usearch.index.Index
-    corpus_precision : {"float32", "int8", "binary", "ubinary"}
-        The index compares float32 vectors by cosine, int8 ones by dot product, bits by their number that differ.
-    exact : bool
-        Compare each query with each vector instead of using the graph of the index.
-    **others
-        As in `semantic_search_faiss`, with "int8" instead of "uint8".
-
-    Returns
-    -------
-    list of m lists of dict, seconds[, index]
-        As in `semantic_search_faiss`. Without rescoring "score" is the distance of usearch; the least is first.
-
-    Raises
-    ------
-    ImportError
-        usearch is not installed.
-    TypeError, ValueError
-        As in `semantic_search_faiss`.
-    """
-    try:
-        from usearch.index import Index
-    except ImportError as error:
-        raise missing_library("this search", error, "usearch") from error
-    check_choice("corpus_precision", corpus_precision, ("float32", "int8", "binary", "ubinary"))
-    corpus = _one_corpus(corpus_embeddings, corpus_index, corpus_precision)
-    binary = corpus_precision in ("binary", "ubinary")
-    metric, dtype = {"float32": ("cos", "f32"), "int8": ("ip", "i8")}.get(corpus_precision, ("hamming", "b1"))
-    if corpus is not None:
-        corpus_index = Index(ndim=corpus.shape[1] * (8 if binary else 1), metric=metric, dtype=dtype)
-        if len(corpus):
-            corpus_index.add(np.arange(len(corpus)), _as_bytes(corpus, corpus_precision))
-    elif not isinstance(corpus_index, Index) or corpus_index.dtype.name.lower() != dtype:
-        given = corpus_index.dtype.name if isinstance(corpus_index, Index) else type(corpus_index).__name__
-        raise TypeError(f"corpus_index is {given}; expected a usearch Index of {dtype!r} for {corpus_precision!r}.")
-
-    def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
-        if not len(sent) or not len(corpus_index):
-            return np.zeros((len(sent), 0), dtype=np.int64), np.zeros((len(sent), 0), dtype=np.float32)
-        matches = corpus_index.search(_as_bytes(sent, corpus_precision), count=count, exact=bool(exact))
-        keys, scores = np.atleast_2d(matches.keys), np.atleast_2d(matches.distances)
-        counts = getattr(matches, "counts", keys.shape[1])  # the matches of one query alone do not have this attribute
-        filled = np.arange(keys.shape[1]) < np.reshape(np.asarray(counts), (-1, 1))
-        return np.where(filled, keys.astype(np.int64), -1), scores
-
-    def stored(ids: Int64Array) -> npt.NDArray[Any]:
-        return np.asarray(corpus_index.get(ids.astype(np.uint64))).astype(np.uint8 if binary else np.int8)
-
-    settings = top_k, ranges, calibration_embeddings, rescore, rescore_multiplier
-    found = _search(_Library(corpus_index.ndim, find, stored), query_embeddings, corpus_precision, settings)
-    return (*found, corpus_index) if output_index else found
-
-
-class _Library(NamedTuple):
-    """An index of a library.
-
-    Parameters
-    ----------
-    width : int
-        Of its vectors, in numbers or bits.
-    find : (queries (m, w), count) -> ids (m, k) and scores (m, k), best first; the id -1 means "no more matches"
-    stored : ids (n,) -> vectors (n, w)
-    """
-
-    width: int
-    find: Callable[[npt.NDArray[Any], int], tuple[Int64Array, FloatArray]]
-    stored: Callable[[Int64Array], npt.NDArray[Any]]
-
-
-def _search(
-    library: _Library, embeddings: npt.ArrayLike, precision: str, settings: tuple[Any, ...]
-) -> tuple[list[list[dict[str, int | float]]], float]:
-    top_k, ranges, calibration_embeddings, rescore, multiplier = settings
-    queries = as_matrix("query_embeddings", embeddings)
-    top_k = check_int("top_k", top_k, 1)
-    candidates = top_k * check_int("rescore_multiplier", multiplier, 1)
-    quantized, bits = queries.dtype.kind != "f", precision in ("binary", "ubinary")
-    if quantized and queries.dtype != _STORED.get(precision):
-        raise TypeError(f"query_embeddings holds {queries.dtype}; expected floats, or the type of a quantized corpus.")
-    _check_finite("query_embeddings", queries)
-    width = queries.shape[1] if quantized or not bits else (queries.shape[1] + 7) // 8
-    if width * (8 if bits else 1) != library.width and len(queries):
-        raise ValueError(
-            f"query_embeddings has vectors of {queries.shape[1]} numbers, which do not fit the corpus, of "
-            f"{library.width} {'bits' if bits else 'features'}; both must come from one model."
-        )
-    sent, found = queries, None
-    if not quantized:
-        if precision in ("int8", "uint8") and len(queries):
-            found = similarity.quantization_ranges(queries, precision, ranges, calibration_embeddings)
-        sent = similarity.quantize_embeddings(queries, precision, found)
-    again = bool(rescore) and not quantized and precision != "float32"
-    start = time.perf_counter()
-    ids, scores = library.find(sent, candidates if again else top_k)
-    if again and (ids >= 0).any():
-        ids, scores = _rescored(library, queries, ids, precision, found)
-    return _hits(ids[:, :top_k], scores[:, :top_k]), time.perf_counter() - start
-
-
-def _rescored(
-    library: _Library, queries: FloatArray, ids: Int64Array, precision: str, ranges: FloatArray | None
-) -> tuple[Int64Array, FloatArray]:
-    """Sort the candidates by their dot products with the queries' floats: (m, k), (m, k)."""
-    valid = ids >= 0
-    try:
-        stored = library.stored(ids[valid])
-    except RuntimeError as error:
-        raise ValueError(f"the index keeps no vectors ({str(error).splitlines()[0]}); give rescore=False.") from error
-    candidates = np.zeros((*ids.shape, queries.shape[1]))
-    if ranges is None:  # bits 0 and 1
-        candidates[valid] = np.unpackbits(stored, axis=-1)[:, : queries.shape[1]]
-    else:  # the lower ends of the steps
-        least, greatest = ranges.astype(np.float32)
-        steps = (greatest - least) / 255
-        levels = stored.astype(np.float64) + (128 if precision == "int8" else 0)
-        candidates[valid] = levels * np.where(steps == 0, 1, steps) + least
-    scores = np.einsum("ij,ikj->ik", queries.astype(np.float64), candidates)
-    scores[~valid] = -np.inf
-    order = np.argsort(-scores, axis=1, kind="stable")
-    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
-
-
-def _one_corpus(embeddings: npt.ArrayLike | None, index: object, precision: str) -> npt.NDArray[Any] | None:
-    """Return the corpus as rows of the type of its precision, or None if an index is given instead."""
-    if (embeddings is None) == (index is None):
-        raise ValueError("give either corpus_embeddings or corpus_index, and not both.")
-    if embeddings is None:
-        return None
-    corpus = as_matrix("corpus_embeddings", embeddings)
-    expected = _STORED.get(precision)
-    if corpus.dtype != expected if expected else corpus.dtype.kind != "f":
-        raise TypeError(
-            f"corpus_embeddings holds {corpus.dtype}; corpus_precision={precision!r} is what quantize_embeddings gives."
-        )
-    _check_finite("corpus_embeddings", corpus)
-    return corpus
-
-
-def _as_bytes(vectors: npt.NDArray[Any], precision: str) -> npt.NDArray[Any]:
-    """Return vectors as usearch takes them; bits of "binary" without the offset of its signed bytes."""
-    if precision == "float32":
-        return np.ascontiguousarray(vectors, dtype=np.float32)
-    vectors = np.ascontiguousarray(vectors)
-    return vectors.view(np.uint8) ^ np.uint8(0x80) if precision == "binary" else vectors
