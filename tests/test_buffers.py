@@ -14,7 +14,6 @@ import pytest
 from minibert.bert.ops import Linear
 from minibert.kernels import make_ops
 from minibert.kernels.buffers import Buffers, Slabs, aligned_empty
-from minibert.kernels.threads import Team
 from tests.support.outcomes import python
 
 LINE = 64  # bytes
@@ -140,19 +139,6 @@ def test_aligned_arrays_begin_with_a_cache_line(shape: tuple[int, ...]) -> None:
         assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.float32, True)
         assert array.size == 0 or address(array) % LINE == 0
     assert_apart(arrays)
-
-
-def test_scratch_begins_with_a_cache_line_and_is_used_again() -> None:
-    team = Team(3, lambda state: None)
-    first = team._take_scratch(3 * LINE)
-    second = team._take_scratch(3 * LINE)
-    assert first.first % LINE == second.first % LINE == 0
-    assert abs(first.first - second.first) >= 3 * LINE
-    team._scratch.append(first)
-    assert team._take_scratch(2 * LINE) is first
-    team._scratch.append(first)
-    assert team._take_scratch(4 * LINE).size >= 4 * LINE, "what is too small is dropped"
-    assert not team._scratch
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
