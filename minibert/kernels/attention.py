@@ -191,6 +191,7 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
             next_query = query + rows * stride * FLOAT
             if in_words:
                 query, distance = queries, at.query_distance
+            # scores = query key^T. Nothing is added and nothing is fetched ahead, so the last five arguments say nothing.
             for p in range(panels):
                 b, c = scratch + p * key_panel, scores + p * NR * FLOAT
                 multiply_keys(rows, query, distance, b, features, key_block, c, pitch, _ZERO, b, b, b, _ZERO)
@@ -204,12 +205,14 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
             if task.scores != 0:
                 for i in range(rows):
                     keep_row(floats_at(scores), i * pitch, S, factor, floats_at(task.scores), pairs + (row + i) * S)
+            # 2^(scores - maximum), and the factor that makes probs of them.
             exponentiate_rows(floats_at(scores), rows, S, pitch, factor * BITS_PER_E, norms)
             if task.probs != 0:
                 for i in range(rows):
                     keep_row(floats_at(scores), i * pitch, S, norms[i], floats_at(task.probs), pairs + (row + i) * S)
             if in_words:
                 round_probs(scores, rows, S, pitch, value_block, norms)
+            # context = probs values, a panel of columns at a time.
             for p in range(value_panels):
                 a, b = scores - before * FLOAT, values + p * value_panel
                 multiply_values(rows, a, pitch, b, tokens, value_block, tile, _NR, _ZERO, b, b, b, _ZERO)
