@@ -191,7 +191,7 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
             next_query = query + rows * stride * FLOAT
             if in_words:
                 query, distance = queries, at.query_distance
-            # scores = query key^T. Nothing is added and nothing is fetched ahead, so the last five arguments say nothing.
+            # scores = query key^T. Nothing is added, and nothing is fetched ahead: the last five arguments.
             for p in range(panels):
                 b, c = scratch + p * key_panel, scores + p * NR * FLOAT
                 multiply_keys(rows, query, distance, b, features, key_block, c, pitch, _ZERO, b, b, b, _ZERO)
