@@ -5,7 +5,6 @@ Each case is a program in a process of its own (outcomes.py). The default run is
 
 from __future__ import annotations
 
-import os
 import textwrap
 from pathlib import Path
 
@@ -13,9 +12,8 @@ import pytest
 
 from tests.support import outcomes
 from tests.support.checkpoints import random_checkpoint
+from tests.support.marks import needs_fork
 from tests.support.report import REPORT
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not have fork")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import minibert
 from minibert import index, search, similarity, util
 from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import random_checkpoint, sentence_model
+from tests.support.marks import needs_fork
 from tests.support.outcomes import printed
 from tests.support.refusals import Refused, check_refused
 
@@ -164,6 +165,33 @@ def test_rescored_scores_are_products_with_the_stored_vectors(library: str, prec
     empty, _ = ours(QUERIES, corpus[:0], **options)
     assert empty == [[]] * 7
     assert ours(QUERIES[:0], corpus, **options)[0] == []
+
+
+@needs_fork
+@pytest.mark.parametrize("library", ["faiss", "usearch"])
+def test_an_index_after_a_fork(library: str) -> None:
+    """faiss computes with OpenMP, whose threads do not exist in a forked child."""
+    pytest.importorskip(library, reason=f"needs {library}")
+    program = f"""
+        import os, signal, time
+        import numpy as np
+        from minibert import index
+        vectors = np.random.default_rng(0).standard_normal((4000, 64), dtype=np.float32)
+        def search(exact):
+            hits, _ = index.semantic_search_{library}(vectors[:200], vectors, exact=exact)
+            return [one[0]["corpus_id"] for one in hits]
+        expected = search(True)
+        child = os.fork()
+        if not child:
+            os._exit(42 if search(True) == expected and len(search(False)) == 200 else 1)
+        end = time.monotonic() + 60
+        while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < end:
+            time.sleep(0.01)
+        if not ended[0]:
+            os.kill(child, signal.SIGKILL)
+        print(os.waitstatus_to_exitcode(ended[1]))
+        """
+    assert printed(program) == "42\n"
 
 
 @pytest.mark.parametrize("library", ["faiss", "usearch"])

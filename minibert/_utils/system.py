@@ -10,6 +10,7 @@ from typing import TypeVar
 _ROOT = Path("/")
 _ALWAYS_FITS = 1 << 24  # bytes; to ask the system for its limit takes longer than to fill them
 _Limit = TypeVar("_Limit", int, float)
+_PROCESS = os.getpid()
 
 
 def available_cores(root: Path = _ROOT) -> int:
@@ -67,6 +68,14 @@ def require_memory(needed: float, what: str, less: str) -> None:
     if needed > limit:
         gib = [f"{min(size, 2**90) / 2**30:,.1f}" for size in (needed, limit)]
         raise MemoryError(f"{what} take {gib[0]} GiB; this process may use {gib[1]}. {less}")
+
+
+def is_forked() -> bool:
+    """Return whether this process was forked from the one that imported minibert.
+
+    The threads of a library do not exist in it, and a library that has used them before waits for them for ever.
+    """
+    return os.getpid() != _PROCESS  # a program in C, such as uWSGI, may fork without a call of os.register_at_fork
 
 
 def missing_library(what: str, error: ImportError, *packages: str) -> ImportError:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import token_table
+from minibert._utils.system import is_forked
 from minibert._utils.validation import Int64Array, brief
 from minibert.tokenizer.files import is_library_error, library_errors
 
@@ -342,19 +343,15 @@ class RawEncoder:
         ValueError
             A text cannot be tokenized; the message names its index.
         """
-        special, words = bool(options.add_special_tokens), bool(options.is_split_into_words)
-
-        def encode(some: list[Any]) -> Sequence[RawEncoding]:
-            return self._tokenizer.encode_batch(some, is_pretokenized=words, add_special_tokens=special)
 
         def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
             long = [one for one in some if not isinstance(one, str) or len(one) > LONG_TEXT]
-            around = self.around if long and not words and isinstance(some[0], str) else None
+            around = self.around if long and not options.is_split_into_words and isinstance(some[0], str) else None
             if around is None:
                 for one in long:
                     _refuse_huge(one)
-                return encode(some)
-            others = iter(encode([one for one in some if len(one) <= LONG_TEXT]))
+                return self._encode_at_once(some, options)
+            others = iter(self._encode_at_once([one for one in some if len(one) <= LONG_TEXT], options))
             return [next(others) if len(one) <= LONG_TEXT else self._joined(around, one, options, most) for one in some]
 
         try:
@@ -369,6 +366,17 @@ class RawEncoder:
                 raw_encodings += encode_all([one])
         return raw_encodings
 
+    def _encode_at_once(self, some: list[Any], options: RawOptions) -> Sequence[RawEncoding]:
+        """Tokenize texts, pairs, or lists of words whole."""
+        common = {
+            "is_pretokenized": bool(options.is_split_into_words),
+            "add_special_tokens": bool(options.add_special_tokens),
+        }
+        if is_forked():  # encode_batch would wait for the threads of the parent
+            pairs = [one if isinstance(one, tuple) else (one,) for one in some]
+            return [self._tokenizer.encode(*pair, **common) for pair in pairs]
+        return self._tokenizer.encode_batch(some, **common)
+
     def _joined(self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
         """Tokenize a text in pieces."""
         special, side = bool(options.add_special_tokens), options.side
@@ -378,7 +386,7 @@ class RawEncoder:
         whole = most is None or side == "left" or options.exact
         pieces = _pieces(text)
         while some := list(islice(pieces, _PIECES_AT_ONCE if whole else 1)):
-            raws = self._tokenizer.encode_batch([piece for _, piece in some], add_special_tokens=special)
+            raws = self._encode_at_once([piece for _, piece in some], options)
             for (first, _), raw in zip(some, raws, strict=True):
                 n_piece = len(raw) - n_before - n_after
                 n_own += n_piece

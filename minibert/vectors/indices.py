@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.system import missing_library
+from minibert._utils.system import is_forked, missing_library
 from minibert._utils.validation import FloatArray, Int64Array, check_choice, check_int
 from minibert.vectors import similarity
 from minibert.vectors.search import as_hits, as_matrix, check_finite
@@ -157,6 +157,8 @@ def _open_faiss(corpus: npt.NDArray[Any] | None, index: Any, precision: str, exa
         import faiss
     except ImportError as error:
         raise missing_library("this search", error, "faiss-cpu") from error
+    if is_forked():
+        faiss.omp_set_num_threads(1)  # a child does not have the threads of its parent, and OpenMP would wait for them
     check_choice("corpus_precision", precision, ("float32", "uint8", "ubinary"))
     binary = precision == "ubinary"
     kind, dtype = (faiss.IndexBinary, np.uint8) if binary else (faiss.Index, np.float32)

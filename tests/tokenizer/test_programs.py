@@ -15,8 +15,11 @@ import minibert
 from minibert.cli import main
 from minibert.inside import heads
 from tests.models.test_families import SIZES, make
+from tests.support import outcomes
 from tests.support.family_tokenizers import family_folder, train
+from tests.support.marks import needs_fork
 from tests.support.text_data import english_texts
+from tests.test_runtime import JOIN
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # no modules.json, cut texts
 FAMILIES = ("roberta", "xlm-roberta", "distilbert")
@@ -103,3 +106,62 @@ def test_words_and_windows(make_model: Any, tmp_path: Path) -> None:
     assert main(["extract", "-m", folder, "--format", "google", "--layers=-1", *files]) == 0
     whole = tokenizer(TEXTS[0], TEXTS[1])
     assert (tmp_path / "out.jsonl").read_text().count('"token": ') == len(whole["input_ids"])
+
+
+FORKS = """
+import ctypes, multiprocessing
+import minibert
+PATIENCE = 60
+TEXTS = [f"all men are born free, number {i}" for i in range(40)]
+tokenizer = minibert.AutoTokenizer.from_pretrained(HOME)
+sentences, pairs = minibert.SentenceTransformer(HOME), minibert.CrossEncoder(HOME)
+pipe = minibert.pipeline("text-classification", HOME)
+WAYS = {
+    "texts": lambda: tokenizer(TEXTS)["input_ids"],
+    "pairs": lambda: tokenizer(TEXTS, TEXTS[::-1], return_offsets_mapping=True).data,
+    "words": lambda: tokenizer([text.split() for text in TEXTS], is_split_into_words=True).data,
+    "pieces of a long text": lambda: tokenizer(" ".join(TEXTS * 30))["input_ids"],
+    "windows": lambda: [len(one) for one in tokenizer.windows([" ".join(TEXTS)] * 3, max_length=20)],
+    "vectors": lambda: sentences.encode(TEXTS).tolist(),
+    "lazy vectors": lambda: [one.tolist() for one in sentences.encode_iter(iter(TEXTS))],
+    "scores": lambda: pairs.predict(list(zip(TEXTS, TEXTS[::-1]))).tolist(),
+    "answers": lambda: pipe(TEXTS),
+}
+def same(*ways):
+    signal.alarm(30)  # ends a child that hangs
+    wrong = [way for way in ways or WAYS if WAYS[way]() != EXPECTED[way]]
+    if wrong: print("WRONG NUMBER:", wrong, flush=True)
+    return not wrong
+def same_where_it_is_set():
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    return same()
+def fork_of_c(work):
+    child = ctypes.PyDLL(None).fork()  # as a server in C does it, without the functions that Python calls at a fork
+    if not child: os._exit(42 if work() else 1)
+    return child
+def child_and_its_child():
+    join(fork(lambda: same("texts")))
+    return same("texts")
+if __name__ == "__main__":
+    EXPECTED = {"texts": WAYS["texts"]()}
+    join(fork_of_c(lambda: same("texts")))  # before there are other Python threads, which would need these functions
+    EXPECTED = {way: compute() for way, compute in WAYS.items()}
+    os.environ.update({"TOKENIZERS_PARALLELISM": "false"} if os.environ.pop("LATER", None) else {})
+    join(fork(same_where_it_is_set), fork(child_and_its_child))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        if not all(pool.map_async(same, ["texts", "scores"]).get(PATIENCE)): print("WRONG NUMBER")
+    def often():
+        while not done: tokenizer(TEXTS)
+    done = []
+    caller = threading.Thread(target=often); caller.start()
+    for _ in range(5): join(fork(lambda: same("texts")))
+    done.append(1); caller.join()
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize("later", [{}, {"LATER": "1"}])
+@pytest.mark.parametrize("make_model", ["distilbert"], indirect=True)
+def test_a_forked_child_does_not_wait_for_threads_of_the_library(make_model: Any, later: dict[str, str]) -> None:
+    folder = make_model("ForSequenceClassification", num_labels=1)
+    outcomes.run(JOIN + FORKS, folder, TOKENIZERS_PARALLELISM="true", **later)
