@@ -164,8 +164,9 @@ class FillMaskPipeline(TaskPipeline):
         vocab = self.tokenizer._vocab
         if target in vocab:
             return vocab[target]
-        tokens = self.tokenizer.tokenize(target)
-        if len(tokens) == 1 and tokens[0] != self.tokenizer.unk_token:
-            return vocab[tokens[0]]  # the same word, as the tokenizer writes it: in lower case, for example
-        parts = f"its tokens are {', '.join(map(repr, tokens[:8]))}" if tokens else "it has no tokens"
+        ids = self.tokenizer.encode(target, add_special_tokens=False)
+        if len(ids) == 1 and ids[0] != self.tokenizer.unk_token_id:
+            return int(ids[0])  # the same word, as the tokenizer writes it: in lower case, for example
+        tokens = self.tokenizer.convert_ids_to_tokens(ids[:8])
+        parts = f"its tokens are {', '.join(map(repr, tokens))}" if tokens else "it has no tokens"
         raise ValueError(f"targets has {brief(target)}, which is not one token: {parts}. Give one of tokenizer.vocab.")

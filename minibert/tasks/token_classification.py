@@ -170,10 +170,11 @@ class TokenClassificationPipeline(TaskPipeline):
         found = []
         prefix = getattr(self.tokenizer._tokenizer.model, "continuing_subword_prefix", None)
         numbers = (column.tolist() for column in (window.ids, window.special_tokens_mask, window.offsets))
-        columns = zip(window.tokens, *numbers, window.word_ids, strict=True)
-        for index, (token, token_id, special, (start, end), word) in enumerate(columns):
+        for index, (token_id, special, (start, end), word) in enumerate(zip(*numbers, window.word_ids, strict=True)):
             if special:
                 continue
+            # Not one of `window.tokens`: there an added token is written as in the text, with the spaces that it takes.
+            token = str(self.tokenizer.convert_ids_to_tokens(token_id))
             if value.words is not None and word is not None:
                 start, end = start + value.starts[word], end + value.starts[word]
             characters = value.text[start:end]

@@ -110,7 +110,7 @@ class TokenVectors:
         tokens_of = self._tokens_of_words()
         if self.given_words is None:
             tokens = list(tokens_of.values())
-            offsets = [(int(self.offsets[one.start, 0]), int(self.offsets[one.stop - 1, 1])) for one in tokens]
+            offsets = [self._characters(one) for one in tokens]
             names = [self.text[start:end] for start, end in offsets]
         else:
             names = list(self.given_words)
@@ -176,6 +176,13 @@ class TokenVectors:
             if word is not None and word not in self.cut_words:
                 tokens[word] = slice(indices[0], indices[-1] + 1)
         return tokens
+
+    def _characters(self, tokens: slice) -> tuple[int, int]:
+        """Return the first character of a word, and the one after its last; an added token may also hold spaces."""
+        start, end = int(self.offsets[tokens.start, 0]), int(self.offsets[tokens.stop - 1, 1])
+        held = self.text[start:end]
+        spaces = len(held) - len(held.lstrip()) if held.strip() else 0
+        return start + spaces, start + len(held.rstrip() or held)
 
     def __repr__(self) -> str:
         cut = f", {self.n_truncated} more were cut" if self.n_truncated else ""
@@ -323,8 +330,7 @@ def word_occurrences(
         found = (tokens for ids in forms for tokens in find_word(list(ids), text.ids.tolist(), text.word_ids))
         for tokens in sorted(found, key=lambda tokens: tokens.start):
             if not text.cut_words.intersection(text.word_ids[tokens]):
-                start, end = int(text.offsets[tokens.start, 0]), int(text.offsets[tokens.stop - 1, 1])
-                places.append(Occurrence(text.text, i, tokens, start, end))
+                places.append(Occurrence(text.text, i, tokens, *text._characters(tokens)))
                 vectors.append(join_subwords(text.vectors[tokens], subwords))
     if not places:
         raise ValueError(f"{word!r} occurs nowhere in the {counted(len(embedded), 'text')} as a whole word.")
@@ -418,7 +424,7 @@ def embed_tokens(
             offsets = offsets + np.array([[0 if word is None else starts[word]] for word in word_ids], dtype=np.int64)
         one = TokenVectors(
             text=text if given is None else " ".join(given),
-            tokens=tuple(encoding.tokens),
+            tokens=tuple(tokenizer.convert_ids_to_tokens(encoding.ids)),
             ids=encoding.ids,
             offsets=offsets,
             word_ids=word_ids,
