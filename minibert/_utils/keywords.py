@@ -118,7 +118,11 @@ PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
 }
 """Keywords of `pipeline`."""
 
-CALL_KEYWORDS: Mapping[str, Keyword] = _SPECIAL | anything("verbose clean_up_tokenization_spaces add_prefix_space")
+CALL_KEYWORDS: Mapping[str, Keyword] = {
+    **_SPECIAL,
+    **anything("verbose clean_up_tokenization_spaces add_prefix_space"),
+    **_nothing("text_target text_pair_target", "These are for training. Give these texts in a call of their own."),
+}
 """Keywords of the calls of a tokenizer."""
 
 FORWARD_KEYWORDS: Mapping[str, Keyword] = {

@@ -22,6 +22,13 @@ class CharSpan(NamedTuple):
     end: int
 
 
+class TokenSpan(NamedTuple):
+    """The index of the first token of a span, and of the token after its last one."""
+
+    start: int
+    end: int
+
+
 class TokenizedBatch(UserDict[str, Any]):
     """The result of a tokenizer: names -> lists, int64 arrays or tensors, ready for ``model(**inputs)``.
 
@@ -123,33 +130,65 @@ class TokenizedBatch(UserDict[str, Any]):
         """Return the text index of each token of row i; list of S int, None for special tokens and padding."""
         return self._padded(i, self._encoding(i).sequence_ids, None)
 
-    def char_to_token(self, i: int, char: int | None = None, sequence: int = 0) -> int | None:
+    def token_to_sequence(self, i: int, token: int | None = None) -> int | None:
+        """Return the index of a token's text, 0 or 1; None for padding, [CLS], [SEP].
+
+        Here and below the first index, the row, may be left out: ``token_to_sequence(token)`` is that of row 0.
+        """
+        return self._of_token(self.sequence_ids, i, token)
+
+    def token_to_word(self, i: int, token: int | None = None) -> int | None:
+        """Return the index of a token's word in its text; None for padding, [CLS], [SEP]."""
+        return self._of_token(self.word_ids, i, token)
+
+    def token_to_chars(self, i: int, token: int | None = None) -> CharSpan | None:
+        """Return the index of a token's first character and the one after its last; None for padding, [CLS], [SEP]."""
+        return self._of_token(self._characters, i, token)
+
+    def char_to_token(self, i: int, char: int | None = None, sequence_index: int = 0) -> int | None:
         """Return the index in row i of the token that holds a character; None if no token holds it.
 
-        With `sequence` 1 the character is one of the second text of a pair. No token holds a space, or a character that
-        was truncated. ``char_to_token(char)`` is that of row 0, as in transformers.
+        With `sequence_index` 1 the character is one of the second text of a pair. No token holds a space, or a
+        character that was truncated.
         """
         i, char = (0, i) if char is None else (i, char)
-        char, sequence = check_int("char", char), check_int("sequence", sequence, 0, 1)
-        encoding = self._encoding(i)
-        rows = zip(encoding.offsets.tolist(), encoding.sequence_ids, strict=True)
-        for token, ((start, end), text) in enumerate(rows, self._span(i).start):
-            if text == sequence and start <= char < end:
+        char, sequence = check_int("char", char), check_int("sequence_index", sequence_index, 0, 1)
+        for token, (span, text) in enumerate(zip(self._characters(i), self.sequence_ids(i), strict=True)):
+            if span is not None and text == sequence and span.start <= char < span.end:
                 return token
         return None
 
-    def token_to_chars(self, i: int, token: int | None = None) -> CharSpan | None:
-        """Return the index of a token's first character and the one after its last; None for padding, [CLS], [SEP].
+    def char_to_word(self, i: int, char: int | None = None, sequence_index: int = 0) -> int | None:
+        """Return the index of the word that holds a character; None as in `char_to_token`."""
+        i, char = (0, i) if char is None else (i, char)
+        token = self.char_to_token(i, char, sequence_index)
+        return None if token is None else self.word_ids(i)[token]
 
-        ``token_to_chars(token)`` is that of row 0, as in transformers.
-        """
+    def word_to_tokens(self, i: int, word: int | None = None, sequence_index: int = 0) -> TokenSpan | None:
+        """Return the index of a word's first token and the one after its last; None if the row does not have any."""
+        i, word = (0, i) if word is None else (i, word)
+        key = check_int("word", word), check_int("sequence_index", sequence_index, 0, 1)
+        tokens = [n for n, one in enumerate(zip(self.word_ids(i), self.sequence_ids(i), strict=True)) if one == key]
+        return TokenSpan(tokens[0], tokens[-1] + 1) if tokens else None
+
+    def word_to_chars(self, i: int, word: int | None = None, sequence_index: int = 0) -> CharSpan | None:
+        """Return the index of a word's first character and the one after its last; None as in `word_to_tokens`."""
+        i, word = (0, i) if word is None else (i, word)
+        tokens = self.word_to_tokens(i, word, sequence_index)
+        spans = [] if tokens is None else self._characters(i)[slice(*tokens)]
+        return CharSpan(spans[0].start, spans[-1].end) if spans else None
+
+    def _of_token(self, values: Callable[[int], list[Any]], i: int, token: int | None) -> Any:
         i, token = (0, i) if token is None else (i, token)
-        sequences = self.sequence_ids(i)
-        if not -len(sequences) <= check_int("token", token) < len(sequences):
-            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}.")
-        if sequences[token] is None:
-            return None
-        return CharSpan(*self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token])
+        row = values(i)
+        if not -len(row) <= check_int("token", token) < len(row):
+            raise ValueError(f"row {i} has {len(row)} tokens, asked for number {brief(token)}.")
+        return row[token]
+
+    def _characters(self, i: int) -> list[Any]:
+        encoding = self._encoding(i)
+        spans = zip(encoding.offsets.tolist(), encoding.sequence_ids, strict=True)
+        return self._padded(i, [None if text is None else CharSpan(*span) for span, text in spans], None)
 
     def _encoding(self, i: int) -> Encoding:
         if not -len(self.encodings) <= check_int("i", i) < len(self.encodings):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from minibert._utils import keywords
+from minibert._utils.torch_interop import is_tensor, to_array
 from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
 from minibert.bert.config import stated_family
 from minibert.checkpoint.files import ModelFiles, check_files
@@ -342,6 +343,73 @@ class BertTokenizer(Vocabulary):
         elif single and not return_overflowing_tokens:
             data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
         return TokenizedBatch(data, encodings, widths, side, self.pad_token)
+
+    def pad(
+        self,
+        encoded_inputs: Any,
+        padding: bool | str = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_attention_mask: bool | None = None,
+        return_tensors: str | None = None,
+        **harmless: Any,
+    ) -> TokenizedBatch:
+        """Pad rows that were tokenized without padding; DataCollatorWithPadding of transformers calls it.
+
+        Parameters
+        ----------
+        encoded_inputs : mapping, or list of B mappings
+            The values of a call, of one row or of B rows; or one mapping for each row. Ids, mask, token types and
+            special-tokens mask are padded, and other values stay as they are.
+        **others
+            As in a call.
+
+        Raises
+        ------
+        TypeError, ValueError
+            There are no "input_ids", or rows of an array differ in length.
+        """
+        keywords.check_keywords("BertTokenizer.pad", harmless, keywords.CALL_KEYWORDS)
+        rows = encoded_inputs
+        if not isinstance(rows, Mapping):
+            rows = {name: [row[name] for row in rows] for name in (rows[0] if len(rows) else ())}
+        if "input_ids" not in rows:
+            raise ValueError(f"encoded_inputs has {', '.join(map(str, rows)) or 'no values'}; expected input_ids.")
+        single = len(rows["input_ids"]) > 0 and np.ndim(to_array(rows["input_ids"][0])) == 0
+        data = {name: [value] if single else value for name, value in rows.items()}
+        kind = check_return_tensors(return_tensors)
+        if kind is None and not single and len(data["input_ids"]):
+            first = data["input_ids"][0]
+            kind = "np" if isinstance(first, np.ndarray) else "pt" if is_tensor(first) else None
+        lengths = [len(row) for row in data["input_ids"]]
+        padding = batch.choose_strategy("padding", padding, batch.PADDING)
+        limits = (padding, *batch.choose_limit(False, max_length, padding, self.model_max_length), pad_to_multiple_of)
+        widths = batch.choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
+        side = self.padding_side if padding_side is None else padding_side
+        check_choice("padding_side", side, SIDES)
+        if "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask:
+            data.setdefault("attention_mask", [[1] * length for length in lengths])
+        fills = {"input_ids": self.pad_token_id or 0, "token_type_ids": self.pad_token_type_id, "attention_mask": 0}
+        for name, fill in (fills | {"special_tokens_mask": 1}).items():
+            if name in data:
+                padded = batch.pad_rows([to_array(row) for row in data[name]], widths, side, fill)
+                data[name] = [row.tolist() for row in padded]
+        if single:
+            data = {name: value[0] for name, value in data.items()}
+        if kind is not None:
+            data = {name: batch.converted(name, value, kind) for name, value in data.items()}
+        return TokenizedBatch(data)
+
+    @property
+    def max_len_single_sentence(self) -> int | None:
+        """`model_max_length` without the special tokens of one text."""
+        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add()
+
+    @property
+    def max_len_sentences_pair(self) -> int | None:
+        """`model_max_length` without the special tokens of a pair."""
+        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add(True)
 
     def encodings(
         self,

@@ -102,7 +102,6 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
         settings = settings | files.settings("special_tokens_map.json")
     settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
     settings |= changed or {}
-    of_family = class_of({}, config.get("model_type"))
     kind = class_of(settings, config.get("model_type"))
     path, tokenizer, stored = _read(files, kind, settings)
     settings = stored | settings
@@ -110,9 +109,12 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
         kind = GENERIC
     stated = kind.stated(settings)
     with library_errors(ModelFormatError, f"{path} does not work"):
-        if kind is not GENERIC:
-            make_parts(kind, tokenizer, stated)
+        if kind.model == "WordPiece":  # a damaged file is refused, although the class replaces its parts
+            _check_special_tokens(tokenizer, path, tokenizer.get_vocab(), config)
         special_tokens = _special_tokens(tokenizer, settings, kind)
+        if kind is not GENERIC:
+            unk_token = special_tokens.get("unk_token")
+            make_parts(kind, tokenizer, stated, unk_token and unk_token.content)
         known = [token for token in kind.extra_special_tokens if tokenizer.token_to_id(token) is not None]
         extra_special_tokens = _extra_special_tokens(settings, known)
         declared = _declared_tokens(files, settings)
@@ -124,7 +126,10 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
             make_layout(kind, tokenizer, named, stated)
         vocab = _checked_vocab(tokenizer, path, config)
         _check_special_tokens(tokenizer, path, vocab, config)
-    has_types = (of_family if kind is GENERIC else kind).has_token_types
+    has_types = kind.has_token_types
+    if kind is GENERIC:
+        family = FAMILIES.get(str(config.get("model_type")), FAMILIES["bert"])
+        has_types = family.has_token_types and class_of({}, family.model_type).has_token_types
     input_names = settings.get("model_input_names") or [name for name in INPUT_NAMES if has_types or "type" not in name]
     if not isinstance(input_names, list) or not all(isinstance(name, str) for name in input_names):
         raise ModelFormatError(

@@ -36,6 +36,27 @@ _SPACES = {"add_prefix_space": False, "trim_offsets": True}
 _NORMALIZER = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
+_GROW = "minibert adds no tokens, because a model must be trained with them: add them in transformers, and save both"
+_CHAT = "the models of BERT's family do not chat"
+_CALL = "call the tokenizer itself, with the texts"
+INSTEAD = {
+    **dict.fromkeys(("add_tokens", "add_special_tokens", "train_new_from_iterator"), _GROW),
+    **dict.fromkeys(("apply_chat_template", "get_chat_template", "chat_template", "save_chat_templates"), _CHAT),
+    **dict.fromkeys(
+        ("encode_plus", "batch_encode_plus", "prepare_for_model", "build_inputs_with_special_tokens"), _CALL
+    ),
+    "create_token_type_ids_from_sequences": f"{_CALL} and return_token_type_ids=True",
+    "set_truncation_and_padding": "give truncation= and padding= to a call",
+    "truncate_sequences": "give truncation= to a call",
+    "clean_up_tokenization": "call decode(ids, clean_up_tokenization_spaces=True)",
+    **dict.fromkeys(
+        ("backend_tokenizer", "save_vocabulary", "vocab_file"),
+        "save_pretrained(folder) writes vocab.txt, and a tokenizer.json for tokenizers.Tokenizer.from_file",
+    ),
+    "push_to_hub": "save into a folder, then run `hf upload`",
+}
+"""Names that the tokenizers of transformers have, and what to do instead."""
+
 
 @dataclass(frozen=True, eq=False)
 class TokenizerClass:
@@ -57,8 +78,6 @@ class TokenizerClass:
         A call returns "token_type_ids" unless it says otherwise.
     mask_takes_space : bool
         The mask token takes the space before it.
-    keeps_file : bool
-        A part that tokenizer.json has is used, but for BERT's normalizer. If not, all parts are those of the class.
     """
 
     name: str = ""
@@ -68,14 +87,10 @@ class TokenizerClass:
     settings: Mapping[str, bool | None] = field(default_factory=dict)
     has_token_types: bool = False
     mask_takes_space: bool = False
-    keeps_file: bool = False
 
     def fits(self, tokenizer: Tokenizer) -> bool:
         """Return whether a tokenizer of the library can be one of this class; the files may contradict each other."""
-        from tokenizers.normalizers import BertNormalizer
-
-        normal = not self.keeps_file or isinstance(tokenizer.normalizer, BertNormalizer | None)
-        return type(tokenizer.model).__name__ == self.model and normal
+        return type(tokenizer.model).__name__ == self.model
 
     def stated(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of this class that tokenizer_config.json states, checked, with transformers' defaults."""
@@ -87,7 +102,7 @@ class TokenizerClass:
 
 
 GENERIC = TokenizerClass()
-_BERT = TokenizerClass("BertTokenizer", "WordPiece", settings=_NORMALIZER, has_token_types=True, keeps_file=True)
+_BERT = TokenizerClass("BertTokenizer", "WordPiece", settings=_NORMALIZER, has_token_types=True)
 _XLM_ROBERTA = TokenizerClass("XLMRobertaTokenizer", "Unigram", _ROBERTA_TOKENS, settings={"add_prefix_space": True})
 _UNUSED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 _CLASSES = {
@@ -114,12 +129,15 @@ def class_of(settings: Mapping[str, Any], model_type: object) -> TokenizerClass:
     return _CLASSES.get(named.removesuffix("Fast"), GENERIC)
 
 
-def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str, Any]) -> None:
+def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str, Any], unk_token: str | None) -> None:
     """Give the library's tokenizer what the class has beside the vocabulary, but for the layout of special tokens."""
     from tokenizers import decoders, normalizers, pre_tokenizers
 
     parts: dict[str, Any]
+    of_model: dict[str, Any] = {}
     if kind.model == "WordPiece":
+        of_model = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+        of_model |= {"unk_token": unk_token} if unk_token else {}
         parts = {
             "normalizer": normalizers.BertNormalizer(
                 clean_text=True,
@@ -131,8 +149,7 @@ def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str
             "decoder": decoders.WordPiece(prefix="##"),
         }
     elif kind.model == "BPE":
-        for name, value in {"dropout": None, "unk_token": None, "fuse_unk": False, "byte_fallback": False}.items():
-            setattr(tokenizer.model, name, value)
+        of_model = {"dropout": None, "unk_token": None, "fuse_unk": False, "byte_fallback": False}
         parts = {
             "normalizer": None,
             "pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=settings["add_prefix_space"]),
@@ -150,9 +167,9 @@ def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str
             "decoder": decoders.Metaspace(**space),
         }
     for name, part in parts.items():
-        present = getattr(tokenizer, name)
-        if not kind.keeps_file or present is None or isinstance(present, normalizers.BertNormalizer):
-            setattr(tokenizer, name, part)
+        setattr(tokenizer, name, part)
+    for name, value in of_model.items():
+        setattr(tokenizer.model, name, value)
 
 
 def make_layout(
@@ -167,8 +184,6 @@ def make_layout(
     """
     from tokenizers import processors
 
-    if kind.keeps_file and tokenizer.post_processor is not None:
-        return
     names = ("bos_token", "eos_token") if kind.model == "Unigram" else ("cls_token", "sep_token")
     missing = [name for name in names if name not in special_tokens]
     if missing:

@@ -12,6 +12,7 @@ from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief, check_int
 from minibert.tokenizer.files import LoadedTokenizer, library_errors
 from minibert.tokenizer.texts import shown
+from minibert.tokenizer.transformers_classes import INSTEAD
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -74,6 +75,12 @@ class Vocabulary:
         """True if texts are lowercased."""
         return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
 
+    if not TYPE_CHECKING:  # type checkers know which attributes there are
+
+        def __getattr__(self, name: str) -> Any:
+            remedy = f": {INSTEAD[name]}" if name in INSTEAD else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{remedy}.")
+
     # --- special tokens ---
 
     @property
@@ -100,6 +107,27 @@ class Vocabulary:
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
         """The added tokens by id; the special tokens are among them."""
         return dict(sorted(self._tokenizer.get_added_tokens_decoder().items()))
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """Return the ids of the added tokens, by token."""
+        return {token.content: token_id for token_id, token in self.added_tokens_decoder.items()}
+
+    added_tokens_encoder = property(get_added_vocab)
+
+    def get_special_tokens_mask(
+        self, token_ids_0: Sequence[int], token_ids_1: None = None, already_has_special_tokens: bool = False
+    ) -> list[int]:
+        """Return 1 for each id of a special token and 0 for each other one, of one row as a call returns it.
+
+        As in transformers, `already_has_special_tokens` must be true; ValueError if it is not, or with two lists.
+        """
+        if not already_has_special_tokens or token_ids_1 is not None:
+            raise ValueError(
+                "expected one list of ids with its special tokens, and already_has_special_tokens=True. For texts call "
+                "the tokenizer with return_special_tokens_mask=True."
+            )
+        special = set(self.all_special_ids)
+        return [int(token_id in special) for token_id in self._checked_ids(to_array(token_ids_0))]
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """Return how many tokens the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""

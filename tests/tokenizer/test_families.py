@@ -148,6 +148,64 @@ def test_the_class_decides_what_a_file_means(tmp_path: Path, class_name: str | N
     assert ours.decode(ours.encode("a b")) == theirs.decode(theirs.encode("a b"))
 
 
+OTHER_PARTS: list[dict[str, Any]] = [
+    {"normalizer": None},
+    {"normalizer": {"type": "Lowercase"}},
+    {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}},
+    {"pre_tokenizer": {"type": "WhitespaceSplit"}},
+    {"pre_tokenizer": None, "decoder": None, "post_processor": None},
+    {"continuing_subword_prefix": "@@"},
+    {"max_input_chars_per_word": 8},
+    {"unk_token": "[PAD]"},
+    {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[PAD]", 0]}},
+    {"post_processor": {"type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}},
+]
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra", "mpnet"])
+def test_parts_of_a_file_that_are_not_those_of_its_class(tmp_path: Path, family: str) -> None:
+    """The classes replace them, and a generic class does not."""
+    texts = [*AWKWARD_TEXTS, "Hello-World ÀÉ NAÏVE internationalization"]
+    for number, changed in enumerate(OTHER_PARTS):
+        if family == "mpnet" and ("[PAD]" in str(changed) or "[SEP]" in str(changed)):
+            continue  # its vocabulary does not have them
+        for lower in (True, False):
+            for name in (CLASSES[family], "PreTrainedTokenizerFast", None):
+                folder = family_folder(tmp_path / f"{number} {lower} {name}", family, trained(family))
+                content = json.loads((folder / "tokenizer.json").read_text())
+                (content["model"] if set(changed) <= set(content["model"]) else content).update(changed)
+                (folder / "tokenizer.json").write_text(json.dumps(content))
+                settings = json.loads((folder / "tokenizer_config.json").read_text())
+                settings |= {"tokenizer_class": name, "do_lower_case": lower}
+                (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+                ours, theirs = load(folder)
+                for pairs in (None, texts[::-1]):
+                    found, expected = (one(texts, pairs, return_offsets_mapping=True) for one in (ours, theirs))
+                    assert found["input_ids"] == expected["input_ids"], (changed, name)
+                    assert found["offset_mapping"] == expected["offset_mapping"]
+                ids = theirs.encode(texts[-1])
+                assert ours.decode(ids) == theirs.decode(ids)
+
+
+@pytest.mark.parametrize(
+    "class_name", ["own", "BertTokenizerFast", "PreTrainedTokenizerFast", "UnknownTokenizer", None]
+)
+@pytest.mark.parametrize("family", CLASSES)
+def test_what_a_call_returns_for_each_class(tmp_path: Path, family: str, class_name: str | None) -> None:
+    """For BERT and ELECTRA with a generic class minibert returns token types: the models need them for pairs."""
+    folder = family_folder(tmp_path, family, trained(family))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["tokenizer_class"] = CLASSES[family] if class_name == "own" else class_name
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if class_name == "BertTokenizerFast" and not {"[CLS]", "[SEP]"} <= set(trained(family).get_vocab()):
+        return
+    ours, theirs = load(folder)
+    expected = list(theirs("a", "b"))
+    if family in ("bert", "electra"):
+        expected = ["input_ids", "token_type_ids", "attention_mask"]
+    assert list(ours("a", "b")) == list(ours.model_input_names) == expected
+
+
 @pytest.mark.parametrize("family", ["xlm-roberta", "camembert"])
 def test_the_scores_of_pieces_are_those_of_the_file(tmp_path: Path, family: str) -> None:
     """The library reads the second of these scores one rounding off, and splits "aaa..." in another way then."""

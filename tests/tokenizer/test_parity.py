@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.transformers_classes import INSTEAD
 from tests.support.damage import both, sampled
 from tests.support.report import REPORT
 from tests.support.text_data import naughty_lines, needs_data, tokenization_cases, udhr_lines
@@ -179,21 +180,113 @@ def test_words_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any
         assert mine["input_ids"] == reference["input_ids"]
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_character_positions_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any, side: str) -> None:
-    options = {"padding": True, "truncation": True, "max_length": 40, "padding_side": side}
-    texts = (AWKWARD_TEXTS, AWKWARD_TEXTS[::-1])
-    for batch in (texts, texts[:1]):
-        ours, theirs = tokenizer(*batch, **options), their_tokenizer(*batch, **options)
-        for row, of_row in enumerate(zip(*batch, strict=True)):
-            for sequence, text in enumerate(of_row):
-                for char in range(min(len(text), 60)):
-                    assert ours.char_to_token(row, char, sequence) == theirs.char_to_token(row, char, sequence)
-            for token in range(len(ours["input_ids"][0])):
-                assert repr(ours.token_to_chars(row, token)) == repr(theirs.token_to_chars(row, token))
-    ours, theirs = tokenizer("a cat"), their_tokenizer("a cat")  # the row may be left out
-    assert [ours.char_to_token(i) for i in range(9)] == [theirs.char_to_token(i) for i in range(9)]
-    assert ours.token_to_chars(2) == theirs.token_to_chars(2) == (2, 5)
+def positions(batch: Any, row: int, pairs: bool) -> list[Any]:
+    """Return the answers of all methods that map tokens, words and characters of a row to each other."""
+    answers: list[Any] = []
+    for token in range(len(batch["input_ids"][row])):
+        answers += [getattr(batch, f"token_to_{to}")(row, token) for to in ("sequence", "word", "chars")]
+    for sequence in range(1 + pairs):
+        for char in range(45):
+            answers += [getattr(batch, f"char_to_{to}")(row, char, sequence) for to in ("token", "word")]
+        for word in range(16):
+            answers.append(batch.word_to_tokens(row, word, sequence_index=sequence))
+            if answers[-1] is not None:  # with None, transformers has no characters, and raises
+                answers.append(batch.word_to_chars(row, word, sequence))
+    return [repr(answer) for answer in answers]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"padding": True, "truncation": True, "max_length": 40, "padding_side": "left"},
+        {"padding": "max_length", "truncation": True, "max_length": 24},
+        {"truncation": "only_first", "max_length": 30, "stride": 3, "return_overflowing_tokens": True},
+        {"add_special_tokens": False},
+        {"is_split_into_words": True},
+    ],
+    ids=str,
+)
+def test_positions_equal_transformers(tokenizer: BertTokenizer, their_tokenizer: Any, options: dict[str, Any]) -> None:
+    texts: list[Any] = [text for text in AWKWARD_TEXTS if len(text) < 200]
+    if "is_split_into_words" in options:
+        texts = [text.split(" ") for text in texts]
+    others = ["a cat"] * len(texts) if "stride" in options else texts[::-1]
+    for pairs in (None, others):
+        ours, theirs = tokenizer(texts, pairs, **options), their_tokenizer(texts, pairs, **options)
+        assert len(ours.encodings) == len(theirs["input_ids"])
+        for row in range(len(ours.encodings)):
+            assert positions(ours, row, pairs is not None) == positions(theirs, row, pairs is not None)
+    ours, theirs = tokenizer("a cat's"), their_tokenizer("a cat's")  # the row may be left out
+    for name in ("char_to_token", "char_to_word", "token_to_chars", "token_to_word", "token_to_sequence"):
+        assert [getattr(ours, name)(i) for i in range(6)] == [getattr(theirs, name)(i) for i in range(6)]
+    assert ours.word_to_tokens(1) == theirs.word_to_tokens(1) == (2, 3)
+    assert ours.word_to_chars(1) == theirs.word_to_chars(1) == (2, 5)
+    assert ours.word_to_chars(99) is None
+
+
+PADDED = ["a cat", "the longer text is this one", "x"]
+
+
+@pytest.mark.parametrize("kind", ["np", "pt"])
+@pytest.mark.parametrize(
+    "options", [{}, {"pad_to_multiple_of": 8}, {"padding": "max_length", "max_length": 12}], ids=str
+)
+def test_rows_are_collated_as_in_transformers(
+    tokenizer: BertTokenizer, their_tokenizer: Any, kind: str, options: dict[str, Any]
+) -> None:
+    for collator in (transformers.DataCollatorWithPadding, transformers.DataCollatorForTokenClassification):
+        batches = []
+        for one in (tokenizer, their_tokenizer):
+            rows = [{**one(text, return_special_tokens_mask=True), "labels": [0]} for text in PADDED]
+            if collator is transformers.DataCollatorWithPadding:
+                rows = [row | {"labels": number} for number, row in enumerate(rows)]
+            batches.append(collator(one, return_tensors=kind, **options)(rows))
+        ours, theirs = batches
+        assert list(ours) == list(theirs)
+        for name, value in theirs.items():
+            assert type(ours[name]) is type(value)
+            np.testing.assert_array_equal(ours[name], value)
+
+
+def test_pad_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
+    rows: list[Callable[[Any], Any]] = [
+        lambda one: one(PADDED, return_special_tokens_mask=True),
+        lambda one: one("a cat"),
+        lambda one: {"input_ids": one(PADDED)["input_ids"]},
+        lambda one: [{"input_ids": np.array(ids), "number": 3} for ids in one(PADDED)["input_ids"]],
+        lambda one: one("a cat", return_tensors="np"),
+    ]
+    for options in ({}, {"padding": "max_length", "max_length": 9}, {"padding_side": "left", "pad_to_multiple_of": 4}):
+        for make in rows:
+            ours, theirs = (one.pad(make(one), **options) for one in (tokenizer, their_tokenizer))
+            assert list(ours) == list(theirs)
+            for name, value in theirs.items():
+                assert type(ours[name]) is type(value)
+                np.testing.assert_array_equal(ours[name], value)
+    for wrong in ([], [{}], {"ids": [1]}):
+        with pytest.raises(ValueError, match="expected input_ids"):
+            tokenizer.pad(wrong)
+
+
+def test_names_of_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
+    """What is not here says what to use instead."""
+    for name in ("max_len_single_sentence", "max_len_sentences_pair", "added_tokens_encoder"):
+        assert getattr(tokenizer, name) == getattr(their_tokenizer, name)
+    assert tokenizer.get_added_vocab() == their_tokenizer.get_added_vocab()
+    ids = their_tokenizer.encode("a [MASK] cat", "x [PAD]")
+    options = {"already_has_special_tokens": True}
+    expected = their_tokenizer.get_special_tokens_mask(ids, **options)
+    assert tokenizer.get_special_tokens_mask(ids, **options) == expected
+    for arguments in ((ids,), (ids, ids, True)):
+        with pytest.raises(ValueError, match="return_special_tokens_mask=True"):
+            tokenizer.get_special_tokens_mask(*arguments)
+    with pytest.raises(ValueError, match="call of their own"):
+        tokenizer("a", text_target="b")
+    for name, remedy in INSTEAD.items():
+        with pytest.raises(AttributeError, match=f"BertTokenizer has no attribute '{name}': ") as raised:
+            getattr(tokenizer, name)
+        assert remedy in str(raised.value)
+    assert not hasattr(tokenizer, "deprecation_warnings")
 
 
 def test_decoding_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import sentence_transformers
 import torch
 import transformers
+from tokenizers import AddedToken
 
 import minibert
 from minibert.cli import main
@@ -106,6 +108,79 @@ def test_words_and_windows(make_model: Any, tmp_path: Path) -> None:
     assert main(["extract", "-m", folder, "--format", "google", "--layers=-1", *files]) == 0
     whole = tokenizer(TEXTS[0], TEXTS[1])
     assert (tmp_path / "out.jsonl").read_text().count('"token": ') == len(whole["input_ids"])
+
+
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+ADDED = [dict(zip(FLAGS, flags, strict=True)) for flags in itertools.product((False, True), repeat=5)]
+
+
+@pytest.fixture(scope="module", params=["distilbert", "mpnet", "roberta", "xlm-roberta"])
+def added(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """Return a folder with a model of entities and added tokens of every kind, and texts with each of them."""
+    trained = train(request.param, english_texts(), 300)
+    folder = family_folder(tmp_path_factory.mktemp("added") / "model", request.param, trained, model_max_length=36)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([AddedToken(f"<K{i}x>", **flags) for i, flags in enumerate(ADDED)])
+    tokenizer.add_tokens([AddedToken(f"Ké{i}", **flags) for i, flags in enumerate(ADDED)])
+    tokenizer.save_pretrained(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "vocab_size", len(tokenizer))
+        labels = dict(enumerate(("O", "B-A", "I-A", "B-B", "I-B")))
+        make(folder, request.param, "ForTokenClassification", id2label=labels, label2id={})
+    texts = []
+    for i in range(32):
+        a, b, c = f"<K{i}x>", f"Ké{i}", f"<K{7 * i % 32}x>"
+        texts += [f"all {a} men  {b}  free {a}{b} and{a}born{b} x {a}, {b}. {c} {a}\t{b.lower()} K ", f"{a} all {b}"]
+    return folder, texts
+
+
+@pytest.mark.parametrize("how", ["none", "simple", "first", "average", "max"])
+def test_entities_with_added_tokens(added: tuple[Path, list[str]], how: str) -> None:
+    folder, texts = added
+    options: dict[str, Any] = {"aggregation_strategy": how, "ignore_labels": []}
+    ours = minibert.pipeline("ner", folder, **options)
+    theirs = transformers.pipeline("ner", model=str(folder), device="cpu", **options)
+    few = texts if how == "first" else texts[::5]
+    compare(ours(few), theirs(few))
+    words = [text.split(" ") for text in few[:: 2 if how == "first" else 4]]
+    compare(ours(words, is_split_into_words=True), [theirs(one, is_split_into_words=True)[0] for one in words])
+
+
+def test_words_and_calls_with_added_tokens(added: tuple[Path, list[str]]) -> None:
+    """A word does not begin or end with a space that an added token takes."""
+    folder, texts = added
+    ours, theirs = minibert.AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    model = minibert.AutoModel.from_pretrained(folder)
+    options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+    for text, found in zip(texts, minibert.embed_tokens(model, ours, texts, truncation="silent"), strict=True):
+        ids = theirs(text, truncation=True)["input_ids"]
+        assert {**ours(text, **options)} == {**theirs(text, **options)}
+        assert ours(text).tokens() == theirs(text).tokens()
+        assert list(found.tokens) == theirs.convert_ids_to_tokens(ids)
+        words = found.words()
+        for word, (start, end) in zip(words.words, words.offsets, strict=True):
+            assert text[start:end] == word
+            assert word == word.strip() or not word.strip()
+    embedded = minibert.embed_tokens(model, ours, ["all <K24x> men"])  # this token takes the spaces on both sides
+    places = minibert.word_occurrences("<K24x>", embedded, ours).places
+    assert [(one.start, one.end) for one in places] == [(4, 10)]
+
+
+@pytest.mark.parametrize(
+    "flags", [{"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True, "single_word": True}]
+)
+@pytest.mark.parametrize("make_model", ["distilbert", "xlm-roberta"], indirect=True)
+def test_masks_with_flags(make_model: Any, flags: dict[str, bool]) -> None:
+    folder = make_model("ForMaskedLM")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    mask = str(tokenizer.mask_token)
+    tokenizer.mask_token = AddedToken(mask, special=True, **flags)
+    tokenizer.save_pretrained(folder)
+    ours, theirs = minibert.pipeline("fill-mask", folder), transformers.pipeline("fill-mask", str(folder), device="cpu")
+    for text in (f"all {mask} men", f" {mask} ", f"to {mask} and {mask}{mask} , x"):
+        compare(ours(text), theirs(text))
+    (word,) = ours(f"all {mask} men", targets=f" {mask} ")
+    assert word["token"] == tokenizer.mask_token_id
 
 
 FORKS = """
