@@ -172,6 +172,7 @@ def calls(folder: Path) -> list[Call]:
         "query_embeddings": many, "corpus_embeddings": many, "query_chunk_size": 7, "corpus_chunk_size": 9,
         "start": 0, "end": 5, "how": "mean", "i": 1, "char": 1, "width": 5, "truncate_dim": 3, "progress": None,
         "tokens": ["a", "cat"], "ids": [2, 8], "token_ids": [2, 8, 3], "sequences": [[2, 8, 3]], "max_length": 8,
+        "token_ids_0": [2, 8, 3], "already_has_special_tokens": True, "encoded_inputs": {"input_ids": [[2, 8, 3]]},
         "input": texts,
     })  # fmt: skip
     add, vary = found.add, found.vary
@@ -226,8 +227,14 @@ def calls(folder: Path) -> list[Call]:
     for name in ("padding_side", "truncation_side"):
         change = setting(tokenizer, name, lambda one: one(texts, padding=True, truncation=True, max_length=8))
         add(f"tokenizer.{name} =", change, value="left")
-    for name in ("tokens", "word_ids", "sequence_ids", "char_to_token", "token_to_chars"):
-        add(f"batch.{name}", getattr(batch, name), **{"token": 1} if name == "token_to_chars" else {})
+    for name in ("tokens", "word_ids", "sequence_ids", "char_to_token", "char_to_word"):
+        add(f"batch.{name}", getattr(batch, name))
+    for name in ("token_to_chars", "token_to_word", "token_to_sequence"):
+        add(f"batch.{name}", getattr(batch, name), token=1)
+    for name in ("word_to_tokens", "word_to_chars"):
+        add(f"batch.{name}", getattr(batch, name), word=1)
+    vary("tokenizer.pad(options)", tokenizer.pad, encoded_inputs=[{"input_ids": [2]}, {"input_ids": [2, 3]}],
+         padding="max_length", pad_to_multiple_of=4, padding_side="left", return_tensors="np")  # fmt: skip
 
     def used(one: SentenceTransformer) -> Any:
         return one.encode_query(texts), one.encode(texts), one.get_embedding_dimension(), repr(one)

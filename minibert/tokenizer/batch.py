@@ -23,11 +23,10 @@ class CharSpan(NamedTuple):
 
 
 class TokenSpan(NamedTuple):
+    """The index of the first token of a span, and of the token after its last one."""
+
     start: int
     end: int
-
-
-"""The index of the first token of a span, and of the token after its last one."""
 
 
 class TokenizedBatch(UserDict[str, Any]):

@@ -30,6 +30,7 @@ from minibert.tokenizer.vocabulary import Vocabulary
 
 SETTINGS = (*SETTING_NAMES, *SPECIAL_TOKEN_NAMES, *files.EXTRA_NAMES, "max_len")
 """The keywords of a from_pretrained that name a setting of the files."""
+_PADDED = ("input_ids", "token_type_ids", "attention_mask", "special_tokens_mask")
 
 
 class BertTokenizer(Vocabulary):
@@ -365,21 +366,24 @@ class BertTokenizer(Vocabulary):
         kind, multiple, side, masked = (options.pop(name, None) for name in names)
         keywords.check_keywords("BertTokenizer.pad", options, keywords.CALL_KEYWORDS, function=type(self).__call__)
         rows = encoded_inputs
-        if not isinstance(rows, Mapping):
-            rows = {name: [row[name] for row in rows] for name in (rows[0] if len(rows) else ())}
-        if "input_ids" not in rows:
-            raise ValueError(f"encoded_inputs has {', '.join(map(str, rows)) or 'no values'}; expected input_ids.")
-        single = len(rows["input_ids"]) > 0 and np.ndim(to_array(rows["input_ids"][0])) == 0
-        data = {name: [value] if single else value for name, value in rows.items()}
-        lengths = [len(row) for row in data["input_ids"]]
+        try:
+            if not isinstance(rows, Mapping):
+                rows = {name: [to_array(row[name]) for row in rows] for name in (rows[0] if len(rows) else ())}
+            single = np.ndim(to_array(rows["input_ids"][0])) == 0 if len(rows["input_ids"]) else False
+            data = {name: [value] if single else value for name, value in rows.items()}
+            numbers = {name: [np.asarray(to_array(row)) for row in data[name]] for name in _PADDED if name in data}
+            if any(row.ndim != 1 or (row.size and row.dtype.kind not in "biu") for row in sum(numbers.values(), [])):
+                raise TypeError("a row does not hold integers")
+        except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            found = f"encoded_inputs is {shown(rows)} ({error})"
+            raise ValueError(f"{found}; expected input_ids, and lists of integers.") from error
+        lengths = [len(row) for row in numbers["input_ids"]]
         padding = batch.choose_strategy("padding", padding, batch.PADDING)
         limits = (padding, *batch.choose_limit(False, max_length, padding, self.model_max_length), multiple)
         kind, can_pad = check_return_tensors(kind), self.pad_token_id is not None
         widths = batch.choose_widths(lengths, *limits, equal=kind is not None, can_pad=can_pad)
         if "attention_mask" in self.model_input_names if masked is None else masked:
-            data.setdefault("attention_mask", [[1] * length for length in lengths])
-        padded = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
-        numbers = {name: [to_array(row) for row in data[name]] for name in padded if name in data}
+            numbers.setdefault("attention_mask", [np.ones(length, dtype=np.int64) for length in lengths])
         data |= self._padded(numbers, widths, self.padding_side if side is None else side, None)
         data = {name: value[0] if single else value for name, value in data.items()}
         return TokenizedBatch(data).convert_to_tensors(kind)

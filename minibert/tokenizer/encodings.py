@@ -371,7 +371,7 @@ class RawEncoder:
         words, special = bool(options.is_split_into_words), bool(options.add_special_tokens)
         if is_forked():  # encode_batch would wait for the threads of the parent
             pairs = [one if isinstance(one, tuple) else (one, None) for one in some]
-            return [self._tokenizer.encode(*pair, words, special) for pair in pairs]
+            return [self._tokenizer.encode(first, second, words, special) for first, second in pairs]
         return self._tokenizer.encode_batch(some, words, special)
 
     def _joined(self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None) -> JoinedEncoding:

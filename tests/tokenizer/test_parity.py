@@ -262,7 +262,7 @@ def test_pad_equals_transformers(tokenizer: BertTokenizer, their_tokenizer: Any)
             assert list(ours) == list(theirs)
             for name, value in theirs.items():
                 np.testing.assert_array_equal(ours[name], value)
-    for wrong in ([], [{}], {"ids": [1]}):
+    for wrong in ([], [{}], {"ids": [1]}, {"input_ids": [[0.5]]}, {"input_ids": [[1], [2, [3]]]}):
         with pytest.raises(ValueError, match="expected input_ids"):
             tokenizer.pad(wrong)
 
