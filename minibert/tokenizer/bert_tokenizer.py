@@ -372,7 +372,8 @@ class BertTokenizer(Vocabulary):
             single = np.ndim(to_array(rows["input_ids"][0])) == 0 if len(rows["input_ids"]) else False
             data = {name: [value] if single else value for name, value in rows.items()}
             numbers = {name: [np.asarray(to_array(row)) for row in data[name]] for name in _PADDED if name in data}
-            if any(row.ndim != 1 or (row.size and row.dtype.kind not in "biu") for row in sum(numbers.values(), [])):
+            every = [row for values in numbers.values() for row in values]
+            if any(row.ndim != 1 or (row.size and row.dtype.kind not in "biu") for row in every):
                 raise TypeError("a row does not hold integers")
         except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             found = f"encoded_inputs is {shown(rows)} ({error})"
