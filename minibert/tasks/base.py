@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.errors import ModelFormatError
@@ -18,7 +17,7 @@ from minibert.tokenizer.batch import PADDING, STRATEGIES, choose_strategy, pad_r
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_text, shown
-from minibert.tokenizer.too_long import WITHOUT_WINDOWS
+from minibert.tokenizer.too_long import WITHOUT_WINDOWS, TooLong
 from minibert.tokenizer.windows import encode_pairs, in_chunks
 from minibert.vectors.token_vectors import token_limit
 
@@ -28,56 +27,6 @@ BATCH_SIZE = 32
 # Values of truncation= -> the rule that each means. The names of transformers ask for a cut, so it is not silent.
 _RULES: dict[Any, str] = {None: "warn", **{rule: rule for rule in WITHOUT_WINDOWS}}
 _RULES |= dict.fromkeys((True, *STRATEGIES), "silent") | dict.fromkeys((False, "do_not_truncate"), "error")
-
-
-@dataclasses.dataclass
-class Limit:
-    """The largest number of tokens of a text, special tokens included, and what happens to a longer text in a call.
-
-    Parameters
-    ----------
-    max_length : int
-    rule : {"warn", "error", "silent"}
-        Cut the text and warn, for the first such text of a call; raise; or cut it because the caller asked for that.
-    strategy : {"longest_first", "only_first", "only_second"}
-        Which text of a pair is cut.
-    remedy : str
-        A sentence on what else can be done.
-    """
-
-    max_length: int
-    rule: str
-    strategy: str
-    remedy: str = ""
-    warned: bool = False
-
-    def exceeded(self, found: str) -> None:
-        """Raise an error or warn, as the rule says, because of what was found."""
-        if self.rule == "error":
-            raise ValueError(f"{found}. Shorten it, or cut it: truncation='warn' or True.")
-        if self.rule == "warn" and not self.warned:
-            self.warned = True
-            warn_caller(
-                f"{found}, and was cut; other texts of this call may have been cut too. truncation='error' refuses "
-                f"such texts, truncation=True cuts them without a warning.{self.remedy}"
-            )
-
-    def check(self, encoding: Encoding, index: int) -> None:
-        """Raise an error or warn if tokens of a text were cut off; raise an error for a text without tokens."""
-        if len(encoding) == 0:
-            raise ValueError(f"inputs[{index}] has no tokens, so there is nothing to compute. Leave it out.")
-        if encoding.n_truncated:
-            tokens = len(encoding) + encoding.n_truncated
-            self.exceeded(f"inputs[{index}] has {tokens} tokens, the limit is {self.max_length}")
-
-    def encode(
-        self, tokenizer: BertTokenizer, inputs: Sequence[tuple[str, str | None]], indices: Sequence[int]
-    ) -> list[Encoding]:
-        """Tokenize texts and pairs, which may be mixed, and cut them to the limit; `indices` are for messages."""
-        encodings = encode_pairs(tokenizer, inputs, indices, self.max_length, strategy=self.strategy)
-        for index, encoding in zip(indices, encodings, strict=True):
-            self.check(encoding, index)
-        return encodings
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -101,9 +50,9 @@ class TextOptions:
 
     # A field that holds these options in a mapping, as transformers takes them.
     mapping: ClassVar[str] = ""
-    # Which text of a pair is cut unless `truncation` says it, and the remedy of `Limit`.
+    # Which text of a pair is cut unless `truncation` says it, and a sentence on what else can be done.
     strategy: ClassVar[str] = "longest_first"
-    remedy: ClassVar[str] = ""
+    instead: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if self.mapping and getattr(self, self.mapping) is not None:
@@ -128,14 +77,13 @@ class TextOptions:
                 raise ValueError(f"{key} is given twice: as {key}=, and in {self.mapping}. Give it once.")
             setattr(self, key, value)
 
-    def limit(self, config: BertConfig, tokenizer: BertTokenizer) -> Limit:
-        """Return the limit for a model."""
+    def too_long(self, config: BertConfig, tokenizer: BertTokenizer) -> TooLong:
+        """Return the limit of a call on a model, and what happens to texts beyond it."""
         most, length = config.max_length, self.max_length
         if length is not None and length > most:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
-        strategy = self.truncation if self.truncation in STRATEGIES else self.strategy
         length = token_limit(config, tokenizer) if length is None else length
-        return Limit(length, _RULES[self.truncation], str(strategy), self.remedy)
+        return TooLong(_RULES[self.truncation], length, "inputs", self.instead)
 
 
 class TaskPipeline:
@@ -220,7 +168,7 @@ class TaskPipeline:
 
     def _check_options(self, options: Any) -> None:
         """Compare the options with the model and the tokenizer."""
-        options.limit(self.model.config, self.tokenizer)
+        options.too_long(self.model.config, self.tokenizer)
 
     def _is_one(self, value: Any, options: Any) -> bool:
         """Return whether a value is one input, and not several."""
@@ -230,10 +178,21 @@ class TaskPipeline:
         """Return an input in the form that the next methods take, or raise."""
         return check_text(value, name)
 
-    def _tokenize(self, inputs: list[Any], first: int, options: Any, limit: Limit) -> list[list[Encoding]]:
+    def _tokenize(self, inputs: list[Any], first: int, options: Any, too_long: TooLong) -> list[list[Encoding]]:
         """Return the encodings of each input: one, or its windows. `first` is the index of the first input."""
         pairs = [one if isinstance(one, tuple) else (one, None) for one in inputs]
-        return [[one] for one in limit.encode(self.tokenizer, pairs, range(first, first + len(inputs)))]
+        indices = range(first, first + len(inputs))
+        return [[encoding] for encoding in self._encodings(pairs, indices, options, too_long)]
+
+    def _encodings(
+        self, pairs: Sequence[tuple[str, str | None]], indices: Sequence[int], options: Any, too_long: TooLong
+    ) -> list[Encoding]:
+        """Tokenize texts and pairs, which may be mixed, and cut them to the limit; `indices` are for messages."""
+        strategy = options.truncation if options.truncation in STRATEGIES else options.strategy
+        encodings = encode_pairs(self.tokenizer, pairs, indices, too_long.limit, strategy=strategy)
+        for index, encoding in zip(indices, encodings, strict=True):
+            check_encoding(encoding, index, too_long)
+        return encodings
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         """Return the logits of each encoding."""
@@ -308,10 +267,10 @@ class TaskPipeline:
         return "lazy", inputs
 
     def _answers(self, inputs: Iterable[Any], options: Any, batch_size: int) -> Iterator[Any]:
-        limit, first = options.limit(self.model.config, self.tokenizer), 0
+        too_long, first = options.too_long(self.model.config, self.tokenizer), 0
         for chunk in in_chunks(inputs, batch_size):
             values = [self._check_input(one, f"inputs[{i}]", options) for i, one in enumerate(chunk, first)]
-            groups = self._tokenize(values, first, options, limit)
+            groups = self._tokenize(values, first, options, too_long)
             logits = self._run([window for group in groups for window in group], batch_size)
             for index, (value, group) in enumerate(zip(values, groups, strict=True), first):
                 own = [next(logits) for _ in group]
@@ -323,6 +282,14 @@ class TaskPipeline:
     def _run(self, windows: list[Encoding], batch_size: int) -> Iterator[FloatArray]:
         for some in in_chunks(windows, batch_size):
             yield from self._compute(some)
+
+
+def check_encoding(encoding: Encoding, index: int, too_long: TooLong) -> None:
+    """Raise an error for an input without tokens; refuse or count one that was cut."""
+    if len(encoding) == 0:
+        raise ValueError(f"inputs[{index}] has no tokens, so there is nothing to compute. Leave it out.")
+    if encoding.n_truncated:
+        too_long.cut(f"inputs[{index}]", len(encoding) + encoding.n_truncated)
 
 
 def as_pair(value: Any, name: str, first: str, second: str) -> tuple[str, str]:

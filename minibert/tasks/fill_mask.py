@@ -11,10 +11,11 @@ import numpy as np
 from minibert._utils.reproducible_math import as_score, largest, softmax
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.errors import ModelFormatError
-from minibert.tasks.base import Limit, TaskPipeline, TextOptions
+from minibert.tasks.base import TaskPipeline, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
+from minibert.tokenizer.too_long import TooLong
 from minibert.tokenizer.windows import in_chunks
 
 # The most bytes of logits that are kept at once; each [MASK] has 4 V.
@@ -92,8 +93,10 @@ class FillMaskPipeline(TaskPipeline):
         options.target_ids = self._target_ids(options)
         return options
 
-    def _tokenize(self, inputs: list[str], first: int, options: FillMaskOptions, limit: Limit) -> list[list[Encoding]]:
-        groups = super()._tokenize(inputs, first, options, limit)
+    def _tokenize(
+        self, inputs: list[str], first: int, options: FillMaskOptions, too_long: TooLong
+    ) -> list[list[Encoding]]:
+        groups = super()._tokenize(inputs, first, options, too_long)
         for index, (encoding,) in enumerate(groups, first):
             if not (encoding.ids == self.tokenizer.mask_token_id).any():
                 lost = "; it may be in the part that was cut off" if encoding.n_truncated else ""

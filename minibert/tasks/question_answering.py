@@ -10,9 +10,12 @@ import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, check_bool, check_int
-from minibert.tasks.base import Limit, TaskPipeline, TextOptions, as_pair
+from minibert.bert.config import BertConfig
+from minibert.tasks.base import TaskPipeline, TextOptions, as_pair
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import checked_texts
+from minibert.tokenizer.too_long import TooLong
 from minibert.vectors.token_vectors import token_limit
 
 # The defaults of transformers 4.
@@ -61,6 +64,11 @@ class QuestionAnsweringOptions(TextOptions):
                 check_int(name, getattr(self, name), least)
         for name in ("handle_impossible_answer", "align_to_words"):
             check_bool(name, getattr(self, name))
+
+    def too_long(self, config: BertConfig, tokenizer: BertTokenizer) -> TooLong:
+        """Return the limit of a question; contexts have windows."""
+        limit = self.max_question_len or config.max_length
+        return dataclasses.replace(super().too_long(config, tokenizer), limit=limit, limit_name="max_question_len")
 
 
 class QuestionAnsweringPipeline(TaskPipeline):
@@ -131,12 +139,12 @@ class QuestionAnsweringPipeline(TaskPipeline):
         return question, context
 
     def _tokenize(
-        self, inputs: list[tuple[str, str]], first: int, options: QuestionAnsweringOptions, limit: Limit
+        self, inputs: list[tuple[str, str]], first: int, options: QuestionAnsweringOptions, too_long: TooLong
     ) -> list[list[Encoding]]:
-        return [self._windows(*one, f"inputs[{index}]", options, limit) for index, one in enumerate(inputs, first)]
+        return [self._windows(*one, f"inputs[{index}]", options, too_long) for index, one in enumerate(inputs, first)]
 
-    def _windows(self, question: str, context: str, name: str, options: Any, limit: Limit) -> list[Encoding]:
-        question, n_question = self._cut_question(question, name, options.max_question_len, limit)
+    def _windows(self, question: str, context: str, name: str, options: Any, too_long: TooLong) -> list[Encoding]:
+        question, n_question = self._cut_question(question, name, options.max_question_len, too_long)
         size = self._max_seq_len(options)
         room = size - n_question - self.tokenizer.num_special_tokens_to_add(pair=True)
         if room < 1:
@@ -157,12 +165,12 @@ class QuestionAnsweringPipeline(TaskPipeline):
             raise ValueError(f"{name}['context'] has no tokens; give a context of at least one word.")
         return list(batch.encodings)
 
-    def _cut_question(self, question: str, name: str, most: int | None, limit: Limit) -> tuple[str, int]:
+    def _cut_question(self, question: str, name: str, most: int | None, too_long: TooLong) -> tuple[str, int]:
         """Return the question, with at most `most` tokens, and the number of its tokens."""
         (encoding,) = self.tokenizer.encodings([question], add_special_tokens=False)
         if most is None or len(encoding) <= most:
             return question, len(encoding)
-        limit.exceeded(f"{name}['question'] has {len(encoding)} tokens, the limit is {most} (max_question_len)")
+        too_long.cut(f"{name}['question']", len(encoding))
         question = question[: int(encoding.offsets[most - 1, 1])]
         (encoding,) = self.tokenizer.encodings([question], add_special_tokens=False)
         return question, len(encoding)

@@ -11,9 +11,10 @@ import numpy as np
 
 from minibert._utils.reproducible_math import as_score, softmax
 from minibert._utils.validation import FloatArray, brief, check_bool, check_choice, check_int
-from minibert.tasks.base import Limit, TaskPipeline, TextOptions
+from minibert.tasks.base import TaskPipeline, TextOptions, check_encoding
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, check_texts, shown
+from minibert.tokenizer.too_long import TooLong
 
 _Item = TypeVar("_Item")
 
@@ -44,7 +45,7 @@ class TokenClassificationOptions(TextOptions):
     stride: int | None = None
     is_split_into_words: bool = False
     delimiter: str | None = None
-    remedy = " stride= and an aggregation_strategy use all of a text."
+    instead = " stride= and an aggregation_strategy use all of a text."
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,7 +117,7 @@ class TokenClassificationPipeline(TaskPipeline):
         return isinstance(value, str)
 
     def _check_options(self, options: TokenClassificationOptions) -> None:
-        room = options.limit(self.model.config, self.tokenizer).max_length - self.tokenizer.num_special_tokens_to_add()
+        room = options.too_long(self.model.config, self.tokenizer).limit - self.tokenizer.num_special_tokens_to_add()
         if options.stride is not None and options.stride >= room:
             raise ValueError(f"stride={options.stride}; expected less than {max(room, 0)}, a window's room for text.")
 
@@ -132,11 +133,11 @@ class TokenClassificationPipeline(TaskPipeline):
         return _Text(delimiter.join(words), words, tuple(starts))
 
     def _tokenize(
-        self, inputs: list[_Text], first: int, options: TokenClassificationOptions, limit: Limit
+        self, inputs: list[_Text], first: int, options: TokenClassificationOptions, too_long: TooLong
     ) -> list[list[Encoding]]:
         texts: Any = [one.text if one.words is None else one.words for one in inputs]
         groups: list[list[Encoding]] = [[] for _ in inputs]
-        common: Any = {"max_length": limit.max_length, "is_split_into_words": options.is_split_into_words}
+        common: Any = {"max_length": too_long.limit, "is_split_into_words": options.is_split_into_words}
         if options.stride is not None:
             common |= {"stride": options.stride, "return_overflowing_tokens": True}
         batch = self.tokenizer(texts, truncation=True, **common)
@@ -145,7 +146,7 @@ class TokenClassificationPipeline(TaskPipeline):
             groups[text].append(encoding)
         for index, group in enumerate(groups, first):
             if len(group) == 1:
-                limit.check(group[0], index)
+                check_encoding(group[0], index, too_long)
         return groups
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:

@@ -10,10 +10,11 @@ import numpy as np
 
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray, brief, check_bool
-from minibert.tasks.base import Limit, TaskPipeline, TextOptions
+from minibert.tasks.base import TaskPipeline, TextOptions
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
+from minibert.tokenizer.too_long import TooLong
 
 _TEMPLATE = "This example is {}."
 
@@ -100,12 +101,14 @@ class ZeroShotClassificationPipeline(TaskPipeline):
             raise ValueError(f"{name} is empty; give a text.")
         return value
 
-    def _tokenize(self, inputs: list[str], first: int, options: ZeroShotOptions, limit: Limit) -> list[list[Encoding]]:
+    def _tokenize(
+        self, inputs: list[str], first: int, options: ZeroShotOptions, too_long: TooLong
+    ) -> list[list[Encoding]]:
         hypotheses = [_hypothesis(options.hypothesis_template, label) for label in options.candidate_labels or ()]
         groups = []
         for index, text in enumerate(inputs, first):
             pairs = [(text, hypothesis) for hypothesis in hypotheses]
-            groups.append(limit.encode(self.tokenizer, pairs, [index] * len(pairs)))
+            groups.append(self._encodings(pairs, [index] * len(pairs), options, too_long))
         return groups
 
     def _answer(

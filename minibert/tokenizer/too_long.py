@@ -36,6 +36,7 @@ class TooLong:
         What the texts are called in messages.
     instead : str
         A sentence on what else can be done.
+    limit_name : str
 
     Attributes
     ----------
@@ -48,14 +49,30 @@ class TooLong:
     limit: int
     things: str = "texts"
     instead: str = ""
+    limit_name: str = "max_seq_length"
     num_texts: int = 0
     num_cut: int = 0
     first: int = 0
 
     def error(self, name: str, n_tokens: int) -> ValueError:
         """Return the error about a text that the rule "error" refuses."""
-        said = f"{name} has {n_tokens} tokens, the limit is {self.limit} (max_seq_length)"
+        said = f"{name} has {n_tokens} tokens, the limit is {self.limit} ({self.limit_name})"
         return ValueError(f"{said}. Shorten it, or cut it: truncation='warn'.{self.instead}")
+
+    def cut(self, name: str, n_tokens: int) -> None:
+        """Refuse a text that is too long, or count it, in a call that answers before it has read all texts.
+
+        With the rule "warn" it warns about the first such text of the call.
+        """
+        if self.rule == "error":
+            raise self.error(name, n_tokens)
+        self.num_cut += 1
+        if self.rule == "warn" and self.num_cut == 1:
+            warn_caller(
+                f"{name} has {n_tokens} tokens, the limit is {self.limit} ({self.limit_name}), and was cut. Later "
+                f"{self.things} of this call may be cut without a warning. Silence this with truncation='silent'."
+                f"{self.instead}"
+            )
 
     def add(self, n_truncated: Sequence[int] | np.ndarray[Any, Any]) -> Self:
         """Count some texts, and return the count; `n_truncated` says how many tokens of each were cut off."""

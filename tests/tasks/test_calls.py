@@ -219,7 +219,7 @@ LONG_INPUTS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_no_text_is_cut_silently(task: str, ours: Ours) -> None:
     text, arguments = LONG_INPUTS[task]
     pipe = ours(task)
-    with pytest.warns(UserWarning, match=r"inputs\[0\] has \d+ tokens, the limit is 64, and was cut") as caught:
+    with pytest.warns(UserWarning, match=r"inputs\[0\] has \d+ tokens, the limit is 64 \(max_seq_length\), and was cut") as caught:
         cut = pipe(text, **arguments)
     assert len(caught) == 1
     assert caught[0].filename == __file__
