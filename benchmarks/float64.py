@@ -17,7 +17,7 @@ import numpy.typing as npt
 import scipy.special  # type: ignore[import-untyped]
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -56,17 +56,10 @@ def _prepare(linear: Linear) -> Linear:
     return dataclasses.replace(linear, weight=double(linear.weight), bias=double(linear.bias))
 
 
-def _embed(
-    words: FloatArray,
-    token_ids: IntArray,
-    token_type_table: FloatArray,
-    token_types: IntArray,
-    position_table: FloatArray,
-    positions: IntArray,
-) -> Float64Array:
-    y = np.zeros((len(token_ids), words.shape[1]))
+def _embed(*look_ups: LookUp) -> Float64Array:
+    y = np.zeros((len(look_ups[0].ids), look_ups[0].table.shape[1]))
     for t in range(len(y)):
-        for table, rows in ((words, token_ids), (token_type_table, token_types), (position_table, positions)):
+        for table, rows in look_ups:
             y[t] += table[rows[t]]
     return y
 
@@ -80,18 +73,8 @@ def _linear(
     return y if residual is None else y + double(residual)
 
 
-def _attention(
-    query: FloatArray,
-    key: FloatArray,
-    value: FloatArray,
-    cu_seqlens: IntArray,
-    num_heads: int,
-    *,
-    bias: RelativeBias | None = None,
-    path: str = "",
-    return_scores: bool = False,
-    return_probs: bool = False,
-) -> AttentionOutput:
+def _attention(inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False) -> AttentionOutput:
+    query, key, value, cu_seqlens, num_heads, bias, _ = inputs
     context = np.zeros(query.shape)
     all_scores, all_probs = [], []
     for tokens, heads in sequences(query.shape[1], cu_seqlens, num_heads):

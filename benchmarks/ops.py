@@ -32,7 +32,7 @@ from benchmarks.contenders import on_threads
 from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 from minibert.bert import reference
-from minibert.bert.ops import LayerNorm, Linear
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp
 from minibert.kernels import make_ops
 from minibert.kernels.compilation import function, load_function
 from minibert.kernels.processor import LEVEL, REGISTER_LANES, WIDTH
@@ -181,13 +181,13 @@ class Bench:
         heads, D = HEADS[model]
         T, H = sequences * S, heads * D
         query, key, value = np.split(self.floats(T, 3 * H), 3, axis=1)
-        cu_seqlens = np.arange(0, T + 1, S, dtype=np.int32)
+        inputs = AttentionInput(query, key, value, np.arange(0, T + 1, S, dtype=np.int32), heads)
 
         def ours() -> np.ndarray:
-            return self.ops.attention(query, key, value, cu_seqlens, heads).context
+            return self.ops.attention(inputs).context
 
         def numpy() -> np.ndarray:
-            return reference.attention(query, key, value, cu_seqlens, heads).context
+            return reference.attention(inputs).context
 
         check(ours(), numpy())
         self.row(f"attention {model} {sequences} x {S}", 4.0 * S * T * H, ours, numpy)
@@ -201,7 +201,7 @@ class Bench:
         words, types, positions = self.floats(30522, H), self.floats(2, H), self.floats(512, H)
         ids = self.generator.integers(0, 30522, T).astype(np.int32)
         zeros, place = np.zeros(T, np.int32), np.arange(T, dtype=np.int32) % 512
-        tables = (words, ids, types, zeros, positions, place)
+        tables = (LookUp(words, ids), LookUp(types, zeros), LookUp(positions, place))
         check(self.ops.embed(*tables), reference.embed(*tables))
         calls = (lambda: self.ops.embed(*tables), lambda: reference.embed(*tables))
         self.row(f"embed {model} {T} tokens", 0.0, *calls)

@@ -14,14 +14,14 @@ import pytest
 import minibert
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
-from minibert.bert.ops import LayerNorm, Linear
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear
 from minibert.kernels import compilation, make_ops, run_task, threads
 from minibert.kernels import ops as kernel_ops
 from minibert.kernels.buffers import Slabs
 from minibert.kernels.packing import pack
 from minibert.kernels.processor import NR, WIDTH
 from tests.support import oracle
-from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid
+from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid, compute
 from tests.support.outcomes import python
 
 
@@ -54,8 +54,8 @@ def test_arrays_that_are_not_contiguous() -> None:
 
     cu_seqlens = np.array([0, 4, 9], dtype=np.int32)
     for query, key, value in ((x, other[:, :64].copy(), other[:, 32:]), (wide[::-1, :64], x, x), (wide[:, ::2],) * 3):
-        found = ops.attention(query, key, value, cu_seqlens, 4).context
-        expected = reference.attention(query, key, value, cu_seqlens, 4).context
+        inputs = AttentionInput(query, key, value, cu_seqlens, 4)
+        found, expected = ops.attention(inputs).context, reference.attention(inputs).context
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -113,8 +113,8 @@ def test_arrays_of_another_dtype_or_order_are_converted(case: OpCase, dtype: typ
 
     ops = make_ops(1)
     arguments = case.prepare(ops, case.arguments())
-    found = getattr(ops, case.op)(**{name: change(value, other, np.int64) for name, value in arguments.items()})
-    expected = getattr(ops, case.op)(**{name: change(value, rounded, np.int32) for name, value in arguments.items()})
+    found = compute(ops, case.op, **{name: change(value, other, np.int64) for name, value in arguments.items()})
+    expected = compute(ops, case.op, **{name: change(value, rounded, np.int32) for name, value in arguments.items()})
     for array, wanted in zip(oracle.arrays(found), oracle.arrays(expected), strict=True):
         np.testing.assert_array_equal(array, wanted)
 
@@ -177,7 +177,7 @@ from minibert.kernels.buffers import Buffers
 from minibert.kernels.packing import PackedLinear, PackedWords
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import LayerNorm
-from tests.support.cases import OP_CASES
+from tests.support.cases import OP_CASES, compute
 
 protect = ctypes.CDLL(None).mprotect
 
@@ -215,7 +215,7 @@ for compute_type in COMPUTE_TYPES:
             ops = make_ops(1, compute_type=compute_type)
             fenced = {name: fence(value, at_end) for name, value in case.prepare(ops, arguments).items()}
             print(compute_type, case, at_end, file=sys.stderr)  # the last line names the case that crashed
-            getattr(ops, case.op)(**fenced)
+            compute(ops, case.op, **fenced)
             count += 1
 print(count)
 """
@@ -263,7 +263,7 @@ def test_an_interpreter_whose_arrays_cannot_be_read_by_kernels(
 
     def compute() -> list[FloatArray]:
         ops = make_ops(2, compute_type=compute_type)
-        attention = ops.attention(x, x, x, np.array([0, 9, 40], np.int32), 4, return_probs=True)
+        attention = ops.attention(AttentionInput(x, x, x, np.array([0, 9, 40], np.int32), 4), return_probs=True)
         return [ops.linear(x, ops.prepare(linear)), attention.context, *attention.probs]
 
     expected = compute()
@@ -299,10 +299,10 @@ LENGTHS = (1, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH + 3)
 
 
 def assert_attention_equals_its_twin(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
-    arguments = (query, key, value, np.array([0, len(query)], np.int32), 1)
+    inputs = AttentionInput(query, key, value, np.array([0, len(query)], np.int32), 1)
     with np.errstate(all="ignore"):
-        twins = reference.attention(*arguments, return_scores=True, return_probs=True)
-    found = make_ops(1).attention(*arguments, return_scores=True, return_probs=True)
+        twins = reference.attention(inputs, return_scores=True, return_probs=True)
+    found = make_ops(1).attention(inputs, return_scores=True, return_probs=True)
     for array, expected in zip(oracle.arrays(found), oracle.arrays(twins), strict=True):
         np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-5)  # and NaN at the same positions
 
@@ -338,7 +338,7 @@ def test_the_largest_of_very_large_scores_takes_all(D: int, size: float, S: int)
         **{"query": query * np.float32(size), "key": key * np.float32(size), "value": value, "num_heads": 1},
         **{"cu_seqlens": np.array([0, S], np.int32), "return_scores": True, "return_probs": True},
     }
-    result, twin, exact = (ops.attention(**arguments) for ops in (make_ops(1), reference.OPS, oracle.OPS))
+    result, twin, exact = (compute(ops, "attention", **arguments) for ops in (make_ops(1), reference.OPS, oracle.OPS))
     assert_within_budget("attention", result, twin, exact, arguments)
     (probs,), (wanted,) = result.probs or (), exact.probs or ()
     np.testing.assert_array_equal(probs, wanted)

@@ -27,7 +27,7 @@ from minibert.kernels.libraries import LEVELS
 from minibert.kernels.packing import PackedLinear, PackedWords
 from minibert.kernels.processor import NR, Words, dot_for, is_faster, words_of
 from tests.support import oracle
-from tests.support.cases import OP_CASES, Arguments, OpCase
+from tests.support.cases import OP_CASES, Arguments, OpCase, compute
 from tests.support.refusals import Refused, check_refused
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 
@@ -109,8 +109,8 @@ def assert_attention_has_the_bits_of_its_twin(arguments: Arguments, num_threads:
     results = []
     for compute_type in LOW:
         with np.errstate(all="ignore"):
-            twin = low_precision.make_ops(compute_type).attention(**arguments)
-        results.append(make_ops(num_threads, compute_type=compute_type).attention(**arguments))
+            twin = compute(low_precision.make_ops(compute_type), "attention", **arguments)
+        results.append(compute(make_ops(num_threads, compute_type=compute_type), "attention", **arguments))
         for array, expected in zip(oracle.arrays(results[-1]), oracle.arrays(twin), strict=True):
             np.testing.assert_array_equal(array, expected)
     return results
@@ -125,7 +125,7 @@ def self_attention(query: FloatArray, key: FloatArray, value: FloatArray) -> Arg
 @pytest.mark.parametrize("case", ATTENTION_CASES, ids=str)
 def test_attention_has_the_bits_of_its_twin(case: OpCase, num_threads: int) -> None:
     arguments = case.arguments()
-    exact, size = oracle.OPS.attention(**arguments), np.abs(arguments["value"]).max(initial=0)
+    exact, size = compute(oracle.OPS, "attention", **arguments), np.abs(arguments["value"]).max(initial=0)
     results = assert_attention_has_the_bits_of_its_twin(arguments, num_threads)
     errors = (1e-3, 3e-3, 4e-3), (1e-3, 3e-3, 4e-3), (2e-2, 0.2, 0.2)
     for found, (of_scores, of_probs, of_context) in zip(results, errors, strict=True):
@@ -219,7 +219,7 @@ def test_the_sum_of_a_row_of_probs_times_the_largest_value_fits_into_32_bits() -
     assert most < 2**24  # so the sum of the integers is exact in float32
     x = np.zeros((low_precision.LONGEST + 1, 1), np.float32)
     with pytest.raises(ValueError, match="131,073 tokens"):
-        make_ops(1, compute_type="int16").attention(**self_attention(x, x, x))
+        compute(make_ops(1, compute_type="int16"), "attention", **self_attention(x, x, x))
 
 
 # --- extremes --------------------------------------------------------------------------------------------------------

@@ -382,13 +382,14 @@ def test_no_memory_for_a_kernels_scratch_is_a_memory_error(model: Path) -> None:
     """Without the check, the helper thread would never leave its chunk, and the calling thread would wait for it."""
     program = """
         import resource
+        from minibert.bert.ops import AttentionInput
         from minibert.kernels import make_ops
         ops = make_ops(3)
         length = 4_500_000  # the scratch memory of one head takes more than 64 MB
         x = np.zeros((length, 64), np.float32)
         def attend(length):
             part, places = x[:length], np.array([0, length], np.int32)
-            ops.attention(part, part, part, places, 16)
+            ops.attention(AttentionInput(part, part, part, places, 16))
         attend(10)
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (taken + 2**27, taken + 2**27))

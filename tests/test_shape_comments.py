@@ -27,7 +27,7 @@ import pytest
 
 from minibert.bert import encoder, heads, reference
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import LayerNorm, Linear, Ops, RelativeBias
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, RelativeBias
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
 from minibert.bert.weights import PredictionWeights, Weights
@@ -79,7 +79,8 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         run(weights, batch, return_probs=True, ops=float64)
         bias = RelativeBias(np.ones((5, 2 * config.max_position_embeddings - 1), np.float32), batch.columns)
         rows = vectors[mask][None].repeat(3, 0)
-        float64.attention(*rows, batch.cu_seqlens, 5, bias=bias, return_scores=True, return_probs=True)
+        inputs = AttentionInput(*rows, batch.cu_seqlens, 5, bias)
+        float64.attention(inputs, return_scores=True, return_probs=True)
         # In a forward only square weights have a residual of their own width, so N would always be H.
         reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
         reference.sigmoid(residual)  # a forward does not have it, only a Dense module

@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionOutput, Ops, PreparedLinear, RelativeBias
+from minibert.bert.ops import AttentionInput, AttentionOutput, LookUp, Ops, PreparedLinear, RelativeBias
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
 
@@ -88,9 +88,10 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
 
     A batch with `inputs_embeds` brings its own word vectors, one per token; its token_ids are then 0, 1, ..., T - 1.
     """
-    words = weights.word_embeddings if batch.inputs_embeds is None else batch.inputs_embeds  # (V, H) or (T, H)
-    types, positions = weights.token_type_embeddings, weights.position_embeddings  # (type_vocab_size, H), (P, H)
-    x = ops.embed(words, batch.token_ids, types, batch.token_types, positions, batch.positions)  # (T, H)
+    table = weights.word_embeddings if batch.inputs_embeds is None else batch.inputs_embeds  # (V, H) or (T, H)
+    words, types = LookUp(table, batch.token_ids), LookUp(weights.token_type_embeddings, batch.token_types)
+    positions = LookUp(weights.position_embeddings, batch.positions)
+    x = ops.embed(words, types, positions)  # (T, H)
     x = ops.layer_norm(x, weights.embeddings_norm)  # (T, H)
     # ELECTRA's embeddings have fewer features, and a linear map makes H of them.
     return x if weights.embeddings_project is None else ops.linear(x, weights.embeddings_project)  # (T, H)
@@ -122,10 +123,11 @@ def self_attention(
     # So each row holds a query, then a key, then a value, H numbers each: the reshape separates them again.
     query, key, value = projected.reshape(-1, 3, config.hidden_size).swapaxes(0, 1)  # 3 x (T, H)
     # The path is only the name of this module, for wrappers that record; nothing is computed from it.
-    heads, path = config.num_attention_heads, f"{layer.path}.attention.self"
+    path = f"{layer.path}.attention.self"
     # MPNet adds a bias to the scores, which depends on the distance of the two tokens; BERT does not.
     bias = None if layer.relative_bias is None else RelativeBias(layer.relative_bias, batch.columns)
-    return ops.attention(query, key, value, batch.cu_seqlens, heads, bias=bias, path=path, return_probs=return_probs)
+    inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads, bias, path)
+    return ops.attention(inputs, return_probs=return_probs)
 
 
 def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops, activation: str = "tanh") -> FloatArray:

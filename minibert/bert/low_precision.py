@@ -46,7 +46,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import reference
-from minibert.bert.ops import AttentionOutput, Linear, Ops, PreparedLinear, RelativeBias
+from minibert.bert.ops import AttentionInput, AttentionOutput, Linear, Ops, PreparedLinear
 from minibert.bert.weights import Weights
 
 BLOCK = 128
@@ -295,23 +295,14 @@ def apply_linear(
 
 
 def attention(
-    query_most: int,
-    query: FloatArray,
-    key: FloatArray,
-    value: FloatArray,
-    cu_seqlens: IntArray,
-    num_heads: int,
-    *,
-    bias: RelativeBias | None = None,
-    path: str = "",
-    return_scores: bool = False,
-    return_probs: bool = False,
+    query_most: int, inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False
 ) -> AttentionOutput:
     """Compute what `reference.attention` computes; both of its products are products of integers.
 
     `query_most` is the largest integer of a query and of a key, if the sums allow it. The probs that are returned are
     those before they are rounded.
     """
+    query, key, value, cu_seqlens, num_heads, bias, _ = inputs
     H = query.shape[1]
     D = H // num_heads
     most, factor = most_of_products(D, query_most), np.float32(1.0) / np.sqrt(np.float32(D))

@@ -85,6 +85,13 @@ class PreparedLinear(Protocol):
         """The bias, (N,)."""
 
 
+class LookUp(NamedTuple):
+    """A look-up in an embedding table: ``table[ids]``. The table has shape (rows, H), the int32 ids have shape (T,)."""
+
+    table: FloatArray
+    ids: IntArray
+
+
 class AttentionOutput(NamedTuple):
     """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if not requested."""
 
@@ -104,6 +111,24 @@ class RelativeBias(NamedTuple):
     columns: IntArray
 
 
+class AttentionInput(NamedTuple):
+    """What attention computes from: query, key and value of all tokens and heads, and where each sequence begins.
+
+    query, key and value have shape (T, H); head a owns columns [a D, (a + 1) D). They may be column blocks of one
+    array, so the distance between two rows may be more than H. `cu_seqlens` has shape (B + 1,), and a sequence may be
+    empty; `num_heads` is A, which divides H. `path` is the path of the attention module, for wrappers that record or
+    label calls; in the other ops the weights have the paths.
+    """
+
+    query: FloatArray
+    key: FloatArray
+    value: FloatArray
+    cu_seqlens: IntArray
+    num_heads: int
+    bias: RelativeBias | None = None
+    path: str = ""
+
+
 class Prepare(Protocol):
     """The op that turns a weight of the checkpoint into the layout that `linear` needs.
 
@@ -115,23 +140,14 @@ class Prepare(Protocol):
 
 
 class Embed(Protocol):
-    """``words[token_ids] + token_type_table[token_types] + position_table[positions]``, of shape (T, H).
+    """The sum of three look-ups, of shape (T, H).
 
-    `words` is the table of word embeddings (V, H), or the inputs_embeds of the batch (T, H). A forward calls `embed`
-    once; the path of its module is "embeddings". The arguments have no keywords, so a wrapper may take them as one
-    tuple: a table, its ids, and so on.
+    The table of `words` is that of word embeddings (V, H), or the inputs_embeds of the batch (T, H). A forward calls
+    `embed` once; the path of its module is "embeddings". The arguments have no keywords, so a wrapper may take them as
+    one tuple.
     """
 
-    def __call__(
-        self,
-        words: FloatArray,
-        token_ids: IntArray,
-        token_type_table: FloatArray,
-        token_types: IntArray,
-        position_table: FloatArray,
-        positions: IntArray,
-        /,
-    ) -> FloatArray: ...
+    def __call__(self, words: LookUp, types: LookUp, positions: LookUp, /) -> FloatArray: ...
 
 
 class ApplyLinear(Protocol):
@@ -151,25 +167,10 @@ class ApplyLinear(Protocol):
 
 
 class Attention(Protocol):
-    """softmax(query key^T / sqrt(D) + bias) value for each sequence and attention head; BERT has no bias.
-
-    query, key and value have shape (T, H). They may be column blocks of one array, so the distance between two rows may
-    be more than H. Empty sequences are allowed. `path` is the path of the attention module, for wrappers that record
-    or label calls; in the other ops the weights have the paths.
-    """
+    """softmax(query key^T / sqrt(D) + bias) value for each sequence and attention head; BERT has no bias."""
 
     def __call__(
-        self,
-        query: FloatArray,
-        key: FloatArray,
-        value: FloatArray,
-        cu_seqlens: IntArray,
-        num_heads: int,
-        *,
-        bias: RelativeBias | None = None,
-        path: str = "",
-        return_scores: bool = False,
-        return_probs: bool = False,
+        self, inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False
     ) -> AttentionOutput: ...
 
 

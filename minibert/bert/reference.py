@@ -19,30 +19,21 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
+from minibert._utils.validation import FloatArray
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear
 
 
-def embed(
-    words: FloatArray,
-    token_ids: IntArray,
-    token_type_table: FloatArray,
-    token_types: IntArray,
-    position_table: FloatArray,
-    positions: IntArray,
-) -> FloatArray:
-    """Add three look-ups: words[token_ids] + token_type_table[token_types] + position_table[positions].
+def embed(words: LookUp, types: LookUp, positions: LookUp) -> FloatArray:
+    """Add the rows of three look-ups: ``table[ids]`` of the words, the token types and the positions.
 
     Parameters
     ----------
-    words : ndarray of shape (V, H) or (T, H)
-    token_type_table, position_table : ndarrays of shape (type_vocab_size, H) and (P, H)
-    token_ids, token_types, positions : int ndarrays of shape (T,), within their tables
+    words : LookUp                 table (V, H) or (T, H), ids (T,)
+    types, positions : LookUp      tables (type_vocab_size, H) and (P, H), ids (T,)
 
     Returns
     -------
@@ -52,8 +43,9 @@ def embed(
     -----
     Source: Devlin et al. 2018 (arXiv 1810.04805), figure 2. The order of the sum is that of transformers.
     """
-    total = words[token_ids].astype(np.float64) + token_type_table[token_types] + position_table[positions]  # (T, H)
-    return total.astype(words.dtype)  # (T, H)
+    word_rows, type_rows, position_rows = (table[ids] for table, ids in (words, types, positions))  # 3 x (T, H)
+    total = word_rows.astype(np.float64) + type_rows + position_rows  # (T, H)
+    return total.astype(words.table.dtype)  # (T, H)
 
 
 def layer_norm(x: FloatArray, norm: LayerNorm, *, dtype: npt.DTypeLike = np.float64) -> FloatArray:
@@ -127,28 +119,13 @@ def matmul(x: FloatArray, weight: FloatArray) -> FloatArray:
     return y
 
 
-def attention(
-    query: FloatArray,
-    key: FloatArray,
-    value: FloatArray,
-    cu_seqlens: IntArray,
-    num_heads: int,
-    *,
-    bias: RelativeBias | None = None,
-    path: str = "",
-    return_scores: bool = False,
-    return_probs: bool = False,
-) -> AttentionOutput:
+def attention(inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False) -> AttentionOutput:
     """Compute scaled dot-product attention within each sequence: softmax(query key^T / sqrt(D)) value, head by head.
 
     Parameters
     ----------
-    query, key, value : ndarrays of shape (T, H); head a owns columns [a D, (a + 1) D)
-    cu_seqlens : int ndarray of shape (B + 1,)
-    num_heads : int      A, divides H
-    bias : RelativeBias, optional
-        Add ``bias.table[:, R - 1 + columns[j] - columns[i]]`` to the scores of query i and key j.
-    path : str           name of this module; only wrappers that record or label calls use it
+    inputs : AttentionInput
+        A bias adds ``bias.table[:, R - 1 + columns[j] - columns[i]]`` to the scores of query i and key j.
     return_scores, return_probs : bool
         Keep the scores (before softmax, scaled, with the bias) or the probs (after), one (A, S, S) array per sequence.
 
@@ -161,6 +138,7 @@ def attention(
     Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2, equation 1. There is no mask: masked tokens are not in
     a packed batch.
     """
+    query, key, value, cu_seqlens, num_heads, bias, _ = inputs
     context = np.empty(query.shape, dtype=query.dtype)  # (T, H)
     kept_scores: list[FloatArray] | None = [] if return_scores else None
     kept_probs: list[FloatArray] | None = [] if return_probs else None
@@ -322,16 +300,9 @@ def make_ops(
     def take(x: FloatArray) -> FloatArray:
         return round(x.astype(dtype, copy=False))  # shape of x
 
-    def embed(
-        words: FloatArray,
-        token_ids: IntArray,
-        token_type_table: FloatArray,
-        token_types: IntArray,
-        position_table: FloatArray,
-        positions: IntArray,
-    ) -> FloatArray:
-        total = round(take(words[token_ids]) + take(token_type_table[token_types]))  # (T, H)
-        return round(total + take(position_table[positions]))  # (T, H)
+    def embed(*look_ups: LookUp) -> FloatArray:
+        words, types, positions = (take(table[ids]) for table, ids in look_ups)  # 3 x (T, H)
+        return round(round(words + types) + positions)  # (T, H)
 
     def linear(
         x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
@@ -341,10 +312,9 @@ def make_ops(
             y = round(activations[activation](y))  # (T, N)
         return y if residual is None else round(y + take(residual))  # (T, N)
 
-    def attend(
-        query: FloatArray, key: FloatArray, value: FloatArray, cu_seqlens: IntArray, num_heads: int, **returned: Any
-    ) -> AttentionOutput:
-        output = attention(take(query), take(key), take(value), cu_seqlens, num_heads, **returned)
+    def attend(inputs: AttentionInput, **returned: bool) -> AttentionOutput:
+        query, key, value = map(take, inputs[:3])  # 3 x (T, H)
+        output = attention(inputs._replace(query=query, key=key, value=value), **returned)
         pairs = (None if kept is None else [round(one) for one in kept] for kept in output[1:])
         scores, probs = pairs  # B x (A, S, S), B x (A, S, S)
         return AttentionOutput(round(output.context), scores, probs)

@@ -16,7 +16,7 @@ import minibert
 from minibert._utils.system import available_cores
 from minibert._utils.validation import FloatArray, counted
 from minibert.bert import low_precision, reference
-from minibert.bert.ops import LayerNorm, Linear, Ops
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp, Ops
 from minibert.bert.reference import ACTIVATIONS
 from minibert.cli.options import COMPUTE_TYPE, add_verb
 from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
@@ -200,9 +200,9 @@ def _results(ops: Ops, kind: type[np.floating[Any]]) -> dict[str, FloatArray]:
     norm = LayerNorm("norm", normal(hidden), normal(hidden), 1e-12)
     dense = ops.prepare(Linear(("dense",), normal(wide, hidden), normal(wide)))
     query, key, value = np.split(normal(num_tokens, 3 * hidden), 3, axis=1)
-    attention = ops.attention(query, key, value, cu_seqlens, heads, return_probs=True)
+    attention = ops.attention(AttentionInput(query, key, value, cu_seqlens, heads), return_probs=True)
     return {
-        "embed": ops.embed(words, ids[0], types, ids[1], positions, ids[2]),
+        "embed": ops.embed(*map(LookUp, (words, types, positions), ids)),
         "layer_norm": ops.layer_norm(x, norm),
         "linear": ops.linear(x, dense),
         **{
@@ -230,7 +230,8 @@ def check_low_precision(compute_type: str) -> Check:
     same = np.array_equal(_products(ours, paths, 33, 77), _products(theirs, paths, 33, 77))
     query, key, value = np.random.default_rng(0).standard_normal((3, 60, 128)).astype(np.float32)
     cu_seqlens = np.array([0, 60], dtype=np.int32)
-    found, wanted = (ops.attention(query, key, value, cu_seqlens, 2).context for ops in (ours, theirs))
+    inputs = AttentionInput(query, key, value, cu_seqlens, 2)
+    found, wanted = (ops.attention(inputs).context for ops in (ours, theirs))
     same = same and np.array_equal(found, wanted)
     details = "the same bits as NumPy" if same else "other numbers than NumPy"
     return Check(f"linear, attention, {compute_type}", same, details)

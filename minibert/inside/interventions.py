@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, Ops, PreparedLinear, WrappedOps
 from minibert.inside.validation import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps, shares
 from minibert.models.bert import TOKENS_PER_STEP
 from minibert.vectors.similarity import normalize_embeddings
@@ -101,9 +101,9 @@ class _FromState(WrappedOps):
     value: Change | None = None
     context: Change | None = None
 
-    def embed(self, words: FloatArray, token_ids: IntArray, *others: Any) -> FloatArray:
+    def embed(self, words: LookUp, *others: LookUp) -> FloatArray:
         """Return the hidden states of the tokens of the next step."""
-        found, self.states = np.split(self.states, [len(token_ids)])
+        found, self.states = np.split(self.states, [len(words.ids)])
         return found
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
@@ -114,25 +114,16 @@ class _FromState(WrappedOps):
         """Leave out the linear map of ELECTRA's embeddings."""
         return x if linear.paths == ("embeddings_project",) else self.inner.linear(x, linear, **options)
 
-    def attention(
-        self,
-        query: FloatArray,
-        key: FloatArray,
-        value: FloatArray,
-        cu_seqlens: IntArray,
-        *others: Any,
-        path: str = "",
-        **options: Any,
-    ) -> AttentionOutput:
+    def attention(self, inputs: AttentionInput, **options: bool) -> AttentionOutput:
         """Change the first attention."""
-        first = path == self.path
+        first = inputs.path == self.path
         if first and self.value is not None:
-            value = value.copy()
-            self._apply(self.value, value, cu_seqlens)
-        output = self.inner.attention(query, key, value, cu_seqlens, *others, path=path, **options)
+            inputs = inputs._replace(value=inputs.value.copy())
+            self._apply(self.value, inputs.value, inputs.cu_seqlens)
+        output = self.inner.attention(inputs, **options)
         if first and self.context is not None:
-            self._apply(self.context, output.context, cu_seqlens)
-        self.next += first * (len(cu_seqlens) - 1)
+            self._apply(self.context, output.context, inputs.cu_seqlens)
+        self.next += first * (len(inputs.cu_seqlens) - 1)
         return output
 
     def _apply(self, change: Change, array: FloatArray, cu_seqlens: IntArray) -> None:

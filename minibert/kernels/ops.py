@@ -17,7 +17,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.low_precision import FORMATS, FORMATS_OF, LONGEST, format_of, is_prepared, quantise_linear
-from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear, RelativeBias
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
@@ -198,21 +198,12 @@ def _ints(array: IntArray) -> IntArray:
     return np.ascontiguousarray(array, np.int32)
 
 
-def embed(
-    resources: Resources,
-    words: FloatArray,
-    token_ids: IntArray,
-    token_type_table: FloatArray,
-    token_types: IntArray,
-    position_table: FloatArray,
-    positions: IntArray,
-) -> FloatArray:
+def embed(resources: Resources, *look_ups: LookUp) -> FloatArray:
     """Compute the same as `reference.embed`."""
-    T, H = len(token_ids), words.shape[1]
+    T, H = len(look_ups[0].ids), look_ups[0].table.shape[1]
     y = resources.buffers.empty(T, H)
-    words, types, places = _floats(words), _floats(token_type_table), _floats(position_table)
-    arrays = (words, _ints(token_ids), types, _ints(token_types), places, _ints(positions), y)
-    resources.team.run(EMBED, arrays, T, H, num_chunks=row_chunks(T))
+    arrays = [array for table, ids in look_ups for array in (_floats(table), _ints(ids))]
+    resources.team.run(EMBED, (*arrays, y), T, H, num_chunks=row_chunks(T))
     return y
 
 
@@ -257,19 +248,10 @@ def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArr
 
 
 def attention(
-    resources: Resources,
-    query: FloatArray,
-    key: FloatArray,
-    value: FloatArray,
-    cu_seqlens: IntArray,
-    num_heads: int,
-    *,
-    bias: RelativeBias | None = None,
-    path: str = "",
-    return_scores: bool = False,
-    return_probs: bool = False,
+    resources: Resources, inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False
 ) -> AttentionOutput:
     """Compute the same as `reference.attention`, or as `low_precision.attention`."""
+    query, key, value, cu_seqlens, num_heads, bias, _ = inputs
     strides = query.strides
     same = strides == key.strides == value.strides and query.dtype == key.dtype == value.dtype == _FLOAT32
     if not same or strides[1] != FLOAT or strides[0] % FLOAT:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import float64, reference
+from minibert.bert.ops import AttentionInput
 
 Weights: TypeAlias = Mapping[str, FloatArray]
 
@@ -82,7 +83,7 @@ def linear(x: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
 
 def head(query: FloatArray, key: FloatArray, value: FloatArray, num_heads: int = 1) -> FloatArray:
     """Return softmax(query key^T / sqrt(D)) value, head by head."""
-    return reference.attention(query, key, value, np.array([0, len(query)]), num_heads).context
+    return reference.attention(AttentionInput(query, key, value, np.array([0, len(query)]), num_heads)).context
 
 
 def attention(x: FloatArray, weights: Weights, num_heads: int) -> FloatArray:

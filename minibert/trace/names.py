@@ -14,7 +14,7 @@ import dataclasses
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -502,6 +502,5 @@ def _compile(pattern: str) -> re.Pattern[str]:
         return re.compile(re.escape(pattern))
 
 
-def lookups(arguments: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the name, the table and the ids of each look-up in the arguments of `Ops.embed`."""
-    return zip((entry.path for entry in EMBEDDINGS[:3]), arguments[::2], arguments[1::2], strict=True)
+LOOK_UPS = tuple(entry.path for entry in EMBEDDINGS[:3])
+"""The names of the arguments of `Ops.embed`, in order."""

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear, WrappedOps
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, Ops, PreparedLinear, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
 from minibert.trace.applied_edits import Edits
-from minibert.trace.names import Names, lookups
+from minibert.trace.names import LOOK_UPS, Names
 from minibert.trace.trace import Site, Value
 
 
@@ -87,20 +87,21 @@ class Tracer(WrappedOps):
 
     # --- the ops ------------------------------------------------------------------------------------------------------
 
-    def embed(self, *arguments: Any) -> FloatArray:
+    def embed(self, *look_ups: LookUp) -> FloatArray:
         """Begin the next step, and deliver the three look-ups."""
         tokens, batch = next(self.steps)
         self._step = Step(batch, tokens, self._sequences, self._pooled)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
-        passed: list[Any] = []
-        for name, table, ids in lookups(arguments):
-            if self._wants(name):
-                rows = table[ids].astype(self.dtype, copy=False)
-                changed = self._pass(name, rows)
-                if changed is not rows:  # rows that are the table's own give the same bits
-                    table, ids = changed, np.arange(len(ids), dtype=np.int32)
-            passed += [table, ids]
-        return self.inner.embed(*passed)
+        return self.inner.embed(*map(self._look_up, LOOK_UPS, look_ups))
+
+    def _look_up(self, name: str, look_up: LookUp) -> LookUp:
+        if not self._wants(name):
+            return look_up
+        rows = look_up.table[look_up.ids].astype(self.dtype, copy=False)
+        changed = self._pass(name, rows)
+        if changed is rows:  # rows that are the table's own give the same bits
+            return look_up
+        return LookUp(changed, np.arange(len(rows), dtype=np.int32))
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Deliver the input and the result of the LayerNorm."""
@@ -136,19 +137,20 @@ class Tracer(WrappedOps):
         return y
 
     def attention(
-        self, *arguments: Any, path: str = "", return_scores: bool = False, return_probs: bool = False, **options: Any
+        self, inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False
     ) -> AttentionOutput:
         """Deliver scores, probs and context."""
+        path = inputs.path
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
         edited = scores_name in self.edits or probs_name in self.edits
-        options |= {
-            "return_scores": return_scores or self._wants(scores_name),
-            "return_probs": return_probs or self._wants(probs_name) or edited,
-        }
-        output = self.inner.attention(*arguments, path=path, **options)
+        output = self.inner.attention(
+            inputs,
+            return_scores=return_scores or self._wants(scores_name),
+            return_probs=return_probs or self._wants(probs_name) or edited,
+        )
         context, scores, probs = output
         if edited:
-            context, scores, probs = self._edited_attention(output, arguments[2], path)
+            context, scores, probs = self._edited_attention(output, inputs.value, path)
         if scores_name in self.record and scores is not None:
             self.deliver(scores_name, self._step, scores)
         if probs_name in self.record and probs is not None:

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import LayerNorm, Linear, Ops, RelativeBias
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp, Ops, RelativeBias
 from minibert.bert.reference import ACTIVATIONS
 
-__all__ = ["OP_CASES", "Arguments", "OpCase", "pack_lengths"]
+__all__ = ["OP_CASES", "Arguments", "OpCase", "compute", "pack_lengths"]
 
 Arguments: TypeAlias = dict[str, Any]
 
@@ -30,7 +30,7 @@ class OpCase:
     ----------
     op : str                          a field of `Ops`
     label : str                       the op, its shapes and its options: the test's id, and the seed
-    make : (Generator) -> arguments   by keyword; the linear maps are not prepared yet
+    make : (Generator) -> arguments   of `compute`; the linear maps are not prepared yet
     """
 
     op: str
@@ -47,10 +47,21 @@ class OpCase:
 
     def run(self, ops: Ops, arguments: Arguments) -> Any:
         """Run the op of this set on these arguments."""
-        return getattr(ops, self.op)(**self.prepare(ops, arguments))
+        return compute(ops, self.op, **self.prepare(ops, arguments))
 
     def __str__(self) -> str:
         return self.label
+
+
+def compute(ops: Ops, op: str, **arguments: Any) -> Any:
+    """Run an op on flat arguments: a table and its ids for each look-up, and each field of `AttentionInput`."""
+    if op == "embed":
+        values = iter(arguments.values())
+        return ops.embed(*map(LookUp, values, values))
+    if op == "attention":
+        fields = {name: arguments.pop(name) for name in AttentionInput._fields if name in arguments}
+        return ops.attention(AttentionInput(**fields), **arguments)
+    return getattr(ops, op)(**arguments)
 
 
 def pack_lengths(lengths: tuple[int, ...]) -> IntArray:

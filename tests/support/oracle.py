@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.float64 import ACTIVATIONS, OPS, Float64Array, double, sequences
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, RelativeBias
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, RelativeBias
 
 __all__ = ["ACTIVATIONS", "EPSILON", "MAGNITUDES", "OPS", "arrays", "measure_ulps", "rounding_errors"]
 
@@ -26,8 +26,8 @@ EPSILON = float(np.finfo(np.float32).eps)
 
 
 def _embed_magnitude(**arguments: Any) -> Sequence[Float64Array]:
-    tables = ("words", "token_type_table", "position_table")
-    return [OPS.embed(**{name: np.abs(v) if name in tables else v for name, v in arguments.items()})]
+    values = iter(arguments.values())
+    return [OPS.embed(*(LookUp(np.abs(table), ids) for table, ids in zip(values, values, strict=True)))]
 
 
 def _linear_magnitude(
@@ -43,10 +43,10 @@ def _attention_magnitude(
 ) -> Sequence[Float64Array]:
     """Scores have the error of their products; exp turns a score's absolute error into a prob's relative one."""
     bias: RelativeBias | None = options.get("bias")
-    exact = OPS.attention(query, key, value, cu_seqlens, num_heads, bias=bias, return_probs=True)
+    exact = OPS.attention(AttentionInput(query, key, value, cu_seqlens, num_heads, bias), return_probs=True)
     added = bias and RelativeBias(np.abs(bias.table), bias.columns)
     rows = (np.abs(x) for x in (query, key, value))
-    positive = OPS.attention(*rows, cu_seqlens, num_heads, bias=added, return_scores=True)
+    positive = OPS.attention(AttentionInput(*rows, cu_seqlens, num_heads, added), return_scores=True)
     context, scores, probs = np.zeros(query.shape), positive.scores or [], []
     for b, (tokens, heads) in enumerate(sequences(query.shape[1], cu_seqlens, num_heads)):
         probs.append((exact.probs or [])[b] * (1.0 + 2.0 * scores[b].max(axis=2, keepdims=True, initial=0.0)))

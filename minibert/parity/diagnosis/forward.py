@@ -28,9 +28,9 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionOutput, LayerNorm, PreparedLinear, RelativeBias, WrappedOps
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, PreparedLinear, WrappedOps
 from minibert.parity.truth import Model, Padded
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, Names, Sizes, lookups
+from minibert.trace.names import EMBEDDINGS, LAYER, LOOK_UPS, POOLER, PROJECTION, Names, Sizes
 
 Part: TypeAlias = Callable[..., FloatArray]
 """A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
@@ -354,9 +354,9 @@ class Forward(WrappedOps):
 
     # --- the ops ------------------------------------------------------------------------------------------------------
 
-    def embed(self, *arguments: Any) -> FloatArray:
+    def embed(self, *look_ups: LookUp) -> FloatArray:
         """Compute the three look-ups and their sum."""
-        found = [self._computed_at(name, "rows", table, ids) for name, table, ids in lookups(arguments)]
+        found = [self._computed_at(name, "rows", *look_up) for name, look_up in zip(LOOK_UPS, look_ups, strict=True)]
         if not self.config.family.has_token_types:
             del self._computed["embeddings.token_type_embeddings"]  # zeros, which have no name in this model
         return self._computed_at("embeddings.LayerNorm.input", "total", *found)
@@ -379,16 +379,14 @@ class Forward(WrappedOps):
             y = self._computed_at(f"{name.removesuffix('dense')}LayerNorm.input", "add", y, residual)
         return y
 
-    def attention(
-        self, *arguments: Any, bias: RelativeBias | None = None, path: str = "", **returned: Any
-    ) -> AttentionOutput:
+    def attention(self, inputs: AttentionInput, **returned: Any) -> AttentionOutput:
         """Compute scores, probs and context of padded sequences; return the context as rows."""
-        query, key, value = (self._padded(x) for x in arguments[:3])
-        path = self._placed(path)
+        query, key, value = map(self._padded, inputs[:3])
+        path, bias = self._placed(inputs.path), inputs.bias
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
 
         def split(x: FloatArray, name: str) -> Any:
-            return self.part("split", self._here(name), x, arguments[4])
+            return self.part("split", self._here(name), x, inputs.num_heads)
 
         def scores_of() -> Any:
             at = self._here(scores_name)
