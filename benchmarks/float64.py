@@ -101,7 +101,9 @@ def _layer_norm(x: FloatArray, norm: LayerNorm) -> Float64Array:
     return y
 
 
-OPS = Ops(prepare=_prepare, embed=_embed, linear=_linear, attention=_attention, layer_norm=_layer_norm)
+OPS = Ops(
+    prepare=_prepare, embed=_embed, linear=_linear, attention=_attention, layer_norm=_layer_norm, dtype=np.float64
+)
 """The float64 set of ops: the contract of `reference.OPS`, but every result is float64."""
 
 

@@ -58,7 +58,13 @@ class HiddenState(NamedTuple):
 
 
 def forward(
-    weights: Weights, batch: PackedBatch, ops: Ops, *, probs_layers: Collection[int] = ()
+    weights: Weights,
+    batch: PackedBatch,
+    ops: Ops,
+    *,
+    probs_layers: Collection[int] = (),
+    start: int = 0,
+    state: FloatArray | None = None,
 ) -> Iterator[HiddenState]:
     """Yield every hidden state in turn: the embeddings' output, then the output of each layer.
 
@@ -70,15 +76,16 @@ def forward(
     batch : PackedBatch                      T tokens, checked
     ops : Ops                                computes; `reference.OPS` or those of kernels/
     probs_layers : layers, 0 to L - 1        also give their attention probs, one (A, S, S) array per sequence
+    start, state : int, array (T, H)         begin with this hidden state, number `start`, instead of the embeddings
 
     Yields
     ------
     HiddenState
-        L + 1 of them, each hidden_state a new array of shape (T, H), float32.
+        L + 1 of them, or L + 1 - `start`; each hidden_state is a new array of shape (T, H), float32.
     """
-    x = embeddings(weights, batch, ops)  # (T, H)
+    x = embeddings(weights, batch, ops) if state is None else state  # (T, H)
     yield HiddenState(x, None)
-    for i, layer in enumerate(weights.layers):
+    for i, layer in enumerate(weights.layers[start:], start):
         x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in probs_layers)  # (T, H), B x (A, S, S)
         yield HiddenState(x, probs)
 

@@ -27,6 +27,9 @@ import platform
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from minibert._utils.validation import FloatArray, IntArray
 
 
@@ -186,7 +189,8 @@ class Ops(NamedTuple):
     `takes` says whether they can compute with a linear map that other ops prepared; None: they can with each, because
     they read its `weight`. `processor` returns the name of what they compute with, for people: by default the kind of
     this machine's processor. Two machines for which ops return the same more exact name compute the same bits.
-    `num_threads` says how many threads compute at most; those of NumPy's BLAS are not counted.
+    `num_threads` says how many threads compute at most; those of NumPy's BLAS are not counted. `dtype` is that of all
+    results.
     """
 
     prepare: Prepare
@@ -197,6 +201,7 @@ class Ops(NamedTuple):
     processor: Callable[[], str] = platform.machine
     num_threads: int = 1
     takes: Callable[[PreparedLinear], bool] | None = None
+    dtype: npt.DTypeLike = np.float32
 
 
 class WrappedOps:

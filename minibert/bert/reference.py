@@ -323,4 +323,4 @@ def make_ops(
         rounded = dataclasses.replace(norm, weight=take(norm.weight), bias=take(norm.bias))
         return round(layer_norm(take(x), rounded, dtype=dtype))  # (T, H)
 
-    return Ops(prepare=prepare, embed=embed, linear=linear, attention=attend, layer_norm=normalise)
+    return Ops(prepare=prepare, embed=embed, linear=linear, attention=attend, layer_norm=normalise, dtype=dtype)

@@ -204,10 +204,19 @@ POOLER_ROWS = (Row("pooler.dense", "pooler", (_H, _H)),)
 
 @dataclasses.dataclass(frozen=True)
 class HeadRows:
-    """The modules of one head; `pooled` says whether it reads the pooler's output or the last hidden state."""
+    """The modules of one head, and what its results are made of, in order.
+
+    "words": each token, for a logit of each word; "tokens": each token, for labels; "first": each sequence's first
+    token, through the pooler.
+    """
 
     rows: tuple[Row, ...]
-    pooled: bool
+    reads: tuple[str, ...]
+
+    @property
+    def pooled(self) -> bool:
+        """True if the head needs the pooler."""
+        return "first" in self.reads
 
     @property
     def has_decoder(self) -> bool:
@@ -223,13 +232,13 @@ _PREDICTIONS = (
 _SEQ_RELATIONSHIP = Row("cls.seq_relationship", "seq_relationship", (2, _H))
 _CLASSIFIER = Row("classifier", "classifier", ("num_labels", _H))
 HEADS = {
-    "BertForPreTraining": HeadRows((*_PREDICTIONS, _SEQ_RELATIONSHIP), pooled=True),
-    "BertForMaskedLM": HeadRows(_PREDICTIONS, pooled=False),
-    "BertForNextSentencePrediction": HeadRows((_SEQ_RELATIONSHIP,), pooled=True),
-    "BertForQuestionAnswering": HeadRows((Row("qa_outputs", "qa_outputs", (2, _H)),), pooled=False),
-    "BertForSequenceClassification": HeadRows((_CLASSIFIER,), pooled=True),
-    "BertForTokenClassification": HeadRows((_CLASSIFIER,), pooled=False),
-    "BertForMultipleChoice": HeadRows((Row("classifier", "classifier", (1, _H)),), pooled=True),
+    "BertForPreTraining": HeadRows((*_PREDICTIONS, _SEQ_RELATIONSHIP), ("words", "first")),
+    "BertForMaskedLM": HeadRows(_PREDICTIONS, ("words",)),
+    "BertForNextSentencePrediction": HeadRows((_SEQ_RELATIONSHIP,), ("first",)),
+    "BertForQuestionAnswering": HeadRows((Row("qa_outputs", "qa_outputs", (2, _H)),), ("tokens",)),
+    "BertForSequenceClassification": HeadRows((_CLASSIFIER,), ("first",)),
+    "BertForTokenClassification": HeadRows((_CLASSIFIER,), ("tokens",)),
+    "BertForMultipleChoice": HeadRows((Row("classifier", "classifier", (1, _H)),), ("first",)),
 }
 """Class -> the modules of its head. Two rows are special: the decoder's weight may be the word embeddings, and its bias
 may be named ``cls.predictions.bias``."""

@@ -13,9 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
-from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, Ops, PreparedLinear, WrappedOps
+from minibert.bert.ops import AttentionInput, AttentionOutput, Ops, WrappedOps
+from minibert.bert.packed import PackedBatch, cumulate
 from minibert.inside.validation import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps, shares
-from minibert.models.bert import TOKENS_PER_STEP
+from minibert.models.base import TOKENS_PER_STEP
+from minibert.models.outputs import BertModelOutput
 from minibert.vectors.similarity import normalize_embeddings
 
 # Copies are run together up to this number of tokens: more do not get faster, and take more memory.
@@ -30,7 +32,16 @@ Change: TypeAlias = Callable[[int, int, FloatArray], None]
 
 
 def run_copies(
-    model: Any, first: int, state: FloatArray, mask: Any, copies: int, *, last: int | None = None, **changes: Any
+    model: Any,
+    first: int,
+    state: FloatArray,
+    mask: Any,
+    copies: int,
+    *,
+    last: int | None = None,
+    change_state: Callable[[int, FloatArray], None] = lambda number, state: None,
+    value: Change | None = None,
+    context: Change | None = None,
 ) -> Iterator[Any]:
     """Yield the output of each copy of a batch, computed from hidden state `first` on.
 
@@ -54,40 +65,41 @@ def run_copies(
     The output that the model gives for the whole batch
     """
     mask = np.asarray(mask)
-    shown = mask.reshape(-1, mask.shape[-1]) != 0
+    visible = mask.reshape(-1, mask.shape[-1]) != 0
     tokens = max(1, int(np.count_nonzero(mask)))
     head = model.weights.head
     width = model.config.hidden_size if head is None or head.predictions is None else model.config.vocab_size
     most = max(1, min(_TOKENS_AT_ONCE // tokens, _NUMBERS_AT_ONCE // (width * max(1, mask.size))))
-    rows = len(state)
-    layers = model.weights.layers[first : None if last is None else first + last]
-    config = dataclasses.replace(model.config, num_hidden_layers=len(layers))
-    weights = dataclasses.replace(model.weights, config=config, layers=layers)
-    change_state = changes.pop("change_state", lambda number, state: None)
+    rows, path = len(state), f"encoder.layer.{first}.attention.self"
+    stop = None if last is None else first + last
     for start in range(0, copies, most):
         count = min(most, copies - start)
         states = np.repeat(state[None], count, axis=0)
         for i in range(count):
             change_state(start + i, states[i])
-        packed = np.concatenate([copy[shown] for copy in states])
-        ops = _FromState(model.ops, f"encoder.layer.{first}.attention.self", packed, start * rows, rows, **changes).ops
-        masks = np.concatenate([mask] * count)
-        resumed = type(model)(weights, ops, output_hidden_states=False).with_ops(ops, model._result_dtype)
-        ids = np.zeros_like(masks)  # with positions, because some families would count the ids as tokens
-        output = resumed(ids, masks, position_ids=ids)
-        parts = {key: np.split(value, count) for key, value in output.items()}
+        masks = np.concatenate([visible] * count)
+        nothing = np.zeros(np.count_nonzero(masks), np.int32)  # ids, types and positions, which only embeddings use
+        batch = PackedBatch(nothing, nothing, nothing, cumulate(masks.sum(axis=1)), masks)
+        changed = model.with_ops(_ChangedAttention(model.ops, path, start * rows, rows, value, context).ops)
+        kept = False if stop is None else [stop]
+        packed = np.concatenate([copy[visible] for copy in states])
+        output = changed.run_packed(batch, kept, False, stop, start=first, state=packed)
+        if stop is not None:
+            output = BertModelOutput(output.hidden_states[stop])
+        elif mask.ndim == 3:
+            output = dataclasses.replace(output, logits=output.logits.reshape(-1, mask.shape[1]))
+        parts = {key: np.split(array, count) for key, array in output.items()}
         yield from (dataclasses.replace(output, **{key: part[i] for key, part in parts.items()}) for i in range(count))
 
 
 @dataclasses.dataclass(eq=False)
-class _FromState(WrappedOps):
-    """Ops that begin with given hidden states instead of the embeddings, and change the first attention.
+class _ChangedAttention(WrappedOps):
+    """Ops that change the attention of one layer.
 
     Parameters
     ----------
     inner : Ops
     path : str                      the module of the attention that is changed
-    states : ndarray                of all tokens that are not masked, (T, H)
     next : int                      the number of the next sequence, counted through all copies
     rows : int                      sequences of one copy
     value, context : the changes    of the value vectors and of the context, or None
@@ -95,35 +107,22 @@ class _FromState(WrappedOps):
 
     inner: Ops
     path: str
-    states: FloatArray
     next: int
     rows: int
-    value: Change | None = None
-    context: Change | None = None
-
-    def embed(self, words: LookUp, *others: LookUp) -> FloatArray:
-        """Return the hidden states of the tokens of the next step."""
-        found, self.states = np.split(self.states, [len(words.ids)])
-        return found
-
-    def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
-        """Leave out the LayerNorm of the embeddings."""
-        return x if norm.path == "embeddings.LayerNorm" else self.inner.layer_norm(x, norm)
-
-    def linear(self, x: FloatArray, linear: PreparedLinear, **options: Any) -> FloatArray:
-        """Leave out the linear map of ELECTRA's embeddings."""
-        return x if linear.paths == ("embeddings_project",) else self.inner.linear(x, linear, **options)
+    value: Change | None
+    context: Change | None
 
     def attention(self, inputs: AttentionInput, **options: bool) -> AttentionOutput:
-        """Change the first attention."""
-        first = inputs.path == self.path
-        if first and self.value is not None:
+        """Compute attention, with the changes if it is that of the layer."""
+        if inputs.path != self.path:
+            return self.inner.attention(inputs, **options)
+        if self.value is not None:
             inputs = inputs._replace(value=inputs.value.copy())
             self._apply(self.value, inputs.value, inputs.cu_seqlens)
         output = self.inner.attention(inputs, **options)
-        if first and self.context is not None:
+        if self.context is not None:
             self._apply(self.context, output.context, inputs.cu_seqlens)
-        self.next += first * (len(inputs.cu_seqlens) - 1)
+        self.next += len(inputs.cu_seqlens) - 1
         return output
 
     def _apply(self, change: Change, array: FloatArray, cu_seqlens: IntArray) -> None:
@@ -202,7 +201,7 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
     TypeError, ValueError
     """
     model, given = check_model("value_zeroing", model), check_inputs("value_zeroing", inputs)
-    bert = getattr(model, "bert", model)
+    bert = model.base_model
     trace = model.trace(**given, record="hidden_states.*")
     chosen = check_layers(trace, layers)
     shown = trace.mask

@@ -2,8 +2,8 @@
 
 `load`, `AutoModel` and the AutoModelFor... classes choose the class of a checkpoint.
 
-Each class takes the inputs of `BertModel.__call__` and gives them to its `bert`, a `BertModel` with the same weights
-and ops. While that runs, step by step, the head of bert/heads.py computes the logits of each step.
+Each class takes the inputs of `BertModel.__call__`. While the encoder runs, step by step, the head of bert/heads.py
+computes the logits of each step (base.py). Its `bert` is a `BertModel` with the same weights and ops.
 
 - hidden_states and attentions are given only if they are asked for, as in transformers. (`BertModel` itself keeps
   hidden states unless it is told not to.)
@@ -15,119 +15,30 @@ and ops. While that runs, step by step, the head of bert/heads.py computes the l
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import math
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.reporting import warn_caller
-from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert import heads
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.families import Family, architectures
+from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS
+from minibert.bert.weights import HEADS, Weights
 from minibert.checkpoint.files import ModelFiles
 from minibert.models import outputs
-from minibert.models.bert import BertModel
-from minibert.models.inputs import as_numbers, check_ids, pack
+from minibert.models.bert import BertModel, Embedding
+from minibert.models.inputs import as_numbers
 from minibert.models.loading import find_heads, find_model
-from minibert.models.options import Selection, lists_keywords
+from minibert.models.options import lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel, class_of
 
-SLICE_BYTES = 1 << 24
-"""The most bytes of logits that are computed at once, before they are copied to their places."""
-
 _Output = TypeVar("_Output", bound=outputs.ModelOutput)
-
-
-# --- the logits of a batch: filled step by step, in padded form, with zeros for masked tokens ---
-
-
-class Logits:
-    """The logits of a head of `BertModel.run_packed`, zeros until they are computed, step by step.
-
-    Parameters
-    ----------
-    model : BertHead
-    compute : callable
-        For a head that reads [CLS]: (x of shape (t, H), step) -> one row for each sequence of the step that shows its
-        first token. For a head of tokens: (rows of the last hidden state, of shape (n, H)) -> n rows; it is called with
-        at most `SLICE_BYTES` of logits at once, so that it does not double the memory of a large vocabulary.
-    shape : tuple of int
-        The last axis is that of the logits of one sequence or token.
-    places : int ndarray
-        The row of each result; the other rows stay zeros.
-    tokens : int ndarray, optional
-        For a head of tokens: which of the T tokens each result belongs to, in increasing order.
-    """
-
-    def __init__(
-        self, model: BertHead[Any], compute: Callable[..., FloatArray], shape: Any, places: Any, tokens: Any = None
-    ) -> None:
-        self._compute, self._shape, self._dtype = compute, shape, np.dtype(model._result_dtype)
-        self._places, self._tokens, self._done = places, tokens, 0
-        self._rows_at_once = max(1, model._slice_bytes // (4 * shape[-1]))
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all logits in bytes."""
-        return self._dtype.itemsize * math.prod(self._shape)
-
-    @functools.cached_property
-    def logits(self) -> FloatArray:
-        """The logits; their memory is allocated at the first use, after `BertModel` has checked `nbytes`."""
-        return np.zeros(self._shape, dtype=self._dtype)
-
-    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
-        """Compute the logits of a step."""
-        flat = self.logits.reshape(-1, self._shape[-1])
-        if self._tokens is None:
-            rows = self._compute(x, step)
-            flat[self._places[self._done : self._done + len(rows)]] = rows
-            self._done += len(rows)
-            return
-        first, last = np.searchsorted(self._tokens, [tokens.start, tokens.stop])
-        for start in range(first, last, self._rows_at_once):
-            some = slice(start, min(start + self._rows_at_once, last))
-            flat[self._places[some]] = self._compute(x[self._tokens[some] - tokens.start])
-
-
-def _token_places(batch: PackedBatch, positions: IntArray | None) -> tuple[IntArray, IntArray]:
-    """Return the rows of a result that have numbers, and the token of each, in increasing order.
-
-    The result has a row for each token position of the padded batch, or for each of n requested `positions`, (n, 2).
-    """
-    if positions is None:
-        return np.flatnonzero(batch.mask), np.arange(batch.num_tokens)
-    rows, columns = positions.T
-    shown = np.flatnonzero(batch.mask[rows, columns])
-    # A token's index among the T tokens is the number of tokens before it that are not masked.
-    tokens = (np.cumsum(batch.mask) - 1).reshape(batch.mask.shape)[rows[shown], columns[shown]]
-    order = np.argsort(tokens, kind="stable")
-    return shown[order], tokens[order]
-
-
-def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
-    """Return positions in a padded batch of this shape as an int array of n rows and columns, (n, 2).
-
-    Raises
-    ------
-    TypeError, ValueError
-        They are not pairs of integers, or one is outside the batch; the message says which.
-    """
-    found = np.array(as_numbers("positions", positions))
-    if found.size == 0 and not isinstance(positions, np.ndarray):
-        return np.zeros((0, 2), dtype=np.int64)
-    if found.ndim != 2 or found.shape[1] != 2:
-        raise ValueError(f"positions has shape {found.shape}; expected (n, 2), as np.argwhere(ids == mask_token_id).")
-    rows = check_ids("positions[:, 0]", found[:, 0], shape[0], "rows of the batch", ndim=1)
-    return np.stack([rows, check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)], axis=1)
 
 
 # --- the models ------------------------------------------------------------------------------------------------------
@@ -144,87 +55,43 @@ class BertHead(BertPreTrainedModel[_Output]):
     ops : Ops               read-only
     """
 
-    _head: ClassVar[str]
-    _output_type: ClassVar[Any]  # a class of models/outputs.py
     bert: BertModel
 
     def __init_subclass__(cls) -> None:
         if cls.__name__ in HEADS:
-            cls._head = cls.__name__
+            cls.head_name = cls.__name__
 
-    def _make_parts(self, hidden_states: Selection, attentions: Selection) -> None:
-        needed, there = HEADS[self._head], self.weights.head and HEADS[self.weights.head.name].rows
+    def __init__(self, weights: Weights | None = None, ops: Ops | None = None, **options: Any) -> None:
+        super().__init__(weights, ops, **options)
+        needed, there = HEADS[self.head_name or ""], self.weights.head and HEADS[self.weights.head.name].rows
         if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
-            found = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"
             name = type(self).__name__
-            raise ValueError(f"{name} was given weights with {found}. Use {name}.from_pretrained.")
-        kind = class_of(BertModel, self.config.family)
-        bert = kind(self.weights, self.ops, output_hidden_states=hidden_states, output_attentions=attentions)
-        vars(self).update({"bert": bert, self.base_model_prefix: bert})
+            head = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"
+            raise ValueError(f"{name} was given weights with {head}. Use {name}.from_pretrained.")
+        self.bert = class_of(BertModel, self.config.family)(self.weights, self.ops, **self.kept)
+        vars(self)[self.base_model_prefix] = self.bert
+
+    @property
+    def base_model(self) -> BertModel:
+        """The model without its head; of a `BertModel`, the model itself."""
+        return self.bert
 
     @property
     def num_labels(self) -> int:
         """The number of labels in the config; if the head is a classifier, each result has as many logits."""
         return self.config.num_labels
 
-    @property
-    def _dense(self) -> Any:
-        """The last linear map of the head; the constructor has checked that it is there."""
-        return getattr(self.weights.head, HEADS[self._head].rows[-1].field)
-
-    def _compute(self, inputs: Mapping[str, Any], kept: Mapping[str, Any], num_layers: Any, positions: Any) -> Any:
-        batch = self._pack(inputs)
-        filled = self._logits_of(batch, positions)
-        states = self.bert.run_packed(batch, heads=filled, **kept)
-        return self._output([head.logits for head in filled], states.hidden_states, states.attentions, inputs)
+    def get_input_embeddings(self) -> Embedding:
+        """Return the word embeddings, as `BertModel.get_input_embeddings`."""
+        return self.bert.get_input_embeddings()
 
     def word_logits(self, x: FloatArray) -> FloatArray:
         """Compute the logits of the masked-LM head for some tokens: (t, H) -> (t, V)."""
-        predictions: Any = self.weights.head and self.weights.head.predictions
-        return heads.masked_lm(x, predictions, self.config, self.ops)
-
-    def _logits_of(self, batch: PackedBatch, positions: npt.ArrayLike | None) -> list[Logits]:
-        """Return the logits of each head; they are computed while the model runs."""
-        found, shape = list[Logits](), batch.mask.shape
-        if self._has_decoder:
-            asked = None if positions is None else check_positions(positions, shape)
-            shape = (*(shape if asked is None else asked.shape[:1]), self.config.vocab_size)
-            found.append(Logits(self, self.word_logits, shape, *_token_places(batch, asked)))
-        if HEADS[self._head].pooled:
-            shape, places = (batch.num_sequences, self._dense.shape[0]), np.flatnonzero(batch.shows_first)
-            found.append(Logits(self, self.logits_of_sequences, shape, places))
-        elif not self._has_decoder:
-            found.append(Logits(self, self._of_tokens, (*shape, self._dense.shape[0]), *_token_places(batch, None)))
-        return found
+        return self.compute("words", x)
 
     def logits_of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:
         """Compute the logits of a head that reads [CLS], for the sequences of a step that show it."""
-        pooler: Any = self.weights.pooler
-        activation = self.config.family.activation(self._head, "tanh")
-        return heads.of_first_token(x, pooler, self._dense, step, self.ops, activation)
-
-    def _of_tokens(self, x: FloatArray) -> FloatArray:
-        return heads.of_each_token(x, self._dense, self.ops)
-
-    def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
-        """Make the output of a call."""
-        return self._output_type(*logits, hidden_states, attentions)
-
-    # --- for trace and stream, see models/tracing.py ------------------------------------------------------------------
-
-    _whole_steps = False
-
-    @property
-    def _slice_bytes(self) -> int:
-        return sys.maxsize if self._whole_steps else SLICE_BYTES
-
-    def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
-        if self._has_decoder:
-            self.word_logits(x)
-        if HEADS[self._head].pooled:
-            self.logits_of_sequences(x, step)
-        elif not self._has_decoder:
-            self._of_tokens(x)
+        return self.compute("first", x, step)
 
 
 class BertForMaskedLM(BertHead[outputs.MaskedLMOutput]):
@@ -233,7 +100,7 @@ class BertForMaskedLM(BertHead[outputs.MaskedLMOutput]):
     ``logits`` have the shape (B, S, V), or (n, V) in the order of ``positions=``.
     """
 
-    _output_type = outputs.MaskedLMOutput
+    make_output = outputs.MaskedLMOutput
 
 
 class BertForNextSentencePrediction(BertHead[outputs.NextSentencePredictorOutput]):
@@ -243,13 +110,13 @@ class BertForNextSentencePrediction(BertHead[outputs.NextSentencePredictorOutput
     ``tokenizer(first, second)`` gives it.
     """
 
-    _output_type = outputs.NextSentencePredictorOutput
+    make_output = outputs.NextSentencePredictorOutput
 
 
 class BertForPreTraining(BertHead[outputs.BertForPreTrainingOutput]):
     """BERT with both heads of its pre-training, masked LM and next sentence, which are computed in one forward."""
 
-    _output_type = outputs.BertForPreTrainingOutput
+    make_output = outputs.BertForPreTrainingOutput
 
 
 class BertForSequenceClassification(BertHead[outputs.SequenceClassifierOutput]):
@@ -259,7 +126,7 @@ class BertForSequenceClassification(BertHead[outputs.SequenceClassifierOutput]):
     Regression: the number itself. The logits are computed in the same way.
     """
 
-    _output_type = outputs.SequenceClassifierOutput
+    make_output = outputs.SequenceClassifierOutput
 
 
 class BertForTokenClassification(BertHead[outputs.TokenClassifierOutput]):
@@ -268,7 +135,7 @@ class BertForTokenClassification(BertHead[outputs.TokenClassifierOutput]):
     ``logits`` have the shape (B, S, num_labels).
     """
 
-    _output_type = outputs.TokenClassifierOutput
+    make_output = outputs.TokenClassifierOutput
 
 
 class BertForQuestionAnswering(BertHead[outputs.QuestionAnsweringModelOutput]):
@@ -277,11 +144,11 @@ class BertForQuestionAnswering(BertHead[outputs.QuestionAnsweringModelOutput]):
     ``start_logits`` and ``end_logits`` have the shape (B, S).
     """
 
-    _output_type = outputs.QuestionAnsweringModelOutput
-
-    def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
-        starts, ends = (np.ascontiguousarray(logits[0][:, :, i]) for i in range(2))
-        return outputs.QuestionAnsweringModelOutput(starts, ends, hidden_states, attentions)
+    @staticmethod
+    def make_output(logits: FloatArray, *others: Any) -> outputs.QuestionAnsweringModelOutput:
+        """Make the output of a call: the first tokens' logits, the last tokens', hidden states and attentions."""
+        starts, ends = (np.ascontiguousarray(logits[:, :, i]) for i in range(2))
+        return outputs.QuestionAnsweringModelOutput(starts, ends, *others)
 
 
 class BertForMultipleChoice(BertHead[outputs.MultipleChoiceModelOutput]):
@@ -293,14 +160,17 @@ class BertForMultipleChoice(BertHead[outputs.MultipleChoiceModelOutput]):
     through all choices.
     """
 
-    _output_type = outputs.MultipleChoiceModelOutput
+    make_output = outputs.MultipleChoiceModelOutput
 
-    def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
-        return pack(self.config, **_flatten_choices(inputs))
+    def pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
+        """Check the inputs of a call, and pack each choice as a sequence."""
+        return super().pack(_flatten_choices(inputs))
 
-    def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
+    def finish(self, output: Any, inputs: Mapping[str, Any], return_dict: bool | None = None) -> Any:
+        """Return an output with a row of logits for each question, as the caller wants it."""
         given = inputs["input_ids"] if inputs["inputs_embeds"] is None else inputs["inputs_embeds"]
-        return outputs.MultipleChoiceModelOutput(logits[0].reshape(np.shape(given)[:2]), hidden_states, attentions)
+        output = dataclasses.replace(output, logits=output.logits.reshape(np.shape(given)[:2]))
+        return super().finish(output, inputs, return_dict)
 
 
 def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:

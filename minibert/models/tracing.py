@@ -6,9 +6,10 @@ not change, so other threads may use it meanwhile.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,25 +17,18 @@ import numpy.typing as npt
 from minibert._utils.system import require_memory
 from minibert._utils.validation import brief, check_int, counted
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS
-from minibert.models.inputs import as_numbers, named_inputs, ordered_inputs
+from minibert.models.base import ModelBase
+from minibert.models.inputs import named_inputs, ordered_inputs
 from minibert.trace.applied_edits import Edits
 from minibert.trace.edits import EditValue
 from minibert.trace.names import Names, Record, Sizes
 from minibert.trace.trace import Site, Trace, check_tokens
 from minibert.trace.tracer import Deliver, Queue, Recorder, Tracer, nbytes_of
 
-if TYPE_CHECKING:
-    from minibert.models.bert import BertModel
-    from minibert.models.heads import BertHead
-
-    Model: TypeAlias = BertModel | BertHead[Any]
-
 
 class _Plan(NamedTuple):
     """One checked call of `trace` or `stream`."""
 
-    inputs: dict[str, Any]
     batch: PackedBatch
     names: Names
     record: list[str]
@@ -43,7 +37,7 @@ class _Plan(NamedTuple):
 
 @ordered_inputs
 def trace(
-    model: Model,
+    model: ModelBase[Any],
     input_ids: npt.ArrayLike | None = None,
     attention_mask: npt.ArrayLike | None = None,
     token_type_ids: npt.ArrayLike | None = None,
@@ -90,23 +84,26 @@ def trace(
     plan = _plan(model, inputs, record, edit, num_layers)
     words = _words(tokens, plan)
     _check_memory(model, plan)
-    recorder = Recorder(plan.names, plan.batch, plan.record, model._result_dtype)
-    traced = _traced(model, plan, recorder)
-    stop = {} if num_layers is None else {"num_layers": num_layers}
-    output: Any = traced(**plan.inputs, **stop, return_dict=True)
+    recorder = Recorder(plan.names, plan.batch, plan.record, model.ops.dtype)
+    # An edit gets all tokens of a sequence, so the head must not compute them in several parts.
+    edits_head = any(
+        name in plan.edits for name in plan.names.specs if name.startswith(("cls.", "classifier", "qa_outputs"))
+    )
+    output = _traced(model, plan, recorder).run_packed(
+        plan.batch, num_layers=num_layers, slice_bytes=sys.maxsize if edits_head else None
+    )
     for name, value in (*recorder.values.items(), *output.items()):
         for array in value if isinstance(value, list | tuple) else (value,):
             if array is not None:
                 plan.edits.check_after(name, array)
     reports = plan.edits.reports(allow_noop=allow_noop)
-    output = model._finish(output, True, inputs)
-    kept = {"output": output, "tokens": words, "edits": reports, "weights": model.weights}
+    kept = {"output": model.finish(output, inputs, True), "tokens": words, "edits": reports, "weights": model.weights}
     return Trace(plan.names, plan.batch, recorder.values, **kept)
 
 
 @ordered_inputs
 def stream(
-    model: Model,
+    model: ModelBase[Any],
     input_ids: npt.ArrayLike | None = None,
     attention_mask: npt.ArrayLike | None = None,
     token_type_ids: npt.ArrayLike | None = None,
@@ -133,51 +130,39 @@ def stream(
     return _streamed(model, _plan(model, inputs, record, edit, num_layers), allow_noop)
 
 
-def value_names(model: Model, num_layers: int | None = None) -> Names:
+def value_names(model: ModelBase[Any], num_layers: int | None = None) -> Names:
     """Return the names of all values that a forward pass computes; with `num_layers` it stops after that layer."""
-    pooler = model.weights.pooler is not None if model._head is None else HEADS[model._head].pooled
-    return Names.of(Sizes.of(model.config, pooler=pooler, head=model._head, num_layers=num_layers))
+    pooler = bool({"pooler", "first"} & {*model.reads})
+    return Names.of(Sizes.of(model.config, pooler=pooler, head=model.head_name, num_layers=num_layers))
 
 
 # --- one call ---
 
 
-def _plan(model: Model, inputs: Mapping[str, Any], record: Record, edit: Any, num_layers: int | None) -> _Plan:
-    """Check the arguments; the arrays are copies, because they are read twice."""
-    given = {}
-    for key, value in inputs.items():
-        if value is not None:
-            array = np.array(as_numbers(key, value))
-            # A list without values is float64 for NumPy, but pack() takes an empty list for ids.
-            given[key] = array if array.size or not isinstance(value, list) else value
-    batch = model._pack(given)
+def _plan(model: ModelBase[Any], inputs: Mapping[str, Any], record: Record, edit: Any, num_layers: int | None) -> _Plan:
+    """Check the arguments."""
+    batch = model.pack(inputs)
     depth = model.config.num_hidden_layers
-    if num_layers is not None and model._head is not None:
+    if num_layers is not None and model.head_name is not None:
         raise ValueError(f"num_layers={brief(num_layers)}; {type(model).__name__} has a head, which needs all layers.")
     stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
-    names = model.value_names(stop)
-    return _Plan(given, batch, names, names.select(record), Edits(edit, names, batch))
+    names = value_names(model, stop)
+    return _Plan(batch, names, names.select(record), Edits(edit, names, batch))
 
 
-def _traced(model: Model, plan: _Plan, deliver: Deliver) -> Any:
+def _traced(model: ModelBase[Any], plan: _Plan, deliver: Deliver) -> ModelBase[Any]:
     """Return a model that delivers and edits the values of one forward."""
-    steps = model.base_model._steps(plan.batch)
-    tracer = Tracer(model.ops, plan.names, steps, {*plan.record}, plan.edits, deliver, model._result_dtype)
-    traced: Any = model.with_ops(tracer.ops, model._result_dtype)
-    # An edit gets all tokens of a sequence, so the head must not compute them in several parts.
-    traced._whole_steps = any(
-        name in plan.edits for name in plan.names.specs if name.startswith(("cls.", "classifier", "qa_outputs"))
-    )
-    return traced
+    tracer = Tracer(model.ops, plan.names, model.steps(plan.batch), {*plan.record}, plan.edits, deliver)
+    return model.with_ops(tracer.ops)
 
 
-def _streamed(model: Model, plan: _Plan, allow_noop: bool) -> Iterator[Site]:
+def _streamed(model: ModelBase[Any], plan: _Plan, allow_noop: bool) -> Iterator[Site]:
     queue = Queue(plan.names)
     traced = _traced(model, plan, queue)
     stop = plan.names.sizes.num_layers
-    for _, step, i, state in traced.base_model._run(plan.batch, stop, ()):
-        if i == model.config.num_hidden_layers:
-            traced._after_states(state.hidden_state, step)
+    for _, step, i, state in traced.run_steps(plan.batch, stop):
+        for what in traced.reads if i == model.config.num_hidden_layers else ():
+            traced.compute(what, state.hidden_state, step)
         for site in queue.take():
             plan.edits.check_after(site.name, site.array)
             yield site
@@ -200,16 +185,13 @@ def _words(tokens: Any, plan: _Plan) -> list[list[str]] | None:
     return [flat[start:end] for start, end in pairwise(batch.cu_seqlens.tolist())]
 
 
-def _check_memory(model: Model, plan: _Plan) -> None:
+def _check_memory(model: ModelBase[Any], plan: _Plan) -> None:
     """Refuse a trace that does not fit into memory, before anything is computed."""
-    sizes = nbytes_of(plan.names, plan.batch, plan.record, np.dtype(model._result_dtype).itemsize)
+    sizes = nbytes_of(plan.names, plan.batch, plan.record, np.dtype(model.ops.dtype).itemsize)
     recorded = sum(sizes.values())
-    base, batch, config = model.base_model, plan.batch, model.config
-    states = max(1, len(base._hidden_states or ())) * config.hidden_size
-    pairs = len(base._attentions or ()) * config.num_attention_heads * batch.mask.shape[1]
-    output = np.dtype(model._result_dtype).itemsize * batch.mask.size * (states + pairs)
-    logits: Any = () if base is model else model._logits_of(batch, None)  # type: ignore[union-attr]
-    output += sum(one.nbytes for one in logits)
+    states, attentions = (len(kept or ()) for kept in model.kept.values())
+    output = model.output_bytes(plan.batch, max(1, states), attentions)
+    output += sum(result.nbytes for result in model.results(plan.batch))
     largest = max(sizes, key=lambda name: sizes[name], default="")
     require_memory(
         recorded + output,

@@ -77,7 +77,7 @@ class Subject:
                 f"the model was loaded with compute_type={model.compute_type!r}, so its weights are rounded; the true "
                 "values need those of the checkpoint. Load it with compute_type='float32'."
             )
-        if model.base_model is not model and model._head == "BertForMultipleChoice":
+        if model.base_model is not model and model.head_name == "BertForMultipleChoice":
             raise ValueError("BertForMultipleChoice has inputs of three axes; check its base_model with inputs of two.")
         return cls(model, pipeline, tokenizer)
 

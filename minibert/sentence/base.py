@@ -24,7 +24,7 @@ from minibert.encode.options import WindowOptions
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
 from minibert.models.options import LoadOptions
-from minibert.models.pretrained import TorchLike
+from minibert.models.torch_like import TorchLike
 from minibert.sentence import loading
 from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
 from minibert.tokenizer.batch import TokenizedBatch

@@ -69,7 +69,6 @@ class Tracer(WrappedOps):
     record : the names to deliver
     edits : Edits
     deliver : Deliver
-    dtype : that of all values
     """
 
     inner: Ops
@@ -78,7 +77,6 @@ class Tracer(WrappedOps):
     record: Set[str]
     edits: Edits
     deliver: Deliver
-    dtype: npt.DTypeLike
 
     def __post_init__(self) -> None:
         self._parts: dict[str, list[FloatArray]] = {}
@@ -97,7 +95,7 @@ class Tracer(WrappedOps):
     def _look_up(self, name: str, look_up: LookUp) -> LookUp:
         if not self._wants(name):
             return look_up
-        rows = look_up.table[look_up.ids].astype(self.dtype, copy=False)
+        rows = look_up.table[look_up.ids].astype(self.inner.dtype, copy=False)
         changed = self._pass(name, rows)
         if changed is rows:  # rows that are the table's own give the same bits
             return look_up

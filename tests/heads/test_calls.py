@@ -14,7 +14,7 @@ import torch
 
 import minibert
 from minibert.models import bert as bert_model
-from minibert.models.bert import TOKENS_PER_STEP
+from minibert.models.base import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, SIZES, WITH_WORDS, inputs_of, logits_of
 
 FolderOf = Callable[[str], Path]
@@ -106,7 +106,7 @@ def test_the_logits_of_a_step_are_computed_in_slices(model_of: ModelOf, monkeypa
     model, inputs = model_of(MASKED), inputs_of(MASKED)
     whole = model(**inputs).logits
     for rows in (1, 2, 7):
-        monkeypatch.setattr("minibert.models.heads.SLICE_BYTES", 4 * SIZES["vocab_size"] * rows)
+        monkeypatch.setattr("minibert.models.base.SLICE_BYTES", 4 * SIZES["vocab_size"] * rows)
         assert model(**inputs).logits.tobytes() == whole.tobytes()
 
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from minibert import BertModel
-from minibert.models.bert import TOKENS_PER_STEP
+from minibert.models.base import TOKENS_PER_STEP
 from tests.support.checkpoints import random_checkpoint
 from tests.support.model_calls import (
     CALLS,

@@ -65,7 +65,7 @@ class Formulas:
         A, D = config.num_attention_heads, config.head_size
         self.arrays = {
             name.removeprefix("bert."): np.asarray(array, dtype=np.float64)
-            for name, array in named_arrays(model.weights, model._head)
+            for name, array in named_arrays(model.weights, model.head_name)
         }
         self.eps = config.layer_norm_eps
         self.symbols: dict[str, Any] = {

@@ -16,7 +16,7 @@ import minibert
 from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, exact
 from minibert.bert import reference
-from minibert.models.bert import TOKENS_PER_STEP
+from minibert.models.base import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, inputs_of
 
 BACKENDS = ("kernels", "numpy")
@@ -95,9 +95,9 @@ def test_heads_are_traced(kind: str, folder_of: Any) -> None:
 
 def test_a_head_with_a_large_vocabulary_is_recorded_in_parts(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder computes at most 16 MB of logits at once; here less, so that a small model needs several parts."""
-    from minibert.models import heads
+    from minibert.models import base
 
-    monkeypatch.setattr(heads, "SLICE_BYTES", 4 * 97 * 7)
+    monkeypatch.setattr(base, "SLICE_BYTES", 4 * 97 * 7)
     model = minibert.BertForMaskedLM.from_pretrained(folder_of("BertForMaskedLM"))
     inputs = inputs_of("BertForMaskedLM", rows=9)
     trace = model.trace(**inputs)
