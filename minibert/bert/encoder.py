@@ -41,13 +41,16 @@ these comments:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionInput, AttentionOutput, LookUp, Ops, PreparedLinear, RelativeBias
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
+
+Start: TypeAlias = tuple[int, FloatArray]
+"""The number of a hidden state, 0 to L, and its values, (T, H)."""
 
 
 class HiddenState(NamedTuple):
@@ -58,13 +61,7 @@ class HiddenState(NamedTuple):
 
 
 def forward(
-    weights: Weights,
-    batch: PackedBatch,
-    ops: Ops,
-    *,
-    probs_layers: Collection[int] = (),
-    start: int = 0,
-    state: FloatArray | None = None,
+    weights: Weights, batch: PackedBatch, ops: Ops, *, probs_layers: Collection[int] = (), start: Start | None = None
 ) -> Iterator[HiddenState]:
     """Yield every hidden state in turn: the embeddings' output, then the output of each layer.
 
@@ -76,16 +73,17 @@ def forward(
     batch : PackedBatch                      T tokens, checked
     ops : Ops                                computes; `reference.OPS` or those of kernels/
     probs_layers : layers, 0 to L - 1        also give their attention probs, one (A, S, S) array per sequence
-    start, state : int, array (T, H)         begin with this hidden state, number `start`, instead of the embeddings
+    start : (i, x), optional                 begin with this hidden state i, x of shape (T, H), not with the embeddings
 
     Yields
     ------
     HiddenState
-        L + 1 of them, or L + 1 - `start`; each hidden_state is a new array of shape (T, H), float32.
+        L + 1 of them, or L + 1 - i; each hidden_state a new array of shape (T, H), float32.
     """
-    x = embeddings(weights, batch, ops) if state is None else state  # (T, H)
+    first = 0 if start is None else start[0]
+    x = embeddings(weights, batch, ops) if start is None else start[1]  # (T, H)
     yield HiddenState(x, None)
-    for i, layer in enumerate(weights.layers[start:], start):
+    for i, layer in enumerate(weights.layers[first:], first):
         x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in probs_layers)  # (T, H), B x (A, S, S)
         yield HiddenState(x, probs)
 

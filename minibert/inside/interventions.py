@@ -83,7 +83,7 @@ def run_copies(
         changed = model.with_ops(_ChangedAttention(model.ops, path, start * rows, rows, value, context).ops)
         kept = False if stop is None else [stop]
         packed = np.concatenate([copy[visible] for copy in states])
-        output = changed.run_packed(batch, kept, False, stop, start=first, state=packed)
+        output = changed.run_packed(batch, kept, False, stop, start=(first, packed))
         if stop is not None:
             output = BertModelOutput(output.hidden_states[stop])
         elif mask.ndim == 3:

@@ -166,8 +166,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         num_layers: int | None = None,
         *,
         positions: npt.ArrayLike | None = None,
-        start: int = 0,
-        state: FloatArray | None = None,
+        start: encoder.Start | None = None,
         slice_bytes: int | None = None,
     ) -> _Output:
         """Run the model on a packed batch in steps of a bounded number of tokens, and pad the result.
@@ -177,9 +176,9 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         batch : PackedBatch
             It is compared with the model here; see `PackedBatch.check`.
         output_hidden_states, output_attentions, num_layers, positions : as in `__call__`
-        start, state : int, and ndarray of shape (T, H), optional
-            Begin with this hidden state, number `start`, instead of the embeddings; earlier states are None then, and
-            ids are not used.
+        start : pair of an int and an ndarray of shape (T, H), optional
+            The number of a hidden state, and its values. The forward begins with it instead of the embeddings, so ids
+            are not used, and earlier states are None.
         slice_bytes : int, optional
             The most bytes of a head's logits that are computed at once.
 
@@ -209,8 +208,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             raise TypeError(f"{name} has no masked-LM head, so it does not take positions=.")
         depth, H = self.config.num_hidden_layers, self.config.hidden_size
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
-        if check_int("start", start, 0, stop) and state is None:
-            raise ValueError(f"start={start} without state=; give hidden state {start}, of shape (T, {H}).")
+        first = check_int("start[0]", start[0], 0, stop) if start else 0
         hidden, attentions = self._hidden_states, self._attentions
         if output_hidden_states is not None:
             hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
@@ -221,10 +219,10 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         asked = {*(hidden or ()), depth} if is_whole and not has_head else hidden or ()
         logits = sum(result.nbytes for result in results) if has_head else 0
         self._check_memory(batch, len(asked), len(attentions or ()), logits)
-        kept = [i for i in sorted(asked) if start <= i <= stop]
+        kept = [i for i in sorted(asked) if first <= i <= stop]
         states: dict[int, FloatArray] = {}
-        probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if start <= i < stop}
-        for tokens, step, i, (x, layer_probs) in self.run_steps(batch, stop, probs, start, state):
+        probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if first <= i < stop}
+        for tokens, step, i, (x, layer_probs) in self.run_steps(batch, stop, probs, start):
             if i in kept and step.num_tokens == batch.num_tokens:
                 states[i] = x
             elif i in kept:
@@ -260,28 +258,23 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         require_memory(needed, result, f"Give fewer texts at once, or keep less: {less}.")
 
     def run_steps(
-        self,
-        batch: PackedBatch,
-        stop: int,
-        probs_layers: Collection[int] = (),
-        start: int = 0,
-        state: FloatArray | None = None,
+        self, batch: PackedBatch, stop: int, probs_layers: Collection[int] = (), start: encoder.Start | None = None
     ) -> Iterator[tuple[slice, PackedBatch, int, encoder.HiddenState]]:
-        """Yield the hidden states `start` to `stop` of each step, with its slice of the T tokens and the step.
+        """Yield the hidden states up to `stop` of each step, with the slice of its tokens among the T tokens, and it.
 
-        Every forward of the model calls this method, so the ids are compared with the model's tables here. `start` and
-        `state` are those of `run_packed`.
+        Every forward of the model calls this method, so the ids are compared with the model's tables here. `start` is
+        that of `run_packed`.
         """
         batch = batch.private()
         batch.check(self.config)
+        first, state = start or (0, None)
         if state is not None and state.shape != (batch.num_tokens, self.config.hidden_size):
-            raise ValueError(
-                f"state has shape {state.shape}; expected {(batch.num_tokens, self.config.hidden_size)}, (T, H)."
-            )
+            expected = (batch.num_tokens, self.config.hidden_size)
+            raise ValueError(f"start[1] has shape {state.shape}; expected {expected}, (T, H).")
         for tokens, step in self.steps(batch):
-            x = None if state is None else np.array(state[tokens], self.ops.dtype)
-            states = encoder.forward(self.weights, step, self.ops, probs_layers=probs_layers, start=start, state=x)
-            for i, hidden_state in enumerate(states, start):
+            part = None if state is None else (first, np.array(state[tokens], self.ops.dtype))
+            states = encoder.forward(self.weights, step, self.ops, probs_layers=probs_layers, start=part)
+            for i, hidden_state in enumerate(states, first):
                 yield tokens, step, i, hidden_state
                 if i == stop:
                     break
