@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.foreign import ALIASES, Finder, missing_names
+from minibert._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from minibert import exact as exact
@@ -90,8 +91,6 @@ _NAMES = {
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 _PUBLIC_MODULES = ("exact", "inside", "learn", "parity")
 __all__ = sorted((*_MODULE_OF, *_PUBLIC_MODULES, "__version__"))
-
-__version__ = "0.3.0"
 
 
 # Modules that programs use without importing them, as they do with sentence_transformers.util.

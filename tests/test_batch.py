@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from minibert import BertModel
-from minibert.bert import float64
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
+from minibert.models import float64
 from minibert.models.inputs import pack
 from tests.support.checkpoints import random_checkpoint, sizes
 from tests.support.refusals import Raises, itself

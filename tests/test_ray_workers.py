@@ -126,7 +126,7 @@ def test_workers_that_would_compute_something_else(
 
     def load_elsewhere(self: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(minibert, "__version__", "0.1.0")
+            patch.setattr(module, "__version__", "0.1.0")
             return load(self)
 
     monkeypatch.setattr(module._Worker, "_load", load_elsewhere)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers
 
 if TYPE_CHECKING:
-    from minibert.integrations.ray import Pool, RayWorkers
     from minibert.sentence.cross_encoder import CrossEncoder
     from minibert.sentence.sparse_encoder import SparseEncoder
 
@@ -36,13 +35,30 @@ Results = tuple[EncodedTexts, str]
 """The results of the texts of a shard, and the name of the processor that has computed them (`Ops.processor`)."""
 
 
+class Pool(Protocol):
+    """Workers that have started."""
+
+    def submit(self, texts: Sequence[str], progress: Callable[[int], object]) -> Callable[[], Results]:
+        """Send a shard to a worker, and return a function that waits for its vectors."""
+
+    def has_room(self, begun: int) -> bool:
+        """Return whether to submit another shard before the oldest of the `begun` shards is saved."""
+
+
+class Workers(Protocol):
+    """Processes elsewhere that compute vectors, such as `minibert.integrations.ray.RayWorkers`."""
+
+    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> Pool:
+        """Start the workers of a run; they must have this vector for the text of `probe_vector`."""
+
+
 def embed_corpus(
     model: SentenceTransformer,
     sources: Sequence[Source],
     output: str | os.PathLike[str],
     *,
     dtype: str = "float32",
-    workers: RayWorkers | None = None,
+    workers: Workers | None = None,
     **options: Any,
 ) -> Summary | None:
     """Compute one vector per text of some files, and write the vectors in order into one file or a folder of files.

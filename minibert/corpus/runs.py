@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import minibert
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
+from minibert._version import __version__
 from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task, as_json, manifest_path
 from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
 
@@ -189,7 +189,7 @@ def run_shards(
             checksums, total = survey(files, stops=stops, progress=progress)
         _refuse_changes(files, before)
         mine = {
-            "settings": {**settings, "minibert": minibert.__version__},
+            "settings": {**settings, "minibert": __version__},
             "inputs": [dataclasses.asdict(source) for source in sources],
             "checksums": checksums,
             "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),

@@ -19,10 +19,10 @@ from typing import Any, Self
 
 import numpy as np
 
-import minibert
 from minibert._utils.files import os_reason
 from minibert._utils.system import available_cores, missing_library
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
+from minibert._version import __version__
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.corpus.embed import Results, probe_vector
 from minibert.corpus.sources import ON_ERROR
@@ -118,7 +118,7 @@ class RayWorkers:
         """
         threads, actors = _plan(self._ray, self._threads, self._actors)
         kind = self._ray.remote(_Worker).options(num_cpus=threads, max_restarts=-1, max_task_retries=_RETRIES)
-        arguments = (self._model, self._model_options, vars(options), (minibert.__version__, processor, probe))
+        arguments = (self._model, self._model_options, vars(options), (__version__, processor, probe))
         self._handles = [kind.remote(*arguments) for _ in range(actors)]
         return Pool(self._ray, self._handles, threads, self._report)
 
@@ -150,7 +150,7 @@ class _Worker:
     def _load(self) -> Plan:
         """Load the model; raise if it would compute other vectors than the driver's."""
         version, processor, probe = self._expected
-        host, here = socket.gethostname(), minibert.__version__
+        host, here = socket.gethostname(), __version__
         if here != version:
             raise ValueError(f"{host} has minibert {here}, and the run has {version}. Install the same wheel there.")
         model = SentenceTransformer(self._name, num_threads=_assigned_threads(), **self._model_options)
@@ -201,7 +201,7 @@ class Pool:
             kinds = (kind for kind in (ValueError, TypeError, MemoryError) if isinstance(error.cause, kind))
             raise next(kinds, OSError)(f"A worker could not compute its texts: {_first_lines(error.cause)}") from error
         except self._ray.exceptions.RayError as error:
-            often = f"Often its memory is too small, or minibert {minibert.__version__} is not installed there."
+            often = f"Often its memory is too small, or minibert {__version__} is not installed there."
             said = f"Ray says: {_first_lines(error)}"
             raise OSError(f"A worker died again and again, or cannot start. {often} {said}") from error
         self._running.pop(reference, None)

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert import float64, reference
+from minibert.bert import reference
 from minibert.bert.ops import AttentionInput
+from minibert.models import float64
 
 Weights: TypeAlias = Mapping[str, FloatArray]
 

@@ -44,11 +44,11 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-import minibert
 from minibert._utils import private_files
 from minibert._utils.files import FileLock, os_reason
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray
+from minibert._version import __version__
 from minibert.bert.ops import PreparedLinear
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor, file_state
@@ -139,7 +139,7 @@ class Sharing:
             return None
         states = {tensor.path: tensor.state for tensor in tensors}
         digests = [self._digest(folder, path, state) for path, state in sorted(states.items())]
-        key = repr((_FORMAT, minibert.__version__, part, digests, self.layout.key))
+        key = repr((_FORMAT, __version__, part, digests, self.layout.key))
         try:
             return shared_arrays(folder, key, make, title=f"{files.source}, {part}, {self._compute_type}")
         except OSError as error:

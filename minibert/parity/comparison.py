@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import minibert
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
+from minibert._version import __version__
 from minibert.models.inputs import INPUTS
 from minibert.parity.diagnosis.findings import Finding, diagnose, mislabelled, namings
 from minibert.parity.diagnosis.forward import FIRST_STATES, states_of
@@ -165,7 +165,7 @@ def _about(subject: Subject, inputs: Mapping[str, Any], source: str) -> dict[str
         "layers": "counted from 0; hidden_states.0 is the output of the embeddings, hidden_states.1 that of layer 0",
         "inputs": ", ".join(filter(None, [source, shape, _digest(given)])),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "versions": f"minibert {minibert.__version__}, NumPy {np.__version__}, Python {platform.python_version()}, "
+        "versions": f"minibert {__version__}, NumPy {np.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()}",
     }
 

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, brief
-from minibert.bert import float64, reference
+from minibert.bert import reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch, positions_of
 from minibert.checkpoint.files import ModelFiles
 from minibert.encode.modules import Pipeline, pool
+from minibert.models import float64
 from minibert.models.bert import BertModel
 from minibert.models.heads import BertHead
 from minibert.models.inputs import INPUTS, pack

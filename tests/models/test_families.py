@@ -18,10 +18,10 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 import minibert
 from minibert import BertModel, BertTokenizer, Edit, ModelFormatError, inside, load
-from minibert.bert import float64
 from minibert.bert.families import FAMILIES
 from minibert.bert.weights import bias_of_distances
 from minibert.inside.explain import explain
+from minibert.models import float64
 from minibert.trace.page.document import page
 from tests.support.checkpoints import random_checkpoint
 from tests.trace.test_explain import check

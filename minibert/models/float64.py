@@ -16,28 +16,14 @@ float64, and of what is recorded. The formulas are those of reference.py, except
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
-from minibert.bert.ops import Ops
-
-if TYPE_CHECKING:
-    from typing import Protocol, Self
-
-    from minibert.trace.trace import Trace
-
-    class Model(Protocol):
-        """`BertModel`, or a model with a head."""
-
-        def with_ops(self, ops: Ops, dtype: type[np.float64]) -> Self:
-            """Return a model with other ops."""
-
-        def trace(self, *inputs: Any, **options: Any) -> Trace:
-            """Run the model and record values by name."""
-
+from minibert.models.pretrained import BertPreTrainedModel
+from minibert.trace.trace import Trace
 
 __all__ = ["OPS", "forward"]
 
@@ -45,7 +31,7 @@ __all__ = ["OPS", "forward"]
 _AT_ONCE = 1 << 16
 
 
-def forward(model: Model, *inputs: Any, **options: Any) -> Trace:
+def forward(model: BertPreTrainedModel[Any], *inputs: Any, **options: Any) -> Trace:
     """Run a model in float64 and keep its intermediate values by name.
 
     Parameters
@@ -66,12 +52,12 @@ def forward(model: Model, *inputs: Any, **options: Any) -> Trace:
     TypeError, ValueError, MemoryError
         As for `BertModel.trace`; or `model` is not a model of minibert.
     """
-    if not hasattr(model, "with_ops") or not hasattr(model, "trace"):
+    if not isinstance(model, BertPreTrainedModel):
         raise TypeError(
             f"exact.forward was given a {type(model).__name__}; expected a model of minibert: "
             "BertModel.from_pretrained(...), minibert.load(...), or the .bert of a model with a head."
         )
-    return model.with_ops(OPS, np.float64).trace(*inputs, **options)
+    return model.with_ops(OPS).trace(*inputs, **options)
 
 
 def gelu(x: FloatArray) -> FloatArray:
