@@ -194,6 +194,12 @@ class PackedBatch:
         return batch
 
     @classmethod
+    def from_mask(cls, mask: npt.NDArray[np.bool_]) -> PackedBatch:
+        """Pack tokens of which only the places are known; their ids, token types and positions are 0."""
+        nothing = np.zeros(np.count_nonzero(mask), np.int32)
+        return cls(nothing, nothing, nothing, cumulate(mask.sum(axis=1)), mask)
+
+    @classmethod
     def from_private_arrays(cls, **arrays: npt.NDArray[Any] | None) -> PackedBatch:
         """Make a batch without copies and checks: the arrays must be right, and no other code may change them.
 

@@ -232,7 +232,7 @@ class _Numbers:
         result, label = self._vector(layer, symbol), symbol
         function, _, argument = formula.rstrip(")").partition("(")
         if formula.startswith("W["):
-            batch = self._trace._batch
+            batch = self._trace.batch
             ids = {"words": batch.token_ids, "types": batch.token_types, "positions": batch.positions}[symbol]
             yield _line("row of the table", [ids[self._token]])
         elif formula.endswith(" @ W.T + b"):

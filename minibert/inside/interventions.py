@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray, check_choice
 from minibert.bert.ops import AttentionInput, AttentionOutput, Ops, WrappedOps
-from minibert.bert.packed import PackedBatch, cumulate
+from minibert.bert.packed import PackedBatch
 from minibert.inside.validation import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps, shares
 from minibert.models.base import TOKENS_PER_STEP
 from minibert.models.outputs import BertModelOutput
@@ -77,9 +77,7 @@ def run_copies(
         states = np.repeat(state[None], count, axis=0)
         for i in range(count):
             change_state(start + i, states[i])
-        masks = np.concatenate([visible] * count)
-        nothing = np.zeros(np.count_nonzero(masks), np.int32)  # ids, types and positions, which only embeddings use
-        batch = PackedBatch(nothing, nothing, nothing, cumulate(masks.sum(axis=1)), masks)
+        batch = PackedBatch.from_mask(np.concatenate([visible] * count))  # only the embeddings use ids
         changed = model.with_ops(_ChangedAttention(model.ops, path, start * rows, rows, value, context).ops)
         kept = False if stop is None else [stop]
         packed = np.concatenate([copy[visible] for copy in states])

@@ -145,7 +145,7 @@ class FillMaskPipeline(TaskPipeline):
 
     def _text(self, ids: list[int], skip_special_tokens: bool) -> str:
         """Return the text of ids. Many models have rows for more ids than the vocabulary; these have no text."""
-        known = [one for one in ids if self.tokenizer._tokenizer.id_to_token(one) is not None]
+        known = [one for one in ids if self.tokenizer.backend_tokenizer.id_to_token(one) is not None]
         return str(self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens))
 
     def _target_ids(self, options: FillMaskOptions) -> Any:
@@ -157,14 +157,14 @@ class FillMaskPipeline(TaskPipeline):
             raise TypeError(f"targets={brief(targets)}; expected a word, or a list of words.")
         if not len(targets):
             raise ValueError("targets is empty; give at least one word, or leave targets out.")
-        found = sorted({self._target_id(target) for target in targets})
+        vocab = self.tokenizer.vocab
+        found = sorted({self._target_id(target, vocab) for target in targets})
         if found[-1] >= self.model.config.vocab_size:
             raise ModelFormatError(f"the id {found[-1]} of a target is not in the model. Use the model's tokenizer.")
         return np.array(found, dtype=np.int64)
 
-    def _target_id(self, target: Any) -> int:
+    def _target_id(self, target: Any, vocab: Mapping[str, int]) -> int:
         check_text(target, "a word of targets")
-        vocab = self.tokenizer._vocab
         if target in vocab:
             return vocab[target]
         ids = self.tokenizer.encode(target, add_special_tokens=False)

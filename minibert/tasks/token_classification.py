@@ -169,7 +169,7 @@ class TokenClassificationPipeline(TaskPipeline):
     def _scored(self, value: _Text, window: Encoding, scores: FloatArray) -> list[ScoredToken]:
         """Return the tokens of the text in a window, with their characters in the whole text."""
         found = []
-        prefix = getattr(self.tokenizer._tokenizer.model, "continuing_subword_prefix", None)
+        prefix = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
         numbers = (column.tolist() for column in (window.ids, window.special_tokens_mask, window.offsets))
         for index, (token_id, special, (start, end), word) in enumerate(zip(*numbers, window.word_ids, strict=True)):
             if special:

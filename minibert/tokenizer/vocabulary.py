@@ -50,6 +50,11 @@ class Vocabulary:
         self.clean_up_tokenization_spaces = loaded.clean_up_tokenization_spaces
 
     @property
+    def backend_tokenizer(self) -> Any:
+        """What tokenizes, an object of the library `tokenizers`. All threads share it, so do not change it."""
+        return self._tokenizer
+
+    @property
     def vocab(self) -> dict[str, int]:
         """All tokens, added ones included, with their ids, in the order of the ids."""
         return dict(self._vocab)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, check_output, parse_json, parse_npy, printable, write_whole
 from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
-from minibert.bert.packed import PackedBatch, cumulate
+from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
 from minibert.trace.names import Names, Sizes, Spec
 
@@ -92,6 +92,8 @@ class Trace(Mapping[str, FloatArray]):
 
     Attributes
     ----------
+    batch : PackedBatch
+        The inputs; in a trace from a file, all ids are 0.
     mask : bool ndarray of shape (B, S)
         True for tokens that were computed.
     output : the output of the model, or None for a trace from a file
@@ -116,7 +118,7 @@ class Trace(Mapping[str, FloatArray]):
         weights: Weights | None = None,
     ) -> None:
         self._names = names
-        self._batch = batch
+        self.batch = batch
         self._values = dict(values)
         self.mask: npt.NDArray[np.bool_] = batch.mask
         self.output = output
@@ -172,12 +174,12 @@ class Trace(Mapping[str, FloatArray]):
         """Return a new padded array."""
         spec, value = self._names.specs[name], self._values[name]
         if isinstance(value, list):
-            return self._batch.pad_pairs(value, spec.width)
+            return self.batch.pad_pairs(value, spec.width)
         if spec.kind == "pooled":
-            pooled = np.zeros((self._batch.num_sequences, spec.width), dtype=value.dtype)
-            pooled[self._batch.shows_first] = value
+            pooled = np.zeros((self.batch.num_sequences, spec.width), dtype=value.dtype)
+            pooled[self.batch.shows_first] = value
             return pooled
-        return self._batch.pad(value) if len(value) < self.mask.size else self._batch.pad(value.copy())
+        return self.batch.pad(value) if len(value) < self.mask.size else self.batch.pad(value.copy())
 
     # --- other views --------------------------------------------------------------------------------------------------
 
@@ -199,7 +201,7 @@ class Trace(Mapping[str, FloatArray]):
     @property
     def ids(self) -> list[IntArray] | None:
         """The token ids of each sequence that were computed; None for a trace from a file, and for inputs_embeds."""
-        batch = self._batch
+        batch = self.batch
         if self.output is None or batch.inputs_embeds is not None:
             return None
         return [batch.token_ids[start:end] for start, end in pairwise(batch.cu_seqlens.tolist())]
@@ -222,7 +224,7 @@ class Trace(Mapping[str, FloatArray]):
     def value_of(self, name: str, index: int) -> FloatArray | None:
         """Return one recorded value for sequence `index`, read-only; None for [CLS] if it is masked."""
         name, by_head = self._find(name)
-        value, batch = self._values[name], self._batch
+        value, batch = self._values[name], self.batch
         index = check_int("index", index, -batch.num_sequences, batch.num_sequences - 1) % batch.num_sequences
         if isinstance(value, list):
             part = value[index].view()
@@ -248,7 +250,7 @@ class Trace(Mapping[str, FloatArray]):
         return html_table(self._title(), ("name", "shape", "RMS"), self._rows(len(self)), len(self))
 
     def _title(self) -> str:
-        batch = self._batch
+        batch = self.batch
         of = f"{counted(batch.num_tokens, 'token')} in {counted(batch.num_sequences, 'sequence')}"
         return f"Trace of {of}: {counted(len(self), 'name')}, {self.nbytes / 1e6:,.1f} MB"
 
@@ -364,9 +366,7 @@ class Trace(Mapping[str, FloatArray]):
         mask = arrays["attention_mask"]
         if mask.ndim != 2 or mask.dtype != np.uint8 or mask.max(initial=0) > 1:
             raise ValueError(f"attention_mask is {mask.dtype} of shape {mask.shape}; expected 0 and 1 of shape (B, S)")
-        shown = mask.astype(np.bool_)
-        nothing = np.zeros(int(shown.sum()), dtype=np.int32)
-        batch = PackedBatch(nothing, nothing, nothing, cumulate(shown.sum(axis=1)), shown)
+        batch = PackedBatch.from_mask(mask.astype(np.bool_))
         if unknown := [name for name in header["names"] if name not in names.specs]:
             raise ValueError(f"{brief(unknown[0])} is not a name of its model")
         values = {name: _packed(arrays[name], names.specs[name], batch) for name in header["names"]}
