@@ -10,7 +10,7 @@ from minibert._utils.reproducible_math import largest, softmax
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert import heads
 from minibert.inside.validation import as_trace, check_layers, check_model, check_trace, require
-from minibert.models.results import SLICE_BYTES
+from minibert.models.base import SLICE_BYTES
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.trace.page.data import Guesses
 from minibert.trace.trace import Trace

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -22,16 +24,18 @@ from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, Weights
-from minibert.models.inputs import named_inputs, ordered_inputs, pack
+from minibert.models.inputs import as_numbers, check_ids, named_inputs, ordered_inputs, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import ModelOutput, with_tensors
-from minibert.models.results import SLICE_BYTES, Result, of_tokens
 from minibert.models.torch_like import Fixed, TorchLike
 
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
 # between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that
 # pool each step before the next one is computed do not need memory for the full result either.
 TOKENS_PER_STEP = 1024
+
+SLICE_BYTES = 1 << 24
+"""The most bytes of logits that are computed at once, before they are copied to their places."""
 
 _Output = TypeVar("_Output", bound=ModelOutput)
 
@@ -298,7 +302,11 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What the model computes from its last hidden state; see results.py."""
+        """What the model computes from its last hidden state.
+
+        "pooler": the pooler's output, and "first": logits, both a row for each sequence whose first token is not
+        masked. "tokens": logits of each token. "words": logits of each word of the vocabulary, for each token.
+        """
         if self.head_name is not None:
             return HEADS[self.head_name].reads
         return () if self.weights.pooler is None else ("pooler",)
@@ -336,7 +344,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             places: IntArray = np.flatnonzero(batch.shows_first)
             tokens = None
             if what in ("tokens", "words"):
-                shape, places, tokens = of_tokens(batch, positions)
+                shape, places, tokens = _of_tokens(batch, positions)
             at_once = max(1, (SLICE_BYTES if slice_bytes is None else slice_bytes) // (4 * width))
             part = functools.partial(self.compute, what)
             results.append(Result(part, (*shape, width), self.ops.dtype, places, tokens, at_once))
@@ -376,3 +384,88 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
         if reach is not None and index > reach:
             raise ValueError(f"{name} names {index}, which this num_layers= does not compute; give a larger one.")
     return frozenset(indices)
+
+
+# --- what is computed from the last hidden state ---
+
+
+@dataclasses.dataclass(eq=False)
+class Result:
+    """One result of a forward, zeros until it is computed, step by step.
+
+    Parameters
+    ----------
+    compute : callable
+        (rows of the last hidden state, step) -> rows of the result. For a result of tokens it is called with at most
+        `rows_at_once`, so that it does not double the memory of a large vocabulary.
+    shape, dtype : of the result
+        The last axis is that of one sequence or token.
+    places : int ndarray
+        The row of each result; the other rows stay zeros.
+    tokens : int ndarray, optional
+        For a result of tokens: which of the T tokens each row belongs to, in increasing order.
+    """
+
+    compute: Callable[..., FloatArray]
+    shape: tuple[int, ...]
+    dtype: npt.DTypeLike
+    places: IntArray
+    tokens: IntArray | None
+    rows_at_once: int
+    _done: int = dataclasses.field(default=0, init=False)
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+    @functools.cached_property
+    def array(self) -> FloatArray:
+        """The result; its memory is allocated at the first use, after `nbytes` has been checked."""
+        return np.zeros(self.shape, dtype=self.dtype)
+
+    def add(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
+        """Compute the rows of a step from its last hidden state; `tokens` is its part of the T tokens."""
+        flat = self.array.reshape(-1, self.shape[-1])
+        if self.tokens is None:
+            rows = self.compute(x, step)
+            flat[self.places[self._done : self._done + len(rows)]] = rows
+            self._done += len(rows)
+            return
+        first, last = np.searchsorted(self.tokens, [tokens.start, tokens.stop])
+        for start in range(first, last, self.rows_at_once):
+            chosen = slice(start, min(start + self.rows_at_once, last))
+            flat[self.places[chosen]] = self.compute(x[self.tokens[chosen] - tokens.start], step)
+
+
+def _of_tokens(batch: PackedBatch, positions: npt.ArrayLike | None) -> tuple[tuple[int, ...], IntArray, IntArray]:
+    """Return the leading axes of a result of tokens, its rows that have numbers, and the token of each, increasing.
+
+    The result has a row for each token position of the padded batch, or for each of n requested `positions`, (n, 2).
+    """
+    if positions is None:
+        return batch.mask.shape, np.flatnonzero(batch.mask), np.arange(batch.num_tokens)
+    asked = check_positions(positions, batch.mask.shape)
+    rows, columns = asked.T
+    visible = np.flatnonzero(batch.mask[rows, columns])
+    # A token's index among the T tokens is the number of tokens before it that are not masked.
+    tokens = (np.cumsum(batch.mask) - 1).reshape(batch.mask.shape)[rows[visible], columns[visible]]
+    order = np.argsort(tokens, kind="stable")
+    return asked.shape[:1], visible[order], tokens[order]
+
+
+def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
+    """Return positions in a padded batch of this shape as an int array of n rows and columns, (n, 2).
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not pairs of integers, or one is outside the batch; the message says which.
+    """
+    found = np.array(as_numbers("positions", positions))
+    if found.size == 0 and not isinstance(positions, np.ndarray):
+        return np.zeros((0, 2), dtype=np.int64)
+    if found.ndim != 2 or found.shape[1] != 2:
+        raise ValueError(f"positions has shape {found.shape}; expected (n, 2), as np.argwhere(ids == mask_token_id).")
+    rows = check_ids("positions[:, 0]", found[:, 0], shape[0], "rows of the batch", ndim=1)
+    return np.stack([rows, check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)], axis=1)
