@@ -134,6 +134,7 @@ class Calls(list[Call]):
 
 
 # Methods of many classes that only raise, or that take what another method of the library made.
+OF_BATCHES = "pack run_packed run_steps states steps compute results output_bytes finish"
 INNER = "cuda forward to resolve_prompt windows too_long stop_multi_process_pool encode_multi_process"
 # Options of the constructors of sentence models, and of the calls that compute vectors, which `**` takes.
 LOAD = {
@@ -189,8 +190,8 @@ def calls(folder: Path) -> list[Call]:
     add("locate", locate)
 
     found.methods(
-        model, f"{INNER} run_packed states stream with_ops from_files from_pretrained", tokens=tokenizer,
-        num_layers=1, output_hidden_states=[0, 1], output_attentions=0, record=["hidden_states.*", "*.probs"],
+        model, f"{INNER} {OF_BATCHES} stream with_ops from_files from_pretrained", tokens=tokenizer, num_layers=1,
+        output_hidden_states=[0, 1], output_attentions=0, record=["hidden_states.*", "*.probs"],
         edit={"embeddings": Edit.scale(0.5)},
     )  # fmt: skip
     embeds = rng.standard_normal((2, 5, H)).astype(np.float32)

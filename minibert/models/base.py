@@ -426,12 +426,15 @@ class Result:
 
     def add(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
         """Compute the rows of a step from its last hidden state; `tokens` is its part of the T tokens."""
-        flat = self.array.reshape(-1, self.shape[-1])
         if self.tokens is None:
             rows = self.compute(x, step)
-            flat[self.places[self._done : self._done + len(rows)]] = rows
+            if len(rows) == self.shape[0]:  # all in one step
+                self.array = rows
+                return
+            self.array[self.places[self._done : self._done + len(rows)]] = rows
             self._done += len(rows)
             return
+        flat = self.array.reshape(-1, self.shape[-1])
         first, last = np.searchsorted(self.tokens, [tokens.start, tokens.stop])
         for start in range(first, last, self.rows_at_once):
             chosen = slice(start, min(start + self.rows_at_once, last))
