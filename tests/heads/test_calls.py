@@ -14,6 +14,7 @@ import torch
 
 import minibert
 from minibert.models import bert as bert_model
+from minibert.models import float64
 from minibert.models.base import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, SIZES, WITH_WORDS, inputs_of, logits_of
 
@@ -226,3 +227,13 @@ def test_bad_choices(model_of: ModelOf, error: type[Exception], name: str, value
         others = {} if name in ("inputs_embeds", "choices") else {"input_ids": CHOICES}
         with pytest.raises(error, match=name):
             model(**{**others, "input_ids" if name == "choices" else name: value})
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_results_have_the_dtype_of_the_ops(model_of: ModelOf, name: str) -> None:
+    model, inputs = model_of(name).with_ops(float64.OPS), inputs_of(name)
+    for given in (inputs, {key: value[:0] for key, value in inputs.items()}):
+        output = model(**given, output_hidden_states=[0, -1])
+        values = [*output.to_tuple()[:-1], output.hidden_states[0], output.hidden_states[-1]]
+        assert {value.dtype for value in values} == {np.dtype(np.float64)}
+        assert model.bert(**{k: v.reshape(-1, v.shape[-1]) for k, v in given.items()})[0].dtype == np.float64

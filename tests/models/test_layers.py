@@ -12,6 +12,7 @@ import transformers
 
 from minibert import BertModel
 from minibert.bert.ops import Ops
+from minibert.bert.packed import PackedBatch
 from tests.support.model_calls import CALLS, IDS, L, run
 
 # --- the layers to keep, and the layer to stop at ---------------------------------------------------------------------
@@ -140,3 +141,47 @@ def test_stopping_early_stops_the_work(prepared: BertModel, num_layers: int) -> 
     layers = {int(path.split(".")[2]) for path in seen if path.startswith("encoder.layer.")}
     assert layers == set(range(num_layers))
     assert ("pooler.dense" in seen) == (num_layers == L)
+
+
+# --- a run that begins with a hidden state ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", [7, 1000])
+@pytest.mark.parametrize("backend", ["kernels", "numpy"])
+def test_a_run_from_a_hidden_state_has_the_bits_of_the_whole_run(
+    folder: Path, backend: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one step and in several, with a masked token and a masked [CLS]; ids are not used."""
+    monkeypatch.setattr("minibert.models.base.TOKENS_PER_STEP", tokens)
+    model = BertModel.from_pretrained(folder, backend=backend)
+    mask = np.ones_like(IDS)
+    mask[0, 2] = mask[1, 0] = 0
+    whole, batch = model(IDS, mask, output_attentions=True), PackedBatch.from_mask(mask == 1)
+    for k in range(L + 1):
+        state = whole.hidden_states[k][mask == 1]
+        output = model.run_packed(batch, True, True, start=(k, state))
+        assert kept(output.hidden_states) == [*range(k, L + 1)]
+        assert kept(output.attentions) == [*range(k, L)]
+        for i in range(k, L + 1):
+            np.testing.assert_array_equal(output.hidden_states[i], whole.hidden_states[i])
+            assert not np.shares_memory(output.hidden_states[i], state)
+        np.testing.assert_array_equal(output.pooler_output, whole.pooler_output)
+        if k < L:
+            np.testing.assert_array_equal(output.attentions[-1], whole.attentions[-1])
+            early = model.run_packed(batch, [k, k + 1], num_layers=k + 1, start=(k, state))
+            np.testing.assert_array_equal(early.hidden_states[k + 1], whole.hidden_states[k + 1])
+
+
+def test_a_start_that_is_not_a_hidden_state_of_the_batch_is_refused(model: BertModel) -> None:
+    batch, state = PackedBatch.from_mask(np.ones((1, 5), bool)), np.zeros((5, model.config.hidden_size), np.float32)
+    for start, word in (
+        ((L + 1, state), r"start\[0\]"),
+        ((-1, state), r"start\[0\]"),
+        ((1, state[:4]), "expected .5, "),
+        ((1, state[:, 1:]), "expected .5, "),
+        ((1, state[None]), "expected .5, "),
+    ):
+        with pytest.raises(ValueError, match=word):
+            model.run_packed(batch, start=start)
+    with pytest.raises(ValueError, match=r"start\[0\]"):
+        model.run_packed(batch, num_layers=1, start=(2, state))
