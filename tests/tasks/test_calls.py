@@ -226,9 +226,7 @@ def test_no_text_is_cut_silently(task: str, ours: Ours) -> None:
     for truncation in (True, "silent", "longest_first") if task != "zero-shot-classification" else (True, "silent"):
         assert pipe(text, truncation=truncation, **arguments) == cut
     for truncation in (False, "error", "do_not_truncate"):
-        with pytest.raises(
-            ValueError, match=r"inputs\[0\] has \d+ tokens, the limit is 64 \(max_seq_length\). Shorten it"
-        ):
+        with pytest.raises(ValueError, match=r"inputs\[0\] has \d+ tokens, the limit is 64 .*Shorten it"):
             pipe(text, truncation=truncation, **arguments)
     short = ours(task, truncation="error")
     with pytest.raises(ValueError, match=r"inputs\[1\] has \d+ tokens"):
