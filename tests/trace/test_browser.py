@@ -163,6 +163,39 @@ def test_every_control_is_reached_and_used_with_keys(browser: Any, file: Path) -
             assert page.evaluate(f"document.activeElement === document.querySelector('{place}')"), "the focus stays"
 
 
+def test_a_letter_or_the_bar_of_a_phone_goes_to_the_next_layer_and_head(browser: Any, file: Path) -> None:
+    with watched_page(browser, file, viewport={"width": 390, "height": 844}) as page:
+        choose(page, layer=4, head=1)
+        for key, expected in (("l", (5, 1)), ("l", (5, 1)), ("L", (4, 1)), ("h", (4, 2)), ("H", (4, 1)), ("H", (4, 0))):
+            page.keyboard.press(key)
+            assert tuple(int(page.input_value(f"#{name}")) for name in ("layer", "head")) == expected, key
+        page.click("#bar button[aria-label='Layer before']")
+        page.click("#bar button[aria-label='Head after']")
+        assert page.locator("#bar output").all_text_contents() == ["Layer 3", "Head 1"]
+        page.click("#help")
+        page.uncheck("#question")
+        page.keyboard.press("Escape")
+        page.keyboard.press("l")
+        assert page.input_value("#layer") == "3", "the letters can be switched off"
+
+
+def test_a_phone_shows_no_small_text_and_no_small_control(browser: Any, file: Path) -> None:
+    with watched_page(browser, file, viewport={"width": 390, "height": 844}) as page:
+        shown = "[...document.querySelectorAll('*')].filter(e => e.offsetParent)"
+        text = "e => [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())"
+        sizes = page.evaluate(f"{shown}.filter({text}).map(e => parseFloat(getComputedStyle(e).fontSize))")
+        assert min(sizes) >= 12
+        controls = page.evaluate(
+            f"{shown}.filter(e => e.matches('a, button, select, summary')).map(e => e.offsetHeight)"
+        )
+        assert min(controls) >= 24
+        page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+        ends, begin = page.evaluate("['about', 'bar'].map(id => document.getElementById(id).getBoundingClientRect().y)")
+        height = page.evaluate("document.getElementById('about').offsetHeight")
+        assert ends + height <= begin, "the bar covers nothing at the end of the page"
+        assert page.evaluate("document.getElementById('bar').offsetWidth") == 390
+
+
 @pytest.mark.parametrize("width", [320, 640, 1280, 3840])
 def test_a_screen_of_any_width_shows_everything_with_any_font(browser: Any, file: Path, width: int) -> None:
     with watched_page(browser, file, viewport={"width": width, "height": 800}, reduced_motion="reduce") as page:

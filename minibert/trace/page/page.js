@@ -500,6 +500,8 @@ const set = (changes) => {
     options($("other"), names, now.other);
   }
   state.forEach((key) => { $(key).value = now[key]; });
+  $("bar-layer").textContent = `Layer ${layers[now.layer]}`;
+  $("bar-head").textContent = `Head ${heads[now.head]}`;
   drawAll(changes);
   if (list && list.children.length) list.children[Math.min(place, list.children.length - 1)].firstChild.focus();
   /* The address says what is shown, for a link or a reload. A frame without an origin may not change its address. */
@@ -563,8 +565,16 @@ $("grid").addEventListener("pointermove", (event) => {
 $("grid").addEventListener("pointerleave", () => { $("grid-here").textContent = ""; });
 $("grid-details").addEventListener("toggle", () => { if ($("grid-details").open) drawGridTable(); });
 $("help").addEventListener("click", () => $("keys").showModal());
+const counts = { layer: layers.length, head: heads.length };
+const step = (key, by) => set({ [key]: within(now[key] + by, counts[key]) });
+document.querySelectorAll("[data-step]").forEach((button) => button.addEventListener("click", () => { const [key, by] = button.dataset.step.split(" "); step(key, Number(by)); }));
 document.addEventListener("keydown", (event) => {
-  if (event.key === "?" && $("question").checked && !$("keys").open && !event.target.closest?.("select, input") && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); $("keys").showModal(); }
+  if (!$("question").checked || $("keys").open || event.target.closest?.("select, input") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const move = { l: ["layer", 1], L: ["layer", -1], h: ["head", 1], H: ["head", -1] }[event.key];
+  if (event.key !== "?" && !move) return;
+  event.preventDefault();
+  if (move) step(...move);
+  else $("keys").showModal();
 });
 document.addEventListener("click", (event) => {
   const there = $(event.target.closest?.("a[href^='#']")?.getAttribute("href").slice(1));
