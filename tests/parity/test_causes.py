@@ -12,7 +12,7 @@ from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
-from minibert.parity.diagnosis.search import layer_mistake
+from minibert.parity.diagnosis.suggested import layer_mistake
 from minibert.parity.truth import VECTOR
 
 LAYERS = 4

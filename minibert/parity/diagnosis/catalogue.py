@@ -27,6 +27,7 @@ from importlib.resources import files
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
@@ -51,6 +52,18 @@ _SUMS = ("attention_sum", "output_sum")
 _ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "attention", "output")
 _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
 _ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{one}" for one in _OTHERS))
+
+
+def _hidden(inputs: Padded, config: BertConfig) -> npt.NDArray[np.bool_]:
+    return ~inputs.mask
+
+
+def _second(inputs: Padded, config: BertConfig) -> npt.NDArray[np.bool_]:
+    return inputs.types > 0
+
+
+_SWAPPED = wrong.fed(types=lambda inputs, config: inputs.mask.astype(np.int64), mask=_second)
+
 _WHAT_IS: dict[str, Mistake] = {
     **{id: wrong.curve(name) for id, name in zip(_ACTIVATIONS, wrong.CURVES, strict=True)},
     "G3.pooler": wrong.curve("none", "pooler"),
@@ -89,8 +102,17 @@ _WHAT_IS: dict[str, Mistake] = {
     "A6.added": wrong.mask(lambda scores, shown: scores + shown),
     "A6.multiplied": wrong.mask(lambda scores, shown: scores * shown),
     "A6.after": part_mistake("probs", mask=lambda inner, here, scores, shown: scores, softmax=wrong.zeroed),
-    "A6.inverted": wrong.mask_as(lambda shown: ~shown | shown.all(axis=1, keepdims=True)),
-    "A6.length": wrong.mask_as(lambda shown: np.arange(shown.shape[1]) < shown.sum(axis=1, keepdims=True)),
+    "A6.inverted": wrong.mask_as(_hidden),
+    "A6.inverted-alike": wrong.mask_as(_hidden, "alike"),
+    "A6.inverted-zeros": wrong.mask_as(_hidden, "zeros"),
+    "A6.length": wrong.mask_as(wrong.length),
+    "A6.padding": wrong.mask_as(lambda inputs, config: inputs.ids != (config.pad_token_id or 0)),
+    "A6.first-text": wrong.mask_as(lambda inputs, config: inputs.types == 0),
+    "A6.second-text": wrong.mask_as(_second),
+    "A6.second-text-alike": wrong.mask_as(_second, "alike"),
+    "A6.second-text-zeros": wrong.mask_as(_second, "zeros"),
+    "A6.nothing-alike": wrong.mask_as(lambda inputs, config: np.zeros_like(inputs.mask), "alike"),
+    "A6.nothing-zeros": wrong.mask_as(lambda inputs, config: np.zeros_like(inputs.mask), "zeros"),
     "A6.ten-thousand": wrong.leaking(-1e4),
     "A7.causal": part_mistake("probs", mask=wrong.causal),
     "A8.rope": wrong.rope(False),
@@ -104,8 +126,9 @@ _WHAT_IS: dict[str, Mistake] = {
     "A10.scaled": wrong.bias(lambda bias, config: bias / bias.dtype.type(math.sqrt(config.head_size))),
     "A10.one-way": wrong.buckets(wrong.one_way),
     "A10.linear": wrong.buckets(lambda distances: np.minimum(np.abs(distances), 15) + 16 * (distances > 0)),
-    "E1.first": wrong.types(lambda inputs: np.zeros_like(inputs.types)),
-    "E1.second": wrong.types(lambda inputs: np.ones_like(inputs.types)),
+    "E1.first": wrong.fed(types=lambda inputs, config: np.zeros_like(inputs.types)),
+    "E1.second": wrong.fed(types=lambda inputs, config: np.ones_like(inputs.types)),
+    "E1.inverted": wrong.fed(types=lambda inputs, config: 1 - inputs.types),
     "E3.plus-1": wrong.positions(lambda inputs, pad: inputs.positions + 1),
     "E3.plus-2": wrong.positions(lambda inputs, pad: inputs.positions + 2),
     "E3.zero": wrong.positions(lambda inputs, pad: np.zeros_like(inputs.positions)),
@@ -118,7 +141,9 @@ _WHAT_IS: dict[str, Mistake] = {
     "E6.pad": wrong.positions(lambda inputs, pad: np.maximum(inputs.positions - 1, 0)),
     "E6.padding": wrong.positions(lambda inputs, pad: np.ones_like(inputs.ids).cumsum(axis=1) + pad),
     "E6.mask": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1) * inputs.mask + pad),
-    "E5.swapped": wrong.types(lambda inputs: inputs.mask.astype(np.int64), mask=lambda inputs: inputs.types > 0),
+    "E5.swapped": _SWAPPED,
+    "E5.swapped-alike": dataclasses.replace(_SWAPPED, parts=wrong.mask_as(_second, "alike").parts),
+    "E5.swapped-zeros": dataclasses.replace(_SWAPPED, parts=wrong.mask_as(_second, "zeros").parts),
     "E2.missing": wrong.total(lambda words, types, positions: words + positions),
     "E4.positions": wrong.total(lambda words, types, positions: words + types),
     "E4.scaled": wrong.total(
@@ -129,8 +154,12 @@ _WHAT_IS: dict[str, Mistake] = {
     "E4.sinusoids": part_mistake("positions", rows=wrong.sinusoids),
     "E4.norm": part_mistake("embeddings", norm=wrong.no_norm),
     "E4.order": wrong.total(lambda words, types, positions: words + (positions + types)),
-    "T1.unknown": wrong.ids(wrong.unknown),
-    "T1.shifted": wrong.ids(lambda inputs, vocab_size: (inputs.ids + 1) % vocab_size),
+    "T1.unknown": wrong.fed(ids=wrong.unknown),
+    "T1.ones": wrong.fed(ids=lambda inputs, config: np.ones_like(inputs.ids)),
+    "T1.zeros": wrong.fed(ids=lambda inputs, config: np.zeros_like(inputs.ids)),
+    "T1.types": wrong.fed(ids=lambda inputs, config: inputs.types),
+    "T1.inverted": wrong.fed(ids=lambda inputs, config: (1 - inputs.ids) % config.vocab_size),
+    "T1.shifted": wrong.fed(ids=lambda inputs, config: (inputs.ids + 1) % config.vocab_size),
     **{f"P4.cut-{length}": wrong.cut(length) for length in (64, 128, 256)},
     **{
         f"W1.{_MODULES[one]}": wrong.weights(one, wrong.transposed)
@@ -164,7 +193,7 @@ _WHAT_IS: dict[str, Mistake] = {
     "D2.bfloat16": wrong.stored(to_bfloat16),
     "D2.tf32": wrong.product(lambda x, weight: (to_tf32(x), to_tf32(weight))),
     "D3.float16": part_mistake(DENSE, product=wrong.sums_in_float16),
-    "P1.padding": wrong.pooled("mean with padding"),
+    "P1.padding": wrong.pooled("mean of all columns, padding too"),
     "P2.cls": wrong.pooled("cls"),
     "P2.mean": wrong.pooled("mean"),
     "P2.max": wrong.pooled("max"),
@@ -172,7 +201,8 @@ _WHAT_IS: dict[str, Mistake] = {
     "P2.pooler": wrong.pooled("pooler"),
     "P2.weighted": wrong.pooled("weightedmean"),
     "P2.sum": wrong.pooled("sum"),
-    "P2.special": wrong.pooled("mean without [CLS] and [SEP]"),
+    "P2.special": wrong.pooled("mean of the tokens without the first and the last one"),
+    "P2.column": wrong.pooled("cls of all columns, padding too"),
     "P2.first-last": wrong.pooled("mean of the first and last state"),
     "P2.second-last": wrong.pooled("mean of the last state but one"),
     "P3.raw": wrong.lengths("none"),

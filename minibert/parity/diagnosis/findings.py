@@ -19,10 +19,11 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, counted
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
-from minibert.parity.diagnosis.formulas import find_recipe
+from minibert.parity.diagnosis.formulas import find_recipe, run_of
 from minibert.parity.diagnosis.forward import DENSE, Arrays, Forward, Mistake, both_names, states_of, symbol_of
 from minibert.parity.diagnosis.replay import Replay
-from minibert.parity.diagnosis.search import BUDGET, LAYER_OF, Search, Trial
+from minibert.parity.diagnosis.search import BUDGET, Search, Trial
+from minibert.parity.diagnosis.suggested import LAYER_OF, dropout, suggest, variants
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Model, Padded, mask_of, rms, round_to, visible
 from minibert.trace.names import LAYER, rows_of
 
@@ -262,17 +263,18 @@ def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
     wrong, right = search.rows_that_differ(name, exact)
     same = _only("row", [f"{i} ({labels[i]})" if i < len(labels) else str(i) for i in wrong], right)
     numbers: list[str] = []
-    differs = ~(np.abs(given - exact) <= 10 * search.budget * search.measured[name].unit)
+    where = search.part_that_differs(name, exact)
+    if where is not None and where.heads is not None:
+        same += _only("head", np.flatnonzero(where.heads).tolist(), np.flatnonzero(~where.heads).tolist())
+    elif where is not None:
+        numbers.append(str(where))
     if exact.ndim == 3:
-        tokens = differs.any(axis=2) & mask
+        tokens = search.differing(name, exact).any(axis=2) & mask
         if not same and 0 < tokens.sum() < mask.sum():
-            numbers.append(f"{int(tokens.sum())} of {int(mask.sum())} tokens")
-        columns = np.flatnonzero((differs & mask[:, :, None]).any(axis=(0, 1)))
-        if 0 < len(columns) < exact.shape[2]:
-            numbers.append(f"{len(columns)} of {exact.shape[2]} features")
+            numbers.insert(0, f"{int(tokens.sum())} of {int(mask.sum())} tokens")
+            if not (columns := tokens.any(axis=0)).all():
+                numbers.insert(1, run_of("column", columns))
     elif exact.ndim == 4:
-        heads = (differs & (mask[:, None, :, None] & mask[:, None, None, :])).any(axis=(0, 2, 3))
-        same += _only("head", np.flatnonzero(heads).tolist(), np.flatnonzero(~heads).tolist())
         sums = given.sum(axis=-1)[np.broadcast_to(mask[:, None, :], given.shape[:3])]
         if symbol_of(name) == "probs" and np.abs(sums - 1).max(initial=0) > 1e-4:
             range_of_sums = " to ".join(dict.fromkeys(f"{one:.6g}" for one in (sums.min(), sums.max())))
@@ -428,7 +430,7 @@ class _Diagnosis:
             else:
                 yield self._wrong_head(name)
             return
-        if dropped := search.dropout(remaining):
+        if dropped := dropout(search, remaining):
             names, rate = dropped
             mistake = MISTAKES["D1.dropout"]
             text = f"{mistake.text}; about {100 * rate:.0f} % of {names[0]} are zero"
@@ -451,9 +453,11 @@ class _Diagnosis:
         target = remaining[0]
         trials: list[Trial] = []
         if np.isfinite(search.measured[target].error):  # nothing that is computed equals NaN
-            trials = search.singles(target, remaining) or search.from_values(target, remaining)
+            trials = search.singles(target, remaining) or search.fitting(suggest(search, target), target, remaining)
             if not trials and not search.has_several_layers(target):
-                trials = search.in_one_op(target, remaining) or search.several(target, remaining)
+                trials = search.in_one_op(target, remaining)
+                trials = trials or search.fitting(variants(search, target), target, remaining)
+                trials = trials or search.several(target, remaining)
         if not trials:
             search.unknown.append(target)
             return remaining[1:]

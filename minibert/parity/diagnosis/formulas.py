@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray, counted
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
@@ -172,9 +172,32 @@ def mask(change: Callable[[FloatArray, npt.NDArray[np.bool_]], FloatArray]) -> M
     return part_mistake("probs", mask=lambda inner, here, scores, shown: change(scores, shown[:, None, None, :]))
 
 
-def mask_as(change: Callable[[npt.NDArray[np.bool_]], npt.NDArray[np.bool_]]) -> Mistake:
-    """Return the mistake of right masking with a wrong mask, made from `shown` (B, S)."""
-    return part_mistake("probs", mask=lambda inner, here, scores, shown: inner(here, scores, change(shown)))
+def mask_as(change: Callable[[Padded, BertConfig], npt.NDArray[np.bool_]], nothing: str = "") -> Mistake:
+    """Return the mistake of right masking with a wrong mask (B, S), made from the right inputs.
+
+    `nothing` says what a row attends to whose mask has no ones: "" everything, as if nothing were masked, "alike" all
+    keys alike, "zeros" nothing, so that its context is zero. Frameworks differ in that.
+    """
+
+    def mask(inner: Part, here: Here, scores: FloatArray, shown: object) -> FloatArray:
+        changed = change(here.forward.true_inputs, here.forward.config)
+        empty = ~changed.any(axis=1, keepdims=True)
+        if nothing and not empty.any():
+            raise InapplicableError("each row has a key that is not masked")
+        if not nothing and (changed | empty).all():
+            raise InapplicableError("nothing would be masked")
+        return inner(here, scores, changed if nothing else changed | empty)
+
+    def softmax(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
+        return np.nan_to_num(inner(here, masked), nan=1 / masked.shape[-1] if nothing == "alike" else 0.0)
+
+    return part_mistake("probs", mask=mask, **({"softmax": softmax} if nothing else {}))
+
+
+def length(inputs: Padded, *_: object) -> npt.NDArray[np.bool_]:
+    """Return as many columns of each row as tokens are visible in it."""
+    columns = np.arange(inputs.ids.shape[1])
+    return columns < inputs.mask.sum(axis=1, keepdims=True)
 
 
 def leaking(constant: float) -> Mistake:
@@ -266,31 +289,131 @@ def softmax_without_shift(inner: Part, here: Here, masked: FloatArray) -> FloatA
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
+WITH_HEADS = ("query", "key", "value", "scores", "probs", "context")
+
+
+def reordered(order: IntArray, symbol: str, what: str) -> Mistake:
+    """Return the mistake of heads with the values of others: the key in scores, the value in context, or the result."""
+
+    def value(x: FloatArray) -> FloatArray:
+        return x[:, order] if x.ndim == 4 else x.reshape(len(x), len(order), -1)[:, order].reshape(x.shape)
+
+    moved = np.flatnonzero(order != np.arange(len(order)))
+    text = f"attention heads: in {what}, heads {_listed(moved)} have the values of heads {_listed(order[moved])}"
+    shared = ", as in grouped-query attention" if (order[order] == order).all() else ""
+    parts: dict[str, Part] = {"value": lambda inner, here, x: value(inner(here, x))}
+    if what != symbol:
+        parts = {("scores" if what == "key" else "weigh"): lambda inner, here, x, y: inner(here, x, value(y))}
+    remedy = (
+        "Head a has the columns a D to (a + 1) D of query, key and value; BERT has as many key heads as query heads."
+    )
+    return Mistake("A11.heads", text + shared, remedy, (symbol,), parts)
+
+
+def _listed(numbers: IntArray) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def online(block: int, without: Sequence[str]) -> Mistake:
+    """Return the mistake of a softmax over blocks of keys that does not rescale "sum" or "values" of those before."""
+
+    def part(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
+        largest = np.maximum.reduceat(masked, np.arange(0, masked.shape[-1], block), axis=-1)
+        running = np.maximum.accumulate(largest, axis=-1).repeat(block, axis=-1)[..., : masked.shape[-1]]
+        right, kept = (np.nan_to_num(np.exp(masked - one)) for one in (running[..., -1:], running))
+        values, total = (kept if name in without else right for name in ("values", "sum"))
+        return values / total.sum(axis=-1, keepdims=True)
+
+    text = f"softmax: in blocks of {counted(block, 'key')}, the {' and the '.join(without)} so far "
+    text += f"{'is' if list(without) == ['sum'] else 'are'} not rescaled when the maximum grows"
+    remedy = "Online softmax: when the maximum grows from m to n, multiply sum and values so far by exp(m - n)."
+    return Mistake("A12.online", text, remedy, ("probs",), {"softmax": part})
+
+
+SUMS = {**dict.fromkeys(DENSE[:6], "product"), "scores": "scores", "probs": "mask", "context": "weigh"}
+"""The symbols of values that are sums, or a softmax, and the part of each that adds up."""
+
+
+def shortened(symbol: str, count: int) -> Mistake:
+    """Return the mistake of a sum, or a softmax, without its last terms."""
+
+    def cut(x: FloatArray) -> FloatArray:
+        return np.where(np.arange(x.shape[-1]) < x.shape[-1] - count, x, x.dtype.type(0))
+
+    def first(inner: Part, here: Here, x: FloatArray, y: FloatArray) -> FloatArray:
+        return inner(here, x, cut(y)) if symbol == "probs" else inner(here, cut(x), y)
+
+    text = f"loops: the last {counted(count, 'term')} of each sum of {symbol} {'is' if count == 1 else 'are'} left out"
+    return Mistake("L1.tail", text, "Let each loop run to the end of its row.", (symbol,), {SUMS[symbol]: first})
+
+
+class Where(NamedTuple):
+    """The features of a value in which alone it is wrong; `heads` if they are those of whole heads."""
+
+    columns: npt.NDArray[np.bool_]
+    heads: npt.NDArray[np.bool_] | None
+
+    def __str__(self) -> str:
+        if self.heads is not None:
+            return f"head{'s' if self.heads.sum() > 1 else ''} {_listed(np.flatnonzero(self.heads))}"
+        return run_of("feature", self.columns)
+
+
+def run_of(noun: str, chosen: npt.NDArray[np.bool_]) -> str:
+    """Say which of them are chosen: "features 1533 to 1535 (the last 3)", or how many if they do not form a run."""
+    numbers, total = np.flatnonzero(chosen), len(chosen)
+    count, first, last = len(numbers), numbers[0], numbers[-1]
+    if last - first + 1 != count:
+        return f"{count} of {total} {noun}s"
+    end = "last" if last == total - 1 else "first" if first == 0 else ""
+    listed = f"{noun} {first}" if count == 1 else f"{noun}s {first} to {last}"
+    return f"{listed} of {total} (the {end} {'one' if count == 1 else count})" if end else f"{listed} of {total}"
+
+
+def within(part: Part, where: Where) -> Part:
+    """Return a part that is made in some features or heads only; elsewhere it is right."""
+
+    def blended(changed: FloatArray, right: FloatArray, *, by_row: bool) -> FloatArray:
+        if right.ndim == 4:
+            return np.where(where.heads[:, None, None], changed, right) if where.heads is not None else right
+        chosen = where.columns[:, None] if by_row and right.ndim == 2 else where.columns
+        return np.where(chosen, changed, right)
+
+    def partly(inner: Part, here: Here, *arguments: Any) -> Any:
+        changed, right = part(inner, here, *arguments), inner(here, *arguments)
+        if isinstance(right, tuple):  # weight and bias
+            return tuple(blended(*pair, by_row=True) for pair in zip(changed, right, strict=True))
+        return blended(changed, right, by_row=False)
+
+    return partly
+
+
 # --- inputs and embeddings --------------------------------------------------------------------------------------------
 
 
-def types(types_of: Callable[[Padded], IntArray], **more: Callable[[Padded], Any]) -> Mistake:
-    """Return the mistake of other token types, and of more changed fields of the inputs."""
+_READ = {"ids": "words", "types": "types", "positions": "positions", "mask": "probs"}
+_TABLES = {"ids": "vocab_size", "types": "type_vocab_size", "positions": "max_position_embeddings"}
+
+
+def fed(**fields: Callable[[Padded, BertConfig], Any]) -> Mistake:
+    """Return the mistake of other inputs: fields of `Padded`, made from the right inputs and the config."""
 
     def change(inputs: Padded, config: BertConfig) -> Padded:
-        types = types_of(inputs).astype(np.int64)
-        if types.max(initial=0) >= config.type_vocab_size:
-            raise InapplicableError(f"the model has {config.type_vocab_size} token types (type_vocab_size)")
-        return dataclasses.replace(inputs, types=types, **{name: field(inputs) for name, field in more.items()})
+        if inputs.embeds is not None and "ids" in fields:
+            raise InapplicableError("the inputs are inputs_embeds, without ids")
+        made = {name: field(inputs, config) for name, field in fields.items()}
+        for name in made.keys() & _TABLES:
+            made[name] = made[name].astype(np.int64)
+            if not 0 <= made[name].min(initial=0) <= made[name].max(initial=0) < getattr(config, _TABLES[name]):
+                raise InapplicableError(f"the model has {getattr(config, _TABLES[name])} rows of {_TABLES[name]}")
+        return dataclasses.replace(inputs, **made)
 
-    return Mistake("", "", "", ("types", "probs") if more else ("types",), inputs=change)
+    return Mistake("", "", "", tuple(_READ[name] for name in fields), inputs=change)
 
 
 def positions(positions_of: Callable[[Padded, int], IntArray]) -> Mistake:
     """Return the mistake of other positions, made from the inputs and pad_token_id."""
-
-    def change(inputs: Padded, config: BertConfig) -> Padded:
-        positions = positions_of(inputs, config.pad_token_id or 0).astype(np.int64)
-        if not 0 <= positions.min(initial=0) <= positions.max(initial=0) < config.max_position_embeddings:
-            raise InapplicableError(f"the model has {config.max_position_embeddings} positions")
-        return dataclasses.replace(inputs, positions=positions)
-
-    return Mistake("", "", "", ("positions",), inputs=change)
+    return fed(positions=lambda inputs, config: positions_of(inputs, config.pad_token_id or 0))
 
 
 def restart(inputs: Padded, pad: int) -> IntArray:
@@ -319,22 +442,22 @@ def sinusoids(inner: Part, here: Here, table: FloatArray, ids: IntArray) -> Floa
     return np.where(np.arange(width) % 2, np.cos(angles), np.sin(angles)).astype(dtype)
 
 
-def ids(ids_of: Callable[[Padded, int], IntArray]) -> Mistake:
-    """Return the mistake of other ids, made from the inputs and the size of the vocabulary."""
-
-    def change(inputs: Padded, config: BertConfig) -> Padded:
-        if inputs.embeds is not None:
-            raise InapplicableError("the inputs are inputs_embeds, without ids")
-        return dataclasses.replace(inputs, ids=ids_of(inputs, config.vocab_size))
-
-    return Mistake("", "", "", ("words",), inputs=change)
-
-
-def unknown(inputs: Padded, vocab_size: int) -> IntArray:
-    """Replace every third token inside a row by [UNK]."""
+def _inside(inputs: Padded) -> npt.NDArray[np.bool_]:
+    """Return the visible tokens between the first and the last one of each row."""
     count = inputs.mask.cumsum(axis=1)
-    inside = inputs.mask & (count > 1) & (count < count.max(axis=1, keepdims=True))
-    return np.where(inside & (count % 3 == 0), 100 if vocab_size > 1000 else 1, inputs.ids)
+    return inputs.mask & (count > 1) & (count < count.max(axis=1, keepdims=True))
+
+
+def _ends(inputs: Padded) -> npt.NDArray[np.bool_]:
+    """Return the tokens with the id of the row's last visible one, which is [SEP]."""
+    last = inputs.mask.cumsum(axis=1).argmax(axis=1)
+    return inputs.ids == inputs.ids[np.arange(len(last)), last][:, None]
+
+
+def unknown(inputs: Padded, config: BertConfig) -> IntArray:
+    """Replace every third token inside a row by [UNK]."""
+    third = inputs.mask.cumsum(axis=1) % 3 == 0
+    return np.where(_inside(inputs) & third, 100 if config.vocab_size > 1000 else 1, inputs.ids)
 
 
 def cut(length: int) -> Mistake:
@@ -523,10 +646,28 @@ def renamed(symbols: tuple[str, ...], source: Callable[[int, Sequence[str]], str
 
 # --- the vector of a text ---------------------------------------------------------------------------------------------
 
-_MODES: dict[str, Callable[..., FloatArray]] = {**POOLING_MODES, "sum": lambda x, positions: x.sum(axis=0)}
+
+_MODES: dict[str, Callable[..., FloatArray]] = {
+    **POOLING_MODES,
+    "sum": lambda x, positions: x.sum(axis=0),
+    "min": lambda x, positions: x.min(axis=0),
+}
+
+# The tokens that a port pools instead of the visible ones.
+_TOKENS: dict[str, Callable[[Padded], npt.NDArray[np.bool_]]] = {
+    "all columns, padding too": lambda inputs: np.ones_like(inputs.mask),
+    "the first columns, as many as the mask has ones": lambda inputs: length(inputs),
+    "the tokens without the first and the last one": lambda inputs: _inside(inputs),
+    "the tokens without [CLS] and every [SEP]": lambda inputs: _inside(inputs) & ~_ends(inputs),
+    "the tokens without [CLS]": lambda inputs: inputs.mask & (inputs.mask.cumsum(axis=1) > 1),
+    "the tokens without every [SEP]": lambda inputs: inputs.mask & ~_ends(inputs),
+    "all columns but the first": lambda inputs: np.indices(inputs.mask.shape)[1] > 0,
+    "all columns but the first and the last": lambda inputs: np.pad(inputs.mask[:, 2:] | True, ((0, 0), (1, 1))),
+    "the tokens that are not in the first column": lambda inputs: inputs.mask & (np.indices(inputs.mask.shape)[1] > 0),
+}
 
 
-def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray:
+def _pool(mode: str, x: FloatArray, chosen: npt.NDArray[np.bool_]) -> FloatArray:
     """Pool the chosen tokens of each row by a formula of encode/modules.py; zeros for a row without any."""
     vectors = np.zeros((len(x), x.shape[-1]), x.dtype)
     for row, (states, some) in enumerate(zip(x, chosen, strict=True)):
@@ -535,25 +676,21 @@ def _rows(x: FloatArray, chosen: npt.NDArray[np.bool_], mode: str) -> FloatArray
     return vectors
 
 
-def _mode(mode: str) -> Callable[[Arrays, Padded, Sequence[str]], FloatArray]:
-    return lambda values, inputs, states: _rows(values[states[-1]], inputs.mask, mode)
-
-
-def _without_special(values: Arrays, inputs: Padded, states: Sequence[str]) -> FloatArray:
-    count = inputs.mask.cumsum(axis=1)
-    inside = inputs.mask & (count > 1) & (count < count.max(axis=1, keepdims=True))
-    return _rows(values[states[-1]], inside, "mean")
+def _of_tokens(mode: str, tokens: Callable[[Padded], npt.NDArray[np.bool_]]) -> Callable[..., FloatArray]:
+    return lambda values, inputs, states: _pool(mode, values[states[-1]], tokens(inputs))
 
 
 POOLINGS: dict[str, Callable[[Arrays, Padded, Sequence[str]], FloatArray]] = {
-    **{mode: _mode(mode) for mode in _MODES},
+    **{mode: _of_tokens(mode, lambda inputs: inputs.mask) for mode in _MODES},
     "pooler": lambda values, inputs, states: values["pooler"],
-    "mean with padding": lambda values, inputs, states: values[states[-1]].mean(axis=1),
-    "mean without [CLS] and [SEP]": _without_special,
-    "mean of the first and last state": lambda values, inputs, states: _rows(
-        (values[states[0]] + values[states[-1]]) / 2, inputs.mask, "mean"
+    "mean of the first and last state": lambda values, inputs, states: _pool(
+        "mean", (values[states[0]] + values[states[-1]]) / 2, inputs.mask
     ),
-    "mean of the last state but one": lambda values, inputs, states: _rows(values[states[-2:][0]], inputs.mask, "mean"),
+    "mean of the last state but one": lambda values, inputs, states: _pool("mean", values[states[-2:][0]], inputs.mask),
+    "max of all columns, with zeros in place of the padding": lambda values, inputs, states: (
+        values[states[-1]] * inputs.mask[..., None]
+    ).max(axis=1),
+    **{f"{mode} of {words}": _of_tokens(mode, tokens) for words, tokens in _TOKENS.items() for mode in _MODES},
 }
 """The vector before it is scaled, by name: of the values of all names, the inputs, and the names of the states."""
 

@@ -286,10 +286,13 @@ class Replay:
 
     def _vector(self, values: Mapping[str, FloatArray], forward: Forward) -> FloatArray:
         assert self.recipe is not None
+        return vector(self.filled(values, forward.dtype), forward.inputs, self.states, self.recipe, forward.mistakes)
+
+    def filled(self, values: Mapping[str, FloatArray], dtype: npt.DTypeLike) -> Values:
+        """Return the hidden states and the pooler of the port; what it does not have is taken from `values`."""
         given = {name: array for name, array in self.port.items() if name in (*self.states, "pooler")}
         filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in given.items()}
-        together = {name: array.astype(forward.dtype) for name, array in {**values, **filled}.items()}
-        return vector(together, forward.inputs, self.states, self.recipe, forward.mistakes)
+        return {name: array.astype(dtype) for name, array in {**values, **filled}.items()}
 
     # --- comparing ----------------------------------------------------------------------------------------------------
 

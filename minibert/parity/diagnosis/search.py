@@ -11,16 +11,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.bert import reference
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.formulas import IN_LAYER
-from minibert.parity.diagnosis.forward import Forward, Here, Mistake, Part, states_of, symbol_of
+from minibert.parity.diagnosis.formulas import Where
+from minibert.parity.diagnosis.forward import Mistake, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.truth import InapplicableError, mask_of, rms, visible
 from minibert.trace.names import LAYER
@@ -33,13 +33,16 @@ BUDGET = 4.0
 _REMOVED, _ROUNDED = 0.7, 0.75
 
 # A simulation in float32 is repeated in float64 if it removes this part of the difference, or more.
-_PROMISING = 0.4
+PROMISING = 0.4
 
 # How many mistakes at once, how many of the best are combined, and how much each one must remove for that.
 _AT_ONCE, _BEAM, _USEFUL = 3, 4, 0.05
 
 # For how many names two and three mistakes at once are tried without success. Each such trial is hundreds of forwards.
 _FAILURES = 3
+
+# The share of the features of a head that differ if the whole head is wrong; some may be right by chance.
+_WHOLE = 0.9
 
 # The values of a layer, in the order in which they are computed.
 _SYMBOLS = tuple(entry.symbol for entry in LAYER)
@@ -105,30 +108,58 @@ class Search:
         right = {i: rms(one - other) <= limit for i, (one, other) in enumerate(errors) if one.size}
         return [i for i in right if not right[i]], [i for i in right if right[i]]
 
+    def differing(self, name: str, exact: FloatArray) -> npt.NDArray[np.bool_]:
+        """Return which numbers of a value are wrong; those that a float32 computation rounds are not."""
+        rounding, unit = self.computed(name, dtype=np.float32) - exact, np.asarray(self.measured[name].unit)
+        if exact.ndim == 3:
+            unit = np.maximum(unit, np.sqrt(np.square(rounding[self.inputs.mask]).mean(axis=0)))
+        return ~(np.abs(self.replay.port[name] - exact) <= 10 * self.budget * unit)
+
+    def part_that_differs(self, name: str, exact: FloatArray) -> Where | None:
+        """Return the features, or the heads, of a value that are wrong; None if all are, or if it has neither."""
+        mask, count = self.inputs.mask, self.model.config.num_attention_heads
+        if exact.ndim < 3:
+            return None
+        differs, heads = self.differing(name, exact), None
+        if exact.ndim == 4:
+            heads = columns = (differs & (mask[:, None, :, None] & mask[:, None, None, :])).any(axis=(0, 2, 3))
+        else:
+            columns = differs[mask].any(axis=0)
+            if self.replay.names.specs[name].has_heads:
+                shares = columns.reshape(count, -1).mean(axis=1)
+                if ((shares == 0) | (shares > _WHOLE)).all():
+                    heads = shares > 0
+                    columns = heads.repeat(len(columns) // count)
+        return Where(columns, heads) if 0 < columns.sum() < len(columns) else None
+
     # --- which mistakes -----------------------------------------------------------------------------------------------
 
     def singles(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the single mistakes of the catalogue that explain the target, the best one first."""
-        return self.ranked(self._promising(self._candidates(target), target), remaining, target)
+        return self.fitting(self.candidates(target), target, remaining)
+
+    def fitting(self, candidates: Iterable[Mistake], target: str, remaining: Sequence[str]) -> list[Trial]:
+        """Return the candidates that explain the target, the best one first."""
+        return self.ranked(self._promising(candidates, target), remaining, target)
 
     def in_one_op(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the mistakes that explain the target if the port makes them in only one of their ops."""
         symbols = {symbol_of(name) for name in self.replay.segments[target]}
         tried = [
             dataclasses.replace(mistake, symbols=(symbol,))
-            for mistake in self._candidates(target)
+            for mistake in self.candidates(target)
             if mistake.parts and "layer" not in mistake.parts and len(symbols & {*mistake.symbols}) > 1
             for symbol in mistake.symbols
             if symbol in symbols
         ]
-        return self.ranked(self._promising(tried, target), remaining, target)
+        return self.fitting(tried, target, remaining)
 
     def several(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Try two and three mistakes at once, the best first; stop trying after three names without success."""
         if not self.trials_left:
             self.untried.append(target)
             return []
-        candidates, before = self._candidates(target), self.measured[target].error
+        candidates, before = self.candidates(target), self.measured[target].error
         beam: list[tuple[float, tuple[Mistake, ...]]] = [(before, ())]
         for _ in range(_AT_ONCE):
             tried: dict[frozenset[str], tuple[float, tuple[Mistake, ...]]] = {}
@@ -140,7 +171,7 @@ class Search:
                         if rest < (1 - _USEFUL) * error or not np.isfinite(error):
                             tried[ids] = (rest, (*chosen, mistake))
             beam = sorted(tried.values(), key=lambda one: one[0])[:_BEAM]
-            near = [chosen for rest, chosen in beam if rest <= (1 - _PROMISING) * before and len(chosen) > 1]
+            near = [chosen for rest, chosen in beam if rest <= (1 - PROMISING) * before and len(chosen) > 1]
             if trials := self.ranked(near, remaining, target):
                 return trials
         self.trials_left -= 1
@@ -158,7 +189,7 @@ class Search:
         limit = max(100 * min(errors), 1e-6)
         return [trial for trial, error in zip(trials, errors, strict=True) if error <= limit]
 
-    def _candidates(self, target: str) -> list[Mistake]:
+    def candidates(self, target: str) -> list[Mistake]:
         """Return the mistakes that could make this name wrong, beside those that are already made there."""
         # A harmless mistake explains the value that it changes, and nothing that follows.
         alone, config, replay = len(self.replay.segments[target]) == 1, self.model.config, self.replay
@@ -195,7 +226,7 @@ class Search:
         """Return the mistakes that remove most of the difference of a name, tried in float32."""
         before = self.measured[target].error
         errors = [(self.attempt(target, [mistake]), mistake) for mistake in candidates]
-        return [(one,) for error, one in errors if error <= (1 - _PROMISING) * before or not np.isfinite(before)]
+        return [(one,) for error, one in errors if error <= (1 - PROMISING) * before or not np.isfinite(before)]
 
     def attempt(self, target: str, mistakes: Sequence[Mistake]) -> float:
         """Return the error of a name with these and the chosen mistakes, computed in float32 from its span on."""
@@ -258,130 +289,3 @@ class Search:
         if any(mistake.rounds for mistake in (*self.chosen, *mistakes)) and one.error <= (1 - _ROUNDED) * before:
             return True
         return self.within_budget(one) and not one.error > (1 - _REMOVED) * before
-
-    # --- what is read from the port's values --------------------------------------------------------------------------
-
-    def from_values(self, target: str, remaining: Sequence[str]) -> list[Trial]:
-        """Return what explains the target among the mistakes that its values suggest: other ids, another layer."""
-        found = itertools.chain(self._ids(target), self._added(target), self._of_other_layers(target))
-        return self.ranked([(one,) for one in found], remaining, target)
-
-    def _added(self, target: str) -> Iterator[Mistake]:
-        """Find a vector that the port adds to each token, as if the family had token types."""
-        mistake, norm = MISTAKES["E7.added"], self.model.weights.embeddings_norm
-        if not mistake.is_for(self.model) or target not in _WITH_IDS[1:] or not norm.weight.all():
-            return
-        shown = self.inputs.mask
-        total = Forward(self.model, self.inputs, self.chosen).run("embeddings")["embeddings.LayerNorm.input"][shown]
-        given = np.asarray(self.replay.port[target], np.float64)[shown]
-        if target == "embeddings":
-            # given[t] * sizes[t] = total[t] + vector, without their means: linear in the sizes and the vector.
-            given, total = (given - norm.bias) / norm.weight, total - total.mean(axis=1, keepdims=True)
-            products = np.diag((given * given).sum(axis=1)) - given @ given.T / len(given)
-            sizes = np.linalg.lstsq(products, (given * (total - total.mean(axis=0))).sum(axis=1), rcond=None)[0]
-            given = given * sizes[:, None]
-        vector = (given - total).mean(axis=0)
-        yield dataclasses.replace(
-            mistake, parts={"total": lambda inner, here, *found: inner(here, *found) + vector.astype(found[0].dtype)}
-        )
-
-    def _of_other_layers(self, target: str) -> list[Mistake]:
-        """Find the layer whose weights were used instead."""
-        layer = self.replay.names.specs[target].layer if target in self.replay.names.specs else None
-        if layer is None or self.has_several_layers(target):
-            return []
-        made = [layer_mistake(i) for i in range(self.model.config.num_hidden_layers) if i != layer]
-        errors = [self.attempt(target, [one]) if self.replay.affected(one, [target]) else math.inf for one in made]
-        limit = (1 - _PROMISING) * self.measured[target].error
-        return [one for one, error in zip(made, errors, strict=True) if error <= min(limit, min(errors))]
-
-    def _ids(self, target: str) -> list[Mistake]:
-        """Find the ids that the port looked up, from its word embeddings or from the output of embeddings.LayerNorm."""
-        inputs, weights = self.inputs, self.model.weights
-        if target not in _WITH_IDS or inputs.embeds is not None:
-            return []
-        given, computed = np.asarray(self.replay.port[target], np.float64), self.computed(target)
-        limit = 1e-4 * self.replay.size(target, computed)
-        differs = inputs.mask & (np.abs(given - computed).max(axis=2, initial=0) > limit)
-        if not differs.any() or not np.isfinite(given[differs]).all():
-            return []
-        ids, table = inputs.ids.copy(), weights.word_embeddings.astype(np.float64)
-        places = np.argwhere(differs)
-        for row, column in places[:64]:
-            rows: FloatArray = table
-            if target != "embeddings.word_embeddings":
-                rows = table + weights.token_type_embeddings[inputs.types[row, column]]
-                rows = rows + weights.position_embeddings[inputs.positions[row, column]]
-            if target == "embeddings":
-                rows = reference.layer_norm(rows, weights.embeddings_norm, dtype=np.float64)
-            ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ given[row, column]))
-        row, column = places[0]
-        text = (
-            f"input_ids: the port looked up other ids at {len(places)} places; at row {row}, column {column} it has "
-            f"{ids[row, column]}, the inputs have {inputs.ids[row, column]}"
-        )
-        remedy = MISTAKES["T1.unknown"].remedy
-        return [Mistake("T1.ids", text, remedy, ("words",), inputs=lambda one, _: dataclasses.replace(one, ids=ids))]
-
-    def dropout(self, remaining: Sequence[str]) -> tuple[list[str], float] | None:
-        """Return the names with dropout and its rate: some values are zero, and all others are larger by one factor."""
-        exact, rates = self.replay.run(compute=remaining), {}
-        for name in remaining:
-            if symbol_of(name) not in ("embeddings", "probs", "attention_sum", "output_sum"):
-                continue
-            wanted, given = exact[name], self.replay.port[name]
-            if symbol_of(name).endswith("_sum"):
-                dense = f"{name.removesuffix('LayerNorm.input')}dense"
-                if dense not in self.replay.port:
-                    continue
-                residual = wanted - self.replay.port[dense]
-                wanted, given = self.replay.port[dense], given - residual
-                given = np.where(np.abs(given) < 1e-5 * np.abs(residual).max(initial=1), 0, given)
-            rate = _rate_of_dropout(visible(wanted, self.inputs.mask), visible(given, self.inputs.mask))
-            if rate is not None:
-                rates[name] = rate
-        if not rates:
-            return None
-        # A later hidden state has dropout in it too, but does not show it.
-        states = states_of(self.model.config)[1:]
-        later = [name for name in remaining if name in states and len(self.replay.segments[name]) > 3]
-        return list(dict.fromkeys([*rates, *later])), float(np.median([*rates.values()]))
-
-
-_WITH_IDS = ("embeddings.word_embeddings", "embeddings.LayerNorm.input", "embeddings")
-
-
-def _rate_of_dropout(wanted: FloatArray, given: FloatArray) -> float | None:
-    """Return the rate of dropout (the share of zeros) if all other values are larger by 1 / (1 - rate); else None."""
-    live = np.isfinite(given) & (np.abs(wanted) > 1e-6 * np.abs(wanted).max(initial=0))
-    if live.sum() < 100:
-        return None
-    zeros = given[live] == 0
-    rate = float(zeros.mean())
-    if not 0.005 < rate < 0.9:
-        return None
-    factors = (given[live] / wanted[live])[~zeros]
-    factor = float(np.median(factors))
-    steady = np.abs(factors / factor - 1) < 1e-3
-    chance = 3 * np.sqrt(rate * (1 - rate) / live.sum())  # a share of zeros differs from the rate by chance
-    fits = abs(1 - 1 / factor - rate) < 0.2 * rate + chance
-    return 1 - 1 / factor if factor > 1.003 and steady.mean() > 0.9 and fits else None
-
-
-_WEIGHTS_OF = {
-    **dict.fromkeys(IN_LAYER[:3], "query_key_value"),
-    **{"attention_dense": "attention_output", "intermediate_dense": "intermediate", "output_dense": "output"},
-    **{"attention": "attention_norm", "output": "output_norm"},
-}
-LAYER_OF = "W3.layer-"
-"""The begin of the id of a `layer_mistake`."""
-
-
-def layer_mistake(index: int) -> Mistake:
-    """Return the mistake of computing ops with the weights of layer `index`."""
-
-    def part(inner: Part, here: Here, x: FloatArray, _: object, *which: int) -> FloatArray:
-        return inner(here, x, getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)]), *which)
-
-    text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].remedy
-    return Mistake(f"{LAYER_OF}{index}", text, remedy, tuple(_WEIGHTS_OF), {"dense": part, "norm": part})

@@ -1,0 +1,260 @@
+"""Mistakes that a port's values suggest, beside those of the catalogue; search.py tries them like all others.
+
+`suggest` reads other ids, another layer, another pooling; `variants` are tried one by one: other tensors of the
+checkpoint, heads in another order, blocks of keys, loops that end too early, and mistakes of the catalogue in some
+features or heads only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert._utils.validation import FloatArray
+from minibert.bert import reference
+from minibert.bert.ops import LayerNorm
+from minibert.parity.diagnosis import formulas as wrong
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.forward import Forward, Here, Mistake, Part, Recipe, states_of, symbol_of
+from minibert.parity.diagnosis.search import PROMISING, Search
+from minibert.parity.truth import VECTOR, visible
+from minibert.trace.names import LAYER
+
+
+def suggest(search: Search, target: str) -> Iterator[Mistake]:
+    """Yield mistakes that are read from the port's values."""
+    yield from itertools.chain(_ids(search, target), _added(search, target), _pooled(search, target))
+    layer = _layer_of(search, target)
+    yield from (layer_mistake(i) for i in range(search.model.config.num_hidden_layers) if layer not in (None, i))
+
+
+def variants(search: Search, target: str) -> Iterator[Mistake]:
+    """Yield mistakes in one op, each with several numbers, for a name of which one layer is computed.
+
+    For more than one op that is hundreds of forwards, so that they are yielded for a few names only.
+    """
+    names = search.replay.segments[target]
+    if _layer_of(search, target) is None or not (len(names) == 1 or search.trials_left):
+        return
+    symbols, heads = [symbol_of(name) for name in names], np.arange(search.model.config.num_attention_heads)
+    groups = [group for group in range(2, len(heads) + 1) if len(heads) % group == 0 or group == 2]
+    orders = [order for group in groups for order in (heads // group * group, heads % (len(heads) // group))]
+    orders += [heads[::-1], np.roll(heads, 1), np.roll(heads, -1)]
+    blocks = [2**i for i in range((search.inputs.ids.shape[1] - 1).bit_length())]
+    for symbol in symbols:
+        if symbol in _WEIGHTS_OF:
+            yield from _tensors(symbol)
+        if symbol in wrong.WITH_HEADS:
+            yield from (wrong.reordered(order, symbol, symbol) for order in orders)
+        if (what := {"scores": "key", "context": "value"}.get(symbol, symbol)) not in symbols:
+            yield from (wrong.reordered(order, symbol, what) for order in orders)
+        if symbol in wrong.SUMS:
+            yield from (wrong.shortened(symbol, count) for count in _TAILS)
+        if symbol == "probs":
+            yield from itertools.starmap(wrong.online, itertools.product(blocks, _NOT_RESCALED))
+    yield from _in_part(search, target)
+
+
+def _layer_of(search: Search, target: str) -> int | None:
+    """Return the layer of a name, if no other layer is computed for it."""
+    spec = search.replay.names.specs.get(target)
+    return None if spec is None or search.has_several_layers(target) else spec.layer
+
+
+_TAILS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
+_NOT_RESCALED = (("sum",), ("values",), ("sum", "values"))
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+_WEIGHTS_OF = {
+    **dict.fromkeys(wrong.IN_LAYER[:3], "query_key_value"),
+    **{"attention_dense": "attention_output", "intermediate_dense": "intermediate", "output_dense": "output"},
+    **{"attention": "attention_norm", "output": "output_norm"},
+}
+_MODULES = {entry.symbol: entry.weights.removeprefix("encoder.layer.{i}.") for entry in LAYER}
+LAYER_OF = "W3.layer-"
+"""The begin of the id of a `layer_mistake`."""
+
+
+def layer_mistake(index: int) -> Mistake:
+    """Return the mistake of computing ops with the weights of layer `index`."""
+
+    def part(inner: Part, here: Here, x: FloatArray, _: object, *which: int) -> FloatArray:
+        return inner(here, x, getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)]), *which)
+
+    text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].remedy
+    return Mistake(f"{LAYER_OF}{index}", text, remedy, tuple(_WEIGHTS_OF), {"dense": part, "norm": part})
+
+
+def _tensors(symbol: str) -> Iterator[Mistake]:
+    """Yield the mistakes of one other tensor: that of a layer beside this one, or of another op of the layer."""
+    alike = [other for other in _WEIGHTS_OF if (other in wrong.NORMS) == (symbol in wrong.NORMS) and other != symbol]
+    for kind in ("weight", "bias"):
+        yield from (tensor_mistake(symbol, kind, symbol, offset) for offset in (-1, 1))
+        yield from (tensor_mistake(symbol, kind, other, 0) for other in alike)
+
+
+def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
+    """Return the mistake of one other tensor: the weight or bias (`kind`) of the op `source`, `offset` layers later."""
+
+    def replaced(here: Here, own: dict[str, FloatArray]) -> dict[str, FloatArray]:
+        layers, index = here.forward.weights.layers, (here.layer or 0) + offset
+        if not 0 <= index < len(layers):
+            return own
+        tensor = getattr(getattr(layers[index], _WEIGHTS_OF[source]), kind)
+        if source in wrong.IN_LAYER[:3]:
+            tensor = np.split(tensor, 3)[wrong.IN_LAYER.index(source)]
+        return own | {kind: tensor.astype(here.forward.dtype)} if tensor.shape == own[kind].shape else own
+
+    def weights(inner: Part, here: Here, *own: FloatArray) -> tuple[FloatArray, ...]:
+        return tuple(replaced(here, dict(zip(("weight", "bias"), inner(here, *own), strict=True))).values())
+
+    def norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        own = {"weight": norm.weight, "bias": norm.bias}
+        return inner(here, x, dataclasses.replace(norm, **replaced(here, own)))
+
+    other = "that" if source == symbol else f"{_MODULES[source]}.{kind}"
+    whose = {0: "", -1: " of the layer before", 1: " of the layer after"}[offset]
+    text = f"weights: {_MODULES[symbol]}.{kind} is {other}{whose}"
+    parts: dict[str, Any] = {"norm": norm} if symbol in wrong.NORMS else {"weights": weights}
+    return Mistake(f"W4.{symbol}", text, MISTAKES["W3.first"].remedy, (symbol,), parts)
+
+
+# --- embeddings and vectors -------------------------------------------------------------------------------------------
+
+_WITH_IDS = ("embeddings.word_embeddings", "embeddings.LayerNorm.input", "embeddings")
+
+
+def _ids(search: Search, target: str) -> Iterator[Mistake]:
+    """Find the ids that the port looked up, from its word embeddings or from the output of embeddings.LayerNorm."""
+    inputs, weights = search.inputs, search.model.weights
+    if target not in _WITH_IDS or inputs.embeds is not None:
+        return
+    given, computed = np.asarray(search.replay.port[target], np.float64), search.computed(target)
+    limit = 1e-4 * search.replay.size(target, computed)
+    differs = inputs.mask & (np.abs(given - computed).max(axis=2, initial=0) > limit)
+    if not differs.any() or not np.isfinite(given[differs]).all():
+        return
+    ids, table = inputs.ids.copy(), weights.word_embeddings.astype(np.float64)
+    places = np.argwhere(differs)
+    for row, column in places[:64]:
+        rows: FloatArray = table
+        if target != "embeddings.word_embeddings":
+            rows = table + weights.token_type_embeddings[inputs.types[row, column]]
+            rows = rows + weights.position_embeddings[inputs.positions[row, column]]
+        if target == "embeddings":
+            rows = reference.layer_norm(rows, weights.embeddings_norm, dtype=np.float64)
+        ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ given[row, column]))
+    row, column = places[0]
+    text = (
+        f"input_ids: the port looked up other ids at {len(places)} places; at row {row}, column {column} it has "
+        f"{ids[row, column]}, the inputs have {inputs.ids[row, column]}"
+    )
+    remedy = MISTAKES["T1.unknown"].remedy
+    yield Mistake("T1.ids", text, remedy, ("words",), inputs=lambda one, _: dataclasses.replace(one, ids=ids))
+
+
+def _added(search: Search, target: str) -> Iterator[Mistake]:
+    """Find a vector that the port adds to each token, as if the family had token types."""
+    mistake, norm = MISTAKES["E7.added"], search.model.weights.embeddings_norm
+    if not mistake.is_for(search.model) or target not in _WITH_IDS[1:] or not norm.weight.all():
+        return
+    shown = search.inputs.mask
+    total = Forward(search.model, search.inputs, search.chosen).run("embeddings")["embeddings.LayerNorm.input"][shown]
+    given = np.asarray(search.replay.port[target], np.float64)[shown]
+    if target == "embeddings":
+        # given[t] * sizes[t] = total[t] + vector, without their means: linear in the sizes and the vector.
+        given, total = (given - norm.bias) / norm.weight, total - total.mean(axis=1, keepdims=True)
+        products = np.diag((given * given).sum(axis=1)) - given @ given.T / len(given)
+        sizes = np.linalg.lstsq(products, (given * (total - total.mean(axis=0))).sum(axis=1), rcond=None)[0]
+        given = given * sizes[:, None]
+    vector = (given - total).mean(axis=0)
+    yield dataclasses.replace(
+        mistake, parts={"total": lambda inner, here, *found: inner(here, *found) + vector.astype(found[0].dtype)}
+    )
+
+
+def _pooled(search: Search, target: str) -> Iterator[Mistake]:
+    """Find other tokens that are pooled, or another scale, if this is the vector of a text."""
+    right = search.replay.recipe
+    if target != VECTOR or right is None:
+        return
+    forward = Forward(search.model, search.inputs, search.chosen, np.float32)
+    values = {name: value for name, value in forward.run_all() if name in (*forward.states, "pooler")}
+    values = search.replay.filled(values, forward.dtype)
+    for recipe in itertools.starmap(Recipe, itertools.product(wrong.POOLINGS, wrong.SCALINGS)):
+        if recipe.pooling in values or recipe.pooling != "pooler":
+            made = wrong.vector(values, forward.inputs, forward.states, recipe)
+            if search.replay.error(VECTOR, made) <= (1 - PROMISING) * search.measured[VECTOR].error:
+                text = f"pooling: {recipe.pooling}, length {recipe.scaling}; right is {right.pooling}, {right.scaling}"
+                found = Mistake("P2.read", text, MISTAKES["P2.special"].remedy, (VECTOR,))
+                yield dataclasses.replace(found, vector=lambda _, recipe=recipe: recipe)
+
+
+# --- a part of a value ------------------------------------------------------------------------------------------------
+
+_UNWRITTEN = Mistake(
+    *("L2.unwritten", "loops: the numbers are zero, as if they were never written"),
+    *("Let the loop run to the end also where the length is not a multiple of the step.", ()),
+    parts={"value": lambda inner, here, value: np.zeros_like(value)},
+)
+
+
+def _in_part(search: Search, target: str) -> Iterator[Mistake]:
+    """Yield mistakes that are made in the features, or heads, in which alone a value is wrong."""
+    where, specs = search.part_that_differs(target, search.computed(target)), search.replay.names.specs
+    alike = [name for name in search.replay.segments[target] if where and specs[name].width == specs[target].width]
+    for symbol, mistake in itertools.product(map(symbol_of, alike), [*search.candidates(target), _UNWRITTEN]):
+        if mistake.symbols in ((symbol,), wrong.NORMS) or (mistake is _UNWRITTEN and symbol == symbol_of(target)):
+            parts = {name: wrong.within(part, where) for name, part in mistake.parts.items()}
+            yield dataclasses.replace(mistake, text=f"{mistake.text}, in {where} only", symbols=(symbol,), parts=parts)
+
+
+# --- dropout ----------------------------------------------------------------------------------------------------------
+
+
+def dropout(search: Search, remaining: Sequence[str]) -> tuple[list[str], float] | None:
+    """Return the names with dropout and its rate: some values are zero, and all others are larger by one factor."""
+    exact, rates = search.replay.run(compute=remaining), {}
+    for name in remaining:
+        if symbol_of(name) not in ("embeddings", "probs", "attention_sum", "output_sum"):
+            continue
+        wanted, given = exact[name], search.replay.port[name]
+        if symbol_of(name).endswith("_sum"):
+            dense = f"{name.removesuffix('LayerNorm.input')}dense"
+            if dense not in search.replay.port:
+                continue
+            residual = wanted - search.replay.port[dense]
+            wanted, given = search.replay.port[dense], given - residual
+            given = np.where(np.abs(given) < 1e-5 * np.abs(residual).max(initial=1), 0, given)
+        rate = _rate_of_dropout(visible(wanted, search.inputs.mask), visible(given, search.inputs.mask))
+        if rate is not None:
+            rates[name] = rate
+    if not rates:
+        return None
+    # A later hidden state has dropout in it too, but does not show it.
+    states = states_of(search.model.config)[1:]
+    later = [name for name in remaining if name in states and len(search.replay.segments[name]) > 3]
+    return list(dict.fromkeys([*rates, *later])), float(np.median([*rates.values()]))
+
+
+def _rate_of_dropout(wanted: FloatArray, given: FloatArray) -> float | None:
+    """Return the rate of dropout (the share of zeros) if all other values are larger by 1 / (1 - rate); else None."""
+    live = np.isfinite(given) & (np.abs(wanted) > 1e-6 * np.abs(wanted).max(initial=0))
+    if live.sum() < 100:
+        return None
+    zeros = given[live] == 0
+    rate = float(zeros.mean())
+    if not 0.005 < rate < 0.9:
+        return None
+    factors = (given[live] / wanted[live])[~zeros]
+    factor = float(np.median(factors))
+    steady = np.abs(factors / factor - 1) < 1e-3
+    chance = 3 * np.sqrt(rate * (1 - rate) / live.sum())  # a share of zeros differs from the rate by chance
+    fits = abs(1 - 1 / factor - rate) < 0.2 * rate + chance
+    return 1 - 1 / factor if factor > 1.003 and steady.mean() > 0.9 and fits else None
