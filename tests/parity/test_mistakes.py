@@ -54,13 +54,7 @@ def test_a_mistake_is_outside_the_budget_or_provably_harmless(subject: Subject, 
         limit = BUDGET if mistake.kind == "G3" else 0.1  # the erf of 1.5e-7 is beside rounding, not below it
         assert max(subject.ratio(name, exact[name]) for name in states) <= limit
         return
-    unchanged = {
-        "G1.erf",
-        "N1.1e-12",
-        "P2.mean",
-        "P2.sum",
-        "P3.unit",
-    }  # what this model has, or the same vector
+    unchanged = {"G1.erf", "N1.1e-12", "P2.mean", "P2.sum", "P3.unit"}  # what this model has, or the same vector
     assert bool(wrong) == (id not in unchanged)
 
 
