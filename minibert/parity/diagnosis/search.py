@@ -33,7 +33,7 @@ BUDGET = 4.0
 _REMOVED, _ROUNDED = 0.7, 0.75
 
 # A simulation in float32 is repeated in float64 if it removes this part of the difference, or more.
-PROMISING = 0.4
+_PROMISING = 0.4
 
 # How many mistakes at once, how many of the best are combined, and how much each one must remove for that.
 _AT_ONCE, _BEAM, _USEFUL = 3, 4, 0.05
@@ -171,7 +171,7 @@ class Search:
                         if rest < (1 - _USEFUL) * error or not np.isfinite(error):
                             tried[ids] = (rest, (*chosen, mistake))
             beam = sorted(tried.values(), key=lambda one: one[0])[:_BEAM]
-            near = [chosen for rest, chosen in beam if rest <= (1 - PROMISING) * before and len(chosen) > 1]
+            near = [chosen for rest, chosen in beam if rest <= (1 - _PROMISING) * before and len(chosen) > 1]
             if trials := self.ranked(near, remaining, target):
                 return trials
         self.trials_left -= 1
@@ -226,7 +226,7 @@ class Search:
         """Return the mistakes that remove most of the difference of a name, tried in float32."""
         before = self.measured[target].error
         errors = [(self.attempt(target, [mistake]), mistake) for mistake in candidates]
-        return [(one,) for error, one in errors if error <= (1 - PROMISING) * before or not np.isfinite(before)]
+        return [(one,) for error, one in errors if error <= (1 - _PROMISING) * before or not np.isfinite(before)]
 
     def attempt(self, target: str, mistakes: Sequence[Mistake]) -> float:
         """Return the error of a name with these and the chosen mistakes, computed in float32 from its span on."""
