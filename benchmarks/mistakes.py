@@ -33,8 +33,9 @@ from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.diagnosis.catalogue import MISTAKES, forward_values, simulate
-from minibert.parity.diagnosis.findings import Finding, diagnose
+from minibert.parity.diagnosis.causes import diagnose
 from minibert.parity.diagnosis.forward import DENSE, Mistake, Recipe, part_mistake
+from minibert.parity.finding import Finding
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
 
 BUDGET = 4.0

@@ -12,7 +12,7 @@ parity/README.md.
 """
 
 from minibert.parity.comparison import NothingComparedError, check
-from minibert.parity.diagnosis.findings import Finding
+from minibert.parity.finding import Finding
 from minibert.parity.inputs import Probe, probe
 from minibert.parity.report import Report, Row
 

@@ -20,9 +20,11 @@ from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert._version import __version__
 from minibert.models.inputs import INPUTS
-from minibert.parity.diagnosis.findings import Finding, diagnose, mislabelled, namings
+from minibert.parity.diagnosis.causes import diagnose, namings
 from minibert.parity.diagnosis.forward import FIRST_STATES, states_of
+from minibert.parity.diagnosis.sentences import mislabelled
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
+from minibert.parity.finding import Finding
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
@@ -376,7 +378,7 @@ class _Comparison:
     def _mislabelled(self, rows: list[Row]) -> list[Finding]:
         """Say what arrays with the name of another value are."""
         moved = {row.name: row.holds for row in rows if row.holds}
-        if any(held.endswith(_EXCHANGED) for held in moved.values()):
+        if not {*moved.values()} <= self._specs.keys():
             text = f"Queries and keys are exchanged: {', '.join([row.given for row in rows if row.holds][:4])}."
             return [Finding(text, "", tuple(moved), 1.0, "Scores and probs are (B, A, queries, keys).")]
         names, states = {row.name for row in rows}, states_of(self._subject.config)

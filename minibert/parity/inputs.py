@@ -16,8 +16,8 @@ from minibert._utils.files import check_format, make_folder, parse_json, printab
 from minibert._utils.validation import IntArray, brief, counted
 from minibert.errors import ModelFormatError
 from minibert.models.inputs import INPUTS
-from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
+from minibert.parity.finding import Finding, some_of
 from minibert.parity.truth import HALF_PRECISIONS, Padded, Subject, round_to
 from minibert.tokenizer.batch import pad_rows
 from minibert.trace.edits import copied_array

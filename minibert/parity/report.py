@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from minibert._utils.files import printable
 from minibert._utils.validation import counted
-from minibert.parity.diagnosis.findings import Finding, some_of
 from minibert.parity.diagnosis.forward import FIRST_STATES, both_names
+from minibert.parity.finding import Finding, some_of
 
 FORMAT = 2
 """The number of the format of `Report.to_json`."""
@@ -166,7 +168,8 @@ class Report:
         if 0 < len(own) < len(wrong):
             rest = counted(len(wrong) - len(own), "other name")
             lines.append(f"Wrong by {'itself' if len(own) == 1 else 'themselves'} (>): {some_of(own)}. Not so: {rest}.")
-        lines += [line for finding in self.diagnosis for line in _finding_lines(finding)]
+        for label, text in itertools.chain(*map(_paragraphs, self.diagnosis)):
+            lines.append(f"{label}: {text}" if label else f"     {text}")
         lines += [f"Note: {note}" for note in self.notes]
         if self.unknown:
             lines.append(f"Not compared, because the names are unknown: {some_of(self.unknown)}")
@@ -185,9 +188,8 @@ class Report:
         if hidden := len(self.names) - len(shown):
             wrong = sum(row.level == "wrong" for row in self.names if row not in shown)
             lines += ["", f"Not shown: {counted(hidden, 'more name')}, {wrong or 'none'} of them wrong."]
-        for finding in self.diagnosis:
-            for line in _finding_lines(finding):  # each is a paragraph
-                lines += ["", line.strip().replace("Why:", "**Why:**").replace("Fix:", "**Fix:**")]
+        for label, text in itertools.chain(*map(_paragraphs, self.diagnosis)):
+            lines += ["", f"**{label}:** {text}" if label else text]
         lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
         if self.unknown:
             lines += ["", f"Not compared, because the names are unknown: {some_of(self.unknown)}"]
@@ -261,17 +263,17 @@ def _detail(row: Row) -> str:
     return f"{level}  {_percent(row.relative):>8}  {largest}"
 
 
-def _finding_lines(finding: Finding) -> list[str]:
-    lines = [f"Why: {finding.text}"]
+def _paragraphs(finding: Finding) -> Iterator[tuple[str, str]]:
+    """Yield the label and the text of each paragraph; the label is "" if it belongs to the one before."""
+    yield "Why", finding.text
     if finding.explained:
-        lines.append(f"     It explains {100 * finding.explained:.4g} % of the difference.")
+        yield "", f"It explains {100 * finding.explained:.4g} % of the difference."
     if finding.alternatives:
-        lines.append(f"     This dump does not tell it apart from: {', '.join(finding.alternatives)}.")
+        yield "", f"This dump does not tell it apart from: {', '.join(finding.alternatives)}."
     if finding.separate:
-        lines.append(f"     To tell them apart: {finding.separate}")
+        yield "", f"To tell them apart: {finding.separate}"
     if finding.remedy:
-        lines.append(f"Fix: {finding.remedy}")
-    return lines
+        yield "Fix", finding.remedy
 
 
 def _percent(relative: float) -> str:

@@ -36,6 +36,7 @@ class Entry:
     symbol : str     its name in the formulas of other rows
     formula : str    the value of one sequence, as a Python expression in the symbols of the rows before it
     shape : str      the shape in a trace, in the letters of encoder.py; N is the number of labels
+    needs : tuple of str    the symbols in the formula, which are values that are computed before this one
     aliases : other names of the same array
     by_head : names of the same array in the shape (B, S, A, D)
 
@@ -50,6 +51,7 @@ class Entry:
     symbol: str
     formula: str
     shape: str
+    needs: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     by_head: tuple[str, ...] = ()
 
@@ -61,8 +63,9 @@ class Entry:
         return self.path if re.search(r"\bW\b", self.formula) else ""
 
 
-# In the order of the forward pass. A row has the path, the symbol and formula, and the shape; its aliases follow. Names
-# with a slash are those that torch.onnx.export gives: the path, then the last op in it.
+# In the order of the forward pass. A row has the path, the symbol and formula, the shape, and the symbols that the
+# formula needs; its aliases follow. Names with a slash are those that torch.onnx.export gives: the path, then the last
+# op in it.
 _TABLE = """
 embeddings
   embeddings.word_embeddings | words = W[input_ids] | (B, S, E)
@@ -71,98 +74,100 @@ embeddings
     embed.hook_token_type_embed  token_type_embed.hook_out  /embeddings/token_type_embeddings/Gather_output_0
   embeddings.position_embeddings | positions = W[position_ids] | (B, S, E)
     embed.hook_pos_embed  hook_pos_embed  pos_embed.hook_out  /embeddings/position_embeddings/Gather_output_0
-  embeddings.LayerNorm.input | embeddings_sum = words + types + positions | (B, S, E)
+  embeddings.LayerNorm.input | embeddings_sum = words + types + positions | (B, S, E) | words types positions
     embed_ln.hook_in  inp_embd  /embeddings/Add_1_output_0
-  embeddings | embeddings = layer_norm(embeddings_sum) | (B, S, E)
+  embeddings | embeddings = layer_norm(embeddings_sum) | (B, S, E) | embeddings_sum
     embeddings.LayerNorm  embeddings.dropout  hidden_states.0  encoder.input  hook_full_embed  embed_ln.hook_out
     inp_norm  /embeddings/LayerNorm/LayerNormalization_output_0  /embeddings/LayerNorm/Add_1_output_0
 projection
-  embeddings_project | projected = embeddings @ W.T + b | (B, S, H)
+  embeddings_project | projected = embeddings @ W.T + b | (B, S, H) | embeddings
     hidden_states.0  encoder.input
 layer
-  encoder.layer.{i}.attention.self.query | query = x @ W.T + b | (B, S, H)
+  encoder.layer.{i}.attention.self.query | query = x @ W.T + b | (B, S, H) | x
     Qcur-{i}  /encoder/layer.{i}/attention/self/query/Add_output_0
     by head: blocks.{i}.attn.hook_q  blocks.{i}.attn.q.hook_out
-  encoder.layer.{i}.attention.self.key | key = x @ W.T + b | (B, S, H)
+  encoder.layer.{i}.attention.self.key | key = x @ W.T + b | (B, S, H) | x
     Kcur-{i}  /encoder/layer.{i}/attention/self/key/Add_output_0
     by head: blocks.{i}.attn.hook_k  blocks.{i}.attn.k.hook_out
-  encoder.layer.{i}.attention.self.value | value = x @ W.T + b | (B, S, H)
+  encoder.layer.{i}.attention.self.value | value = x @ W.T + b | (B, S, H) | x
     Vcur-{i}  /encoder/layer.{i}/attention/self/value/Add_output_0
     by head: blocks.{i}.attn.hook_v  blocks.{i}.attn.v.hook_out
-  encoder.layer.{i}.attention.self.scores | scores = by_head(query) @ transposed(by_head(key)) / sqrt(D) | (B, A, S, S)
-  encoder.layer.{i}.attention.self.probs | probs = softmax(scores) | (B, A, S, S)
+  encoder.layer.{i}.attention.self.scores | scores = by_head(query) @ transposed(by_head(key)) / sqrt(D) |
+    (B, A, S, S) | query key
+  encoder.layer.{i}.attention.self.probs | probs = softmax(scores) | (B, A, S, S) | scores
     attentions.{i}  blocks.{i}.attn.hook_pattern  /encoder/layer.{i}/attention/self/Softmax_output_0
-  encoder.layer.{i}.attention.self | context = joined(probs @ by_head(value)) | (B, S, H)
+  encoder.layer.{i}.attention.self | context = joined(probs @ by_head(value)) | (B, S, H) | probs value
     encoder.layer.{i}.attention.output.input  encoder.layer.{i}.attention.output.dense.input
     by head: blocks.{i}.attn.hook_z  blocks.{i}.attn.o.hook_in
-  encoder.layer.{i}.attention.output.dense | attention_dense = context @ W.T + b | (B, S, H)
+  encoder.layer.{i}.attention.output.dense | attention_dense = context @ W.T + b | (B, S, H) | context
     encoder.layer.{i}.attention.output.dropout  blocks.{i}.attn.o.hook_out
     /encoder/layer.{i}/attention/output/dense/Add_output_0
-  encoder.layer.{i}.attention.output.LayerNorm.input | attention_sum = attention_dense + x | (B, S, H)
+  encoder.layer.{i}.attention.output.LayerNorm.input | attention_sum = attention_dense + x | (B, S, H) |
+    attention_dense x
     blocks.{i}.ln1.hook_in  /encoder/layer.{i}/attention/output/Add_output_0
-  encoder.layer.{i}.attention | attention = layer_norm(attention_sum) | (B, S, H)
+  encoder.layer.{i}.attention | attention = layer_norm(attention_sum) | (B, S, H) | attention_sum
     encoder.layer.{i}.attention.output  encoder.layer.{i}.attention.output.LayerNorm
     encoder.layer.{i}.intermediate.input  encoder.layer.{i}.intermediate.dense.input  blocks.{i}.ln1.hook_out
     blocks.{i}.attn.hook_out  blocks.{i}.mlp.hook_in  blocks.{i}.mlp.in.hook_in  blocks.{i}.hook_mlp_in
     ffn_inp-{i}  /encoder/layer.{i}/attention/output/LayerNorm/LayerNormalization_output_0
     /encoder/layer.{i}/attention/output/LayerNorm/Add_1_output_0
-  encoder.layer.{i}.intermediate.dense | intermediate_dense = attention @ W.T + b | (B, S, F)
+  encoder.layer.{i}.intermediate.dense | intermediate_dense = attention @ W.T + b | (B, S, F) | attention
     encoder.layer.{i}.intermediate.intermediate_act_fn.input  blocks.{i}.mlp.hook_pre
     blocks.{i}.mlp.in.hook_out  /encoder/layer.{i}/intermediate/dense/Add_output_0
-  encoder.layer.{i}.intermediate | intermediate = act(intermediate_dense) | (B, S, F)
+  encoder.layer.{i}.intermediate | intermediate = act(intermediate_dense) | (B, S, F) | intermediate_dense
     encoder.layer.{i}.intermediate.intermediate_act_fn  encoder.layer.{i}.output.input
     encoder.layer.{i}.output.dense.input  blocks.{i}.mlp.hook_post  blocks.{i}.mlp.out.hook_in
-  encoder.layer.{i}.output.dense | output_dense = intermediate @ W.T + b | (B, S, H)
+  encoder.layer.{i}.output.dense | output_dense = intermediate @ W.T + b | (B, S, H) | intermediate
     encoder.layer.{i}.output.dropout  blocks.{i}.hook_mlp_out  ffn_out-{i}  blocks.{i}.mlp.hook_out
     blocks.{i}.mlp.out.hook_out  /encoder/layer.{i}/output/dense/Add_output_0
-  encoder.layer.{i}.output.LayerNorm.input | output_sum = output_dense + attention | (B, S, H)
+  encoder.layer.{i}.output.LayerNorm.input | output_sum = output_dense + attention | (B, S, H) | output_dense attention
     blocks.{i}.ln2.hook_in  /encoder/layer.{i}/output/Add_output_0
-  encoder.layer.{i} | output = layer_norm(output_sum) | (B, S, H)
+  encoder.layer.{i} | output = layer_norm(output_sum) | (B, S, H) | output_sum
     encoder.layer.{i}.output  encoder.layer.{i}.output.LayerNorm  blocks.{i}.hook_normalized_resid_post
     blocks.{i}.ln2.hook_out  blocks.{i}.hook_out
     /encoder/layer.{i}/output/LayerNorm/LayerNormalization_output_0
     /encoder/layer.{i}/output/LayerNorm/Add_1_output_0
 pooler
-  pooler.dense | pooler_dense = x[0] @ W.T + b | (B, H)
+  pooler.dense | pooler_dense = x[0] @ W.T + b | (B, H) | x
     pooler.activation.input  pooler.dense.hook_out  /pooler/dense/Gemm_output_0
-  pooler | pooler = tanh(pooler_dense) | (B, H)
+  pooler | pooler = tanh(pooler_dense) | (B, H) | pooler_dense
     pooler.activation  pooler_output  pooler.hook_pooler_out  /pooler/activation/Tanh_output_0
 predictions
-  cls.predictions.transform.dense | transform_dense = x @ W.T + b | (B, S, E)
+  cls.predictions.transform.dense | transform_dense = x @ W.T + b | (B, S, E) | x
     cls.predictions.transform.transform_act_fn.input
-  cls.predictions.transform.transform_act_fn | transform_act = act(transform_dense) | (B, S, E)
+  cls.predictions.transform.transform_act_fn | transform_act = act(transform_dense) | (B, S, E) | transform_dense
     cls.predictions.transform.LayerNorm.input
-  cls.predictions.transform | transform = layer_norm(transform_act) | (B, S, E)
+  cls.predictions.transform | transform = layer_norm(transform_act) | (B, S, E) | transform_act
     cls.predictions.transform.LayerNorm  cls.predictions.decoder.input
-  cls.predictions.decoder | predictions = transform @ W.T + b | (B, S, V)
+  cls.predictions.decoder | predictions = transform @ W.T + b | (B, S, V) | transform
     cls.predictions  prediction_logits
 next sentence
-  cls.seq_relationship | logits = pooler @ W.T + b | (B, 2)
+  cls.seq_relationship | logits = pooler @ W.T + b | (B, 2) | pooler
     seq_relationship_logits
 BertForQuestionAnswering
-  qa_outputs | logits = x @ W.T + b | (B, S, 2)
+  qa_outputs | logits = x @ W.T + b | (B, S, 2) | x
 BertForSequenceClassification
-  classifier | logits = pooler @ W.T + b | (B, N)
+  classifier | logits = pooler @ W.T + b | (B, N) | pooler
     logits
 BertForTokenClassification
-  classifier | logits = x @ W.T + b | (B, S, N)
+  classifier | logits = x @ W.T + b | (B, S, N) | x
     logits
 BertForMultipleChoice
-  classifier | logits = pooler @ W.T + b | (B, 1)
+  classifier | logits = pooler @ W.T + b | (B, 1) | pooler
 """
 
 
 def _read(table: str) -> dict[str, tuple[Entry, ...]]:
     """Return the rows of each part of the table."""
     parts: dict[str, list[Entry]] = {}
-    for line in table.strip().split("\n"):
+    for line in table.strip().replace(" |\n   ", " |").split("\n"):
         row = line.strip()
         if row == line:  # not indented
             entries = parts.setdefault(row, [])
         elif " | " in row:
-            path, definition, shape = row.split(" | ")
+            path, definition, shape, *needs = row.split(" | ")
             symbol, formula = definition.split(" = ", 1)
-            entries.append(Entry(path, symbol, formula, shape))
+            entries.append(Entry(path, symbol, formula, shape, tuple(" ".join(needs).split())))
         elif row.startswith("by head: "):
             entries[-1] = dataclasses.replace(entries[-1], by_head=tuple(row.removeprefix("by head: ").split()))
         else:

@@ -12,7 +12,7 @@ from benchmarks.mistakes import BUDGET, ODD_FIRST, Subject
 from minibert import BertModel
 from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.diagnosis.forward import symbol_of
-from minibert.parity.diagnosis.replay import Replay
+from minibert.parity.diagnosis.replay import Replay, Span
 from tests.parity.conftest import states_of_theirs
 
 
@@ -46,7 +46,10 @@ def test_nothing_is_wrong_in_transformers(subject: Subject, subject_folder: Path
 
 def test_nothing_is_computed_after_the_last_name_of_a_port(subject: Subject) -> None:
     port = simulate(subject.model, subject.inputs, (), record=["embeddings*", "encoder.layer.0.attention"])
-    assert Replay(subject.model, subject.padded, port).spans == [["embeddings"], [0]]
+    assert Replay(subject.model, subject.padded, port).spans == [
+        Span([-1], [name for name in port if name.startswith("embeddings")], "embeddings"),
+        Span([0], ["encoder.layer.0.attention"], "encoder.layer.0"),
+    ]
 
 
 # id -> the symbols of the ops that are wrong; with all names just these are found, in every layer

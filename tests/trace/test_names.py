@@ -68,7 +68,8 @@ class Formulas:
             for name, array in named_arrays(model.weights, model.head_name)
         }
         self.eps = config.layer_norm_eps
-        self.symbols: dict[str, Any] = {
+        self.values: dict[str, np.ndarray] = {}
+        self.given: dict[str, Any] = {
             "input_ids": ids,
             "token_type_ids": types,
             "position_ids": positions,
@@ -91,10 +92,11 @@ class Formulas:
         def layer_norm(x: np.ndarray) -> np.ndarray:
             return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps) * W + b
 
-        value = eval(entry.formula, {"W": W, "b": b, "layer_norm": layer_norm, **self.symbols})
-        self.symbols[entry.symbol] = value
+        needed = {symbol: self.values[symbol] for symbol in entry.needs}  # and no other one
+        value = eval(entry.formula, {"W": W, "b": b, "layer_norm": layer_norm, **self.given, **needed})
+        self.values[entry.symbol] = value
         if entry.symbol in ("embeddings", "output"):
-            self.symbols["x"] = value
+            self.values["x"] = value
         return value
 
 

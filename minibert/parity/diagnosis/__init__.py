@@ -5,6 +5,7 @@ makes the dump of a port with mistakes, and `find_mistakes` gives the `MISTAKES`
 """
 
 from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, simulate
-from minibert.parity.diagnosis.findings import Finding, diagnose, explain
+from minibert.parity.diagnosis.causes import diagnose, explain
+from minibert.parity.finding import Finding
 
 __all__ = ["MISTAKES", "Finding", "diagnose", "explain", "find_mistakes", "simulate"]

@@ -254,14 +254,14 @@ def _read_page() -> dict[str, Mistake]:
     for block in (files(__package__) / "mistakes.md").read_text(encoding="utf-8").split("\n\n"):
         if block.startswith("> "):
             remedy = " ".join(line.removeprefix("> ") for line in block.splitlines())
-            found |= {id: dataclasses.replace(found[id], remedy=remedy) for id in above}
+            found |= {id: dataclasses.replace(found[id], cure=remedy) for id in above}
             above = []
         elif block.startswith("- "):
             for item in block.removeprefix("- ").split("\n- "):
                 id, text = " ".join(item.split()).removeprefix("`").split("` ", 1)
-                fields: dict[str, Any] = {"id": id, "text": text, "rounds": id in _ROUND, "harmless": _HARMLESS.get(id)}
-                fields["fits"] = _FITS.get(id, _FITS.get(id.partition(".")[0]))
-                found[id] = dataclasses.replace(_WHAT_IS[id], **fields)
+                fits = _FITS.get(id, _FITS.get(id.partition(".")[0]))
+                rules: dict[str, Any] = {"rounds": id in _ROUND, "harmless": _HARMLESS.get(id), "fits": fits}
+                found[id] = dataclasses.replace(_WHAT_IS[id], id=id, template=text, **rules)
                 above.append(id)
     return found
 

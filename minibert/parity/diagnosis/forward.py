@@ -58,6 +58,9 @@ def names_of_layer(layer: int) -> list[str]:
     return [entry.path.format(i=layer) for entry in LAYER]
 
 
+EMBEDDINGS_STAGE = -1
+"""The stage before layer 0."""
+
 FIRST_STATES = ("embeddings", "embeddings_project")
 """The names of hidden state 0; the second one is that of ELECTRA, if its embeddings have another width."""
 
@@ -159,6 +162,26 @@ class Recipe(NamedTuple):
     scaling: str
 
 
+_OF_ANY_MODEL = {
+    "hidden_act": "hidden_act",
+    "layer_norm_eps": "layer_norm_eps",
+    "true_act": "config.json has another hidden_act",
+    "true_eps": "config.json has another layer_norm_eps",
+    "look_ups": "word + token_type + position embeddings, three",
+}
+
+
+def words_of(config: BertConfig) -> dict[str, str]:
+    """Return what the braces in `Mistake.template` and `Mistake.cure` mean for a model."""
+    words, family = dict(_OF_ANY_MODEL), config.family
+    values = {"hidden_act": config.hidden_act, "layer_norm_eps": f"{config.layer_norm_eps:g}"}
+    for (field, value), true in zip(values.items(), ("true_act", "true_eps"), strict=True):
+        words[field] = family.fields.get(field, field)
+        fixed = field in family.ignored and field not in family.fields
+        words[true] = f"{config.model_type if fixed else 'config.json'} has {value}"
+    return words if family.has_token_types else words | {"look_ups": "word + position embeddings, two"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Mistake:
     """One mistake of a port: what it changes, and how to repair it.
@@ -167,10 +190,10 @@ class Mistake:
     ----------
     id : str
         A letter and a number for the kind of mistake, a dot, and the variant: "N1.1e-5".
-    text : str
-        What the port does, and what is right. It names the config field or the op.
-    remedy : str
-        What to change; it names the call in common frameworks.
+    template : str
+        What the port does, and what is right. It names the config field or the op. Words in braces depend on the model.
+    cure : str
+        What to change; it names the call in common frameworks. The same words may be in it.
     symbols : tuple of str
         The values of trace/names.py that are computed differently. Everything after them differs too.
     parts : mapping of str to Part
@@ -190,11 +213,13 @@ class Mistake:
         number near the middle of two rounded ones may become either.
     names : frozenset of str, optional
         The only names where it is made; None means wherever its symbols are computed.
+    source : int, optional
+        The layer whose weights it uses in the others.
     """
 
     id: str
-    text: str
-    remedy: str
+    template: str
+    cure: str
     symbols: tuple[str, ...]
     parts: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
     inputs: Callable[[Padded, BertConfig], Padded] | None = None
@@ -204,6 +229,17 @@ class Mistake:
     fits: Callable[[Model], bool] | None = None
     rounds: bool = False
     names: frozenset[str] | None = None
+    source: int | None = None
+
+    @property
+    def text(self) -> str:
+        """What the port does, said for any model."""
+        return self.template.format(**_OF_ANY_MODEL)
+
+    @property
+    def remedy(self) -> str:
+        """What to change, said for any model."""
+        return self.cure.format(**_OF_ANY_MODEL)
 
     @property
     def kind(self) -> str:
@@ -257,7 +293,7 @@ def _where_it_acts(acts_at: Callable[[str], bool], part: Part, inner: Part, here
 
 
 class Forward(WrappedOps):
-    """One forward pass in parts, stage by stage: "embeddings", each layer by its number, "pooler".
+    """One forward pass in parts, stage by stage: `EMBEDDINGS_STAGE`, each layer by its number, then the pooler.
 
     Parameters
     ----------
@@ -291,7 +327,7 @@ class Forward(WrappedOps):
         self.inputs = inputs
         # A row that shows nothing attends to everything, so that no number becomes NaN. Nobody compares such a row.
         self.shown = inputs.mask | ~inputs.mask.any(axis=1, keepdims=True)
-        self._stage: int | None = None
+        self._layer: int | None = None
         self._given, self._forced = NOTHING, NOTHING
         self._computed: dict[str, FloatArray] = {}
         self.values: dict[str, FloatArray] = {}
@@ -299,20 +335,14 @@ class Forward(WrappedOps):
 
     # --- stages -------------------------------------------------------------------------------------------------------
 
-    @property
-    def stages(self) -> list[int | str]:
-        """All stages, in order."""
-        layers: list[int | str] = list(range(self.config.num_hidden_layers))
-        return ["embeddings", *layers, *(["pooler"] if self.weights.pooler is not None else [])]
-
     def run(
-        self, stage: int | str, before: Arrays = NOTHING, given: Arrays = NOTHING, forced: Arrays = NOTHING
+        self, stage: int, before: Arrays = NOTHING, given: Arrays = NOTHING, forced: Arrays = NOTHING
     ) -> dict[str, FloatArray]:
         """Compute one stage.
 
         Parameters
         ----------
-        stage : "embeddings", the number of a layer, or "pooler"
+        stage : `EMBEDDINGS_STAGE`, the number of a layer, or the number of layers, which means the pooler
         before : mapping of names to padded arrays
             Values of the stage before: the hidden state at least.
         given : values that are not computed
@@ -324,27 +354,26 @@ class Forward(WrappedOps):
             The values that were computed, before they were replaced.
         """
         self._given, self._forced, self._computed, self.values = given, forced, {}, dict(before)
-        self._stage = stage if isinstance(stage, int) else None
+        self._layer = stage if 0 <= stage < self.config.num_hidden_layers else None
         self.store.enter(stage)
         batch = self.inputs.packed
         with np.errstate(all="ignore"):  # what a mistake overflows is part of the mistake
-            if stage == "embeddings":
+            if stage == EMBEDDINGS_STAGE:
                 encoder.embeddings(self.weights, batch, self.ops)
-            elif stage == "pooler":
-                x = self.values[self.states[-1]]
+                return self._computed
+            x = self._flat(self.values[self.states[stage]])
+            if self._layer is None:
                 assert self.weights.pooler is not None
-                encoder.pooler(self._flat(x), self.weights.pooler, batch, self.ops, head_activation(self.model))
+                encoder.pooler(x, self.weights.pooler, batch, self.ops, head_activation(self.model))
             else:
-                assert isinstance(stage, int)
                 layer = self.part("layer", self._here(f"encoder.layer.{stage}"), self.weights.layers)
-                x = self.values[self.states[stage]]
-                encoder.encoder_layer(self._flat(x), layer, batch, self.config, self.ops)
+                encoder.encoder_layer(x, layer, batch, self.config, self.ops)
         return self._computed
 
     def run_all(self) -> Iterator[tuple[str, FloatArray]]:
         """Compute all stages, and yield every value by name, in the order of the forward pass."""
         values: dict[str, FloatArray] = {}
-        for stage in self.stages:
+        for stage in range(EMBEDDINGS_STAGE, self.config.num_hidden_layers + (self.weights.pooler is not None)):
             values = self.run(stage, values)
             yield from values.items()
 
@@ -411,11 +440,11 @@ class Forward(WrappedOps):
     # --- values by name -----------------------------------------------------------------------------------------------
 
     def _here(self, name: str) -> Here:
-        return Here(name, self._stage, self)
+        return Here(name, self._layer, self)
 
     def _placed(self, path: str) -> str:
         """Return a path in the layer that is computed, because a mistake may use the weights of another layer."""
-        return path if self._stage is None else ".".join(["encoder", "layer", str(self._stage), *path.split(".")[3:]])
+        return path if self._layer is None else ".".join(["encoder", "layer", str(self._layer), *path.split(".")[3:]])
 
     def _padded(self, flat: FloatArray) -> FloatArray:
         return flat.reshape(*self.inputs.ids.shape, flat.shape[1])

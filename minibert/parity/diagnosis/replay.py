@@ -10,7 +10,6 @@ The unit of a name is the error of the same computation in float32, on the same 
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import itertools
@@ -24,6 +23,7 @@ from minibert._utils.validation import FloatArray
 from minibert.parity.diagnosis.formulas import vector
 from minibert.parity.diagnosis.forward import (
     DENSE,
+    EMBEDDINGS_STAGE,
     Forward,
     Here,
     Mistake,
@@ -87,6 +87,22 @@ Values: TypeAlias = dict[str, FloatArray]
 """Padded arrays by name."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """Stages of the forward that are computed one after the other, from a hidden state that the port gave.
+
+    Parameters
+    ----------
+    stages : list of int        the stages of `Forward` in order
+    names : list of str         the names of the port that they compute; the vector of a text comes after all stages
+    end : str                   the hidden state after the last layer, or after the embeddings, among them
+    """
+
+    stages: list[int]
+    names: list[str]
+    end: str
+
+
 class Replay:
     """The values of a port, and forward passes that start from them.
 
@@ -110,7 +126,6 @@ class Replay:
         self._complete = frozenset(name for name, array in self.port.items() if np.isfinite(array).all())
         self.spans = self._spans()
         self._stores: dict[Any, Store] = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
-        self._tails: list[Values] | None = None
 
     def _usable(self, array: FloatArray) -> FloatArray:
         """Make rows of zeros in hidden places NaN, which means unknown."""
@@ -124,37 +139,31 @@ class Replay:
 
     # --- what depends on what -----------------------------------------------------------------------------------------
 
-    def _spans(self) -> list[list[int | str]]:
-        """Group the stages as far as the port has names; each group ends with a hidden state that the port gave."""
-        stages: list[int | str] = ["embeddings", *range(self.model.config.num_hidden_layers), "pooler", "vector"]
-        last = max((stages.index(self._stage_of(name)) for name in self.port), default=-1)
-        spans: list[list[int | str]] = [[]]
-        for stage in stages[: last + 1]:
-            if stage != "pooler" or self.model.weights.pooler is not None:
-                spans[-1].append(stage)
-            if stage not in ("pooler", "vector") and self._state_after(stage) in self.port:
-                spans.append([])
-        return [span for span in spans if span]
-
-    def names_in(self, span: Sequence[int | str]) -> list[str]:
-        """Return the names of the port that a span computes, in the order of the forward pass."""
-        return [name for name in self.port if self._stage_of(name) in span]
+    def _spans(self) -> list[Span]:
+        """Group the stages as far as the port has names; a span ends with a hidden state that the port gave."""
+        stages: dict[str, int] = {name: self._stage_of(name) for name in self.port}
+        depth, begin = len(self.states) - 1, EMBEDDINGS_STAGE
+        spans = []
+        for stage in range(EMBEDDINGS_STAGE, max(stages.values(), default=EMBEDDINGS_STAGE - 1) + 1):
+            ends = stage < depth and self.states[stage + 1] in self.port
+            if ends or stage == max(stages.values()):
+                last = min(stage, depth - (self.model.weights.pooler is None))
+                names = [name for name, own in stages.items() if begin <= own <= stage]
+                spans.append(Span(list(range(begin, last + 1)), names, self.states[min(stage, depth - 1) + 1]))
+                begin = stage + 1
+        return spans
 
     def span_of(self, name: str) -> int:
         """Return the index of the span that computes a name of the port."""
-        return next(i for i, span in enumerate(self.spans) if self._stage_of(name) in span)
+        return next(i for i, span in enumerate(self.spans) if name in span.names)
 
-    def _state_after(self, stage: int | str) -> str:
-        """Return the hidden state that the embeddings or a layer make."""
-        return self.states[0 if stage == "embeddings" else int(stage) + 1]
-
-    def _stage_of(self, name: str) -> int | str:
+    def _stage_of(self, name: str) -> int:
+        """Return the stage that computes a name; the vector has the number after the pooler's."""
+        depth = self.model.config.num_hidden_layers
         if name == VECTOR:
-            return "vector"
+            return depth + 1
         layer = self.names.specs[name].layer
-        if layer is not None:
-            return layer
-        return "embeddings" if name.startswith("embeddings") else "pooler"
+        return layer if layer is not None else EMBEDDINGS_STAGE if name.startswith("embeddings") else depth
 
     @functools.cached_property
     def segments(self) -> dict[str, frozenset[str]]:
@@ -163,10 +172,10 @@ class Replay:
         if self.recipe is not None and self.recipe.pooling == "pooler":
             needs[VECTOR] = ("pooler",)
         for part, entries in rows_of(self.names.sizes).items():
-            for i, entry in itertools.product(range(len(self.states) - 1) if part == "layer" else [-1], entries):
-                known = {other.symbol: other.path.format(i=i) for other in entries} | {"x": self.states[i]}
-                used = {node.id for node in ast.walk(ast.parse(entry.formula)) if isinstance(node, ast.Name)}
-                needs[entry.path.format(i=i)] = tuple(known[symbol] for symbol in known if symbol in used)
+            for i in range(len(self.states) - 1) if part == "layer" else [-1]:
+                names = {entry.symbol: entry.path.format(i=i) for entry in entries} | {"x": self.states[i]}
+                for entry in entries:
+                    needs[names[entry.symbol]] = tuple(names[one] for one in entry.needs if one in names)
 
         # The names are in the order of the forward pass, so that what a name needs is known before it.
         closed: dict[str, frozenset[str]] = {}
@@ -210,83 +219,73 @@ class Replay:
     ) -> Iterator[Values]:
         """Yield what `run` returns, span by span."""
         forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
-        tails: list[Values] = []
-        tail: Values = {}
+        before: Values = {}
         for number, span in enumerate(self.spans):
-            if spans is not None and number not in spans:
+            if spans is not None:
+                if number not in spans:
+                    continue
+                before = self._entry(number, dtype)
+            wanted = {*span.names} if compute is None else {*span.names} & {*compute}
+            if number and not wanted and span.end in self._complete:
+                before = {span.end: self.port[span.end].astype(dtype, copy=False)}
                 continue
-            if spans is not None and number:
-                tail = {name: array.astype(dtype, copy=False) for name, array in self._entry(number).items()}
-            wanted = set(self.names_in(span)) if compute is None else {*self.names_in(span)} & set(compute)
-            end = self._end(span)
-            if number and not wanted and end is not None and end in self._complete:
-                tail = {end: self.port[end].astype(dtype, copy=False)}
-                tails.append(tail)
-                continue
-            computed, tail = self._run_span(forward, span, tail, wanted, known or {})
-            tails.append(tail)
+            computed, before = self._run_span(forward, span, before, wanted, known or {})
             yield computed
-        if spans is None and compute is None and not mistakes and np.dtype(dtype) == np.float64:
-            self._tails = tails
+
+    @functools.cached_property
+    def _entries(self) -> list[Values]:
+        """The values with which each span begins, and the last one ends, of a forward without mistakes."""
+        entries: list[Values] = [{}]
+        forward = Forward(self.model, self.inputs, store=self._stores[np.dtype(np.float64)])
+        for span in self.spans:
+            entries.append(self._run_span(forward, span, entries[-1], span.names, {})[1])
+        return entries
+
+    def _entry(self, number: int, dtype: npt.DTypeLike) -> Values:
+        return {name: array.astype(dtype, copy=False) for name, array in self._entries[number].items()}
 
     def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> Values:
         """Return all values of a span in float32, the port's own values where they exist, except for the target.
 
         Only of a span that is one layer, with or without what follows it; {} of others.
         """
-        span = self.spans[number]
-        if isinstance(span[0], str) or sum(isinstance(stage, int) for stage in span) > 1:
+        span, depth = self.spans[number], len(self.states) - 1
+        first = span.stages[0] if span.stages else depth
+        if not 0 <= first < depth or sum(stage < depth for stage in span.stages) > 1:
             return {}
         forward = Forward(self.model, self.inputs, mistakes, dtype=np.float32, store=self._stores[np.dtype("float32")])
-        tail = {name: array.astype(np.float32, copy=False) for name, array in self._entry(number).items()}
-        self._run_span(forward, span[:1], tail, {target}, {})
-        return {name: forward.values[name] for name in forward.values if name not in tail}
-
-    def _end(self, span: Sequence[int | str]) -> str | None:
-        """Return the hidden state that the port gave at the end of a span, or None."""
-        state = "" if isinstance(span[-1], str) else self._state_after(span[-1])
-        return state if state in self.port else None
-
-    def _entry(self, number: int) -> Values:
-        """Return the values with which a span begins."""
-        if self._tails is None:
-            self.run()
-        assert self._tails is not None
-        return self._tails[number - 1]
+        before = self._entry(number, np.float32)
+        self._run_span(forward, Span([first], span.names, span.end), before, {target} - {VECTOR}, {})
+        return {name: forward.values[name] for name in forward.values if name not in before}
 
     def _run_span(
-        self, forward: Forward, span: Sequence[int | str], tail: Values, wanted: Collection[str], known: Values
+        self, forward: Forward, span: Span, before: Values, wanted: Collection[str], known: Values
     ) -> tuple[Values, Values]:
         """Compute the wanted names of a span; return them, and the values with which the next span begins."""
-        dtype = forward.dtype
         computed: Values = {}
-        states: Values = {}
-        for stage in span:
-            if stage == "vector":
-                if VECTOR in wanted:
-                    computed[VECTOR] = self._vector({**tail, **states}, forward)
-                continue
-            forced = {name: self.port[name] for name in self.names_in([stage])}
+        states = dict(before)
+        for stage in span.stages:
+            forced = {name: self.port[name] for name in span.names if self._stage_of(name) == stage}
             # Places that the port does not have are computed, so only whole arrays can be left out.
             given = {
-                name: array.astype(dtype, copy=False)
+                name: array.astype(forward.dtype, copy=False)
                 for name, array in forced.items()
                 if name not in wanted and name in self._complete
             }
-            made = forward.run(stage, tail, given=given | known, forced=forced)
+            made = forward.run(stage, before, given=given | known, forced=forced)
             computed |= {name: made[name] for name in wanted if name in made}
-            if stage == "pooler":
+            if stage == len(self.states) - 1:
                 states["pooler"] = forward.values["pooler"]
                 continue
-            state = self._state_after(stage)
-            total = "embeddings.LayerNorm.input" if stage == "embeddings" else f"{state}.output.LayerNorm.input"
-            tail = {state: forward.values[state], total: forward.values[total]}
-            states |= {state: forward.values[state]}
-        return computed, tail
-
-    def _vector(self, values: Mapping[str, FloatArray], forward: Forward) -> FloatArray:
-        assert self.recipe is not None
-        return vector(self.filled(values, forward.dtype), forward.inputs, self.states, self.recipe, forward.mistakes)
+            state = self.states[stage + 1]
+            total = "embeddings.LayerNorm.input" if stage == EMBEDDINGS_STAGE else f"{state}.output.LayerNorm.input"
+            before = {name: forward.values[name] for name in (state, total)}
+            states |= before
+        if VECTOR in wanted:
+            assert self.recipe is not None
+            values = self.filled(states, forward.dtype)
+            computed[VECTOR] = vector(values, forward.inputs, self.states, self.recipe, forward.mistakes)
+        return computed, before
 
     def filled(self, values: Mapping[str, FloatArray], dtype: npt.DTypeLike) -> Values:
         """Return the hidden states and the pooler of the port; what it does not have is taken from `values`."""

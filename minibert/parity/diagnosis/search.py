@@ -1,4 +1,4 @@
-"""`Search`: which mistakes explain a wrong value of a port. findings.py asks, name by name, and says what was found.
+"""`Search`: which mistakes explain a wrong value of a port. causes.py asks, name by name.
 
 Mistakes are simulated from the port's own values on (replay.py): those of the catalogue, and those that the values
 themselves suggest: dropout, other ids, the weights of another layer. A mistake is accepted only if the rest of the
@@ -94,7 +94,7 @@ class Search:
 
     def has_several_layers(self, name: str) -> bool:
         """Return whether more than one layer is computed for a name."""
-        return sum(stage != "vector" for stage in self.replay.spans[self.replay.span_of(name)]) > 2
+        return len(self.replay.spans[self.replay.span_of(name)].stages) > 2
 
     def computed(self, name: str, extra: Sequence[Mistake] = (), **options: Any) -> FloatArray:
         """Return a value that follows from the port's own values before it, with the chosen mistakes and others."""

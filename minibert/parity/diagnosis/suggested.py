@@ -19,7 +19,16 @@ from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import Forward, Here, Mistake, Part, Recipe, states_of, symbol_of
+from minibert.parity.diagnosis.forward import (
+    EMBEDDINGS_STAGE,
+    Forward,
+    Here,
+    Mistake,
+    Part,
+    Recipe,
+    states_of,
+    symbol_of,
+)
 from minibert.parity.diagnosis.search import Search
 from minibert.parity.truth import VECTOR, visible
 from minibert.trace.names import LAYER
@@ -77,8 +86,6 @@ _WEIGHTS_OF = {
     **{"attention": "attention_norm", "output": "output_norm"},
 }
 _MODULES = {entry.symbol: entry.weights.removeprefix("encoder.layer.{i}.") for entry in LAYER}
-LAYER_OF = "W3.layer-"
-"""The begin of the id of a `layer_mistake`."""
 
 
 def layer_mistake(index: int) -> Mistake:
@@ -87,8 +94,9 @@ def layer_mistake(index: int) -> Mistake:
     def part(inner: Part, here: Here, x: FloatArray, _: object, *which: int) -> FloatArray:
         return inner(here, x, getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)]), *which)
 
-    text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].remedy
-    return Mistake(f"{LAYER_OF}{index}", text, remedy, tuple(_WEIGHTS_OF), {"dense": part, "norm": part})
+    text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].cure
+    parts = {"dense": part, "norm": part}
+    return Mistake(f"W3.layer-{index}", text, remedy, tuple(_WEIGHTS_OF), parts, source=index)
 
 
 def _tensors(symbol: str) -> Iterator[Mistake]:
@@ -122,7 +130,7 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
     whose = {0: "", -1: " of the layer before", 1: " of the layer after"}[offset]
     text = f"weights: {_MODULES[symbol]}.{kind} is {other}{whose}"
     parts: dict[str, Any] = {"norm": norm} if symbol in wrong.NORMS else {"weights": weights}
-    return Mistake(f"W4.{symbol}", text, MISTAKES["W3.first"].remedy, (symbol,), parts)
+    return Mistake(f"W4.{symbol}", text, MISTAKES["W3.first"].cure, (symbol,), parts)
 
 
 # --- embeddings and vectors -------------------------------------------------------------------------------------------
@@ -155,7 +163,7 @@ def _ids(search: Search, target: str) -> Iterator[Mistake]:
         f"input_ids: the port looked up other ids at {len(places)} places; at row {row}, column {column} it has "
         f"{ids[row, column]}, the inputs have {inputs.ids[row, column]}"
     )
-    remedy = MISTAKES["T1.unknown"].remedy
+    remedy = MISTAKES["T1.unknown"].cure
     yield Mistake("T1.ids", text, remedy, ("words",), inputs=lambda one, _: dataclasses.replace(one, ids=ids))
 
 
@@ -165,7 +173,9 @@ def _added(search: Search, target: str) -> Iterator[Mistake]:
     if not mistake.is_for(search.model) or target not in _WITH_IDS[1:] or not norm.weight.all():
         return
     shown = search.inputs.mask
-    total = Forward(search.model, search.inputs, search.chosen).run("embeddings")["embeddings.LayerNorm.input"][shown]
+    total = Forward(search.model, search.inputs, search.chosen).run(EMBEDDINGS_STAGE)["embeddings.LayerNorm.input"][
+        shown
+    ]
     given = np.asarray(search.replay.port[target], np.float64)[shown]
     if target == "embeddings":
         # given[t] * sizes[t] = total[t] + vector, without their means: linear in the sizes and the vector.
@@ -194,7 +204,7 @@ def _pooled(search: Search, target: str) -> Iterator[Mistake]:
     # Some give the same vectors, such as the last column of all or of all but the first: the first one is the simplest.
     found = next(recipe for recipe, error in errors.items() if error <= 2 * min(errors.values()))
     text = f"pooling: {found.pooling}, length {found.scaling}; right is {right.pooling}, {right.scaling}"
-    yield Mistake("P2.read", text, MISTAKES["P2.special"].remedy, (VECTOR,), vector=lambda _: found)
+    yield Mistake("P2.read", text, MISTAKES["P2.special"].cure, (VECTOR,), vector=lambda _: found)
 
 
 # --- a part of a value ------------------------------------------------------------------------------------------------
@@ -213,7 +223,8 @@ def _in_part(search: Search, target: str) -> Iterator[Mistake]:
     for symbol, mistake in itertools.product(map(symbol_of, alike), [*search.candidates(target), _UNWRITTEN]):
         if mistake.symbols in ((symbol,), wrong.NORMS) or (mistake is _UNWRITTEN and symbol == symbol_of(target)):
             parts = {name: wrong.within(part, where) for name, part in mistake.parts.items()}
-            yield dataclasses.replace(mistake, text=f"{mistake.text}, in {where} only", symbols=(symbol,), parts=parts)
+            text = f"{mistake.template}, in {where} only"
+            yield dataclasses.replace(mistake, template=text, symbols=(symbol,), parts=parts)
 
 
 # --- dropout ----------------------------------------------------------------------------------------------------------

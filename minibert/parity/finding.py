@@ -1,0 +1,57 @@
+"""`Finding`: a cause of a difference, as data; its sentences are made in diagnosis/sentences.py and inputs.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A cause of a difference, or the statement that no known cause explains it.
+
+    Parameters
+    ----------
+    text : str
+        What differs and where; it names the config field or the op.
+    mistake : str
+        The id of the mistake that explains the difference best, "" if none does. It is one of `catalogue.MISTAKES`, or
+        that of a mistake whose number was fitted, or that was read from the port's values, such as "T1.ids".
+    names : tuple of str
+        The names whose difference this finding is about, in the order of the forward pass.
+    explained : float
+        The share of the difference that disappears with this mistake in the float64 forward, 0 to 1.
+    remedy : str
+        What to change in the port.
+    alternatives : tuple of str
+        Ids of other mistakes that explain this dump equally well.
+    separate : str
+        What to dump, or which inputs to give, to tell the alternatives apart; "" if there are none.
+    sites : tuple of (str, int or None)
+        Where the mistake is made: the symbol of a value in trace/names.py, and its layer, None outside of the layers;
+        () if the dump does not say it.
+    """
+
+    text: str
+    mistake: str
+    names: tuple[str, ...]
+    explained: float
+    remedy: str
+    alternatives: tuple[str, ...] = ()
+    separate: str = ""
+    sites: tuple[tuple[str, int | None], ...] = ()
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers in which the mistake is; () if they are not known."""
+        return tuple(sorted({layer for _, layer in self.sites if layer is not None}))
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The ids of all mistakes that explain the dump."""
+        return (self.mistake, *self.alternatives) if self.mistake else ()
+
+
+def some_of(names: Sequence[str], most: int = 8) -> str:
+    """Return the first names and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
