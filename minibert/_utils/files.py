@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import brief
+from minibert._utils.validation import NotFiniteError, brief
 from minibert.errors import ModelFormatError
 
 JSON_LIMIT = 16 * 2**20
@@ -120,7 +120,7 @@ def _refuse_half_characters(value: object) -> None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
+    raise NotFiniteError(f"{name} is not a JSON number")
 
 
 def _finite_float(digits: str) -> float:

@@ -24,6 +24,10 @@ Int64Array = npt.NDArray[np.int64]
 """Ids, masks and offsets from a tokenizer."""
 
 
+class NotFiniteError(ValueError):
+    """JSON holds NaN or Infinity, which Python's json writes. It is the cause of the error of `files.parse_json`."""
+
+
 class _Brief(reprlib.Repr):
     """reprlib's short repr, also for integers of thousands of digits, which Python refuses to write in decimal."""
 

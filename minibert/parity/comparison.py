@@ -114,15 +114,14 @@ def check(
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
-        comparison = _Comparison(subject, taken, [*matched.notes, *notes, *more])
-        report = comparison.compare([] if wrong_inputs else matched.values, findings, budget)
         about = _about(subject, taken, source) | {"dump": _dump_of(dump, arrays), "port": port}
         about |= {"budget": budget if isinstance(budget, str) else f"{budget} units", "unit": UNIT}
-        unknown = [*matched.unknown, *report.unknown]
-        warnings = [*transposed, *report.warnings]
-        if len(unknown) > len(report.names) and not wrong_inputs:
-            warnings.insert(0, f"More names are unknown ({len(unknown)}) than were compared ({len(report.names)}).")
-        report = dataclasses.replace(report, unknown=unknown, warnings=warnings, about=about)
+        beside = [*matched.notes, *notes, *more], transposed, matched.unknown
+        comparison = _Comparison(subject, taken, budget, *beside)
+        report = comparison.compare([] if wrong_inputs else matched.values, findings, about)
+        if len(report.unknown) > len(report.names) and not wrong_inputs:
+            counts = f"({len(report.unknown)}) than were compared ({len(report.names)})"
+            report.warnings.insert(0, f"More names are unknown {counts}.")
         if findings or report.verdict != "wrong" or not diagnosis:
             return report
         if on_table is not None:
@@ -196,15 +195,16 @@ def _digest_of_file(path: Path) -> str:
 
 
 class _Comparison:
-    """The values of one dump beside those of one model."""
+    """The values of one dump beside those of one model; notes, warnings and unknown names are those before it."""
 
-    def __init__(self, subject: Subject, inputs: dict[str, Any], notes: list[str]) -> None:
-        self._subject, self._inputs, self._notes = subject, inputs, notes
+    def __init__(self, subject: Subject, inputs: dict[str, Any], budget: str | float, *beside: list[str]) -> None:
+        self._subject, self._inputs, self._budget = subject, inputs, budget
+        self._notes, self._warnings, self._unknown = beside
         self._specs = subject.specs
         self._truth = Values(subject, inputs, [])
         self._found: list[Placed] = []
 
-    def compare(self, meanings: list[Meaning], findings: list[Finding], budget: str | float) -> Report:
+    def compare(self, meanings: list[Meaning], findings: list[Finding], about: dict[str, str]) -> Report:
         """Return the report without causes; only `findings` and mislabelled names are in it."""
         names = {name for one in meanings for name in (one.name, one.before) if name in self._specs}
         self._truth = Values(self._subject, self._inputs, names)
@@ -227,12 +227,13 @@ class _Comparison:
             first=findings[0].names[0] if findings else first if verdict == "wrong" else None,
             names=rows,
             diagnosis=findings or self._mislabelled(rows),
-            budget=budget,
-            allowed=not findings and _is_allowed(rows, verdict, budget),
+            budget=self._budget,
+            allowed=not findings and _is_allowed(rows, verdict, self._budget),
             notes=self._notes,
             misfits=placement.misfits,
-            unknown=placement.unknown,
-            warnings=[*placement.warnings, *self._different_twins(), *self._near_states(rows, verdict, budget)],
+            unknown=[*self._unknown, *placement.unknown],
+            warnings=[*self._warnings, *placement.warnings, *self._different_twins(), *self._near(rows, verdict)],
+            about=about,
         )
 
     def _worst(self, rows: list[Row]) -> dict[str, FloatArray]:
@@ -404,8 +405,9 @@ class _Comparison:
                 given = " and ".join(one.given for one in twins[:3])
                 yield f"{given} are names of one value, and hold different numbers."
 
-    def _near_states(self, rows: list[Row], verdict: str, budget: str | float) -> Iterator[str]:
+    def _near(self, rows: list[Row], verdict: str) -> Iterator[str]:
         """Warn of neighbouring hidden states that are nearer to each other than the errors that the verdict allows."""
+        budget = self._budget
         in_units = isinstance(budget, int | float)
         if verdict == "bits" or (verdict == "wrong" and not in_units):
             return

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from minibert._utils.files import declared_nbytes, is_regular_file, parse_json, parse_npy, printable, read_bytes
 from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import to_array
-from minibert._utils.validation import brief
+from minibert._utils.validation import NotFiniteError, brief
 from minibert.checkpoint.safetensors import StoredTensor, read_header
 from minibert.errors import ModelFormatError
 
@@ -266,7 +266,7 @@ def _read_json(path: Path) -> Dump:
     try:
         content = parse_json(_content(path), shown)
     except ModelFormatError as error:
-        if str(error).endswith("is not a JSON number."):  # NaN and Infinity, which Python's json writes
+        if isinstance(error.__cause__, NotFiniteError):
             raise ValueError(f"{error} {_NOT_FINITE}") from error
         raise
     if isinstance(content, list):

@@ -27,7 +27,6 @@ from importlib.resources import files
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
@@ -54,16 +53,21 @@ _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
 _ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{one}" for one in _OTHERS))
 
 
-def _hidden(inputs: Padded, config: BertConfig) -> npt.NDArray[np.bool_]:
-    return ~inputs.mask
+# What a port takes for the mask. It ends in what a row attends to whose mask has no ones, for which see `mask_as`.
+_MASKS: dict[str, Callable[[Padded, BertConfig], Any]] = {
+    "inverted": lambda inputs, config: ~inputs.mask,
+    "length": wrong.length,
+    "padding": lambda inputs, config: inputs.ids != (config.pad_token_id or 0),
+    "first-text": lambda inputs, config: inputs.types == 0,
+    "second-text": lambda inputs, config: inputs.types > 0,
+    "nothing": lambda inputs, config: np.zeros_like(inputs.mask),
+}
+_EMPTY_ROWS = ("", "-alike", "-zeros")
+_SWAPPED = wrong.fed(
+    types=lambda inputs, config: inputs.mask.astype(np.int64), mask=lambda inputs, config: inputs.types > 0
+)
 
-
-def _second(inputs: Padded, config: BertConfig) -> npt.NDArray[np.bool_]:
-    return inputs.types > 0
-
-
-_SWAPPED = wrong.fed(types=lambda inputs, config: inputs.mask.astype(np.int64), mask=_second)
-
+# The mistakes without what the page says of them; those that the page does not have are left out.
 _WHAT_IS: dict[str, Mistake] = {
     **{id: wrong.curve(name) for id, name in zip(_ACTIVATIONS, wrong.CURVES, strict=True)},
     "G3.pooler": wrong.curve("none", "pooler"),
@@ -102,17 +106,7 @@ _WHAT_IS: dict[str, Mistake] = {
     "A6.added": wrong.mask(lambda scores, shown: scores + shown),
     "A6.multiplied": wrong.mask(lambda scores, shown: scores * shown),
     "A6.after": part_mistake("probs", mask=lambda inner, here, scores, shown: scores, softmax=wrong.zeroed),
-    "A6.inverted": wrong.mask_as(_hidden),
-    "A6.inverted-alike": wrong.mask_as(_hidden, "alike"),
-    "A6.inverted-zeros": wrong.mask_as(_hidden, "zeros"),
-    "A6.length": wrong.mask_as(wrong.length),
-    "A6.padding": wrong.mask_as(lambda inputs, config: inputs.ids != (config.pad_token_id or 0)),
-    "A6.first-text": wrong.mask_as(lambda inputs, config: inputs.types == 0),
-    "A6.second-text": wrong.mask_as(_second),
-    "A6.second-text-alike": wrong.mask_as(_second, "alike"),
-    "A6.second-text-zeros": wrong.mask_as(_second, "zeros"),
-    "A6.nothing-alike": wrong.mask_as(lambda inputs, config: np.zeros_like(inputs.mask), "alike"),
-    "A6.nothing-zeros": wrong.mask_as(lambda inputs, config: np.zeros_like(inputs.mask), "zeros"),
+    **{f"A6.{id}{end}": wrong.mask_as(mask, end[1:]) for id, mask in _MASKS.items() for end in _EMPTY_ROWS},
     "A6.ten-thousand": wrong.leaking(-1e4),
     "A7.causal": part_mistake("probs", mask=wrong.causal),
     "A8.rope": wrong.rope(False),
@@ -142,8 +136,10 @@ _WHAT_IS: dict[str, Mistake] = {
     "E6.padding": wrong.positions(lambda inputs, pad: np.ones_like(inputs.ids).cumsum(axis=1) + pad),
     "E6.mask": wrong.positions(lambda inputs, pad: inputs.mask.cumsum(axis=1) * inputs.mask + pad),
     "E5.swapped": _SWAPPED,
-    "E5.swapped-alike": dataclasses.replace(_SWAPPED, parts=wrong.mask_as(_second, "alike").parts),
-    "E5.swapped-zeros": dataclasses.replace(_SWAPPED, parts=wrong.mask_as(_second, "zeros").parts),
+    **{
+        f"E5.swapped{end}": dataclasses.replace(_SWAPPED, parts=wrong.mask_as(_MASKS["second-text"], end[1:]).parts)
+        for end in _EMPTY_ROWS[1:]
+    },
     "E2.missing": wrong.total(lambda words, types, positions: words + positions),
     "E4.positions": wrong.total(lambda words, types, positions: words + types),
     "E4.scaled": wrong.total(

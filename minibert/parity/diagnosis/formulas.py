@@ -182,10 +182,8 @@ def mask_as(change: Callable[[Padded, BertConfig], npt.NDArray[np.bool_]], nothi
     def mask(inner: Part, here: Here, scores: FloatArray, shown: object) -> FloatArray:
         changed = change(here.forward.true_inputs, here.forward.config)
         empty = ~changed.any(axis=1, keepdims=True)
-        if nothing and not empty.any():
-            raise InapplicableError("each row has a key that is not masked")
-        if not nothing and (changed | empty).all():
-            raise InapplicableError("nothing would be masked")
+        if not empty.any() if nothing else (changed | empty).all():
+            raise InapplicableError("with these inputs, it is another mistake")
         return inner(here, scores, changed if nothing else changed | empty)
 
     def softmax(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
@@ -373,17 +371,15 @@ def run_of(noun: str, chosen: npt.NDArray[np.bool_]) -> str:
 def within(part: Part, where: Where) -> Part:
     """Return a part that is made in some features or heads only; elsewhere it is right."""
 
-    def blended(changed: FloatArray, right: FloatArray, *, by_row: bool) -> FloatArray:
-        if right.ndim == 4:
-            return np.where(where.heads[:, None, None], changed, right) if where.heads is not None else right
-        chosen = where.columns[:, None] if by_row and right.ndim == 2 else where.columns
-        return np.where(chosen, changed, right)
+    def blended(changed: FloatArray, right: FloatArray) -> FloatArray:
+        heads = np.zeros(right.shape[1], np.bool_) if where.heads is None and right.ndim == 4 else where.heads
+        return np.where(where.columns if right.ndim < 4 else heads[:, None, None], changed, right)
 
     def partly(inner: Part, here: Here, *arguments: Any) -> Any:
         changed, right = part(inner, here, *arguments), inner(here, *arguments)
-        if isinstance(right, tuple):  # weight and bias
-            return tuple(blended(*pair, by_row=True) for pair in zip(changed, right, strict=True))
-        return blended(changed, right, by_row=False)
+        if isinstance(right, tuple):  # weight and bias, of which a row belongs to a feature
+            return tuple(blended(*(array.T for array in pair)).T for pair in zip(changed, right, strict=True))
+        return blended(changed, right)
 
     return partly
 
@@ -656,8 +652,8 @@ _MODES: dict[str, Callable[..., FloatArray]] = {
 # The tokens that a port pools instead of the visible ones.
 _TOKENS: dict[str, Callable[[Padded], npt.NDArray[np.bool_]]] = {
     "all columns, padding too": lambda inputs: np.ones_like(inputs.mask),
-    "the first columns, as many as the mask has ones": lambda inputs: length(inputs),
-    "the tokens without the first and the last one": lambda inputs: _inside(inputs),
+    "the first columns, as many as the mask has ones": length,
+    "the tokens without the first and the last one": _inside,
     "the tokens without [CLS] and every [SEP]": lambda inputs: _inside(inputs) & ~_ends(inputs),
     "the tokens without [CLS]": lambda inputs: inputs.mask & (inputs.mask.cumsum(axis=1) > 1),
     "the tokens without every [SEP]": lambda inputs: inputs.mask & ~_ends(inputs),
