@@ -36,18 +36,21 @@ ROUNDED = at("D2.bfloat16-weights", ".output.dense", (1, 2))
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
 @pytest.mark.parametrize(
-    ("mistake", "end"),
+    ("mistake", "sites", "end"),
     [
-        (AFTER_ATTENTION, ", after attention, in all 4 layers"),
-        (ROUNDED, ", in output.dense, in layers 1, 2"),
-        (at("G1.tanh", ".intermediate", (0, 1)), ", in layers 0, 1"),
-        (at("N1.1e-5", "", (3,)), ", in layer 3 only"),
+        (AFTER_ATTENTION, {("attention", i) for i in range(LAYERS)}, ", after attention, in all 4 layers"),
+        (ROUNDED, {("output_dense", i) for i in (1, 2)}, ", in output.dense, in layers 1, 2"),
+        (at("G1.tanh", ".intermediate", (0, 1)), {("intermediate", i) for i in (0, 1)}, ", in layers 0, 1"),
+        (at("N1.1e-5", "", (3,)), {("output", 3)}, ", in layer 3 only"),
     ],
 )
-def test_a_mistake_in_some_ops_of_some_layers(subject: Subject, mistake: Mistake, end: str, dump: str) -> None:
+def test_a_mistake_in_some_ops_of_some_layers(
+    subject: Subject, mistake: Mistake, sites: Any, end: str, dump: str
+) -> None:
     port = simulate(subject.model, subject.inputs, [ODD_FIRST, mistake], record=DUMPS[dump])
     (found,) = subject.diagnose(port)
-    assert found.mistake == mistake.id
+    assert (found.mistake, found.layers) == (mistake.id, tuple(sorted({layer for _, layer in sites})))
+    assert {*found.sites} == sites or (dump == "hidden states" and {*found.sites} > sites)
     assert end in found.text
     assert found.explained > 0.95
 
@@ -57,8 +60,8 @@ def test_three_mistakes_of_a_port_in_javascript(subject: Subject, dump: str) -> 
     wrong = [MISTAKES["E3.visible"], AFTER_ATTENTION, at("D2.bfloat16-weights", ".output.dense", (3,))]
     found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
     assert [finding.mistake for finding in found] == ["E3.visible", "N3.annotated", "D2.bfloat16-weights"]
-    assert "after attention, in all 4 layers" in found[1].text
-    assert "in output.dense, in layer 3 only" in found[2].text
+    assert {*found[1].sites} == {("attention", i) for i in range(LAYERS)}
+    assert found[2].sites == (("output_dense", 3),)
 
 
 @pytest.mark.parametrize("more", [(), ("G1.tanh",), ("A3.both",)])
@@ -72,7 +75,7 @@ def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tu
     for dump in (late, {**late, names[0]: states[0]}):
         found = parity.check(subject.model, dump, subject.inputs).diagnosis
         assert [finding.mistake for finding in found] == ["H1.late", *more]
-        assert "hidden_states.1 (encoder.layer.0) holds the values of hidden_states.0 (embeddings)" in found[0].text
+        assert found[0].names == tuple(f"encoder.layer.{i}" for i in range(LAYERS))
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
@@ -81,12 +84,10 @@ def test_layers_with_the_weights_of_others(subject: Subject, dump: str) -> None:
         MISTAKES["W3.first"].symbols, layer=lambda inner, here, layers: layers[{1: 2, 2: 1}.get(here.layer, here.layer)]
     )
     found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, exchanged], record=DUMPS[dump]))
-    assert [finding.text for finding in found] == [
-        f"weights: those of layer {3 - i} are used, in layer {i} only" for i in (1, 2)
-    ]
+    assert [(finding.mistake, finding.layers) for finding in found] == [("W3.layer-2", (1,)), ("W3.layer-1", (2,))]
     wrong = layer_mistake(3).only(["encoder.layer.1.attention.self.key"])
     (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
-    assert found.text == "weights: those of layer 3 are used, in attention.self.key, in layer 1 only"
+    assert (found.mistake, found.sites) == ("W3.layer-3", (("key", 1),))
 
 
 def test_what_right_names_refute_is_not_an_alternative(subject: Subject) -> None:
@@ -99,7 +100,8 @@ def test_what_right_names_refute_is_not_an_alternative(subject: Subject) -> None
 def test_a_layer_that_another_cause_explains_is_not_in_doubt(subject: Subject, dump: str) -> None:
     wrong = [at("G1.tanh", ".intermediate", (0, 1, 2)), at("G3.relu", ".intermediate", (3,))]
     found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
-    assert [finding.text.rpartition(", in layer")[2] for finding in found] == ["s 0, 1, 2", " 3 only"]
+    assert [finding.layers for finding in found] == [(0, 1, 2), (3,)]
+    assert "does not say" not in found[0].text + found[1].text
 
 
 def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:

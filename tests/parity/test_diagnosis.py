@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.checkpoints import random_checkpoint
-from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, try_mistakes
+from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject, try_mistakes
 from minibert import BertModel, load, parity
 from minibert.parity.diagnosis import explain, formulas
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
@@ -26,11 +26,18 @@ def simulated(subject: Subject, mistake: Any, dump: str = "all names") -> dict[s
     return simulate(subject.model, subject.inputs, [ODD_FIRST, *mistakes], record=DUMPS[dump])
 
 
-def assert_unchanged(subject: Subject, id: str, dump: str) -> None:
-    """A mistake that does not change a dump is within the budget there, and nothing is said about it."""
-    port = simulated(subject, MISTAKES[id], dump)
-    assert all(subject.ratio(name, array) <= BUDGET for name, array in port.items())
-    assert subject.diagnose(port) == []
+# Mistakes that change nothing in a dump of this model: it has them anyway, or no value shows them.
+NEVER = {"A6.ten-thousand", "A9.no-shift", "E4.order", "G1.erf", "G3.erf-5", "N1.1e-12", "N1.zero", "N2.outside"}
+NEVER |= {"P2.mean", "P2.sum", "P3.unit"}
+UNCHANGED = {
+    "all names": NEVER,
+    "hidden states": {
+        *(*NEVER, "G3.pooler", "W1.pooler.dense", "W2.pooler.dense", "W2.attention.self.key"),
+        *(id for id in MISTAKES if id.startswith("P")),
+    },
+    "last state": {"P2.cls", "P3.raw"},
+    "vector": set(),
+}
 
 
 def said(found: Sequence[Finding]) -> list[tuple[str, ...]]:
@@ -46,14 +53,12 @@ def said(found: Sequence[Finding]) -> list[tuple[str, ...]]:
 )
 def test_each_mistake_is_named(subject: Subject, id: str, dump: str) -> None:
     result = try_mistakes(subject, dump, [MISTAKES[id]])
-    if result is None:
-        assert_unchanged(subject, id, dump)
+    assert (result is None) == (id in UNCHANGED[dump])
+    if result is None:  # then nothing is said about it
+        assert subject.diagnose(simulated(subject, MISTAKES[id], dump)) == []
         return
-    assert result.detected
     # Values that were rounded to bfloat16 leave so little in a whole layer that another one may not be explained.
-    assert result.verdict in (("alone", "first", "in part") if id == "D2.bfloat16" else ("alone", "first")), said(
-        result.findings
-    )
+    assert result.verdict == "alone" or (id, result.verdict) == ("D2.bfloat16", "in part"), said(result.findings)
     assert result.findings[0].remedy
 
 
@@ -61,12 +66,10 @@ def test_each_mistake_is_named(subject: Subject, id: str, dump: str) -> None:
 @pytest.mark.parametrize("id", ["G1.tanh", "N1.1e-5", "A5.none", "E1.first", "D1.dropout", "P2.cls", "P3.raw"])
 def test_no_wrong_claim_from_one_array(subject: Subject, id: str, dump: str) -> None:
     result = try_mistakes(subject, dump, [MISTAKES[id]])
-    if result is None:
-        assert_unchanged(subject, id, dump)
-        return
-    assert result.detected
-    assert result.verdict in ("alone", "first", "in the class", "cannot tell"), said(result.findings)
-    assert "layer" not in result.findings[0].text or "in layer" not in result.findings[0].text
+    assert (result is None) == (id in UNCHANGED[dump])
+    if result is not None:
+        assert result.verdict == ("cannot tell" if id == "D1.dropout" else "alone"), said(result.findings)
+        assert result.findings[0].layers == ()
 
 
 def test_nothing_is_said_about_a_right_port(subject: Subject) -> None:
@@ -78,10 +81,10 @@ def test_a_mistake_in_one_layer(subject: Subject) -> None:
     for dump in ("all names", "hidden states"):
         (found,) = subject.diagnose(simulated(subject, "G1.tanh@1", dump))
         assert found.mistake == "G1.tanh"
-        assert found.text.endswith("in layer 1 only")
+        assert found.layers == (1,)
         assert found.explained > 0.999
     (found,) = subject.diagnose(simulated(subject, "G1.tanh"))
-    assert found.text.endswith("in all 3 layers")
+    assert found.layers == (0, 1, 2)
     assert found.names == tuple(f"encoder.layer.{i}.intermediate" for i in range(3))
     assert ".gelu_erf()" in found.remedy
 

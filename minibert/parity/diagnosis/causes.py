@@ -79,7 +79,7 @@ def diagnose(
         values = {name: value for name, value in Forward(model, inputs).run_all() if name in (*states, "pooler")}
         recipe = find_recipe(values, inputs, states, np.asarray(vectors, np.float64))
     search = Search(Replay(model, inputs, port, recipe), budget)
-    return list(_Diagnosis(search, port, list(wrong), rows).findings(holds or {}))
+    return _Diagnosis(search, port, list(wrong), rows).findings(holds or {})
 
 
 def explain(
@@ -111,7 +111,7 @@ def explain(
     port = dict(itertools.takewhile(lambda one: one[0] != name, right.items())) | {name: np.asarray(value)}
     search = Search(Replay(model, Padded.of(model.config, inputs), port), BUDGET)
     search.trials_left *= several
-    return list(_Diagnosis(search, port, [name]).findings({})) if search.wrong() else []
+    return _Diagnosis(search, port, [name]).findings({}) if search.wrong() else []
 
 
 def namings(moved: Mapping[str, str], names: Collection[str], states: Sequence[str]) -> list[Mistake]:
@@ -136,37 +136,44 @@ class _Diagnosis:
         self._states = states_of(search.model.config)
         self._causes: list[Cause] = []
 
-    def findings(self, holds: Mapping[str, str]) -> Iterator[Finding]:
-        """Yield the findings; `holds` maps mislabelled names to the names whose values they hold."""
-        search, remaining = self._search, self._search.wrong()
-        moved = holds or self._moved()
-        if moved and (holds or moved.keys() == {*self._wrong}):
-            # A mistake that leaves out the last step of a name looks the same.
-            matching = namings(moved, self._port, self._states)
-            first = [name for name in remaining if name in moved]
-            trials = search.singles(first[0], remaining) if first else []
-            same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
-            if matching or not same:
-                yield mislabelled(moved, [*matching, *(same if matching else [])])
-                yield from self._with_names(moved)
-                return
+    def findings(self, holds: Mapping[str, str]) -> list[Finding]:
+        """Return the findings; `holds` maps mislabelled names to the names whose values they hold."""
+        remaining, moved = self._search.wrong(), holds or self._moved()
         late = dict(itertools.pairwise(reversed(self._states)))
-        if moved and moved.items() <= late.items() and (shifted := self._shifted(late)):
-            yield from shifted
-            return
-        if not remaining:
-            name = self._wrong[0]
-            known = name in search.measured
-            if known or name == VECTOR:
-                yield cannot_tell(self._wrong, alone=known and search.has_several_layers(name))
-            else:
-                yield self._wrong_head(name)
-            return
+        return (
+            (self._mislabelled(moved, remaining) if holds or moved.keys() == {*self._wrong} else [])
+            or (self._shifted(late) if moved and moved.items() <= late.items() else [])
+            or (self._wrong_ops(remaining) if remaining else [self._no_wrong_op()])
+        )
+
+    def _mislabelled(self, moved: Mapping[str, str], remaining: list[str]) -> list[Finding]:
+        """Return what is wrong if all wrong arrays have other names; [] if a mistake in an op explains them."""
+        if not moved:
+            return []
+        # A mistake that leaves out the last step of a name looks the same.
+        matching = namings(moved, self._port, self._states)
+        first = [name for name in remaining if name in moved]
+        trials = self._search.singles(first[0], remaining) if first else []
+        same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
+        if same and not matching:
+            return []
+        return [mislabelled(moved, [*matching, *(same if matching else [])]), *self._with_names(moved)]
+
+    def _no_wrong_op(self) -> Finding:
+        """Return the finding if each op is right on the values that the port gave it."""
+        name, search = self._wrong[0], self._search
+        if name not in search.measured and name != VECTOR:
+            return self._wrong_head(name)
+        return cannot_tell(self._wrong, alone=name in search.measured and search.has_several_layers(name))
+
+    def _wrong_ops(self, remaining: list[str]) -> list[Finding]:
+        """Return the causes of wrong ops, one after the other, and what has no known cause."""
+        search, findings = self._search, list[Finding]()
         if dropped := dropout(search, remaining):
             names, rate = dropped
             mistake = MISTAKES["D1.dropout"]
             text = f"{mistake.text}; about {100 * rate:.0f} % of {names[0]} are zero"
-            yield Finding(text, mistake.id, tuple(names), 1.0, mistake.remedy)
+            findings.append(Finding(text, mistake.id, tuple(names), 1.0, mistake.remedy))
             remaining = [name for name in remaining if name not in names]
         while remaining and len(self._causes) < _MOST:
             remaining = self._explain(remaining)
@@ -174,22 +181,13 @@ class _Diagnosis:
         # States that are counted from the first layer's output look like weights of the next layer.
         is_early = self._states[0] in search.unknown and any(one.id == "W3.shifted" for one in search.chosen)
         if is_early and (shifted := self._shifted(dict(itertools.pairwise(self._states)))):
-            yield from shifted
-            return
-        yield from self._known()
-        yield from self._unknown()
+            return [*findings, *shifted]
+        return [*findings, *self._known(), *self._unknown()]
 
     def _explain(self, remaining: list[str]) -> list[str]:
         """Explain the first of the remaining names, and others with it; return those that still remain."""
-        search = self._search
-        target = remaining[0]
-        trials: list[Trial] = []
-        if np.isfinite(search.measured[target].error):  # nothing that is computed equals NaN
-            trials = search.singles(target, remaining) or search.fitting(suggest(search, target), target, remaining)
-            if not trials and not search.has_several_layers(target):
-                trials = search.in_one_op(target, remaining)
-                trials = trials or search.fitting(variants(search, target), target, remaining)
-                trials = trials or search.several(target, remaining)
+        search, target = self._search, remaining[0]
+        trials = self._trials(target, remaining)
         if not trials:
             search.unknown.append(target)
             return remaining[1:]
@@ -209,6 +207,20 @@ class _Diagnosis:
         search.chosen += best.mistakes
         return [name for name in remaining if name not in best.explained]
 
+    def _trials(self, target: str, remaining: list[str]) -> list[Trial]:
+        """Return what explains a name: what is simple and quick to try comes first."""
+        search = self._search
+        if not np.isfinite(search.measured[target].error):  # nothing that is computed equals NaN
+            return []
+        trials = search.singles(target, remaining) or search.fitting(suggest(search, target), target, remaining)
+        if trials or search.has_several_layers(target):
+            return trials
+        return (
+            search.in_one_op(target, remaining)
+            or search.fitting(variants(search, target), target, remaining)
+            or search.several(target, remaining)
+        )
+
     def _wrong_head(self, name: str) -> Finding:
         """Return the finding for wrong logits; of what the dump does not hold, the activation before them is tried."""
         search, last, weights = self._search, self._states[-1], self._search.model.weights
@@ -218,9 +230,8 @@ class _Diagnosis:
             for mistake in MISTAKES.values():
                 if mistake.symbols == ("pooler",) and mistake.is_for(search.model):
                     forward = Forward(search.model, search.inputs, [mistake])
-                    logits = (
-                        forward.run(len(self._states) - 1, {last: values[last]})["pooler"] @ dense.weight.T + dense.bias
-                    )
+                    pooler = forward.run(len(self._states) - 1, {last: values[last]})["pooler"]
+                    logits = pooler @ dense.weight.T + dense.bias
                     error = visible(self._port[name] - logits, search.inputs.mask)
                     if rms(error) <= 1e-5 * rms(logits):
                         return Finding(mistake.text, mistake.id, (name,), 1.0, mistake.remedy)
@@ -263,7 +274,7 @@ class _Diagnosis:
             if not np.array_equal(port.setdefault(held, array), array, equal_nan=True):
                 return []
         search = Search(Replay(self._search.model, self._search.inputs, port), self._search.budget)
-        return list(_Diagnosis(search, port, list(port), self._rows).findings({})) if search.wrong() else []
+        return _Diagnosis(search, port, list(port), self._rows).findings({}) if search.wrong() else []
 
     # --- what is said -------------------------------------------------------------------------------------------------
 
