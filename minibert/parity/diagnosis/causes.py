@@ -17,21 +17,13 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.validation import FloatArray
+from minibert.parity.diagnosis import sentences
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.formulas import find_recipe
 from minibert.parity.diagnosis.forward import Arrays, Forward, Mistake, states_of, symbol_of, words_of
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, Search, Trial
-from minibert.parity.diagnosis.sentences import (
-    Cause,
-    Facts,
-    Sites,
-    cannot_tell,
-    facts,
-    mislabelled,
-    separate_by,
-    unknown,
-)
+from minibert.parity.diagnosis.sentences import Cause, Facts, Sites
 from minibert.parity.diagnosis.suggested import dropout, suggest, variants
 from minibert.parity.finding import Finding
 from minibert.parity.truth import VECTOR, Model, Padded, rms, visible
@@ -157,14 +149,14 @@ class _Diagnosis:
         same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
         if same and not matching:
             return []
-        return [mislabelled(moved, [*matching, *(same if matching else [])]), *self._with_names(moved)]
+        return [sentences.mislabelled(moved, [*matching, *(same if matching else [])]), *self._with_names(moved)]
 
     def _no_wrong_op(self) -> Finding:
         """Return the finding if each op is right on the values that the port gave it."""
         name, search = self._wrong[0], self._search
         if name not in search.measured and name != VECTOR:
             return self._wrong_head(name)
-        return cannot_tell(self._wrong, alone=name in search.measured and search.has_several_layers(name))
+        return sentences.cannot_tell(self._wrong, alone=name in search.measured and search.has_several_layers(name))
 
     def _wrong_ops(self, remaining: list[str]) -> list[Finding]:
         """Return the causes of wrong ops, one after the other, and what has no known cause."""
@@ -264,7 +256,7 @@ class _Diagnosis:
         others = self._with_names(moved) if self._search.measured.keys() <= {*holds, *holds.values()} else []
         if not others or not all(finding.mistake for finding in others):
             return []
-        return [mislabelled(moved, namings(moved, self._port, self._states)), *others]
+        return [sentences.mislabelled(moved, namings(moved, self._port, self._states)), *others]
 
     def _with_names(self, moved: Mapping[str, str]) -> list[Finding]:
         """Return what is wrong if the arrays have the names whose values they hold."""
@@ -304,7 +296,7 @@ class _Diagnosis:
                 either = "; or ".join(other.template for other in (mistake, *one.alternatives[:5]))
                 said = f"This dump cannot tell which{where}: {either.format(**words)}"
             alternatives = tuple(other.id for other in one.alternatives)
-            separate = separate_by(mistake, one.alternatives)
+            separate = sentences.separate_by(mistake, one.alternatives)
             remedy = mistake.cure.format(**words)
             found = tuple(sorted(sites.found, key=str))
             yield Finding(said, mistake.id, names, self._share(names), remedy, alternatives, separate, found)
@@ -341,12 +333,12 @@ class _Diagnosis:
         groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         evidence: dict[str, Facts] = {}
         for name in (name for name in search.unknown if name in search.measured):
-            evidence[name] = facts(search, name, self._rows)
+            evidence[name] = sentences.facts(search, name, self._rows)
             finite = np.isfinite(search.measured[name].error)
             groups.setdefault((symbol_of(name) or name if finite else "", evidence[name].same), []).append(name)
         kinds = list(groups.values())
         for names in kinds[:_MOST]:
-            yield unknown(search, names, evidence[names[0]])
+            yield sentences.unknown(search, names, evidence[names[0]])
         if kinds[_MOST:]:
             shown = ", ".join(names[0] for names in kinds[_MOST:])
             every = tuple(name for names in kinds[_MOST:] for name in names)

@@ -190,13 +190,13 @@ class Replay:
 
     # --- forwards -----------------------------------------------------------------------------------------------------
 
-    def run(self, mistakes: Sequence[Mistake] = (), spans: Collection[int] | None = None, **options: Any) -> Values:
+    def run(self, mistakes: Sequence[Mistake] = (), only: int | None = None, **options: Any) -> Values:
         """Compute names of the port from its earlier names, with mistakes.
 
         Parameters
         ----------
         mistakes : what the port is supposed to do wrong
-        spans : numbers of spans; None means all of them, one after the other
+        only : the number of a span; None means all spans, one after the other
         compute : the names to compute; None means all. The others have the port's values.
         known : values that are not computed, beside those of the port
         dtype : float64 or float32
@@ -206,12 +206,12 @@ class Replay:
         InapplicableError
             A mistake is not possible here.
         """
-        return {name: value for values in self._walk(mistakes, spans, **options) for name, value in values.items()}
+        return {name: value for values in self._walk(mistakes, only, **options) for name, value in values.items()}
 
     def _walk(
         self,
         mistakes: Sequence[Mistake] = (),
-        spans: Collection[int] | None = None,
+        only: int | None = None,
         *,
         compute: Collection[str] | None = None,
         known: Values | None = None,
@@ -220,11 +220,11 @@ class Replay:
         """Yield what `run` returns, span by span."""
         forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
         before: Values = {}
+        if only is not None:
+            before = self._entry(only, dtype)
         for number, span in enumerate(self.spans):
-            if spans is not None:
-                if number not in spans:
-                    continue
-                before = self._entry(number, dtype)
+            if only not in (None, number):
+                continue
             wanted = {*span.names} if compute is None else {*span.names} & {*compute}
             if number and not wanted and span.end in self._complete:
                 before = {span.end: self.port[span.end].astype(dtype, copy=False)}

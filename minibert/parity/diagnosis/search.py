@@ -98,7 +98,7 @@ class Search:
 
     def computed(self, name: str, extra: Sequence[Mistake] = (), **options: Any) -> FloatArray:
         """Return a value that follows from the port's own values before it, with the chosen mistakes and others."""
-        return self.replay.run([*self.chosen, *extra], [self.replay.span_of(name)], compute=[name], **options)[name]
+        return self.replay.run([*self.chosen, *extra], self.replay.span_of(name), compute=[name], **options)[name]
 
     def rows_that_differ(self, name: str, exact: FloatArray) -> tuple[list[int], list[int]]:
         """Return the wrong rows and the right rows; rows without visible positions are in neither list."""
@@ -272,7 +272,7 @@ class Search:
         names = {name for mistake in mistakes for name in self.replay.affected(mistake, self.measured)} | {target}
         try:
             # First the span of the target, because most sets fail there.
-            made = self.replay.measure(together, spans=[self.replay.span_of(target)], compute=names)
+            made = self.replay.measure(together, only=self.replay.span_of(target), compute=names)
             if not self._explains(made[target], mistakes):
                 return None
             if len({self.replay.span_of(name) for name in names}) > 1:

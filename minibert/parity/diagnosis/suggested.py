@@ -19,16 +19,7 @@ from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import (
-    EMBEDDINGS_STAGE,
-    Forward,
-    Here,
-    Mistake,
-    Part,
-    Recipe,
-    states_of,
-    symbol_of,
-)
+from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here, Mistake, Part, Recipe, symbol_of
 from minibert.parity.diagnosis.search import Search
 from minibert.parity.truth import VECTOR, visible
 from minibert.trace.names import LAYER
@@ -173,9 +164,8 @@ def _added(search: Search, target: str) -> Iterator[Mistake]:
     if not mistake.is_for(search.model) or target not in _WITH_IDS[1:] or not norm.weight.all():
         return
     shown = search.inputs.mask
-    total = Forward(search.model, search.inputs, search.chosen).run(EMBEDDINGS_STAGE)["embeddings.LayerNorm.input"][
-        shown
-    ]
+    values = Forward(search.model, search.inputs, search.chosen).run(EMBEDDINGS_STAGE)
+    total = values["embeddings.LayerNorm.input"][shown]
     given = np.asarray(search.replay.port[target], np.float64)[shown]
     if target == "embeddings":
         # given[t] * sizes[t] = total[t] + vector, without their means: linear in the sizes and the vector.
@@ -250,7 +240,7 @@ def dropout(search: Search, remaining: Sequence[str]) -> tuple[list[str], float]
     if not rates:
         return None
     # A later hidden state has dropout in it too, but does not show it.
-    states = states_of(search.model.config)[1:]
+    states = search.replay.states[1:]
     later = [name for name in remaining if name in states and len(search.replay.segments[name]) > 3]
     return list(dict.fromkeys([*rates, *later])), float(np.median([*rates.values()]))
 
