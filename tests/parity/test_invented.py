@@ -158,15 +158,15 @@ INVENTED: dict[str, tuple[Mistake, str]] = {
     ),
     "sums without the last inputs": (
         part_mistake("output_dense", product=lambda inner, here, x, w: inner(here, x[:, :-5], w[:, :-5])),
-        "the last 5 terms of each sum of output_dense are left out",
+        "the last 5 terms of each sum in output_dense are left out",
     ),
     "scores without the last feature": (
         part_mistake("scores", scores=short_scores),
-        "the last 1 term of each sum of scores",
+        "the last 1 term of each sum in scores",
     ),
     "softmax without the last keys": (
         part_mistake("probs", mask=without_last_keys),
-        "the last 2 terms of each sum of probs",
+        "the last 2 keys of each softmax",
     ),
     "one head without scale": (part_mistake("scores", scores=unscaled_head), "not divided by sqrt(D), D = "),
     "one head is empty": (part_mistake("context", merge=empty_head), "never written, in head 2 only"),

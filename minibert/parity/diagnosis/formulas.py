@@ -302,9 +302,7 @@ def reordered(order: IntArray, symbol: str, what: str) -> Mistake:
     parts: dict[str, Part] = {"value": lambda inner, here, x: value(inner(here, x))}
     if what != symbol:
         parts = {("scores" if what == "key" else "weigh"): lambda inner, here, x, y: inner(here, x, value(y))}
-    remedy = (
-        "Head a has the columns a D to (a + 1) D of query, key and value; BERT has as many key heads as query heads."
-    )
+    remedy = "Head a has the columns a D to (a + 1) D of query, key and value; BERT does not share heads."
     return Mistake("A11.heads", text + shared, remedy, (symbol,), parts)
 
 
@@ -341,7 +339,8 @@ def shortened(symbol: str, count: int) -> Mistake:
     def first(inner: Part, here: Here, x: FloatArray, y: FloatArray) -> FloatArray:
         return inner(here, x, cut(y)) if symbol == "probs" else inner(here, cut(x), y)
 
-    text = f"loops: the last {counted(count, 'term')} of each sum of {symbol} {'is' if count == 1 else 'are'} left out"
+    noun, whole = ("key", "softmax") if symbol == "probs" else ("term", f"sum in {symbol}")
+    text = f"loops: the last {counted(count, noun)} of each {whole} {'is' if count == 1 else 'are'} left out"
     return Mistake("L1.tail", text, "Let each loop run to the end of its row.", (symbol,), {SUMS[symbol]: first})
 
 
