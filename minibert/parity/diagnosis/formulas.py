@@ -407,8 +407,8 @@ def fed(**fields: Callable[[Padded, BertConfig], Any]) -> Mistake:
 
 
 def positions(positions_of: Callable[[Padded, int], IntArray]) -> Mistake:
-    """Return the mistake of other positions, made from the inputs and pad_token_id."""
-    return fed(positions=lambda inputs, config: positions_of(inputs, config.pad_token_id or 0))
+    """Return the mistake of other positions, made from the inputs and the id of padding."""
+    return fed(positions=lambda inputs, config: positions_of(inputs, config.padding_id or 0))
 
 
 def restart(inputs: Padded, pad: int) -> IntArray:
