@@ -371,11 +371,13 @@ def within(part: Part, where: Where) -> Part:
     """Return a part that is made in some features or heads only; elsewhere it is right."""
 
     def blended(changed: FloatArray, right: FloatArray) -> FloatArray:
-        heads = np.zeros(right.shape[1], np.bool_) if where.heads is None and right.ndim == 4 else where.heads
-        return np.where(where.columns if right.ndim < 4 else heads[:, None, None], changed, right)
+        if right.ndim < 4:
+            return np.where(where.columns, changed, right)
+        return right if where.heads is None else np.where(where.heads[:, None, None], changed, right)
 
     def partly(inner: Part, here: Here, *arguments: Any) -> Any:
-        changed, right = part(inner, here, *arguments), inner(here, *arguments)
+        changed: Any = part(inner, here, *arguments)
+        right: Any = inner(here, *arguments)
         if isinstance(right, tuple):  # weight and bias, of which a row belongs to a feature
             return tuple(blended(*(array.T for array in pair)).T for pair in zip(changed, right, strict=True))
         return blended(changed, right)

@@ -120,16 +120,16 @@ class Search:
         mask, count = self.inputs.mask, self.model.config.num_attention_heads
         if exact.ndim < 3:
             return None
-        differs, heads = self.differing(name, exact), None
+        differs = self.differing(name, exact)
         if exact.ndim == 4:
-            heads = columns = (differs & (mask[:, None, :, None] & mask[:, None, None, :])).any(axis=(0, 2, 3))
-        else:
-            columns = differs[mask].any(axis=0)
-            if self.replay.names.specs[name].has_heads:
-                shares = columns.reshape(count, -1).mean(axis=1)
-                if ((shares == 0) | (shares > _WHOLE)).all():
-                    heads = shares > 0
-                    columns = heads.repeat(len(columns) // count)
+            wrong = np.any(differs & (mask[:, None, :, None] & mask[:, None, None, :]), axis=(0, 2, 3))
+            return Where(wrong, wrong) if 0 < wrong.sum() < count else None
+        columns, heads = np.any(differs[mask], axis=0), None
+        if self.replay.names.specs[name].has_heads:
+            shares = columns.reshape(count, -1).mean(axis=1)
+            if ((shares == 0) | (shares > _WHOLE)).all():
+                heads = shares > 0
+                columns = heads.repeat(len(columns) // count)
         return Where(columns, heads) if 0 < columns.sum() < len(columns) else None
 
     # --- which mistakes -----------------------------------------------------------------------------------------------

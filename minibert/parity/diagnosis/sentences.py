@@ -220,7 +220,7 @@ def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
         tokens = search.differing(name, exact).any(axis=2) & mask
         if not same and 0 < tokens.sum() < mask.sum():
             numbers.insert(0, f"{int(tokens.sum())} of {int(mask.sum())} tokens")
-            if not (columns := tokens.any(axis=0)).all():
+            if not (columns := np.any(tokens, axis=0)).all():
                 numbers.insert(1, run_of("column", columns))
     elif exact.ndim == 4:
         sums = given.sum(axis=-1)[np.broadcast_to(mask[:, None, :], given.shape[:3])]

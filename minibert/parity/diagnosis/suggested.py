@@ -19,7 +19,7 @@ from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here, Mistake, Part, Recipe, symbol_of
+from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, NORMS, Forward, Here, Mistake, Part, Recipe, symbol_of
 from minibert.parity.diagnosis.search import Search
 from minibert.parity.truth import VECTOR, visible
 from minibert.trace.names import LAYER
@@ -92,7 +92,7 @@ def layer_mistake(index: int) -> Mistake:
 
 def _tensors(symbol: str) -> Iterator[Mistake]:
     """Yield the mistakes of one other tensor: that of a layer beside this one, or of another op of the layer."""
-    alike = [other for other in _WEIGHTS_OF if (other in wrong.NORMS) == (symbol in wrong.NORMS) and other != symbol]
+    alike = [other for other in _WEIGHTS_OF if (other in NORMS) == (symbol in NORMS) and other != symbol]
     for kind in ("weight", "bias"):
         yield from (tensor_mistake(symbol, kind, symbol, offset) for offset in (-1, 1))
         yield from (tensor_mistake(symbol, kind, other, 0) for other in alike)
@@ -114,13 +114,13 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
         return tuple(replaced(here, dict(zip(("weight", "bias"), inner(here, *own), strict=True))).values())
 
     def norm(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-        own = {"weight": norm.weight, "bias": norm.bias}
-        return inner(here, x, dataclasses.replace(norm, **replaced(here, own)))
+        own = replaced(here, {"weight": norm.weight, "bias": norm.bias})
+        return inner(here, x, LayerNorm(norm.path, own["weight"], own["bias"], norm.eps))
 
     other = "that" if source == symbol else f"{_MODULES[source]}.{kind}"
     whose = {0: "", -1: " of the layer before", 1: " of the layer after"}[offset]
     text = f"weights: {_MODULES[symbol]}.{kind} is {other}{whose}"
-    parts: dict[str, Any] = {"norm": norm} if symbol in wrong.NORMS else {"weights": weights}
+    parts: dict[str, Any] = {"norm": norm} if symbol in NORMS else {"weights": weights}
     return Mistake(f"W4.{symbol}", text, MISTAKES["W3.first"].cure, (symbol,), parts)
 
 
@@ -209,9 +209,11 @@ _UNWRITTEN = Mistake(
 def _in_part(search: Search, target: str) -> Iterator[Mistake]:
     """Yield mistakes that are made in the features, or heads, in which alone a value is wrong."""
     where, specs = search.part_that_differs(target, search.computed(target)), search.replay.names.specs
-    alike = [name for name in search.replay.segments[target] if where and specs[name].width == specs[target].width]
+    if where is None:
+        return
+    alike = [name for name in search.replay.segments[target] if specs[name].width == specs[target].width]
     for symbol, mistake in itertools.product(map(symbol_of, alike), [*search.candidates(target), _UNWRITTEN]):
-        if mistake.symbols in ((symbol,), wrong.NORMS) or (mistake is _UNWRITTEN and symbol == symbol_of(target)):
+        if mistake.symbols in ((symbol,), NORMS) or (mistake is _UNWRITTEN and symbol == symbol_of(target)):
             parts = {name: wrong.within(part, where) for name, part in mistake.parts.items()}
             text = f"{mistake.template}, in {where} only"
             yield dataclasses.replace(mistake, template=text, symbols=(symbol,), parts=parts)
