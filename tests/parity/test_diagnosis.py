@@ -181,7 +181,7 @@ def test_a_corrupt_weight_has_no_known_cause(subject: Subject, symbol: str, size
         for finding in found:
             assert finding.explained == 0
             if dump == "all names":
-                assert finding.text.split(":")[0].startswith("encoder.layer.1.")
+                assert finding.names[0].startswith("encoder.layer.1.")
                 assert "this op alone, with no known cause" in finding.text
             elif dump == "hidden states":
                 assert finding.text.startswith("encoder.layer.1: wrong, though what goes in is right")
