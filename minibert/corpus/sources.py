@@ -35,8 +35,7 @@ ON_ERROR = ("stop", "skip", "null")
 ON_EMPTY = ("keep", "null", "skip", "error")
 """If a text is empty: compute it as it is, keep its row without a vector, leave it out, or compute nothing."""
 
-_BY_SUFFIX = dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl") | {".csv": "csv", ".parquet": "parquet"}
-_BY_SUFFIX |= dict.fromkeys((".tsv", ".tab"), "tsv")
+_SUFFIXES = {".ndjson": "jsonl", ".json": "jsonl", ".tab": "tsv"} | {f".{name}": name for name in INPUT_FORMATS[1:]}
 
 _GZIP = b"\x1f\x8b"  # gzip data begin with these bytes; UTF-8 text cannot
 
@@ -135,17 +134,11 @@ class InputLine:
 
 def input_format(path: str) -> str:
     """Return the format that a file's name implies; a name without a known suffix means plain text."""
-    return _BY_SUFFIX.get(os.path.splitext(path.removesuffix(".gz"))[1].lower(), "text")
+    return _SUFFIXES.get(os.path.splitext(path.removesuffix(".gz"))[1].lower(), "text")
 
 
-def read_input_lines(source: Source, checksum: hashlib._Hash | None = None) -> Iterator[InputLine]:
+def read_input_lines(source: Source) -> Iterator[InputLine]:
     """Yield the input lines of a file.
-
-    Parameters
-    ----------
-    source : Source
-    checksum : hash object of hashlib, optional
-        Updated with every byte of the file as it is on the disk.
 
     Raises
     ------
@@ -162,37 +155,18 @@ def read_input_lines(source: Source, checksum: hashlib._Hash | None = None) -> I
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if standard_input else open(source.path, "rb", 0) as raw:
             if source.format == "parquet":
-                while checksum is not None and (block := raw.read(_BLOCK)):
-                    checksum.update(block)
                 yield from _read_parquet(source)
                 return
-            file = io.BufferedReader(_Counted(raw, checksum), 2**16)
-            # The standard input does not have a name with a suffix.
-            compressed = source.path.endswith(".gz") or file.peek(len(_GZIP)).startswith(_GZIP)
-            stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
-            if source.format in ("csv", "tsv"):
-                yield from _read_table(source, stream)
-            else:
-                yield from _read_lines(source, stream)
+            file = io.BufferedReader(raw, 2**16)
+            try:
+                # The standard input does not have a name with a suffix.
+                compressed = source.path.endswith(".gz") or file.peek(len(_GZIP)).startswith(_GZIP)
+                stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
+                yield from (_read_table if source.format in ("csv", "tsv") else _read_lines)(source, stream)
+            finally:
+                file.detach()  # else the standard input is closed with it
     except (OSError, EOFError, zlib.error) as error:
-        reason = os_reason(error) if isinstance(error, OSError) else str(error)
-        raise OSError(f"{source.name} cannot be read: {reason}.") from error
-
-
-class _Counted(io.RawIOBase):
-    """A raw stream that updates a checksum with the bytes it passes on."""
-
-    def __init__(self, raw: Any, checksum: hashlib._Hash | None) -> None:
-        self._raw, self._checksum = raw, checksum
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = int(self._raw.readinto(buffer) or 0)
-        if self._checksum is not None:
-            self._checksum.update(memoryview(buffer)[:count])
-        return count
+        raise OSError(f"{source.name} cannot be read: {os_reason(error)}.") from error
 
 
 def _input_line(source: Source, number: int, fields: Iterator[Any]) -> InputLine:
@@ -311,10 +285,8 @@ def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
     except (csv.Error, ValueError) as error:
         raise ValueError(f"{source.name}, line 1: the header is broken: {error}.") from error
     _check_columns(source, header)
-    text_index = header.index(source.text_column)
-    id_index = None if source.id_column is None else header.index(source.id_column)
     while True:
-        line = lines.begin_row()
+        line, lines.row_bytes = lines.number + 1, 0
         try:
             row = next(rows, None)
         except csv.Error as error:
@@ -327,14 +299,14 @@ def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
             if row is None:
                 return
             if row:  # an empty line is not a row
-                yield _input_line(source, line, _row_fields(row, len(header), id_index, text_index))
+                yield _input_line(source, line, _row_fields(source, header, row))
 
 
-def _row_fields(row: list[str], width: int, id_index: int | None, text_index: int) -> Iterator[str | None]:
-    if len(row) != width:
-        raise ValueError(f"has {len(row)} columns, but the header has {width}")
-    yield None if id_index is None else _checked(row[id_index])
-    yield _checked(row[text_index])
+def _row_fields(source: Source, header: Sequence[str], row: list[str]) -> Iterator[str | None]:
+    if len(row) != len(header):
+        raise ValueError(f"has {len(row)} columns, but the header has {len(header)}")
+    yield None if source.id_column is None else _checked(row[header.index(source.id_column)])
+    yield _checked(row[header.index(source.text_column)])
 
 
 class _TableLines:
@@ -344,28 +316,25 @@ class _TableLines:
     ----------
     number : int
         Number of the line that was read last, from 1.
+    row_bytes : int
+        Bytes of the present row that were read; a new row begins with 0.
     ends_in_quotes : bool
         Whether a line that was too long ends within quotes, so that its row continues in the next line.
     """
 
     def __init__(self, stream: Any) -> None:
-        self._stream, self.number, self._row_bytes, self.ends_in_quotes = stream, 0, 0, False
-
-    def begin_row(self) -> int:
-        """Begin a row at the next line, and return the number of that line."""
-        self._row_bytes = 0
-        return self.number + 1
+        self._stream, self.number, self.row_bytes, self.ends_in_quotes = stream, 0, 0, False
 
     def __iter__(self) -> _TableLines:
         return self
 
     def __next__(self) -> str:
-        data = self._stream.readline(max(1, _LINE_LIMIT + len(b"\r\n") - self._row_bytes))
+        data = self._stream.readline(max(1, _LINE_LIMIT + len(b"\r\n") - self.row_bytes))
         if not data:
             raise StopIteration
         self.number += 1
-        self._row_bytes += len(data)
-        if self._row_bytes - len(data) + len(data.rstrip(b"\r\n")) > _LINE_LIMIT:
+        self.row_bytes += len(data)
+        if self.row_bytes - len(data) + len(data.rstrip(b"\r\n")) > _LINE_LIMIT:
             quotes = data.count(b'"')
             while data and not data.endswith(b"\n"):
                 data = self._stream.readline(_BLOCK)
@@ -379,14 +348,19 @@ def numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Itera
     """Yield the input lines of all files, with their numbers; raise if a file differs from the first reading."""
     number = 0
     for source, expected in zip(sources, checksums, strict=True):
-        checksum = hashlib.sha256()
-        for line in read_input_lines(source, checksum):
+        for line in read_input_lines(source):
             line.number, number = number, number + 1
             if source.id_column is None:
                 line.id = line.number
             yield line
-        if checksum.hexdigest() != expected:
+        if _checksum(source) != expected:
             raise ValueError(f"{source.name} was changed while it was read, so vectors may be wrong. Start again.")
+
+
+def _checksum(source: Source) -> str:
+    """Return the SHA-256 of a file as it is on the disk."""
+    with open(source.path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- the first reading ------------------------------------------------------------------------------------------------
@@ -418,15 +392,14 @@ def survey(
     problems, checksums, options = list[str](), list[str](), set[str]()
     count = n_problems = 0
     for source in sources:
-        checksum = hashlib.sha256()
-        for chunk in in_memory(read_input_lines(source, checksum), 1024):
+        for chunk in in_memory(read_input_lines(source), 1024):
             count += len(chunk)
             found = stops(chunk)
             n_problems += len(found)
             problems += [one.describe() for one in found[: _PROBLEMS_SHOWN - len(problems)]]
             options |= {"on_empty" if one.empty else "on_error" for one in found}
             progress(len(chunk))
-        checksums.append(checksum.hexdigest())
+        checksums.append(_checksum(source))
     if n_problems:
         problems += [f"... and {n_problems - len(problems)} more"] if n_problems > len(problems) else []
         skip, null = (" or ".join(f"{name}={how!r}" for name in sorted(options)) for how in ("skip", "null"))
