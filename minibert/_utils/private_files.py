@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -89,6 +89,10 @@ class OpenFolder(NamedTuple):
         """Return the name of a file for a call with ``dir_fd=descriptor``."""
         return file if self.descriptor is not None else str(self.path / file)
 
+    def opener(self, mode: int = 0o777) -> Callable[[str, int], int]:
+        """Return the opener for `open` with a name in this folder; a link is not followed."""
+        return lambda path, flags: os.open(path, flags | _FILE_FLAGS, mode, dir_fd=self.descriptor)
+
 
 @contextlib.contextmanager
 def open_folder(folder: Path, *, make: bool = False) -> Iterator[OpenFolder]:
@@ -108,14 +112,9 @@ def open_folder(folder: Path, *, make: bool = False) -> Iterator[OpenFolder]:
 @contextlib.contextmanager
 def open_trusted(folder: Path, name: str) -> Iterator[BinaryIO]:
     """Open a file to read it, unbuffered; raise OSError if it does not exist, or others could have written it."""
-    with open_folder(folder) as opened:
-
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | _FILE_FLAGS, dir_fd=opened.descriptor)
-
-        with open(opened.name(name), "rb", buffering=0, opener=opener) as file:
-            _check_state(os.fstat(file.fileno()), stat.S_IFREG)
-            yield file
+    with open_folder(folder) as opened, open(opened.name(name), "rb", 0, opener=opened.opener()) as file:
+        _check_state(os.fstat(file.fileno()), stat.S_IFREG)
+        yield file
 
 
 def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
@@ -125,16 +124,13 @@ def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview],
     """
     with open_folder(folder, make=True) as opened:
 
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | _FILE_FLAGS, mode, dir_fd=opened.descriptor)
-
         def write(file: BinaryIO) -> None:
             file.writelines(pieces)
             if _HAS_OWNERS:
                 os.fchmod(file.fileno(), mode)
 
         partial = opened.name(f".{os.urandom(8).hex()}.partial")
-        replace_file(opened.name(name), partial, write, opener, opened.descriptor)
+        replace_file(opened.name(name), partial, write, opened.opener(mode), opened.descriptor)
 
 
 def delete_files(folder: Path, names: re.Pattern[str], *, unused_seconds: float = 0.0) -> tuple[int, int]:

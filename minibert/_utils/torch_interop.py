@@ -120,8 +120,7 @@ def cpu_device() -> Any:
 
 def float32_dtype() -> Any:
     """Return the type of all results: torch.float32 if torch is loaded, else NumPy's float32."""
-    dtype = getattr(sys.modules.get("torch"), "float32", None)
-    return np.dtype(np.float32) if dtype is None else dtype
+    return getattr(sys.modules.get("torch"), "float32", np.dtype(np.float32))
 
 
 def _array_of(tensor: Any) -> Any:

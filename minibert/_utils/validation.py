@@ -98,8 +98,6 @@ def check_stored_int(name: str, value: object, least: int, most: int = 2**31 - 1
     ------
     ModelFormatError
     """
-    if not isinstance(value, int):
-        raise ModelFormatError(f"{name}={brief(value)}; expected an int, {least:,} to {most:,}.")
     try:
         return check_int(name, value, least, most)
     except (TypeError, ValueError) as error:
@@ -126,10 +124,9 @@ def check_indices(name: str, value: object, count: int, *, what: str, expected: 
     ------
     TypeError, ValueError
     """
-    several = isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
     try:
-        asked: list[object] = list(value) if several else [value]  # type: ignore[call-overload]
-    except TypeError:  # an array without axes is an Iterable, but iteration over it raises
+        asked: list[Any] = [value] if isinstance(value, str | bytes | dict) else list(value)  # type: ignore[call-overload]
+    except TypeError:  # an int, or an array without axes
         asked = [value]
     indices = []
     for one in asked:

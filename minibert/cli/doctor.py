@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import platform
 from importlib.metadata import distributions
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ from minibert.models.shared_weights import shared_folder
 _RMS_LIMIT, _MAX_LIMIT = 1e-6, 2e-5
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """The result of one check: its name, whether it passed, and details."""
 
     name: str
@@ -68,7 +66,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
                 checks.append(check_low_precision(compute_type))
         except ImportError as error:
             checks = [Check("kernels", False, f"{error}, so minibert computes with NumPy alone")]
-    report["checks"] = [vars(check) for check in checks]
+    report["checks"] = [check._asdict() for check in checks]
     print(json.dumps(report, indent=2) if arguments.json else _as_text(report))
     failed = [check.name for check in checks if not check.passed]
     if failed:

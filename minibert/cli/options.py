@@ -116,15 +116,16 @@ def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[
     Parameters
     ----------
     text : str
-        The first line is its name and its line in the list of verbs. Then its description, its texts and its options,
-        as `add_options` takes them.
+        The first line is its name and its line in the list of verbs. Then its description, if it has more to say than
+        this line, its texts and its options, as `add_options` takes them.
     **rest : mapping
         See `add_options`.
     """
     head, *items = _ITEM.split(text.strip())
     line, _, description = head.partition("\n")
     name, _, short = line.partition(": ")
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=short, description=" ".join(description.split()))
+    described = " ".join(description.split()) or f"{short[0].upper()}{short[1:]}."
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=short, description=described)
     parser.set_defaults(run=run, parser=parser)
     add_options(parser, "\n".join(items), **rest)
     return parser

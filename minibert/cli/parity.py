@@ -34,7 +34,6 @@ def add_verbs(verbs: Any) -> None:
         Compare the values that another implementation of BERT computed with the true ones."""
     parts = add_verb(verbs, _check, text).add_subparsers(dest="part", metavar="VERB", required=True)
     text = """check: compare a dump with the true values, and say what is wrong
-        Compare a dump with the true values, and say what is wrong.
         DUMP: a file or folder: .npz, .npy, .safetensors, .json, .bin with --raw, or transformers' call tree
         --map FILE: a JSON object: names in the dump -> names of minibert
         --raw NAME=SHAPE: what a .bin file of float32 numbers is, such as hidden_states.6=5,24,384 (default: the name of
@@ -56,14 +55,11 @@ def add_verbs(verbs: Any) -> None:
         --texts FILE: what both were given: one text per line, or two with a tab between"""
     add_options(check.add_mutually_exclusive_group(), text)
     text = """probe: write inputs in which each known mistake is visible
-        Write inputs in which each known mistake is visible.
         -o, --output FOLDER: made if it does not exist
         """
     probe = add_verb(parts, _probe, text, output={"required": True})
-    text = "names: list what can be dumped: names and shapes\nList what can be dumped: names and shapes."
-    names = add_verb(parts, _names, text)
+    names = add_verb(parts, _names, "names: list what can be dumped: names and shapes")
     text = """simulate: write the dump of a port that has one known mistake
-        Write the dump of a port that has one known mistake.
         MISTAKE: the id of a mistake; "list" lists them
         -o, --output FILE: an .npz file
         --inputs FILE: as for check (default: the probe of this model)
@@ -136,7 +132,8 @@ def _check(arguments: argparse.Namespace) -> int:
     subject = _subject(arguments)
     inputs: Any = arguments.inputs
     if arguments.texts is not None:
-        inputs = of_texts(subject, _read_texts(arguments.texts))
+        texts = [tuple(line.split("\t", 1)) if "\t" in line else line for line in read_lines(arguments.texts)]
+        inputs = of_texts(subject, texts)
     names = None if arguments.map is None else _read_map(arguments.map)
     printed: list[Report] = []
     waiting = threading.Timer(_SILENT, report_problem, ["looking for the cause ..."])
@@ -170,10 +167,6 @@ def _check(arguments: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _read_texts(path: str) -> list[Any]:
-    return [tuple(line.split("\t", 1)) if "\t" in line else line for line in read_lines(path)]
-
-
 def _read_map(path: str) -> dict[str, str]:
     content = parse_json(read_bytes(Path(path)), path)
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content.values()):
@@ -181,7 +174,7 @@ def _read_map(path: str) -> dict[str, str]:
     return content
 
 
-def _probe(arguments: argparse.Namespace) -> int:
+def _probe(arguments: argparse.Namespace) -> None:
     from minibert.parity.inputs import probe
 
     made = probe(_subject(arguments))
@@ -189,10 +182,9 @@ def _probe(arguments: argparse.Namespace) -> int:
         print(path)
     for i, shown in enumerate(made.shows):
         print(f"  row {i}: {shown} ({int(made.attention_mask[i].sum())} tokens)")
-    return 0
 
 
-def _names(arguments: argparse.Namespace) -> int:
+def _names(arguments: argparse.Namespace) -> None:
     from minibert.parity.diagnosis.forward import both_names
 
     arguments.backend, arguments.num_threads, arguments.shared_weights = "numpy", None, False
@@ -205,10 +197,9 @@ def _names(arguments: argparse.Namespace) -> int:
     for name, spec in subject.specs.items():
         print(f"{shown[name]:{width}}  {shapes[spec.kind].format(spec.width)}")
     print("The hidden states alone are enough to begin.")
-    return 0
 
 
-def _simulate(arguments: argparse.Namespace) -> int:
+def _simulate(arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from minibert.parity.diagnosis import MISTAKES, simulate
@@ -217,7 +208,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     if arguments.mistake == "list":
         for mistake in MISTAKES.values():
             print(f"{mistake.id:22}  {mistake.text}")
-        return 0
+        return
     if arguments.output is None:
         raise ValueError("give --output FILE, where the dump is written.")
     check_output(arguments.output, (".npz",))
@@ -226,4 +217,3 @@ def _simulate(arguments: argparse.Namespace) -> int:
     values = simulate(subject.model, inputs, arguments.mistake)
     write_whole(arguments.output, lambda file: np.savez(file, **values))  # type: ignore[arg-type]
     report_written(arguments.output, f"{len(values)} names of a port with the mistake {arguments.mistake}")
-    return 0

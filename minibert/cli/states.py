@@ -36,7 +36,6 @@ _TITLE = 60  # characters of the text in the title of its page
 def add_verbs(verbs: Any) -> None:
     """Add the five verbs to the command line."""
     text = f"""tokens: list the tokens of texts
-        List the tokens of each text.
         {TEXTS}
         --json: one JSON object per text
         """
@@ -107,15 +106,9 @@ def _tokens(arguments: argparse.Namespace) -> None:
     texts = output.read_texts(arguments.texts)
     encodings = options.load_tokenizer(arguments).encodings(texts)
     for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
-        columns = {
-            "token": encoding.tokens,
-            "id": encoding.ids.tolist(),
-            "start": encoding.offsets[:, 0].tolist(),
-            "end": encoding.offsets[:, 1].tolist(),
-            "word": encoding.word_ids,
-            "special": map(bool, encoding.special_tokens_mask),
-        }
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        ids, (starts, ends), special = encoding.ids.tolist(), encoding.offsets.T.tolist(), encoding.special_tokens_mask
+        columns = zip(encoding.tokens, ids, starts, ends, encoding.word_ids, map(bool, special), strict=True)
+        rows = [dict(zip(("token", "id", "start", "end", "word", "special"), row, strict=True)) for row in columns]
         if arguments.json:
             output.print_json(text=text, tokens=rows)
             continue
@@ -164,9 +157,9 @@ def _words(arguments: argparse.Namespace) -> None:
     texts = _embed(arguments, tokenizer)
     _print_tokens(texts)
     layers = texts[0].layers
-    what = "state 0 is the output of the embeddings, state i + 1 that of layer i"
-    if arguments.layers is not None:
-        what = ", ".join(map(_state, layers))
+    states = [f"state {layer}" for layer in layers]
+    numbers = "state 0 is the output of the embeddings, state i + 1 that of layer i"
+    what = numbers if arguments.layers is None else ", ".join(states)
     print(f"\n{len(layers)} hidden states of shape ({sum(map(len, texts))}, {texts[0].vectors.shape[2]}): {what}")
 
     found = minibert.word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
@@ -182,7 +175,7 @@ def _words(arguments: argparse.Namespace) -> None:
         tokens = f"token {first}" if first == last else f"tokens {first}-{last}"
         print(f"  {name}  {tokens:12} {place.in_context()}")
 
-    rows = list(zip(map(_state, layers), found.similarities(), strict=True))
+    rows = list(zip(states, found.similarities(), strict=True))
     pooled = layers if arguments.layers is not None else layers[1:][-4:]
     best = rows[-1][0]
     if len(pooled) > 1:
@@ -210,10 +203,6 @@ def _words(arguments: argparse.Namespace) -> None:
         from minibert.vectors.plot import plot_word_similarities
 
         _save_picture(plot_word_similarities(found), arguments.plot)
-
-
-def _state(index: int) -> str:
-    return f"state {index}"
 
 
 def _print_tokens(texts: list[TokenVectors]) -> None:

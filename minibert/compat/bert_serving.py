@@ -234,17 +234,16 @@ class _Service:
         return vectors, answer.get("tokens")
 
     def _post(self, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:
-        for last in (False, True):  # the service may have closed an idle connection
-            fresh = self.connection.sock is None
-            try:
-                self.connection.request("POST", self._path, body, {"content-type": "application/json"})
-                response = self.connection.getresponse()
-                return response.status, response.headers, response.read()
-            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-                self.connection.close()
-                if last or fresh:
-                    raise
-        raise AssertionError
+        fresh = self.connection.sock is None
+        try:
+            self.connection.request("POST", self._path, body, {"content-type": "application/json"})
+            response = self.connection.getresponse()
+            return response.status, response.headers, response.read()
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            self.connection.close()
+            if fresh:
+                raise
+            return self._post(body)  # once, because the service may have closed an idle connection
 
 
 def _checked(texts: Any, is_tokenized: bool) -> list[Any]:

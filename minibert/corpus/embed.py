@@ -119,7 +119,10 @@ def embed_corpus(
                 line.text, line.problem = None, f"has {n} tokens, the limit is {limit} (max_seq_length)"
 
     task = _Vectors(writer, plan, encoder)
-    settings = {**_as_json(model, chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype}
+    settings = {**vars(chosen), **number_settings(model.model), "max_seq_length": limit, "dtype": dtype}
+    layers = -1 if chosen.layers is None else chosen.layers
+    settings["layers"] = resolve_layers(layers, model.model.config.num_hidden_layers)
+    settings["pooling"] = chosen.pooling if isinstance(chosen.pooling, str | None) else [*chosen.pooling]
     settings["truncation_side"] = model.tokenizer.truncation_side
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
     return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
@@ -170,13 +173,6 @@ def probe_vector(plan: Plan) -> FloatArray:
     """
     text = f"{_PROBE} " * (plan.windows.max_length if plan.windows.truncation == "split" else 1)
     return np.asarray(next(plan.run([text])).vectors[0])
-
-
-def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, Any]:
-    """Return checked options as JSON values."""
-    layers = resolve_layers(-1 if options.layers is None else options.layers, model.model.config.num_hidden_layers)
-    pooling = options.pooling if options.pooling is None or isinstance(options.pooling, str) else [*options.pooling]
-    return {**vars(options), "layers": layers, "pooling": pooling}
 
 
 # --- sparse vectors and scores ----------------------------------------------------------------------------------------

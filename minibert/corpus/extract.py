@@ -16,22 +16,23 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_format, check_output, os_reason
-from minibert._utils.validation import IntArray, check_choice, check_int
+from minibert._utils.validation import FloatArray, check_choice, check_int
 from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.safetensors import file_state
 from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
 from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
-from minibert.corpus.sources import Source, texts_of
+from minibert.corpus.sources import InputLine, Source, texts_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, in_chunks
 from minibert.vectors.layers import LayerSelection, resolve_layers
 from minibert.vectors.similarity import rounded
@@ -124,6 +125,33 @@ class _TokenTask(Task):
     def __post_init__(self) -> None:
         self.width = self.model.config.hidden_size
 
+    def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
+        """Compute the tokens of each text, and their vectors (S, layers, H)."""
+        raise NotImplementedError
+
+    def write_line(self, files: Files, line: InputLine, first: int, tokens: Any, vectors: FloatArray | None) -> None:
+        """Write an input line; `first` is the row of its first token. Without a text there are no tokens."""
+        raise NotImplementedError
+
+    def probe(self) -> FloatArray:
+        """Compute the vector of the first token of a fixed text."""
+        ((_, vectors),) = self.compute(["minibert"])
+        return vectors[0].reshape(-1)
+
+    def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
+        n_tokens, n_truncated = 0, list[int]()
+        for chunk in in_chunks(lines, self.batch_size, lambda line: len(line.text or ""), CHARACTERS_AT_ONCE):
+            texts = texts_of(chunk)
+            results = iter(self.compute(texts) if texts else ())
+            for line in chunk:
+                tokens, vectors = (None, None) if line.text is None else next(results)
+                self.write_line(files, line, before.n_tokens + n_tokens, tokens, vectors)
+                if tokens is not None:
+                    n_tokens += len(tokens)
+                    n_truncated.append(tokens.n_truncated)
+            progress(len(chunk))
+        return n_tokens, n_truncated, self.model.ops.processor()
+
 
 # --- the binary format ------------------------------------------------------------------------------------------------
 
@@ -144,29 +172,19 @@ class _States(_TokenTask):
         array = ShardFile(".npy", self.path, lambda counts: npy_header((counts.n_tokens, *shape), self.dtype))
         self.files = array, ShardFile(".tokens.jsonl", tokens_path(self.path), lambda counts: first_line)
 
-    def probe(self) -> npt.NDArray[Any]:
-        return self._embed(["minibert"])[0].vectors[0].reshape(-1)
+    def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
+        how = {"layer_pooling": "tokens_first", "truncation": "silent", "max_length": self.max_length}
+        found = embed_tokens(self.model, self.tokenizer, texts, layers=self.layers, **how)
+        return ((one, one.vectors) for one in found)
 
-    def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
-        (array, index), n_tokens, n_truncated = files, 0, list[int]()
-        for chunk in in_chunks(lines, self.batch_size, lambda line: len(line.text or ""), CHARACTERS_AT_ONCE):
-            embedded = iter(self._embed(texts_of(chunk)))
-            for line in chunk:
-                row = line.row()
-                if line.text is not None:
-                    one = next(embedded)
-                    row |= {"first_token": before.n_tokens + n_tokens, **_description(one)}
-                    array.write(rounded(one.vectors, np.dtype(self.dtype)).tobytes())
-                    n_tokens += len(one)
-                    n_truncated.append(one.n_truncated)
-                index.write(json_line(row))
-            progress(len(chunk))
-        return n_tokens, n_truncated, self.model.ops.processor()
-
-    def _embed(self, texts: list[str]) -> list[TokenVectors]:
-        kept: dict[str, Any] = {"layers": self.layers, "layer_pooling": "tokens_first"}
-        cut: dict[str, Any] = {"truncation": "silent", "max_length": self.max_length}
-        return embed_tokens(self.model, self.tokenizer, texts, **kept, **cut)
+    def write_line(self, files: Files, line: InputLine, first: int, tokens: Any, vectors: FloatArray | None) -> None:
+        row = line.row()
+        if vectors is not None:
+            arrays = {name: getattr(tokens, name).tolist() for name in ("ids", "offsets", "special")}
+            fields = {name: getattr(tokens, name) for name in _FIELDS} | arrays
+            row |= {"first_token": first, **fields, "cut_words": sorted(tokens.cut_words)}
+            files[0].write(rounded(vectors, np.dtype(self.dtype)).tobytes())
+        files[1].write(json_line(row))
 
 
 class TokenFeatures:
@@ -270,12 +288,6 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _description(one: TokenVectors) -> dict[str, Any]:
-    """Return the fields as JSON values."""
-    arrays = {name: getattr(one, name).tolist() for name in ("ids", "offsets", "special")}
-    return {name: getattr(one, name) for name in _FIELDS} | arrays | {"cut_words": sorted(one.cut_words)}
-
-
 # --- the google format ------------------------------------------------------------------------------------------------
 
 
@@ -291,27 +303,21 @@ class _GoogleLines(_TokenTask):
         if not least <= self.limit <= most:
             raise ValueError(f"max_length={self.limit}; expected {least} to {most} (max_position_embeddings).")
 
-    def probe(self) -> npt.NDArray[Any]:
-        _, ids, types, _ = _make(self.tokenizer, "minibert", self.limit)
-        return np.asarray(_compute(self.model, [ids], [types], self.states)[0][0].reshape(-1))
+    def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
+        encodings = [_encode(self.tokenizer, text, self.limit) for text in texts]
+        ids, types = [one.ids for one in encodings], [one.token_types for one in encodings]
+        batch = PackedBatch.from_sequences(self.model.config, ids, types)
+        steps = (states for _, states in self.model.states(batch, self.states))
+        # float64, because Python's `round` needs it
+        stacked = [np.stack([states[i] for i in self.states], axis=1, dtype=np.float64) for states in steps]
+        return zip(encodings, np.split(np.concatenate(stacked), batch.cu_seqlens[1:-1]), strict=True)
 
-    def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
-        n_tokens, n_truncated = 0, list[int]()
-        for chunk in in_chunks(lines, self.batch_size):
-            made = [_make(self.tokenizer, text, self.limit) for text in texts_of(chunk)]
-            states = _compute(self.model, [one[1] for one in made], [one[2] for one in made], self.states)
-            found = iter(zip(made, states, strict=True))
-            for line in chunk:
-                features = None
-                if line.text is not None:
-                    (tokens, _, _, cut), values = next(found)
-                    pairs = zip(tokens, values, strict=True)
-                    features = [{"token": token, "layers": self._layers(rows)} for token, rows in pairs]
-                    n_tokens += len(tokens)
-                    n_truncated.append(cut)
-                files[0].write(f"{json.dumps({'linex_index': line.number, 'features': features})}\n".encode())
-            progress(len(chunk))
-        return n_tokens, n_truncated, self.model.ops.processor()
+    def write_line(self, files: Files, line: InputLine, first: int, tokens: Any, vectors: FloatArray | None) -> None:
+        features = None
+        if vectors is not None:
+            pairs = zip(tokens.tokens, vectors, strict=True)
+            features = [{"token": token, "layers": self._layers(rows)} for token, rows in pairs]
+        files[0].write(f"{json.dumps({'linex_index': line.number, 'features': features})}\n".encode())
 
     def _layers(self, rows: npt.NDArray[Any]) -> list[dict[str, Any]]:
         pairs = zip(self.layers, rows, strict=True)
@@ -333,8 +339,8 @@ def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, .
     return tuple(layer % L + 1 for layer in layers)
 
 
-def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], IntArray, IntArray, int]:
-    """Return a line's tokens, ids and token types, and how many of its tokens are cut off."""
+def _encode(tokenizer: BertTokenizer, text: str, limit: int) -> Encoding:
+    """Return the tokens of a line, cut as Google's script cuts them."""
     pair = _PAIR.match(text.strip())
     parts = pair.groups() if pair else (text.strip(),)
     (whole,) = tokenizer.encodings(*([part] for part in parts), truncation=False)
@@ -346,14 +352,4 @@ def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], I
         kept[longest] -= 1
     left = (one[:length] for one, length in zip(places, kept, strict=True))
     made = whole.take(np.sort(np.concatenate([special, *left])))
-    return made.tokens, made.ids, made.token_types, len(whole) - len(made)
-
-
-def _compute(model: BertModel, ids: list[IntArray], types: list[IntArray], states: tuple[int, ...]) -> list[np.ndarray]:
-    """Compute hidden states of each text: arrays (S, layers, H), float64 because Python's `round` needs it."""
-    if not ids:
-        return []
-    batch = PackedBatch.from_sequences(model.config, ids, types)
-    steps = (found for _, found in model.states(batch, states))
-    stacked = [np.stack([found[state] for state in states], axis=1, dtype=np.float64) for found in steps]
-    return np.split(np.concatenate(stacked), batch.cu_seqlens[1:-1])
+    return dataclasses.replace(made, n_truncated=len(whole) - len(made))

@@ -203,7 +203,7 @@ def run_shards(
             delete = f"Give the same again, or delete {folder.to_delete} to start again."
             _compare(unfinished, mine, "The unfinished run", delete)
         folder.digits = max(folder.digits, len(str(total)))  # there are no more shards than lines
-        done = folder.whole_shards(options.report)
+        done = folder.whole_shards()
         earlier = sum(done.values(), Counts())
         known = min(earlier.n_texts + earlier.n_left_out, total)
         counts, n_shards = Counts(), 0

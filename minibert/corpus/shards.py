@@ -305,7 +305,7 @@ class RunFolder:
                 found[int(path.stem.removeprefix("shard-"))] = json.loads(path.read_bytes())
         return found
 
-    def whole_shards(self, report: Callable[[str], object]) -> dict[int, Counts]:
+    def whole_shards(self) -> dict[int, Counts]:
         """Return the counts of the shards whose files agree with their records; report the other shards.
 
         Raises
@@ -329,7 +329,7 @@ class RunFolder:
             except (KeyError, TypeError):
                 damaged = ["its record"]
             if damaged:
-                report(f"{self.path}: shard {number} is damaged ({', '.join(damaged)}); it is computed again.")
+                self._report(f"{self.path}: shard {number} is damaged ({', '.join(damaged)}); it is computed again.")
         return found
 
     # -- shards
@@ -382,14 +382,13 @@ class RunFolder:
             renames.append((whole, Path(file.output)))
         outputs, processors = dict[str, dict[str, Any]](), set[str]()
         named: dict[str, list[str | int]] = {"cut": [], "empty": []}
-        for number, record in self.records().items():
+        for record in self.records().values():
             processors |= {record["processor"]} - {None}
             for what, ids in named.items():
                 ids += record.get(what, ())
             if self.task.into_folder:
                 ((name, state),) = record["files"].items()
                 outputs[name] = {"name": f"{self.output.name}/{name}", "rows": record["counts"]["n_texts"], **state}
-            assert number < n_shards
         outputs |= {path.name: {"name": path.name, "size": whole.stat().st_size} for whole, path in renames}
         manifest = self.manifest() or {}
         manifest["processors"] = sorted(processors)
