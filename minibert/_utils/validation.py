@@ -202,14 +202,13 @@ def check_return_tensors(value: object) -> str | None:
         It is "pt", and torch is not installed.
     """
     value = getattr(value, "value", value)  # transformers has an enum of these names
-    if value is None or (isinstance(value, str) and value == "np"):
-        return value
-    if not isinstance(value, str) or value != "pt":
+    if value is not None and (not isinstance(value, str) or value not in ("np", "pt")):
         raise ValueError(
             f"return_tensors={brief(value)}; expected None for lists, 'np' for NumPy arrays or 'pt' for tensors."
         )
-    check_torch("return_tensors='pt'")
-    return "pt"
+    if value == "pt":
+        check_torch("return_tensors='pt'")
+    return value
 
 
 def not_single(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -106,9 +106,8 @@ def versions() -> dict[str, str | None]:
     """Return the versions of minibert, Python and the runtime packages; None for a package that is not installed."""
     names = ("numpy", "safetensors", "tokenizers", "huggingface-hub")
     packages = {name: next((found.version for found in distributions(name=name)), None) for name in names}
-    # minibert's is that of this code, not of what pip has installed
-    python = {"python": platform.python_version(), "system": platform.platform()}
-    return {"minibert": minibert.__version__, **packages, **python}
+    packages |= {"python": platform.python_version(), "system": platform.platform()}
+    return {"minibert": minibert.__version__, **packages}  # that of this code, not of what pip has installed
 
 
 def kernels(compute_type: str) -> dict[str, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,14 +71,10 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _raw(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, shape = text.rpartition("=")
-    try:
-        sizes = tuple(int(size) for size in shape.split(","))
-    except ValueError:
-        sizes = ()
-    if not name or not sizes or min(sizes) < 0 or max(sizes) >= 2**40:
+    found = re.fullmatch(r"(.+)=([0-9]{1,12}(?:,[0-9]{1,12})*)", text)
+    if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SHAPE, such as hidden_states.6=5,24,384")
-    return name, sizes
+    return found[1], tuple(map(int, found[2].split(",")))
 
 
 def _budget(text: str) -> str | float:

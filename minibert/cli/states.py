@@ -263,10 +263,11 @@ def _inspect(arguments: argparse.Namespace) -> None:
     model, tokenizer = _load(arguments, masked_lm=True)
     sentences = _sentences(arguments)
     texts = [arguments.text] if arguments.pair is None else [arguments.text, arguments.pair]
+    beginning = texts[0] if len(texts[0]) <= _TITLE else texts[0][: _TITLE - 3].rstrip() + "..."
     trace, _ = trace_texts(model, tokenizer, texts)
     html = page(
         trace,
-        title=f"{PurePath(arguments.model).name or arguments.model}: {_beginning(arguments.text)}",
+        title=f"{PurePath(arguments.model).name or arguments.model}: {beginning}",
         note=f"minibert {minibert.__version__}" + (f", revision {arguments.revision}" if arguments.revision else ""),
         layers=arguments.layers,
         heads=arguments.heads,
@@ -279,10 +280,6 @@ def _inspect(arguments: argparse.Namespace) -> None:
     output.write_file(arguments.output, lambda file: file.write(html))
     tokens = sum(map(len, trace.tokens or []))
     output.report_written(arguments.output, f"a page of {len(html) / 1e6:.2f} MB, {counted(tokens, 'token')}")
-
-
-def _beginning(text: str) -> str:
-    return text if len(text) <= _TITLE else text[: _TITLE - 3].rstrip() + "..."
 
 
 def _sentences(arguments: argparse.Namespace) -> SentenceTransformer | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,15 +27,6 @@ def writer(file: BinaryIO, schema: Any) -> Any:
     # Numbers of vectors hardly repeat, and nobody filters by them: a dictionary and their least and greatest value
     # take three quarters of the time, and space.
     return pyarrow().parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"])
-
-
-def join(file: BinaryIO, paths: Sequence[Path]) -> None:
-    """Write the tables of several files into one, a file at a time."""
-    parquet = pyarrow().parquet
-    with writer(file, parquet.read_schema(paths[0])) as joined:
-        for path in paths:
-            with parquet.ParquetFile(path) as part:
-                joined.write_table(part.read())
 
 
 def column_names(path: str) -> list[str]:

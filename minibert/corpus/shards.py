@@ -320,16 +320,14 @@ class RunFolder:
         records, found = self.records(), dict[int, Counts]()
         self._refuse_others(max(records, default=-1) + 2)  # a shard can be there whose record is not
         for number, record in records.items():
-            try:
+            damaged = ["its record"]
+            if isinstance(record, dict) and record.get("checksum") == _checksum(record):
                 files = self._final_files(number)
                 damaged = [path.name for path in files if _state_of(path) != record["files"][path.name]]
-                damaged += ["its record"] if record["checksum"] != _checksum(record) else []
-                if not damaged:
-                    found[number] = Counts(**record["counts"])
-            except (KeyError, TypeError):
-                damaged = ["its record"]
             if damaged:
                 self._report(f"{self.path}: shard {number} is damaged ({', '.join(damaged)}); it is computed again.")
+            else:
+                found[number] = Counts(**record["counts"])
         return found
 
     # -- shards

@@ -152,7 +152,11 @@ class VectorWriter:
 
 class _ParquetFile(ShardFile):
     def join(self, file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
-        parquet.join(file, shards)
+        library = parquet.pyarrow().parquet
+        with parquet.writer(file, library.read_schema(shards[0])) as joined:
+            for path in shards:  # one at a time, because of the memory
+                with library.ParquetFile(path) as part:
+                    joined.write_table(part.read())
 
 
 def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:

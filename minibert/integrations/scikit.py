@@ -103,7 +103,11 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):
 
     def _model(self) -> SentenceTransformer:
         """Return the model for the current parameters; load it only once."""
-        parameters = {name: getattr(self, name) for name in _OF_MODEL}
-        if getattr(self, "_loaded", (None,))[0] != parameters:
-            self._loaded = parameters, SentenceTransformer(**parameters)
-        return self._loaded[1]
+        if not hasattr(self, "_loaded"):
+            self._loaded = SentenceTransformer(**{name: getattr(self, name) for name in _OF_MODEL})
+        return self._loaded
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in _OF_MODEL:
+            self.__dict__.pop("_loaded", None)
