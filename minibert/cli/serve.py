@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import os
 import re
@@ -12,7 +11,7 @@ from typing import Any, get_args
 
 from minibert._utils.system import missing_library
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, add_verb, in_options, natural
+from minibert.cli.options import COMPUTE_TYPE, SHARED_WEIGHTS, add_verb, chosen, in_options, loading, natural
 from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 from minibert.serving.settings import ApiKeys, Settings, Truncation
@@ -113,7 +112,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise missing_library("the service", error, *_LIBRARIES) from error
 
-    given = vars(arguments)
     names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))
     names = [*names, *([arguments.model_id] if arguments.model_id else [])] or [DEFAULT_MODEL]
     served = [os.path.basename(os.path.abspath(name)) if os.path.isdir(name) else name for name in names]
@@ -129,20 +127,16 @@ def _serve(arguments: argparse.Namespace) -> int:
             raise ValueError("--api-key is empty; give a key, or leave the option out.")
         keys = ApiKeys(arguments.api_key or (), arguments.api_key_file)
     log_requests(as_json=arguments.json_logs)
+    limits = chosen(arguments, Settings.__dataclass_fields__) | {"step_seconds": arguments.step_ms / 1000}
+    limits |= {"max_inputs": arguments.max_client_batch_size, "max_result_bytes": arguments.max_inflight_bytes}
     try:
-        settings = Settings(
-            **{field.name: given[field.name] for field in dataclasses.fields(Settings) if field.name in given},
-            step_seconds=arguments.step_ms / 1000,
-            max_inputs=arguments.max_client_batch_size,
-            max_result_bytes=arguments.max_inflight_bytes,
-        )
+        settings = Settings(**limits)
     except ValueError as error:
         arguments.parser.error(in_options(str(error), arguments.parser))
     bound = listen(arguments.host, arguments.port)
 
     def load() -> Engine:
-        options = {name: given[name] for name in ("revision", "backend", "compute_type", "shared_weights")}
-        loaded = [load_served(name, num_threads=arguments.num_threads, **options) for name in names]
+        loaded = [load_served(name, **loading(arguments)) for name in names]
         engine = Engine(dict(zip(served, loaded, strict=True)), settings=settings)
         engine.warm_up()
         return engine

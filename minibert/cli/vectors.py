@@ -237,12 +237,8 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
     from minibert.integrations.ray import RayWorkers
 
     given = chosen(arguments, ("actors", "prompts")) | options.loading(arguments)
-    return RayWorkers(
-        arguments.model,
-        address=address or None,
-        report=partial(output.report_problem, parser=arguments.parser),
-        **given,
-    )
+    report = partial(output.report_problem, parser=arguments.parser)
+    return RayWorkers(arguments.model, address=address or None, report=report, **given)
 
 
 def _sparse(arguments: argparse.Namespace) -> None:
@@ -410,22 +406,12 @@ def _run_over_files(
     `models` are its first arguments, `further` are others; `what` is the shape of the output, with names of `Summary`
     in braces.
     """
-    path = arguments.output
-    summary = run(
-        *models,
-        _sources(arguments, arguments.input),
-        path,
-        **chosen(arguments, _OF_RUNS),
-        settings={
-            "model": arguments.model,
-            "revision": arguments.revision,
-            "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
-            **({"prompts": arguments.prompts} if getattr(arguments, "prompts", None) else {}),
-        },
-        show_progress=arguments.progress,
-        report=partial(output.report_problem, parser=arguments.parser),
-        **further,
-    )
+    path, sources = arguments.output, _sources(arguments, arguments.input)
+    settings = chosen(arguments, ("model", "revision", "prompts"))
+    settings["backend"] = arguments.backend or os.environ.get("MINIBERT_BACKEND")  # backends round differently
+    further |= {"settings": settings, "show_progress": arguments.progress, **chosen(arguments, _OF_RUNS)}
+    report = partial(output.report_problem, parser=arguments.parser)
+    summary = run(*models, sources, path, report=report, **further)
     if summary is None:
         output.report_written(path, "this run is complete already; there is nothing to resume")
         return
