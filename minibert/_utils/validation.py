@@ -98,6 +98,8 @@ def check_stored_int(name: str, value: object, least: int, most: int = 2**31 - 1
     ------
     ModelFormatError
     """
+    if not isinstance(value, int):
+        raise ModelFormatError(f"{name}={brief(value)}; expected an int, {least:,} to {most:,}.")
     try:
         return check_int(name, value, least, most)
     except (TypeError, ValueError) as error:

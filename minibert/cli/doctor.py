@@ -148,13 +148,11 @@ def shared_weights() -> dict[str, Any]:
     from minibert._utils.private_files import why_untrusted
     from minibert.models.shared_weights import list_files
 
-    folder = shared_folder()
-    return {
-        "chosen": choose_sharing(None, "kernels") is not None,
-        "folder": None if folder is None else str(folder),
-        "untrusted": "the user does not have a home folder" if folder is None else why_untrusted(folder),
-        "files": [] if folder is None else [file._asdict() for file in list_files(folder)],
-    }
+    chosen = choose_sharing(None, "kernels") is not None
+    if (folder := shared_folder()) is None:
+        return {"chosen": chosen, "folder": None, "untrusted": "the user does not have a home folder", "files": []}
+    files = [file._asdict() for file in list_files(folder)]
+    return {"chosen": chosen, "folder": str(folder), "untrusted": why_untrusted(folder), "files": files}
 
 
 def _clear() -> None:

@@ -16,7 +16,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -180,9 +180,8 @@ class _States(_TokenTask):
     def write_line(self, files: Files, line: InputLine, first: int, tokens: Any, vectors: FloatArray | None) -> None:
         row = line.row()
         if vectors is not None:
-            arrays = {name: getattr(tokens, name).tolist() for name in ("ids", "offsets", "special")}
-            fields = {name: getattr(tokens, name) for name in _FIELDS} | arrays
-            row |= {"first_token": first, **fields, "cut_words": sorted(tokens.cut_words)}
+            row |= {"first_token": first} | {name: getattr(tokens, name) for name in _FIELDS}
+            row |= {name: row[name].tolist() for name in _ARRAYS} | {"cut_words": sorted(tokens.cut_words)}
             files[0].write(rounded(vectors, np.dtype(self.dtype)).tobytes())
         files[1].write(json_line(row))
 
@@ -265,7 +264,10 @@ class TokenFeatures:
         if "null" in line:
             return None
         n, first = len(line["ids"]), line["first_token"]
-        fields = {name: read(line[name]) for name, read in _FIELDS.items()}
+        fields = {name: line[name] for name in _FIELDS}
+        fields |= {name: np.array(line[name], dtype=kind) for name, kind in _ARRAYS.items()}
+        fields |= {"tokens": tuple(line["tokens"]), "word_ids": tuple(line["word_ids"])}
+        fields |= {"offsets": fields["offsets"].reshape(-1, 2), "cut_words": frozenset(line["cut_words"])}
         return TokenVectors(vectors=self.vectors[first : first + n], layers=self.layers, **fields)
 
     def __iter__(self) -> Iterator[TokenVectors | None]:
@@ -275,17 +277,9 @@ class TokenFeatures:
         return f"TokenFeatures({len(self)} texts, vectors {self.vectors.shape} {self.vectors.dtype})"
 
 
-# The fields of `TokenVectors` in the index, in the order of a line, and how each is read from JSON.
-_FIELDS: dict[str, Callable[[Any], Any]] = {
-    "text": str,
-    "tokens": tuple,
-    "ids": lambda ids: np.array(ids, dtype=np.int64),
-    "offsets": lambda offsets: np.array(offsets, dtype=np.int64).reshape(-1, 2),
-    "word_ids": tuple,
-    "special": lambda special: np.array(special, dtype=np.bool_),
-    "n_truncated": int,
-    "cut_words": frozenset,
-}
+# The fields of `TokenVectors` in the index, in the order of a line, and the types of those that are arrays.
+_FIELDS = ("text", "tokens", "ids", "offsets", "word_ids", "special", "n_truncated", "cut_words")
+_ARRAYS = {"ids": np.int64, "offsets": np.int64, "special": np.bool_}
 
 
 # --- the google format ------------------------------------------------------------------------------------------------
