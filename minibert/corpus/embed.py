@@ -267,7 +267,7 @@ def rerank_corpus(
         cut = found.n_truncated
         return [{"score": score} for score in scores], int((found.n_tokens - cut).sum()), cut
 
-    settings = {"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation}
+    settings: dict[str, Any] = {"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation}
     settings |= {"max_seq_length": model.max_seq_length, "activation_fn": repr(model.activation_fn)}
     settings |= number_settings(model.model)
     task = _Lines(output, model, compute, {"score": None}, 1)

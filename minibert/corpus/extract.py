@@ -173,7 +173,7 @@ class _States(_TokenTask):
         self.files = array, ShardFile(".tokens.jsonl", tokens_path(self.path), lambda counts: first_line)
 
     def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
-        how = {"layer_pooling": "tokens_first", "truncation": "silent", "max_length": self.max_length}
+        how: dict[str, Any] = {"layer_pooling": "tokens_first", "truncation": "silent", "max_length": self.max_length}
         found = embed_tokens(self.model, self.tokenizer, texts, layers=self.layers, **how)
         return ((one, one.vectors) for one in found)
 

@@ -157,7 +157,7 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
             if source.format == "parquet":
                 yield from _read_parquet(source)
                 return
-            file = io.BufferedReader(raw, 2**16)
+            file = io.BufferedReader(raw, 2**16)  # type: ignore[type-var]
             try:
                 # The standard input does not have a name with a suffix.
                 compressed = source.path.endswith(".gz") or file.peek(len(_GZIP)).startswith(_GZIP)
