@@ -129,10 +129,8 @@ def _check(arguments: argparse.Namespace) -> int:
     subject = _subject(arguments)
     inputs: Any = arguments.inputs
     if arguments.texts is not None:
-        texts: list[Any] = [
-            tuple(line.split("\t", 1)) if "\t" in line else line for line in read_lines(arguments.texts)
-        ]
-        inputs = of_texts(subject, texts)
+        inputs = [tuple(line.split("\t", 1)) if "\t" in line else line for line in read_lines(arguments.texts)]
+        inputs = of_texts(subject, inputs)
     names = None if arguments.map is None else _read_map(arguments.map)
     printed: list[Report] = []
     waiting = threading.Timer(_SILENT, report_problem, ["looking for the cause ..."])
