@@ -80,7 +80,8 @@ _TYPES = dict.fromkeys(
         "compute_type='int16' or 'int8'.",
     ),
 )
-_DEVICE_MAP = {"device_map": Keyword(_is_cpu_map, "None, 'cpu' or 'auto'", "minibert runs on the CPU. Leave it out.")}
+_ON_CPU = "minibert runs on the CPU. Leave it out."
+_DEVICE_MAP = {"device_map": Keyword(_is_cpu_map, "None, 'cpu' or 'auto'", _ON_CPU)}
 
 MODEL_KEYWORDS: Mapping[str, Keyword] = {
     **HUB_KEYWORDS,
@@ -109,11 +110,7 @@ TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
 
 PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
     **(_CODE | _TOKEN | _TYPES | _DEVICE_MAP | anything("use_fast num_workers")),
-    "device": Keyword(
-        lambda value: value is None or is_cpu(value) or value == -1,
-        "None, 'cpu' or -1",
-        "minibert runs on the CPU. Leave it out.",
-    ),
+    "device": Keyword(lambda value: value is None or is_cpu(value) or value == -1, "None, 'cpu' or -1", _ON_CPU),
     **_one_of("framework", None, "pt", remedy="Leave it out."),
 }
 """Keywords of `pipeline`."""

@@ -434,10 +434,9 @@ def _sources(arguments: argparse.Namespace, paths: Sequence[str]) -> list[Source
     sources, ids = [], arguments.id_column
     for path in paths:
         kind, name = arguments.input_format or input_format(path), "standard input" if path == "-" else ""
-        if kind == "text":
+        if kind == "text" and (arguments.text_column, ids) != (None, None):
             what = f"name columns; plain text, as {name or path}, has none. Give --input-format if it is a table."
-            if arguments.text_column is not None or ids is not None:
-                raise ValueError(f"--text-column and --id-column {what}")
+            raise ValueError(f"--text-column and --id-column {what}")
         sources.append(Source(path, kind, arguments.text_column or "text", ids, name))
     return sources
 

@@ -22,7 +22,6 @@ except ImportError as error:
 
 
 _OF_MODEL = ("model_name_or_path", "prompts", "revision", "backend", "num_threads", "compute_type", "shared_weights")
-_OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,7 +98,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):
         return state
 
     def _encode(self, texts: Any) -> FloatArray:
-        return self._model().encode(texts, **{name: getattr(self, name) for name in _OF_ENCODE})
+        return self._model().encode(texts, **{name: getattr(self, name) for name in EncodeOptions.__dataclass_fields__})
 
     def _model(self) -> SentenceTransformer:
         """Return the model for the current parameters; load it only once."""
