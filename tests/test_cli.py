@@ -99,7 +99,7 @@ def test_tokens(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         ["8270", "##bed", "6", "9", "1"],
     ]
     standard_input(monkeypatch, "\ufeffé a\r\nsecond line\n".encode())
-    code, out, _ = cli("tokens", "--json", "-")
+    code, out, _ = cli("tokens", "--json", "-", "-")  # for the second "-" the input is still open, and at its end
     first, second = (json.loads(line) for line in out.splitlines())
     assert (code, first["text"], second["text"]) == (0, "é a", "second line")
     assert first["tokens"][1] == {"token": "e", "id": 1041, "start": 0, "end": 1, "word": 0, "special": False}
