@@ -37,13 +37,13 @@ def add_verbs(verbs: Any) -> None:
         Run the functions in a process of their own, compare them with the right values of a real model, and say what is
         wrong. If all are right, compute the vector of the text with them. The exit code is 0 if all are right.
         FILE: the file that `start` wrote, filled in
+        [STEP...]: the name or the number of a function (default: all)
         --more: tell the cause of wrong numbers if it is known, not only a hint
         --seconds S = 4: the time that one function may take
         --page FILE.html: if all are right, write the page of `minibert inspect` for the text, and open it
         {_LESSON}
         """
-    parser = add_verb(parts, _check, text, seconds={"type": float})
-    parser.add_argument("steps", metavar="STEP", nargs="*", help="the name or the number of a function (default: all)")
+    add_verb(parts, _check, text, seconds={"type": float})
     text = f"""bench: measure how fast the function bert of a file is
         Measure the time of the function bert, beside that of minibert with NumPy and with its kernels.
         FILE...: files, for example your first version and the present one

@@ -136,14 +136,13 @@ class VectorWriter:
 
     def _write_parquet(self, file: BinaryIO, rows: Sequence[dict[str, Any]], vectors: npt.NDArray[Any]) -> None:
         arrow = parquet.pyarrow()
-        numbers = arrow.float32() if self.dtype == "float32" else arrow.float16()
-        kind = arrow.list_(numbers, self.width)
+        flat = arrow.array(vectors.reshape(-1))
+        kind = arrow.list_(flat.type, self.width)
         id_kind = arrow.int64() if self.numbered else arrow.string()
         metadata = {"minibert": json.dumps({"format": _FORMAT})}
         schema = arrow.schema([("id", id_kind), ("embedding", kind)], metadata=metadata)
         ids = [row["id"] if self.numbered or row["id"] is None else str(row["id"]) for row in rows]
         null = arrow.array(np.array(["null" in row for row in rows], dtype=np.bool_))
-        flat = arrow.array(vectors.reshape(-1), type=numbers)
         column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=null)
         table = arrow.Table.from_arrays([arrow.array(ids, type=id_kind), column], schema=schema)
         with parquet.writer(file, schema) as writer:
