@@ -121,11 +121,10 @@ def _serve(arguments: argparse.Namespace) -> int:
         served = [arguments.served_model_name]
     if len(set(served)) < len(served):
         raise ValueError(f"two models have the name {max(served, key=served.count)}; rename a folder.")
-    keys = None
-    if arguments.api_key is not None or arguments.api_key_file is not None:
-        if arguments.api_key == []:  # such as a variable whose secret is missing
-            raise ValueError("--api-key is empty; give a key, or leave the option out.")
-        keys = ApiKeys(arguments.api_key or (), arguments.api_key_file)
+    if arguments.api_key == []:  # such as a variable whose secret is missing
+        raise ValueError("--api-key is empty; give a key, or leave the option out.")
+    asked = arguments.api_key or arguments.api_key_file is not None
+    keys = ApiKeys(arguments.api_key or (), arguments.api_key_file) if asked else None
     log_requests(as_json=arguments.json_logs)
     limits = chosen(arguments, Settings.__dataclass_fields__) | {"step_seconds": arguments.step_ms / 1000}
     limits |= {"max_inputs": arguments.max_client_batch_size, "max_result_bytes": arguments.max_inflight_bytes}

@@ -269,10 +269,10 @@ class RunFolder:
         if copy.exists() and (self.path / _MANIFEST).exists():
             # It is not compared with the present one, because reading that may never end.
             self._report("the standard input is that of the unfinished run; it is not read again")
-            return str(copy)
-        if sys.stdin is None:
+        elif sys.stdin is None:
             raise ValueError("the standard input is closed.")
-        write_whole(copy, lambda file: shutil.copyfileobj(sys.stdin.buffer, file, _BLOCK))
+        else:
+            write_whole(copy, lambda file: shutil.copyfileobj(sys.stdin.buffer, file, _BLOCK))
         return str(copy)
 
     # -- start and resume
