@@ -69,7 +69,7 @@ def test_words_that_cannot_be_compared(cli: Cli) -> None:
         code, _, err = cli("words", word, "one bank")
         assert (code, message in err) == (1, True)
     code, _, err = cli("words", "a", "a " * 600, "--truncation", "error")
-    assert (code, "602 tokens, the model takes 512" in err, "--truncation warn" in err) == (1, True, True)
+    assert (code, "602 tokens, the limit is 512" in err, "--truncation warn" in err) == (1, True, True)
     for options, warned in (((), True), (("--truncation", "silent"), False)):
         code, out, err = cli("words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)

@@ -42,7 +42,7 @@ _FILES = "save_pretrained(folder) writes vocab.txt, and a tokenizer.json for tok
 INSTEAD = {
     **dict.fromkeys(("add_tokens", "add_special_tokens", "train_new_from_iterator"), _GROW),
     **dict.fromkeys(("encode_plus", "batch_encode_plus", "build_inputs_with_special_tokens"), _CALL),
-    **dict.fromkeys(("backend_tokenizer", "save_vocabulary", "vocab_file"), _FILES),
+    **dict.fromkeys(("save_vocabulary", "vocab_file"), _FILES),
     **dict.fromkeys(("apply_chat_template", "chat_template"), "the models of BERT's family do not chat"),
     "create_token_type_ids_from_sequences": f"{_CALL} and return_token_type_ids=True",
     "set_truncation_and_padding": "give truncation= and padding= to a call",

@@ -107,7 +107,7 @@ def test_a_prompt_that_the_model_does_not_have(capsys: pytest.CaptureFixture[str
     random_checkpoint(tmp_path / "plain")
     code, _, err = run(capsys, "serve", str(tmp_path / "plain"), "--port", "0", "--default-prompt-name", "x")
     assert code == 1
-    assert "default_prompt_name='x'; the model plain has" in err
+    assert "--default-prompt-name x; the model plain has" in err
 
 
 @pytest.mark.parametrize("library", ["uvicorn", "msgspec"])

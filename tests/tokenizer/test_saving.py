@@ -50,7 +50,7 @@ def test_a_saved_config_is_the_same_config(tmp_path: Path) -> None:
     assert BertConfig.from_pretrained(tmp_path) == config
     theirs = transformers.BertConfig.from_pretrained(tmp_path)
     assert theirs.architectures == ["BertModel"]
-    own = {name: value for name, value in vars(config).items() if name != "embedding_size"}
+    own = {name: value for name, value in vars(config).items() if name not in ("embedding_size", "stated")}
     assert {name: getattr(theirs, name) for name in own} == own
 
 
