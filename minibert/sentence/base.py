@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,17 +12,14 @@ import numpy as np
 
 from minibert._utils import torch_interop
 from minibert._utils.files import make_folder, write_json
-from minibert._utils.keywords import HUB_KEYWORDS, SAVING_KEYWORDS, check_keywords, check_remote_code
+from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords, check_remote_code
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import BertConfig, check_settings
-from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import write_safetensors
-from minibert.encode.modules import Module, check_modules, list_modules
 from minibert.encode.options import WindowOptions
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
-from minibert.models.options import LoadOptions
 from minibert.models.torch_like import TorchLike
 from minibert.sentence import loading
 from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
@@ -84,71 +80,55 @@ class SentenceModel(TorchLike):
     tokenizer: BertTokenizer
     default_prompt_name: str | None
 
-    def _load(
-        self, name: Any, load: Mapping[str, Any], *settings: Any
-    ) -> tuple[ModelFiles, ModelFiles, list[Module] | None, dict[str, Any]]:
-        """Load prompts, tokenizer and model from the keywords of a constructor, and its values of `_settings`.
-
-        Returns
-        -------
-        The files of the model, those of its BERT, modules.json, and the object in config_sentence_transformers.json.
-        """
-        call = self._call
+    def _load(self, name: Any, load: Mapping[str, Any], *settings: Any) -> loading.SentenceFiles:
+        """Load prompts, tokenizer and model from the keywords of a constructor, and its values of `_settings`."""
         for setting, value in zip(self._settings, settings, strict=True):  # checked before anything is downloaded
             setattr(self, setting, value)
         if name is None:
-            raise TypeError(f"{call}() needs a folder or a hub id; it does not have a default model.")
-        options, rest = LoadOptions.split(load)
-        if unknown := rest.keys() - loading.LoadKeywords.__annotations__.keys():
-            raise TypeError(f"{call}() got an unexpected keyword argument {min(unknown)!r}.")
-        loading.check_device(load.get("device"))
-        if load.get("modules") is not None:
-            raise ValueError(f"{call}(modules=): minibert runs no modules of torch. Save the model; load the folder.")
-        trusted = load.get("trust_remote_code", False)
-        check_keywords(call, {"trust_remote_code": trusted}, HUB_KEYWORDS)
-        asked = loading.inner_settings(call, load)
-        card = load.get("model_card_data")
+            raise TypeError(f"{self._call}() needs a folder or a hub id; it does not have a default model.")
+        options, asked = loading.check_load(self._call, load)
+        card, prompts = load.get("model_card_data"), load.get("prompts")
         self.model_card_data = ModelCardData() if card is None else card
-        options = dataclasses.replace(
-            options,
-            cache_dir=loading.one_of("cache_folder", load.get("cache_folder"), "cache_dir", options.cache_dir),
-            token=loading.one_of("token", options.token, "use_auth_token", load.get("use_auth_token")),
-            backend=loading.choose_backend(options.backend),
-        )
-        files = options.locate(loading.full_name(name, self._organisation))
-        listed = list_modules(files)
-        self._check_kind(files, listed)
-        # As in sentence-transformers, the settings of a folder without modules.json are those of a plain BERT.
-        stored = files.settings("config_sentence_transformers.json") if listed else {}
-        if (kind := stored.get("model_type", call)) != call:
-            found = f"config_sentence_transformers.json has model_type={brief(kind)}"
-            raise ModelFormatError(f"{files.source}: {found}; {call} loads {call!r}.")
-        bert_files = files.subfolder(listed[0].path) if listed else files
-        config_file = bert_files.settings("config.json")
-        check_remote_code(call, trusted, config_file)
-        self._builtin_prompts = loading.builtin_prompts(os.fspath(name), config_file.get("_name_or_path"))
+        found = loading.read_files(options.locate(loading.full_name(name, self._organisation)), self._call)
+        if not found.modules:
+            self._check_plain(found)
+        check_remote_code(self._call, load.get("trust_remote_code"), found.config)
+        self._builtin_prompts = loading.builtin_prompts(os.fspath(name), found.config.get("_name_or_path"))
         self._prompts, self.default_prompt_name = loading.read_prompts(
-            stored, load, self._builtin_prompts, files.source, self._prompt_names
+            found.stored, load, self._builtin_prompts, found.source, self._prompt_names
         )
-        prompts = load.get("prompts")
-        self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
+        self._given_prompts = frozenset(prompts if isinstance(prompts, Mapping) else ())
         self._warned: set[str] = set()
-        files.begin()
-        self.tokenizer = BertTokenizer.from_files(bert_files)
-        where, settings_file = loading.transformer_settings(bert_files) if listed else ("", {})
-        of_file = loading.stored_settings(where, settings_file, load)
-        limit = self._check_settings(where, settings_file, listed)
-        config = BertConfig.from_files(bert_files)
+        found.files.begin()
+        self.tokenizer = BertTokenizer.from_files(found.bert)
+        config = BertConfig.from_files(found.bert)
+        self._use_settings(found, loading.stored_settings(found, load), asked, config)
+        only_states = {"output_hidden_states": False} if self._model is BertModel else {}
+        self.model = self._model.from_files(found.bert, options, config=config, **only_states)
+        with loading.prefixed(f"{found.source}: config_sentence_transformers.json has", ModelFormatError):
+            for setting, value in zip(self._settings, settings, strict=True):
+                if value is None:
+                    setattr(self, setting, found.stored.get(setting))
+        return found
+
+    def _check_plain(self, found: loading.SentenceFiles) -> None:
+        """Refuse a model without modules.json that the class cannot use, or warn of it."""
+
+    def _use_settings(
+        self, found: loading.SentenceFiles, stored: loading.Tables, asked: loading.Tables, config: BertConfig
+    ) -> None:
+        """Set the tokenizer's limit; refuse other settings of the files and the caller that the model does not have."""
+        limit = self._check_transformer(found)
         shifted = self.tokenizer.padding_side == "left" and not config.family.counts_tokens
         if shifted or "attention_mask" not in self.tokenizer.model_input_names:
-            found = "padding_side 'left'" if shifted else "model_input_names without 'attention_mask'"
+            setting = "padding_side 'left'" if shifted else "model_input_names without 'attention_mask'"
             warn_caller(
-                f"{files.source}: tokenizer_config.json has {found}. So in sentence-transformers, the result of a text "
-                "depends on the longest text of its batch. Here it is that of the text alone."
+                f"{found.source}: tokenizer_config.json has {setting}. So in sentence-transformers, the result of a "
+                "text depends on the longest text of its batch. Here it is that of the text alone."
             )
         change = "save the model with {} in its config, with transformers, and give the folder"
-        for giver, inners, kind in ((where, of_file, ModelFormatError), (call, asked, None)):
-            for keyword, inner in inners.items():
+        for giver, tables, kind in ((found.where, stored, ModelFormatError), (self._call, asked, None)):
+            for keyword, inner in tables.items():
                 with loading.prefixed(f"{keyword} of {giver}:", kind):
                     method = loading.TABLES[keyword][0]
                     if method == "BertTokenizer.from_pretrained":
@@ -158,35 +138,23 @@ class SentenceModel(TorchLike):
                         self.tokenizer.check_asked(method, inner)
                     else:
                         check_settings(method, inner, config, change, self._fewer_layers)
-        only_states = {"output_hidden_states": False} if self._model is BertModel else {}
-        self.model = self._model.from_files(bert_files, options, config=config, **only_states)
-        with loading.prefixed(f"{files.source}: config_sentence_transformers.json has", ModelFormatError):
-            for setting, value in zip(self._settings, settings, strict=True):
-                if value is None:
-                    setattr(self, setting, stored.get(setting))
-        return files, bert_files, listed, stored
 
-    def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
-        """Refuse a modules.json that the class does not implement."""
-        if listed is not None:
-            check_modules(files, listed, self._call)
-
-    def _check_settings(self, where: str, settings: dict[str, Any], listed: list[Module] | None) -> int | None:
+    def _check_transformer(self, found: loading.SentenceFiles) -> int | None:
         """Refuse settings of a Transformer that minibert does not implement; return max_seq_length."""
+        where, settings = found.where, found.settings
         limit = settings.get("max_seq_length")
         if limit is not None:
             check_stored_int(f"{where}: max_seq_length", limit, self.tokenizer.num_special_tokens_to_add())
         if settings.get("do_lower_case") and not self.tokenizer.do_lower_case:
             raise ModelFormatError(f"{where}: do_lower_case with a cased tokenizer is not implemented.")
         # A Transformer without a task computes features; other modules, and folders without modules.json, tell it.
-        plain = listed is not None and listed[0].kind == "Transformer"
-        task = "feature-extraction" if plain else self._task
+        plain = found.modules and found.modules[0].kind == "Transformer"
         text = {"text": {"method": "forward", "method_output_name": self._method_output}}
         implemented = {"transformer_task": self._task, "module_output_name": self._output, "modality_config": text}
         if isinstance(modalities := settings.get("modality_config"), dict):
             texts = {name: modalities[name] for name in ("text", "message") if name in modalities}
             settings = {**settings, "modality_config": texts}
-        for name, value in {"transformer_task": task, **settings}.items():
+        for name, value in {"transformer_task": "feature-extraction" if plain else self._task, **settings}.items():
             if value != implemented.get(name, value):
                 raise ModelFormatError(f"{where}: {name}={brief(value)}; expected {implemented[name]!r}.")
             if name not in (*implemented, *loading.TRANSFORMER_KEYS) and value not in (None, {}):

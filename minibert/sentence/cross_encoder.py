@@ -14,13 +14,12 @@ from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.reproducible_math import sigmoid, softmax
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.ops import Linear, Ops
-from minibert.checkpoint.files import ModelFiles
 from minibert.encode.modules import ACTIVATIONS, activation_name, activation_path
 from minibert.encode.options import WindowOptions
 from minibert.encode.run import EncodedTexts, check_finite, encode_distinct, packed
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.base import SentenceModel, in_kind
-from minibert.sentence.loading import one_of
+from minibert.sentence.loading import SentenceFiles, one_of
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
 
@@ -119,14 +118,14 @@ class CrossEncoder(SentenceModel):
             given["config_kwargs"] = rest = dict(given["config_kwargs"])
             asked.append(rest.pop("num_labels", None))
             rest.pop("classifier_dropout", None)
-        files, bert_files, _, stored = self._load(name, given)
+        found = self._load(name, given)
         for labels in asked:
             if labels is not None and labels != self.num_labels:
-                raise ValueError(f"num_labels={brief(labels)}, but {files.source} has {self.num_labels}. Leave it out.")
+                raise ValueError(f"num_labels={brief(labels)}, but {found.source} has {self.num_labels}. Leave it out.")
         if max_length is not None:
             self.max_length = max_length
         default = "Sigmoid" if self.num_labels == 1 else "Identity"
-        self.activation_fn = activation_fn or stored_activation(stored, bert_files) or default
+        self.activation_fn = activation_fn or stored_activation(found) or default
 
     # -- settings
 
@@ -471,34 +470,29 @@ def as_activation(argument: str, value: Any, ops: Ops) -> Activation:
     return Activation(getattr(value, "__name__", kind.__name__), ops, value)
 
 
-def stored_activation(stored: Mapping[str, Any], files: ModelFiles) -> str | None:
+def stored_activation(found: SentenceFiles) -> str | None:
     """Return the key in `ACTIVATIONS` of the activation in a model's files; None if they do not name one.
 
-    Parameters
-    ----------
-    stored : the object in config_sentence_transformers.json, which is read first
-    files : ModelFiles
-        The model; config.json holds the name under sentence_transformers.activation_fn, and in files of versions
-        before 4 under sbert_ce_default_activation_function.
+    It is in config_sentence_transformers.json; in config.json under sentence_transformers.activation_fn; or, in files
+    of versions before 4, there under sbert_ce_default_activation_function.
 
     Warns
     -----
     UserWarning
         The name is not one of torch.nn. As in sentence-transformers, the default is used then, and no code is imported.
     """
-    config = files.settings("config.json")
-    newer = config.get("sentence_transformers")
+    newer = found.config.get("sentence_transformers")
     places = (
-        ("config_sentence_transformers.json", stored.get("activation_fn")),
+        ("config_sentence_transformers.json", found.stored.get("activation_fn")),
         ("config.json", newer.get("activation_fn") if isinstance(newer, dict) else None),
-        ("config.json", config.get("sbert_ce_default_activation_function")),
+        ("config.json", found.config.get("sbert_ce_default_activation_function")),
     )
     for file, path in places:
         if name := activation_name(path):
             return name
         if path is not None:
             warn_caller(
-                f"{files.source}: {file} names the activation {brief(path)}, which minibert does not have; the default "
+                f"{found.source}: {file} names the activation {brief(path)}, which minibert does not have; the default "
                 f"is used. Or give activation_fn=; {_EXPECTED}."
             )
     return None

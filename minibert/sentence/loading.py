@@ -1,4 +1,4 @@
-"""Check what the three constructors are given: the name of a model, keywords, and prompts.
+"""Check what the three constructors are given, the name of a model, keywords, prompts; and read files of settings.
 
 Keywords of sentence-transformers at values that change nothing are accepted, such as ``trust_remote_code=False`` or
 ``model_kwargs={}``, because programs and libraries pass them. Other values are refused.
@@ -10,17 +10,19 @@ or from the table in this module, which holds prompts that model cards document 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
-from minibert._utils.keywords import MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, anything, check_keywords
+from minibert._utils.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, anything, check_keywords
 from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.checkpoint.files import ModelFiles
+from minibert.encode.modules import Module, check_modules, list_modules
 from minibert.errors import ModelFormatError
-from minibert.models.options import Backend, ComputeType
+from minibert.models.options import Backend, ComputeType, LoadOptions
 from minibert.tokenizer.bert_tokenizer import SETTINGS
 
 
@@ -99,13 +101,34 @@ TABLES: dict[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
 }
 
 
+Tables: TypeAlias = dict[str, dict[str, Any]]
+"""Keywords that name settings of the model, by the keyword whose value holds them."""
+
 # Their older names, of keywords and in files.
 _OLD_TABLES = {"tokenizer_kwargs": "processor_kwargs", "tokenizer_args": "processor_kwargs"}
 _OLD_TABLES |= {"model_args": "model_kwargs", "config_args": "config_kwargs"}
 TABLES |= {old: TABLES[new] for old, new in _OLD_TABLES.items()}
 
 
-def inner_settings(call: str, load: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]:
+    """Check the keywords of a constructor; return the options of loading, and the `inner_settings`."""
+    options, rest = LoadOptions.split(load)
+    if unknown := rest.keys() - LoadKeywords.__annotations__.keys():
+        raise TypeError(f"{call}() got an unexpected keyword argument {min(unknown)!r}.")
+    check_device(load.get("device"))
+    if load.get("modules") is not None:
+        raise ValueError(f"{call}(modules=): minibert runs no modules of torch. Save the model; load the folder.")
+    check_keywords(call, {"trust_remote_code": load.get("trust_remote_code")}, HUB_KEYWORDS)
+    asked = inner_settings(call, load)
+    changed = {
+        "cache_dir": one_of("cache_folder", load.get("cache_folder"), "cache_dir", options.cache_dir),
+        "token": one_of("token", options.token, "use_auth_token", load.get("use_auth_token")),
+        "backend": choose_backend(options.backend),
+    }
+    return dataclasses.replace(options, **changed), asked
+
+
+def inner_settings(call: str, load: Mapping[str, Any]) -> Tables:
     """Check the keywords for the model, the config and the tokenizer, which are dicts; return those that name settings.
 
     Parameters
@@ -127,7 +150,7 @@ def inner_settings(call: str, load: Mapping[str, Any]) -> dict[str, dict[str, An
     return asked
 
 
-# --- the file of a Transformer's settings -----------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 
 _KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _FILES = [f"sentence_{kind}_config.json" for kind in _KINDS]
@@ -139,20 +162,64 @@ TRANSFORMER_KEYS = ("max_seq_length", "do_lower_case", "unpad_inputs", "backend"
 _PLACES = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code")
 
 
+class SentenceFiles(NamedTuple):
+    """What the files of a model say, besides its tokenizer and its tensors.
+
+    Parameters
+    ----------
+    files, bert : ModelFiles
+        Of the model, and of its Transformer.
+    modules : list of Module
+        Empty without modules.json.
+    config : dict
+        config.json of the Transformer.
+    stored : dict
+        config_sentence_transformers.json; empty without modules.json.
+    where, settings : str, dict
+        The name and the content of the file of the Transformer's settings; empty without modules.json.
+    """
+
+    files: ModelFiles
+    bert: ModelFiles
+    modules: list[Module]
+    config: dict[str, Any]
+    stored: dict[str, Any]
+    where: str
+    settings: dict[str, Any]
+
+    @property
+    def source(self) -> str:
+        """The model, for messages."""
+        return self.files.source
+
+
+def read_files(files: ModelFiles, call: str) -> SentenceFiles:
+    """Read modules.json and the files of settings; ModelFormatError if the class `call` does not load such a model."""
+    modules = list_modules(files)
+    if modules is None:  # as in sentence-transformers, the settings are those of a plain BERT then
+        return SentenceFiles(files, files, [], files.settings("config.json"), {}, "", {})
+    stored = files.settings("config_sentence_transformers.json")
+    bert = files.subfolder(check_modules(files, modules, call)[0].path)
+    if (kind := stored.get("model_type", call)) != call:
+        found = f"config_sentence_transformers.json has model_type={brief(kind)}"
+        raise ModelFormatError(f"{files.source}: {found}; {call} loads {call!r}.")
+    return SentenceFiles(files, bert, modules, bert.settings("config.json"), stored, *transformer_settings(bert))
+
+
 def transformer_settings(files: ModelFiles) -> tuple[str, dict[str, Any]]:
     """Return the name and the content of the file of a Transformer's settings: the first one that is not empty."""
     found = ((name, settings) for name in _FILES if (settings := files.settings(name)))
     return next(found, (_FILES[0], {}))
 
 
-def stored_settings(where: str, stored: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def stored_settings(found: SentenceFiles, load: Mapping[str, Any]) -> Tables:
     """Return the `inner_settings` of a Transformer's file, without the keywords that the caller gives in `load`."""
-    tables = dict(stored)
+    tables = dict(found.settings)
     for name in TABLES:
         given = [key for other in TABLES if TABLES[other] is TABLES[name] for key in load.get(other) or ()]
-        if isinstance(keywords := stored.get(name), Mapping):
+        if isinstance(keywords := tables.get(name), Mapping):
             tables[name] = {key: value for key, value in keywords.items() if key not in (*_PLACES, *given)}
-    with prefixed(f"{where}:", ModelFormatError):
+    with prefixed(f"{found.where}:", ModelFormatError):
         return inner_settings("Transformer", tables)
 
 

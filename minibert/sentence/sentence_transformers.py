@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.validation import FloatArray, check_bool, check_choice, is_masked
-from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
-from minibert.encode.modules import Module, read_pipeline
+from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.encode.modules import read_pipeline
 from minibert.encode.options import EncodeOptions
 from minibert.encode.plan import Plan, make_plan
 from minibert.encode.run import CHUNK_SIZE, EncodedTexts
 from minibert.models.bert import BertModel
 from minibert.sentence.base import HOME, SavedModule, VectorModel, check_iterable, in_kind
-from minibert.sentence.loading import LoadKeywords, one_of
+from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
@@ -138,17 +138,14 @@ class SentenceTransformer(VectorModel):
         truncate_dim: int | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        files, _, modules, _ = self._load(model_name_or_path, load, similarity_fn_name, truncate_dim)
-        self.pipeline = read_pipeline(files, modules or [], self.model.config.hidden_size, self.model.ops)
+        found = self._load(model_name_or_path, load, similarity_fn_name, truncate_dim)
+        self.pipeline = read_pipeline(found.files, found.modules, self.model.config.hidden_size, self.model.ops)
 
-    def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
-        """Refuse other modules than Transformer, Pooling and those after it; warn if there is no modules.json."""
-        super()._check_kind(files, listed)
-        if listed is None:
-            warn_caller(
-                f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
-                "the last hidden state; cosines of a plain BERT say little about meaning."
-            )
+    def _check_plain(self, found: SentenceFiles) -> None:
+        warn_caller(
+            f"{found.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over the "
+            "last hidden state; cosines of a plain BERT say little about meaning."
+        )
 
     # -- settings
 

@@ -14,14 +14,13 @@ from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import log1p
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert.families import architectures
-from minibert.checkpoint.files import ModelFiles
-from minibert.encode.modules import Module, read_config
+from minibert.encode.modules import read_config
 from minibert.encode.options import WindowOptions
 from minibert.encode.run import CHUNK_SIZE, EncodedTexts, check_finite, encode_distinct, packed
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.base import SavedModule, VectorModel, check_iterable
-from minibert.sentence.loading import LoadKeywords, one_of
+from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
 from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_sparse
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts
@@ -93,22 +92,19 @@ class SparseEncoder(VectorModel):
         max_active_dims: int | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        files, _, modules, _ = self._load(model_name_or_path, load, similarity_fn_name, max_active_dims)
+        found = self._load(model_name_or_path, load, similarity_fn_name, max_active_dims)
         self.pooling = SpladePooling()
-        if modules is not None:
-            config, where = read_config(files, modules[1], SPLADE_KEYS)
+        if found.modules:
+            config, where = read_config(found.files, found.modules[1], SPLADE_KEYS)
             self.pooling = SpladePooling.read(config, where, self.get_embedding_dimension())
 
-    def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
+    def _check_plain(self, found: SentenceFiles) -> None:
         """Refuse a model that is not SPLADE."""
-        super()._check_kind(files, listed)
-        if listed is not None:
-            return
-        names = architectures(files.settings("config.json"))
+        names = architectures(found.config)
         if not any(name.endswith("ForMaskedLM") for name in names):
             shown = ", ".join(f"{name[:60]!a}" for name in names) or "no architectures"
             raise ModelFormatError(
-                f"{files.source} has no modules.json, and its config.json names {shown}: it is not a SPLADE model, "
+                f"{found.source} has no modules.json, and its config.json names {shown}: it is not a SPLADE model, "
                 "which is a ForMaskedLM. SentenceTransformer gives dense vectors."
             )
 
