@@ -317,20 +317,14 @@ def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[
     config, name = read_config(files, module, (*_POOLING, *_OLD_POOLING))
     modes = config.get("pooling_mode")
     if modes is None:
-        switches = {key: on for key, on in config.items() if key in _OLD_POOLING}
-        if not all(isinstance(on, bool) for on in switches.values()):
-            raise ModelFormatError(f"{name} has {switches}; expected true or false.")
-        modes = [mode for key, mode in _OLD_POOLING.items() if switches.get(key)] or ["mean"]
+        modes = [mode for key, mode in _OLD_POOLING.items() if _stored_bool(name, config, key, False)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or not modes or not all(isinstance(m, str) and m in POOLING_MODES for m in modes):
         raise ModelFormatError(f"{name} has pooling_mode={modes!r}; expected names of {', '.join(POOLING_MODES)}.")
-    include_prompt = config.get("include_prompt", True)
-    if not isinstance(include_prompt, bool):
-        raise ModelFormatError(f"{name} has include_prompt={include_prompt!r}; expected true or false.")
     for key in ("embedding_dimension", "word_embedding_dimension"):
         if config.get(key, hidden_size) != hidden_size:
             raise ModelFormatError(f"{name} has {key}={config[key]!r}; expected hidden_size, {hidden_size}.")
-    return tuple(modes), include_prompt
+    return tuple(modes), _stored_bool(name, config, "include_prompt", True)
 
 
 # --- the modules after it --------------------------------------------------------------------------------------------
@@ -366,9 +360,7 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
     _only_sentence_vectors(config, name)
     inward = _check_width(config, "in_features", width, name)
     outward = check_stored_int(f"{name}: out_features", config.get("out_features"), 1, 2**20)
-    bias, use_residual = config.get("bias", True), config.get("use_residual", False)
-    if not isinstance(bias, bool) or not isinstance(use_residual, bool):
-        raise ModelFormatError(f"{name}: bias={bias!r}, use_residual={use_residual!r}; expected true or false.")
+    bias, use_residual = _stored_bool(name, config, "bias", True), _stored_bool(name, config, "use_residual", False)
     asked = config.get("activation_function", "torch.nn.modules.activation.Tanh")
     activation = activation_name(asked)
     if activation is None:
@@ -441,6 +433,13 @@ def read_config(files: ModelFiles, module: Module, known: Collection[str]) -> tu
     if more := ", ".join(repr(key) for key in config if key not in known):
         raise ModelFormatError(f"{where} has {more}; minibert knows {', '.join(known)} of {module.kind}.")
     return config, where
+
+
+def _stored_bool(name: str, config: dict[str, Any], key: str, default: bool) -> bool:
+    value = config.get(key, default)
+    if not isinstance(value, bool):
+        raise ModelFormatError(f"{name} has {key}={value!r}; expected true or false.")
+    return value
 
 
 def _only_sentence_vectors(config: dict[str, Any], name: str) -> None:

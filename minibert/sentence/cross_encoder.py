@@ -113,15 +113,9 @@ class CrossEncoder(SentenceModel):
         name, activation_fn = given.pop("model_name_or_path"), given.pop("activation_fn")
         if max_length is not None:  # checked before anything is downloaded
             check_int("max_length", max_length, 1)
-        asked = [num_labels]
-        if isinstance(given.get("config_kwargs"), Mapping):
-            given["config_kwargs"] = rest = dict(given["config_kwargs"])
-            asked.append(rest.pop("num_labels", None))
-            rest.pop("classifier_dropout", None)
         found = self._load(name, given)
-        for labels in asked:
-            if labels is not None and labels != self.num_labels:
-                raise ValueError(f"num_labels={brief(labels)}, but {found.source} has {self.num_labels}. Leave it out.")
+        if num_labels is not None and num_labels != self.num_labels:
+            raise ValueError(f"num_labels={brief(num_labels)}, but {found.source} has {self.num_labels}. Leave it out.")
         if max_length is not None:
             self.max_length = max_length
         default = "Sigmoid" if self.num_labels == 1 else "Identity"

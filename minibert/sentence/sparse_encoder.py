@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import log1p
-from minibert._utils.validation import FloatArray, IntArray, brief, check_int
+from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int
 from minibert.bert.families import architectures
 from minibert.encode.modules import read_config
 from minibert.encode.options import WindowOptions
@@ -20,7 +20,7 @@ from minibert.encode.run import CHUNK_SIZE, EncodedTexts, check_finite, encode_d
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.base import SavedModule, VectorModel, check_iterable
-from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
+from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of, prefixed
 from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_sparse
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts
@@ -204,11 +204,10 @@ class SparseEncoder(VectorModel):
                 chunk_size=max(1, len(texts)),
                 progress=count,
             )
-            chunk = next(chunks, None)
-        vectors = make_sparse([], self.get_embedding_dimension()) if chunk is None else chunk.vectors
-        found: Any = vectors if convert_to_sparse_tensor else vectors.todense()
-        if chunk is not None:
-            self.too_long(truncation).add(chunk.n_truncated).warn()
+            no_texts = EncodedTexts(make_sparse([], self.get_embedding_dimension()), *np.zeros((2, 0), np.int64))
+            chunk = next(chunks, no_texts)
+        found: Any = chunk.vectors if convert_to_sparse_tensor else chunk.vectors.todense()
+        self.too_long(truncation).add(chunk.n_truncated).warn()
         if single:
             return found[0]
         return found if convert_to_tensor else list(found)
@@ -359,10 +358,9 @@ class SpladePooling:
         """Read the config.json of the module; a ModelFormatError names a setting that minibert does not implement."""
         found = []
         for key, choices in (("pooling_strategy", STRATEGIES), ("activation_function", ACTIVATIONS)):
-            value = config.get(key, choices[0])
-            if not isinstance(value, str) or value not in choices:
-                raise ModelFormatError(f"{where} has {key}={brief(value)}; expected one of {', '.join(choices)}.")
-            found.append(value)
+            found.append(config.get(key, choices[0]))
+            with prefixed(f"{where} has", ModelFormatError):
+                check_choice(key, found[-1], choices)
         for key in _WIDTHS:
             if config.get(key) not in (None, vocab_size):
                 raise ModelFormatError(f"{where} has {key}={brief(config[key])}; expected vocab_size, {vocab_size}.")

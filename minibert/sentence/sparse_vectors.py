@@ -240,11 +240,12 @@ def similarity_pairwise(function: str, a: Any, b: Any) -> Any:
 
 def _both_sparse(a: Any, b: Any) -> tuple[Any, Any]:
     """Return both arguments as `SparseVectors` if both are, or are lists of them; else both dense."""
-    listed = (isinstance(one, list | tuple) and one and isinstance(one[0], SparseVectors) for one in (a, b))
-    sparse = [many or hasattr(one, "tocsr") for one, many in zip((a, b), listed, strict=True)]
-    values = [as_sparse("embeddings", one) if is_sparse else one for one, is_sparse in zip((a, b), sparse, strict=True)]
-    if not all(isinstance(one, SparseVectors) for one in values):
-        values = [one.todense() if isinstance(one, SparseVectors) else one for one in values]
+    values = []
+    for value in (a, b):
+        listed = isinstance(value, list | tuple) and len(value) and isinstance(value[0], SparseVectors)
+        values.append(as_sparse("embeddings", value) if listed or hasattr(value, "tocsr") else value)
+    if not all(isinstance(value, SparseVectors) for value in values):
+        values = [value.todense() if isinstance(value, SparseVectors) else value for value in values]
     return values[0], values[1]
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from minibert.encode.plan import Plan
 from minibert.serving.settings import ServiceError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding, RawEncoding
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs, in_chunks
 
 LONG_BODY = 2**16
 """Bytes. A longer request is read beside the short ones, so that they do not wait for it."""
@@ -36,16 +37,16 @@ _PART_BYTES = 2**16
 READERS = 64
 """Threads for long requests; one of them works at a time."""
 
-COUNTED = 2**16
-"""Characters. The tokens of a longer text are not counted to its end only to refuse it."""
+Pair: TypeAlias = tuple[str, str | None]
+"""A pair of texts, or one text and None."""
 
+_COUNTED = 2**16  # characters: the tokens of a longer text are not counted to its end only to refuse it
+_MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
 _MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
 _CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
 _HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."
 
 _Part = TypeVar("_Part")
-_Text = TypeVar("_Text")
-_Tokens = TypeVar("_Tokens")
 _current = threading.local()
 
 
@@ -194,52 +195,92 @@ class _Ids:
         return len(self.ids)
 
 
-def encoding_of(ids: Int64Array, special: Int64Array, types: Int64Array, n_truncated: int) -> Encoding:
+def _encoding_of(ids: Int64Array, special: Int64Array, types: Int64Array, n_truncated: int) -> Encoding:
     """Return an encoding of tokens if only their ids are known."""
     return Encoding(cast(RawEncoding, _Ids(ids, special, types)), None, n_truncated)
 
 
-def without_rest(encoding: Encoding) -> Encoding:
+def _without_rest(encoding: Encoding) -> Encoding:
     """Return a copy of an encoding that does not keep truncated tokens in memory."""
     if not encoding.n_truncated:
         return encoding
-    return encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
+    return _encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
 
 
-def enough_of(text: str, tokenizer: BertTokenizer, side: str, limit: int) -> str:
+def encodings_of(inputs: list[Pair], tokenizer: BertTokenizer, limit: int, truncation: str) -> list[Encoding]:
+    """Tokenize texts (their second part is None) and pairs, cut to a limit, as the whole ones would be.
+
+    With the truncation "mark" a part of a long text is tokenized first, and the whole text only if the part does not
+    decide its tokens. With "error" the tokens of texts that are too long are counted, if they are not much too long.
+
+    Raises
+    ------
+    ServiceError
+        A text takes too much memory, or cannot be cut to the limit.
+    """
+    some = [_shortened(pair, tokenizer, limit) for pair in inputs] if truncation == "mark" else inputs
+    found = _tokenize(some, tokenizer, limit, exact=truncation == "error")
+    unsure = [i for i, pair in enumerate(some) if pair != inputs[i] and not _is_sure(pair, found[i])]
+    whole = _tokenize([inputs[i] for i in unsure], tokenizer, limit, exact=False)
+    for i, encoding in zip(unsure, whole, strict=True):
+        found[i] = encoding
+    return found
+
+
+def _tokenize(inputs: list[Pair], tokenizer: BertTokenizer, limit: int, *, exact: bool) -> list[Encoding]:
+    found = list[Encoding]()
+    for part in in_turns([*in_chunks(inputs, len(inputs) + 1, size_of, CHARACTERS_AT_ONCE)]):
+        if any(second is not None and max(len(first), len(second)) > _MOST_PAIRED for first, second in part):
+            message = f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
+            raise ServiceError("too_large", message)  # a pair takes much memory
+        counted = exact and all(size_of(pair) <= _COUNTED for pair in part)
+        try:
+            found += map(_without_rest, encode_pairs(tokenizer, part, range(len(part)), limit, exact=counted))
+        except ValueError as error:
+            raise ServiceError("invalid", str(error)) from error
+    return found
+
+
+def size_of(pair: Pair) -> int:
+    """Count the characters of a text, or of both texts of a pair."""
+    return len(pair[0]) + len(pair[1] or "")
+
+
+def _shortened(pair: Pair, tokenizer: BertTokenizer, limit: int) -> Pair:
+    """Return a text or a pair without the end of its last text, if that is long; see `_enough_of`."""
+    first, second = pair
+    if second is None:
+        return _enough_of(first, tokenizer, limit), None
+    return first, _enough_of(second, tokenizer, limit) if tokenizer.truncation_side == "right" else second
+
+
+def _enough_of(text: str, tokenizer: BertTokenizer, limit: int) -> str:
     """Return a part of a long text, from the side that is kept, that should have more than `limit` tokens.
 
     It ends where the tokenizer can cut the text with any text beside it. So if this part is cut to `limit` tokens, they
     are those of the whole text; if not, the whole text must be tokenized.
     """
-    most = _CHARACTERS_PER_TOKEN * limit
+    most, left = _CHARACTERS_PER_TOKEN * limit, tokenizer.truncation_side == "left"
     if len(text) <= most:
         return text
-    place = tokenizer.last_cut(text[:-most] if side == "left" else text[:most])
+    place = tokenizer.last_cut(text[:-most] if left else text[:most])
     if place is None:
         if len(text) > _MOST_WHOLE:
             raise ServiceError("too_large", f"a text of {len(text)} characters cannot be cut at spaces; shorten it.")
         return text
-    return text[place:] if side == "left" else text[:place]
+    return text[place:] if left else text[:place]
 
 
-def tokenize_enough(
-    whole: list[_Text],
-    shorten: Callable[[_Text], _Text],
-    tokenize: Callable[[list[_Text], list[int]], list[_Tokens]],
-    is_sure: Callable[[_Text, _Tokens], bool],
-) -> list[_Tokens]:
-    """Tokenize a part of each text, and then whole texts if their part does not decide their tokens.
+def _is_sure(pair: Pair, encoding: Encoding) -> bool:
+    """Say if a text, or pair, whose end was not tokenized has the tokens of the whole.
 
-    `tokenize` gets texts and their indices.
+    The longer text of a pair is cut first. If fewer tokens are kept of the first text than of the second, and not
+    because half of an odd number was taken, then the first one is whole, and the rest of the second changes nothing.
     """
-    given = [shorten(text) for text in whole]
-    found = tokenize(given, [*range(len(whole))])
-    unsure = [i for i, text in enumerate(given) if text != whole[i] and not is_sure(text, found[i])]
-    if unsure:
-        for i, tokens in zip(unsure, tokenize([whole[i] for i in unsure], unsure), strict=True):
-            found[i] = tokens
-    return found
+    if not encoding.n_truncated or pair[1] is None:
+        return bool(encoding.n_truncated)
+    kept = np.diff(np.flatnonzero(encoding.special_tokens_mask))  # one more than the tokens of the first, and the last
+    return bool(kept[0] + 1 < kept[-1])
 
 
 def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_tokens: bool, truncation: str) -> Encoding:
@@ -280,7 +321,7 @@ def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_toke
         start = n_truncated + 1 if tokenizer.truncation_side == "left" else 1
         row = [row[0], *row[start : start + limit - 2], row[-1]]
     special = np.isin(row, tokenizer.all_special_ids).astype(np.int64)
-    encoding = encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)
+    encoding = _encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)
     if n_truncated and truncation == "split":  # windows are made of texts
         raise too_long(index, limit, encoding)
     return encoding

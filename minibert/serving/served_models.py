@@ -25,19 +25,18 @@ from minibert.serving import reading
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import ServiceError, Settings, Truncation, wrong
 from minibert.tasks.text_classification import function_of
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, TokenWindows, encode_pairs, in_chunks
+from minibert.tokenizer.windows import TokenWindows
 from minibert.vectors.layers import LayerSelection, resolve_layers
 from minibert.vectors.similarity import normalize_embeddings
 
 _MOST_MODES = 8  # of pooling, in one request
 _MOST_SPLIT = 2**20  # characters of a text that is split into windows
-_MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
 _MOST_TASKS = 64  # that are kept
 
 _Model = TypeVar("_Model", SentenceTransformer, CrossEncoder)
-_Pair = tuple[str, str | None]
 _Function = Callable[[FloatArray], FloatArray]
 
 
@@ -113,11 +112,13 @@ class ServedModel(Generic[_Model]):
             raise wrong("prompt_name", f"{name[:200]!r} is not a prompt of this model. Available prompts: [{known}]")
         return name
 
-    def side(self, asked: str | None) -> str:
-        """Return the end where a text is cut: the one that is asked for, else the tokenizer's."""
-        if asked not in (None, "left", "right"):
-            raise wrong("truncation_direction", f"{asked[:50]!r}; expected 'left' or 'right'.")
-        return asked or self.model.tokenizer.truncation_side
+    def tokenizer(self, side: str | None) -> BertTokenizer:
+        """Return the tokenizer of a request, which cuts texts at this end; None means the end that it is made for."""
+        if side not in (None, "left", "right"):
+            raise wrong("truncation_direction", f"{side[:50]!r}; expected 'left' or 'right'.")
+        tokenizer = copy.copy(self.model.tokenizer)
+        tokenizer.truncation_side = side or tokenizer.truncation_side
+        return tokenizer
 
     def check_texts(self, texts: Sequence[Any], field: str) -> None:
         """Raise an error for an input that is not a text."""
@@ -271,17 +272,16 @@ class Embedder(ServedModel[SentenceTransformer]):
         self.settings.check_number(len(inputs))
         model = self.model
         task = self._task(options, (model.max_seq_length, model.truncate_dim, tuple(model.prompts.items())))
-        plan, prompt_name = task.plan, task.prompt_name
-        given_ids = len(inputs) > 0 and not isinstance(inputs[0], str)
-        self.check_texts(() if given_ids else inputs, "input")
-        if given_ids:
+        plan, prompt_name, n_characters = task.plan, task.prompt_name, 0
+        if len(inputs) and not isinstance(inputs[0], str):
             groups = [
                 [reading.encoding_of_ids(plan, i, ids, options.add_special_tokens, task.truncation)]
                 for i, ids in enumerate(inputs)
             ]
-            plan = dataclasses.replace(plan, num_skipped=0)
-            rows, prompt_name = list(range(len(inputs))), None
+            plan, prompt_name, rows = dataclasses.replace(plan, num_skipped=0), None, [*range(len(inputs))]
         else:
+            self.check_texts(inputs, "input")
+            n_characters = sum(map(len, inputs))
             distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
             rows = [distinct[text] for text in inputs]
             groups = self._windows(task, [*distinct])
@@ -296,7 +296,6 @@ class Embedder(ServedModel[SentenceTransformer]):
         job = Job(kind, units, [max(1, len(unit.encoding)) for unit in units], assemble)
         most = plan.windows.max_length if task.truncation == "error" else None
         shown = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
-        n_characters = 0 if given_ids else sum(map(len, inputs))
         size = {"n_characters": n_characters, "n_bytes": 4 * max(task.width * vectors, pooled)}
         return self.prepared(job, rows, groups, most, "input", prompt_name=shown, **size)
 
@@ -328,34 +327,30 @@ class Embedder(ServedModel[SentenceTransformer]):
                 resolve_layers(options.layers, self.model.config.num_hidden_layers)
             param = "pooling"
             plan = self.model.plan(encode_options)
+            steps = plan.pipeline.steps
+            # Whether the model's own vectors have length 1: then shorter ones are scaled again.
+            scaled = options.modules and not options.tokens and plan.pipeline.names[-1:] == ("Normalize",)
+            if not options.modules or options.tokens:
+                steps = ()
+            elif scaled and options.normalize is False:
+                steps = steps[:-1]
+            plan = dataclasses.replace(plan, pipeline=dataclasses.replace(plan.pipeline, steps=steps))
+            width = plan.pooled_width if options.tokens else plan.width
         except (TypeError, ValueError) as error:
             raise ServiceError("invalid", str(error), param=param) from error
-        pipeline = plan.pipeline
-        # Whether the model's own vectors have length 1: then shorter ones are scaled again.
-        scaled = options.modules and not options.tokens and pipeline.names[-1:] == ("Normalize",)
-        if not options.modules or options.tokens:
-            pipeline = dataclasses.replace(pipeline, steps=())
-        elif scaled and options.normalize is False:
-            pipeline = dataclasses.replace(pipeline, steps=pipeline.steps[:-1])
         normalize = options.normalize is not False and (options.dimensions is not None if scaled else options.normalize)
-        plan = dataclasses.replace(
-            plan, windows=self._shorter(plan.windows, options), pipeline=pipeline, normalize=bool(normalize)
-        )
-        try:
-            width = plan.pooled_width if options.tokens else plan.width
-        except ValueError as error:
-            raise ServiceError("invalid", str(error), param="pooling") from error
+        windows = self._shorter(plan.windows, options)
         if options.dimensions is not None:
             if not 1 <= options.dimensions <= width:
                 expected = f"expected a number from 1 to {width}, the length of this model's vectors."
                 raise wrong("dimensions", f"is {options.dimensions}; {expected}")
             width = options.dimensions
-        return _Task(dataclasses.replace(plan, truncate_dim=width), width, prompt_name, truncation)
+        plan = dataclasses.replace(plan, windows=windows, normalize=bool(normalize), truncate_dim=width)
+        return _Task(plan, width, prompt_name, truncation)
 
     def _shorter(self, windows: TokenWindows, options: TextOptions) -> TokenWindows:
         """Return windows with the limit and the side of a request."""
-        tokenizer, limit = copy.copy(windows.tokenizer), options.max_tokens
-        tokenizer.truncation_side = self.side(options.side)
+        tokenizer, limit = self.tokenizer(options.side), options.max_tokens
         least, most = tokenizer.num_special_tokens_to_add() + 1, windows.max_length
         if limit in (None, -1):
             limit = most
@@ -379,21 +374,15 @@ class Embedder(ServedModel[SentenceTransformer]):
 
     def _windows(self, task: _Task, texts: list[str]) -> list[list[Encoding]]:
         """Tokenize distinct texts."""
-        windows, truncation = task.plan.windows, task.truncation
-        tokenizer, side, limit = windows.tokenizer, windows.tokenizer.truncation_side, windows.max_length
-        if truncation == "split" and max(map(len, texts), default=0) > _MOST_SPLIT:
+        windows = task.plan.windows
+        if task.truncation != "split":
+            whole = [(windows.prompt + text, None) for text in texts]
+            found = reading.encodings_of(whole, windows.tokenizer, windows.max_length, task.truncation)
+            return [[encoding] for encoding in found]
+        if max(map(len, texts), default=0) > _MOST_SPLIT:
             raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
-        exact = truncation == "error" and all(len(text) <= reading.COUNTED for text in texts)
-
-        def tokenize(some: list[str], indices: list[int]) -> list[list[Encoding]]:
-            parts = reading.in_turns(windows.of(some, indices, exact=exact))
-            return [[reading.without_rest(one[0])] if len(one) == 1 else one for _, groups in parts for one in groups]
-
         try:
-            if truncation == "mark" and (side == "right" or not windows.num_prompt_tokens):
-                shorten = functools.partial(reading.enough_of, tokenizer=tokenizer, side=side, limit=limit)
-                return reading.tokenize_enough(texts, shorten, tokenize, lambda _, group: group[0].n_truncated > 0)
-            return tokenize(texts, [*range(len(texts))])
+            return [group for _, groups in reading.in_turns(windows.of(texts, range(len(texts)))) for group in groups]
         except ValueError as error:
             raise ServiceError("invalid", str(error)) from error
 
@@ -475,7 +464,7 @@ class Classifier(ServedModel[CrossEncoder]):
         """See `ServedModel`."""
         return {"num_labels": self.model.num_labels, **super().details()}
 
-    def prepare(self, inputs: Sequence[_Pair], options: ScoreOptions) -> Prepared:
+    def prepare(self, inputs: Sequence[reading.Pair], options: ScoreOptions) -> Prepared:
         """Tokenize texts (their second part is None) and pairs, and return their job and report.
 
         The answer of the job is a float32 array of shape (B, N), with the scores of the N labels.
@@ -503,7 +492,7 @@ class Classifier(ServedModel[CrossEncoder]):
         rows, function = [distinct[pair] for pair in inputs], self._functions[options.scores]
         truncation = options.truncation or ("error" if self.settings.truncation == "error" else "mark")
         pairs = [(prompt + first, second) for first, second in distinct]
-        encodings = self._encodings(pairs, self.side(options.side), truncation)
+        encodings = reading.encodings_of(pairs, self.tokenizer(options.side), model.max_seq_length, truncation)
 
         def assemble(results: list[FloatArray]) -> FloatArray:
             return function(np.array(results, np.float32).reshape(-1, num_labels))[rows]
@@ -511,48 +500,5 @@ class Classifier(ServedModel[CrossEncoder]):
         job = Job(_Score(model), encodings, [*map(len, encodings)], assemble)
         groups, shown = [[one] for one in encodings], prompt_name if prompt else None
         most = model.max_seq_length if truncation == "error" else None
-        size = {"n_characters": sum(map(_size, inputs)), "n_bytes": 4 * len(inputs) * num_labels}
+        size = {"n_characters": sum(map(reading.size_of, inputs)), "n_bytes": 4 * len(inputs) * num_labels}
         return self.prepared(job, rows, groups, most, options.field, prompt_name=shown, **size)
-
-    def _encodings(self, pairs: list[_Pair], side: str, truncation: str) -> list[Encoding]:
-        """Tokenize distinct texts and pairs, cut to the model's limit."""
-        tokenizer, limit = copy.copy(self.model.tokenizer), self.model.max_seq_length
-        tokenizer.truncation_side = side
-        enough = functools.partial(reading.enough_of, tokenizer=tokenizer, side=side, limit=limit)
-
-        def shorten(pair: _Pair) -> _Pair:
-            first, second = pair
-            if truncation != "mark":
-                return pair
-            if second is None:
-                return enough(first), None
-            return first, enough(second) if side == "right" else second
-
-        def tokenize(some: list[_Pair], _: list[int]) -> list[Encoding]:
-            for first, second in some:  # a pair takes much memory
-                if second is not None and max(len(first), len(second)) > _MOST_PAIRED:
-                    message = f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
-                    raise ServiceError("too_large", message)
-            exact = all(_size(pair) <= reading.COUNTED for pair in some)
-            found = list[Encoding]()
-            for part in reading.in_turns([*in_chunks(some, len(some) + 1, _size, CHARACTERS_AT_ONCE)]):
-                found += map(reading.without_rest, encode_pairs(tokenizer, part, range(len(part)), limit, exact=exact))
-            return found
-
-        return reading.tokenize_enough(pairs, shorten, tokenize, _is_sure)
-
-
-def _size(pair: _Pair) -> int:
-    return len(pair[0]) + len(pair[1] or "")
-
-
-def _is_sure(pair: _Pair, encoding: Encoding) -> bool:
-    """Say if a text, or pair, whose end was not tokenized has the tokens of the whole.
-
-    The longer text of a pair is cut first. If fewer tokens are kept of the first text than of the second, and not
-    because half of an odd number was taken, then the first one is whole, and the rest of the second changes nothing.
-    """
-    if not encoding.n_truncated or pair[1] is None:
-        return bool(encoding.n_truncated)
-    kept = np.diff(np.flatnonzero(encoding.special_tokens_mask))  # one more than the tokens of the first, and the last
-    return bool(kept[0] + 1 < kept[-1])
