@@ -217,7 +217,6 @@ class SentenceModel(TorchLike):
             Both a prompt and a name are given. The name is ignored.
         """
         if prompt is not None:
-            check_text(prompt, "prompt")
             if prompt_name is not None:
                 warn_caller(
                     f"prompt={brief(prompt)} and prompt_name={brief(prompt_name)} are both given; the prompt is used, "
@@ -466,13 +465,13 @@ def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single
     """
     if convert_to_numpy and not convert_to_tensor:
         return result
-    if isinstance(result, list):
-        return [_as_tensors(one) for one in result]
-    result = _as_tensors(result)
-    return result if convert_to_tensor or single or isinstance(result, dict) else list(result)
+    tensors = _as_tensors(result)
+    return tensors if convert_to_tensor or single or isinstance(result, dict) else list(tensors)
 
 
 def _as_tensors(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_tensors(one) for one in value]
     if isinstance(value, dict):
         return {name: _as_tensors(one) for name, one in value.items()}
     return torch_interop.to_tensor(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value

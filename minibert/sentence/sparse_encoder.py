@@ -21,7 +21,7 @@ from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.base import SavedModule, VectorModel, check_iterable
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of, prefixed
-from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_sparse
+from minibert.sentence.sparse_vectors import as_sparse, make_sparse
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts
 from minibert.vectors.similarity import SimilarityFunction
@@ -275,7 +275,11 @@ class SparseEncoder(VectorModel):
         """
         if top_k is not None:
             check_int("top_k", top_k, 1, also=", or None for all")
-        vectors = self._vectors("embeddings", embeddings)
+        vectors, size = as_sparse("embeddings", embeddings), self.get_embedding_dimension()
+        if vectors.shape[-1] != size:
+            raise ValueError(
+                f"embeddings has vectors of length {vectors.shape[-1]}; expected {size}, the vocabulary's."
+            )
         found = []
         for vector in vectors.matrix():
             order = np.argsort(-vector.data, kind="stable")[:top_k]
@@ -301,13 +305,6 @@ class SparseEncoder(VectorModel):
             return {"active_dims": 0.0, "sparsity_ratio": 1.0}
         active = float(np.float32(vectors.nnz / vectors.matrix().shape[0]))
         return {"active_dims": active, "sparsity_ratio": 1.0 - active / vectors.shape[-1]}
-
-    def _vectors(self, name: str, values: Any) -> SparseVectors:
-        vectors = as_sparse(name, values)
-        if vectors.shape[-1] != self.get_embedding_dimension():
-            size = self.get_embedding_dimension()
-            raise ValueError(f"{name} has vectors of length {vectors.shape[-1]}; expected {size}, the vocabulary's.")
-        return vectors
 
     def _saved_modules(self) -> list[SavedModule]:
         config = {**vars(self.pooling), "embedding_dimension": self.get_embedding_dimension()}

@@ -296,26 +296,27 @@ def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_toke
         An id is not in the vocabulary, the ids have no special tokens, or there are too many of them for windows.
     """
     tokenizer, size, limit = plan.windows.tokenizer, plan.model.config.vocab_size, plan.windows.max_length
-    first, last, problem = tokenizer.cls_token_id, tokenizer.sep_token_id, ""
+    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
+
+    def wrong_ids(problem: str) -> ServiceError:
+        return ServiceError("invalid", f"[{index}]{problem}", param="input", of_param=True)
+
     try:
         row = [check_int("id", one) for one in ids]
     except TypeError as error:
-        row, problem = [], f": {error}; expected a str, or token ids."
-    bad = next((i for i, one in enumerate(row) if not 0 <= one < size), None)
+        raise wrong_ids(f": {error}; expected a str, or token ids.") from error
     if not row:
-        problem = problem or " is empty; expected token ids."
-    elif bad is not None:
-        problem = f"[{bad}] is not a token id of this model; expected numbers from 0 to {size - 1}. {_HINT}"
-    elif row[0] != first or row[-1] != last or len(row) == 1:
+        raise wrong_ids(" is empty; expected token ids.")
+    if (bad := next((i for i, one in enumerate(row) if not 0 <= one < size), None)) is not None:
+        raise wrong_ids(f"[{bad}] is not a token id of this model; expected numbers from 0 to {size - 1}. {_HINT}")
+    if row[0] != first or row[-1] != last or len(row) == 1:
         if not add_special_tokens:
-            problem = (
+            raise wrong_ids(
                 f" is an array of token ids that does not begin with {first} ([CLS]) and end with {last} ([SEP]), so "
                 "these may be ids of another tokenizer. Send texts. If the ids are of this model, send "
                 f'"add_special_tokens": true with them. {_HINT}'
             )
         row = [first, *row, last]
-    if problem:
-        raise ServiceError("invalid", f"[{index}]{problem}", param="input", of_param=True)
     n_truncated = max(0, len(row) - limit)
     if n_truncated:
         start = n_truncated + 1 if tokenizer.truncation_side == "left" else 1

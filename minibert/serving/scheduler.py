@@ -292,12 +292,10 @@ class Scheduler:
 
     def remove(self, job: Job) -> int:
         """Drop the units of a request that are not taken yet; return the number of these units."""
-        if job.next == len(job.units):
+        queue = self._queues[job.bulk]
+        if job not in queue:
             return 0
-        try:
-            self._queues[job.bulk].remove(job)
-        except ValueError:
-            return 0
+        queue.remove(job)
         dropped = len(job.units) - job.next
         self._subtract(job.bulk, job.kind.rate_key, job.queued_tokens)
         job.next, job.queued_tokens = len(job.units), 0

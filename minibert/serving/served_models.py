@@ -214,29 +214,15 @@ class TextOptions:
                 object.__setattr__(self, name, tuple(value if isinstance(value, list) else value.tolist()))
 
 
-class _Unit(NamedTuple):
-    """A window; `alone` if its text does not have another one."""
-
-    encoding: Encoding
-    alone: bool
-
-
 @dataclasses.dataclass(frozen=True)
 class _Embed(Forward):
-    """Vectors of windows, and for a text of one window also the modules after the pooling; or vectors of tokens."""
+    """Pooled vectors of windows, or vectors of their tokens."""
 
     plan: Plan
     tokens: bool
 
-    def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
-        encodings = [unit.encoding for unit in units]
-        if self.tokens:
-            return self.plan.tokens(encodings)
-        rows: list[FloatArray] = [*(pooled := self.plan.pool(encodings))]
-        if whole := [i for i, unit in enumerate(units) if unit.alone]:
-            for i, row in zip(whole, self.plan.pipeline.finish(pooled[whole]), strict=True):
-                rows[i] = row
-        return rows
+    def compute(self, units: Sequence[Encoding]) -> list[FloatArray]:
+        return self.plan.tokens(units) if self.tokens else [*self.plan.pool(units)]
 
 
 class _Task(NamedTuple):
@@ -285,15 +271,15 @@ class Embedder(ServedModel[SentenceTransformer]):
             distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
             rows = [distinct[text] for text in inputs]
             groups = self._windows(task, [*distinct])
-        units = [_Unit(window, len(group) == 1) for group in groups for window in group]
+        windows = [window for group in groups for window in group]
         # How long the vectors are, and whether they are scaled, does not matter to what is computed together.
         kind = _Embed(model, dataclasses.replace(plan, truncate_dim=None, normalize=False), options.tokens)
         assemble: Callable[[list[Any]], Any] = functools.partial(_assemble, task, groups, rows)
         if options.tokens:
             assemble = functools.partial(_assemble_tokens, plan.normalize, rows)
         vectors = sum(len(groups[row][0]) for row in rows) if options.tokens else len(rows)
-        pooled = plan.pooled_width * len(units)  # kept until all windows are there
-        job = Job(kind, units, [max(1, len(unit.encoding)) for unit in units], assemble)
+        pooled = plan.pooled_width * len(windows)  # kept until all windows are there
+        job = Job(kind, windows, [max(1, len(window)) for window in windows], assemble)
         most = plan.windows.max_length if task.truncation == "error" else None
         shown = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
         size = {"n_characters": n_characters, "n_bytes": 4 * max(task.width * vectors, pooled)}
@@ -388,15 +374,11 @@ class Embedder(ServedModel[SentenceTransformer]):
 
 
 def _assemble(task: _Task, groups: list[list[Encoding]], rows: list[int], results: list[FloatArray]) -> FloatArray:
-    """Return the vectors of a request, float32 (B, width), from those of all its windows."""
-    vectors = np.empty((len(groups), task.width), dtype=np.float32)
-    first = 0
-    for i, group in enumerate(groups):
-        row = results[first]
-        if len(group) > 1:
-            row = task.plan.finish(np.stack(results[first : first + len(group)]), [group])[0]
-        vectors[i] = row[: task.width]
-        first += len(group)
+    """Return the vectors of a request, float32 (B, width), from the pooled ones of all its windows."""
+    pooled = np.array(results, np.float32).reshape(-1, task.plan.pooled_width)
+    vectors = task.plan.finish(pooled, groups)[:, : task.width]
+    if not np.isfinite(vectors).all():
+        raise ArithmeticError("a vector is not finite")
     return (normalize_embeddings(vectors) if task.plan.normalize else vectors)[rows]
 
 

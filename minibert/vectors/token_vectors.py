@@ -107,7 +107,11 @@ class TokenVectors:
         subwords : {"mean", "first", "last", "max", "sum"}
             See `join_subwords`.
         """
-        tokens_of = self._tokens_of_words()
+        tokens_of: dict[int | None, slice] = {}  # of the words that did not lose any
+        for word, positions in groupby(range(len(self)), key=self.word_ids.__getitem__):
+            indices = list(positions)
+            if word is not None and word not in self.cut_words:
+                tokens_of[word] = slice(indices[0], indices[-1] + 1)
         if self.given_words is None:
             tokens = list(tokens_of.values())
             offsets = [self._characters(one) for one in tokens]
@@ -167,15 +171,6 @@ class TokenVectors:
             See `span_tokens`.
         """
         return join_subwords(self.vectors[self.span_tokens(start, end)], subwords)
-
-    def _tokens_of_words(self) -> dict[int, slice]:
-        """Return the tokens of each word that did not lose any, by the index of the word."""
-        tokens = {}
-        for word, positions in groupby(range(len(self)), key=self.word_ids.__getitem__):
-            indices = list(positions)
-            if word is not None and word not in self.cut_words:
-                tokens[word] = slice(indices[0], indices[-1] + 1)
-        return tokens
 
     def _characters(self, tokens: slice) -> tuple[int, int]:
         """Return the first character of a word, and the one after its last; an added token may also hold spaces."""
