@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import log1p
-from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int
+from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert.families import architectures
 from minibert.encode.modules import read_config
 from minibert.encode.options import WindowOptions
@@ -20,7 +20,7 @@ from minibert.encode.run import CHUNK_SIZE, EncodedTexts, check_finite, encode_d
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.base import SavedModule, VectorModel, check_iterable
-from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of, prefixed
+from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
 from minibert.sentence.sparse_vectors import as_sparse, make_sparse
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts
@@ -355,9 +355,9 @@ class SpladePooling:
         """Read the config.json of the module; a ModelFormatError names a setting that minibert does not implement."""
         found = []
         for key, choices in (("pooling_strategy", STRATEGIES), ("activation_function", ACTIVATIONS)):
-            found.append(config.get(key, choices[0]))
-            with prefixed(f"{where} has", ModelFormatError):
-                check_choice(key, found[-1], choices)
+            found.append(value := config.get(key, choices[0]))
+            if not isinstance(value, str) or value not in choices:
+                raise ModelFormatError(f"{where} has {key}={brief(value)}; expected one of {', '.join(choices)}.")
         for key in _WIDTHS:
             if config.get(key) not in (None, vocab_size):
                 raise ModelFormatError(f"{where} has {key}={brief(config[key])}; expected vocab_size, {vocab_size}.")

@@ -208,9 +208,9 @@ def similarity(function: str, a: Any, b: Any) -> Any:
     compute, (a, b) = SIMILARITY_FUNCTIONS[function][0], _both_sparse(a, b)
     if not isinstance(a, SparseVectors):
         return compute(a, b)
-    x, y = a.matrix(), b.matrix()
-    if x.shape[1] != y.shape[1]:
+    if a.shape[-1] != b.shape[-1]:
         raise ValueError(f"a has shape {a.shape}, b has shape {b.shape}; expected vectors of the same length.")
+    x, y = _narrow(a.matrix(), b.matrix())
     if function == "cosine":
         x, y = _normalized(x), _normalized(y)
     found, rows = np.empty((len(x), len(y)), dtype=np.float32), _rows_at_once(x)
@@ -231,6 +231,7 @@ def similarity_pairwise(function: str, a: Any, b: Any) -> Any:
         return compute(a, b)
     if a.shape != b.shape:
         raise ValueError(f"a has shape {a.shape}, b has shape {b.shape}; expected the same shape.")
+    a, b = _narrow(a, b)
     if a.ndim == 1:
         return compute(a.todense(), b.todense())
     rows = _rows_at_once(a)
@@ -247,6 +248,15 @@ def _both_sparse(a: Any, b: Any) -> tuple[Any, Any]:
     if not all(isinstance(value, SparseVectors) for value in values):
         values = [value.todense() if isinstance(value, SparseVectors) else value for value in values]
     return values[0], values[1]
+
+
+def _narrow(*both: SparseVectors) -> Iterator[SparseVectors]:
+    """Leave out the dimensions that no vector uses if a dense vector would take more memory than a block."""
+    if both[0].shape[-1] <= _BLOCK_BYTES // 8:
+        return iter(both)
+    used = np.unique(np.concatenate([one.indices for one in both]))
+    parts = ((one, (*one.shape[:-1], len(used)), np.searchsorted(used, one.indices)) for one in both)
+    return (SparseVectors(shape, one.data, indices, one.indptr) for one, shape, indices in parts)
 
 
 def _rows_at_once(x: SparseVectors) -> int:

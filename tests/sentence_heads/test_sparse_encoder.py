@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 from minibert import BertForMaskedLM, SparseEncoder, SparseVectors
 from minibert.bert import heads
 from minibert.sentence import sparse_encoder as splade
+from minibert.sentence.sparse_vectors import similarity
 from tests.support.report import REPORT
 from tests.support.sentence_heads import (
     FILL_MASK,
@@ -245,7 +246,12 @@ def test_vectors_with_unsigned_indices_and_large_ones_of_scipy(folders: dict[str
     found = SparseVectors((2, 4), numbers, places.astype(np.uint64), np.arange(3, dtype=np.uint64))
     assert found[0].todense().tolist() == [0, 0, 3, 0]
     wide = csr_array((numbers, (np.arange(2), [2**30, 5])), shape=(2, 2**31 - 1))  # 16 GB, if it were dense
+    tracemalloc.start()
     assert model.similarity(wide, wide).tolist() == [[9, 0], [0, 1]]
+    assert model.similarity_pairwise(wide, wide).tolist() == [9, 1]
+    assert similarity("manhattan", wide, wide).tolist() == [[0, -4], [-4, 0]]
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
     assert model.sparsity(wide)["active_dims"] == 1.0
 
 
