@@ -471,17 +471,8 @@ def check_out(out: object) -> None:
         raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
     if is_masked(out):
         raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
-    if not _no_overlap(out):
-        raise ValueError(f"out has strides {out.strides} for shape {out.shape}: its rows overlap. Give a new array.")
-
-
-def _no_overlap(array: npt.NDArray[Any]) -> bool:
-    """Return whether each axis's stride covers the extent of the axes with smaller strides, so nothing overlaps."""
-    if not array.size:
-        return True
-    extent = array.itemsize
-    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
-        if length > 1 and stride < extent:
-            return False
+    extent = out.itemsize if out.size else 0
+    for stride, length in sorted(zip(map(abs, out.strides), out.shape, strict=True)):
+        if length > 1 and stride < extent:  # a stride must cover the extent of the axes with smaller strides
+            raise ValueError(f"out has strides {out.strides} for shape {out.shape}: its rows overlap. Give a new one.")
         extent += stride * (length - 1)
-    return True

@@ -129,13 +129,6 @@ class SparseVectors:
         """Return the vector of each number."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
-    def _chosen(self, rows: IntArray) -> SparseVectors:
-        """Return some of the vectors."""
-        lengths = np.diff(self.indptr)[rows]
-        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        places = np.repeat(self.indptr[:-1][rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
-        return SparseVectors((len(rows), self.shape[-1]), self.data[places], self.indices[places], indptr)
-
     def matrix(self) -> SparseVectors:
         """Return the vectors with two axes: one vector becomes (1, V)."""
         return self if self.ndim == 2 else SparseVectors((1, *self.shape), self.data, self.indices, self.indptr)
@@ -148,8 +141,11 @@ class SparseVectors:
         rows = np.arange(len(self))[index]
         if self.ndim == 1 or rows.ndim > 1:
             raise TypeError(f"index={brief(index)}; vectors[i] is a vector, and vectors[i].todense()[j] is a number.")
-        found = self._chosen(np.atleast_1d(rows))
-        return found if rows.ndim else SparseVectors(self.shape[1:], found.data, found.indices, found.indptr)
+        shape, rows = (*rows.shape, self.shape[-1]), np.atleast_1d(rows)
+        lengths = np.diff(self.indptr)[rows]
+        indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places = np.repeat(self.indptr[:-1][rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return SparseVectors(shape, self.data[places], self.indices[places], indptr)
 
     def __iter__(self) -> Iterator[SparseVectors]:
         return (self[index] for index in range(len(self)))

@@ -225,9 +225,7 @@ class Scheduler:
 
     def was_read(self, size: int, long: bool, seconds: float | None) -> None:
         """Note that a request was read and how long it took; None if it was dropped."""
-        self._unread[long][size] -= 1
-        if not self._unread[long][size]:
-            del self._unread[long][size]
+        self._unread[long] -= Counter([size])  # a count of 0 is dropped
         if seconds is not None:
             self._read_rate.add(size, seconds)
 
@@ -281,7 +279,7 @@ class Scheduler:
             job.in_turn = False
             queue.append(job)
         queue.extendleft(reversed(others))
-        self._subtract(bulk, kind.rate_key, tokens)
+        self._tokens[bulk] -= Counter({kind.rate_key: tokens})
         self._running = tokens / self.rate(kind.rate_key)
         return Step(kind, members, tokens)
 
@@ -297,7 +295,7 @@ class Scheduler:
             return 0
         queue.remove(job)
         dropped = len(job.units) - job.next
-        self._subtract(job.bulk, job.kind.rate_key, job.queued_tokens)
+        self._tokens[job.bulk] -= Counter({job.kind.rate_key: job.queued_tokens})
         job.next, job.queued_tokens = len(job.units), 0
         return dropped
 
@@ -306,8 +304,3 @@ class Scheduler:
         for job in [*self._queues[False], *self._queues[True]]:
             self.remove(job)
         self._running = 0.0
-
-    def _subtract(self, bulk: bool, key: Hashable, tokens: int) -> None:
-        self._tokens[bulk][key] -= tokens
-        if not self._tokens[bulk][key]:
-            del self._tokens[bulk][key]
