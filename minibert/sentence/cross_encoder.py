@@ -221,9 +221,9 @@ class CrossEncoder(SentenceModel):
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
         chosen = one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
         activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
-        text = self.resolve_prompt(prompt, prompt_name)
+        options: dict[str, Any] = {"batch_size": batch_size, "truncation": truncation}
         with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
-            found = self.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation=truncation, progress=count)
+            found = self.score_pairs(pairs, progress=count, prompt_name=prompt_name, prompt=prompt, **options)
         self.too_long(truncation).add(found.n_truncated).warn()
         scores = activate(found.vectors)
         if scores.ndim == 2 and scores.shape[1] == 1:
@@ -284,13 +284,7 @@ class CrossEncoder(SentenceModel):
         ]
 
     def score_pairs(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        prompt: str = "",
-        batch_size: int = 32,
-        truncation: str = "warn",
-        progress: Callable[[int], object] | None = None,
+        self, pairs: Sequence[tuple[str, str]], *, progress: Callable[[int], object] | None = None, **options: Any
     ) -> EncodedTexts:
         """Compute the logits of B pairs, each distinct pair once. The caller must warn about pairs that were cut.
 
@@ -298,12 +292,10 @@ class CrossEncoder(SentenceModel):
         ----------
         pairs : sequence of B pairs of str
             Already checked, see `as_pairs`.
-        prompt : str
-            Put before the first text of each pair.
-        batch_size, truncation
-            As in `predict`.
         progress : callable
             Called with the number of pairs done since its last call.
+        **options
+            The fields of `WindowOptions`, as in `predict`.
 
         Raises
         ------
@@ -316,7 +308,7 @@ class CrossEncoder(SentenceModel):
             check_finite(logits, indices)
             return logits
 
-        windows = self.windows(WindowOptions(prompt=prompt, batch_size=batch_size, truncation=truncation))
+        windows = self.windows(WindowOptions(**options))
         nothing = EncodedTexts(np.empty((0, self.num_labels), np.float32), *np.zeros((2, 0), np.int64))
         return next(encode_distinct(windows, pairs, compute, max(1, len(pairs)), progress), nothing)
 

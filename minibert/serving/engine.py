@@ -450,15 +450,17 @@ def _results_of(step: Step) -> list[Any]:
     """
     units = [job.units[index] for job, index in step.members]
     try:
-        return _checked(step.kind.compute(units))
+        return _checked(step.kind.compute(units), len(units))
     except Exception as error:
         if len(units) == 1:
             return [error]
     return [_results_of(dataclasses.replace(step, members=[member]))[0] for member in step.members]
 
 
-def _checked(results: Sequence[Any]) -> list[Any]:
+def _checked(results: Sequence[Any], number: int) -> list[Any]:
     """Return results, with an error for each vector with NaN or infinity in it: clients could not read it."""
+    if len(results) != number:
+        raise RuntimeError(f"{number} texts have {len(results)} results")
     if len({getattr(result, "shape", None) for result in results}) == 1:  # together is faster
         whole = np.array(results)
         if whole.dtype == np.float32 and np.isfinite(whole).all():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
+import logging.handlers
 import os
 import queue
 import threading
@@ -40,23 +40,19 @@ def log_requests(*, as_json: bool) -> None:
     LOG.propagate = False
 
 
-class _Log(logging.Handler):
+class _Log(logging.handlers.QueueHandler):
     """Writes lines to the standard error in a thread. A line that cannot be written is lost, and nothing else."""
 
     def __init__(self, as_json: bool) -> None:
-        super().__init__()
-        self._as_json = as_json
         self._lines: queue.Queue[str] = queue.Queue(_MOST_LINES)
-        self._dropped = 0
+        super().__init__(self._lines)
+        self._as_json, self._dropped = as_json, 0
         threading.Thread(target=self._run, name="minibert-log", daemon=True).start()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._lines.put_nowait(self._line(record))
-        except queue.Full:
-            self._dropped += 1
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging calls it if the queue is full
+        self._dropped += 1
 
-    def _line(self, record: logging.LogRecord) -> str:
+    def prepare(self, record: logging.LogRecord) -> str:
         if not self._as_json:
             return f"minibert: {self.format(record)}"
         request: dict[str, Any] = getattr(record, "request", None) or {"message": self.format(record)}

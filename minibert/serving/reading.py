@@ -8,7 +8,6 @@ whole body, because its JSON is read at once. A request whose client has left is
 from __future__ import annotations
 
 import dataclasses
-import functools
 import heapq
 import itertools
 import threading
@@ -153,11 +152,10 @@ class Readers:
         long = size > LONG_BODY
         reading = Reading(size, self._turns if long else None)
         reading.future = (self._long if long else self._short).submit(reading.run, function, arguments)
-        reading.future.add_done_callback(functools.partial(self._tell, reading))
+        reading.future.add_done_callback(
+            lambda future: self._ended(reading, not future.cancelled() and future.exception() is None)
+        )
         return reading
-
-    def _tell(self, reading: Reading, future: Future[Any]) -> None:
-        self._ended(reading, not future.cancelled() and future.exception() is None)
 
 
 def in_turns(parts: Iterable[_Part]) -> Iterator[_Part]:

@@ -15,16 +15,15 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
 from minibert.encode.options import EncodeOptions
 from minibert.encode.plan import Plan
-from minibert.sentence.cross_encoder import CrossEncoder, as_activation
+from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving import reading
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import ServiceError, Settings, Truncation, wrong
-from minibert.tasks.text_classification import function_of
+from minibert.tasks.text_classification import FUNCTIONS, function_of
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
@@ -37,7 +36,6 @@ _MOST_SPLIT = 2**20  # characters of a text that is split into windows
 _MOST_TASKS = 64  # that are kept
 
 _Model = TypeVar("_Model", SentenceTransformer, CrossEncoder)
-_Function = Callable[[FloatArray], FloatArray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,18 +142,6 @@ class ServedModel(Generic[_Model]):
         return Prepared(job, made, encodings)
 
 
-@dataclasses.dataclass(frozen=True)
-class Forward:
-    """A `Kind` of computation with one model; its speed depends only on the model."""
-
-    model: Any
-
-    @property
-    def rate_key(self) -> Hashable:
-        """See `Kind.rate_key`."""
-        return id(self.model)
-
-
 # --- vectors ----------------------------------------------------------------------------------------------------------
 
 # What `input_type` means: the prompts to look for, as `encode_query` and `encode_document` do.
@@ -215,9 +201,10 @@ class TextOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Embed(Forward):
-    """Pooled vectors of windows, or vectors of their tokens."""
+class _Embed:
+    """Pooled vectors of windows, or vectors of their tokens; a `Kind`."""
 
+    rate_key: Hashable
     plan: Plan
     tokens: bool
 
@@ -273,7 +260,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             groups = self._windows(task, [*distinct])
         windows = [window for group in groups for window in group]
         # How long the vectors are, and whether they are scaled, does not matter to what is computed together.
-        kind = _Embed(model, dataclasses.replace(plan, truncate_dim=None, normalize=False), options.tokens)
+        kind = _Embed(id(model), dataclasses.replace(plan, truncate_dim=None, normalize=False), options.tokens)
         assemble: Callable[[list[Any]], Any] = functools.partial(_assemble, task, groups, rows)
         if options.tokens:
             assemble = functools.partial(_assemble_tokens, plan.normalize, rows)
@@ -417,8 +404,11 @@ class ScoreOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Score(Forward):
-    """The logits of texts and pairs."""
+class _Score:
+    """The logits of texts and pairs; a `Kind`."""
+
+    rate_key: Hashable
+    model: CrossEncoder
 
     def compute(self, units: Sequence[Encoding]) -> list[FloatArray]:
         return [*self.model.logits_of(units)]
@@ -431,11 +421,8 @@ class Classifier(ServedModel[CrossEncoder]):
 
     def __init__(self, name: str, model: CrossEncoder, settings: Settings) -> None:
         super().__init__(name, model, settings)
-        identity, sigmoid = (as_activation("", name, model.model.ops) for name in ("Identity", "Sigmoid"))
-        of_labels: dict[str, _Function] = {"none": identity, "sigmoid": sigmoid}
-        of_labels["softmax"] = lambda logits: softmax(logits).astype(np.float32)
-        labels = of_labels[function_of(model.model.config.problem_type, model.num_labels)]
-        self._functions: dict[str, _Function] = {"rank": sigmoid, "labels": labels, "raw": identity}
+        of_labels = function_of(model.model.config.problem_type, model.num_labels)
+        self._functions = {"rank": FUNCTIONS["sigmoid"], "labels": FUNCTIONS[of_labels], "raw": FUNCTIONS["none"]}
 
     @property
     def labels(self) -> list[str]:
@@ -477,9 +464,10 @@ class Classifier(ServedModel[CrossEncoder]):
         encodings = reading.encodings_of(pairs, self.tokenizer(options.side), model.max_seq_length, truncation)
 
         def assemble(results: list[FloatArray]) -> FloatArray:
-            return function(np.array(results, np.float32).reshape(-1, num_labels))[rows]
+            scores = function(np.array(results, np.float32).reshape(-1, num_labels))
+            return scores.astype(np.float32)[rows]
 
-        job = Job(_Score(model), encodings, [*map(len, encodings)], assemble)
+        job = Job(_Score(id(model), model), encodings, [*map(len, encodings)], assemble)
         groups, shown = [[one] for one in encodings], prompt_name if prompt else None
         most = model.max_seq_length if truncation == "error" else None
         size = {"n_characters": sum(map(reading.size_of, inputs)), "n_bytes": 4 * len(inputs) * num_labels}

@@ -14,11 +14,13 @@ from minibert.tasks.base import TaskPipeline, TextOptions, as_pair
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, shown
 
-_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
+FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "softmax": softmax,
     "sigmoid": sigmoid,
     "none": lambda logits: logits,
 }
+"""From logits to scores, by the names that transformers has."""
+
 _NOT_GIVEN: Any = object()
 
 
@@ -46,7 +48,7 @@ class TextClassificationOptions(TextOptions):
         name = name.lower() if isinstance(name, str) else name
         self.function_to_apply = None if name == "default" else name
         if self.function_to_apply is not None:
-            check_choice("function_to_apply", self.function_to_apply, tuple(_FUNCTIONS))
+            check_choice("function_to_apply", self.function_to_apply, tuple(FUNCTIONS))
 
 
 class TextClassificationPipeline(TaskPipeline):
@@ -103,7 +105,7 @@ class TextClassificationPipeline(TaskPipeline):
         self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: TextClassificationOptions
     ) -> Any:
         config = self.model.config
-        apply = _FUNCTIONS[options.function_to_apply or function_of(config.problem_type, config.num_labels)]
+        apply = FUNCTIONS[options.function_to_apply or function_of(config.problem_type, config.num_labels)]
         answers = _ranked(config.id2label, np.asarray(apply(logits[0]), dtype=np.float32))
         return answers[0] if options.top_k is _NOT_GIVEN else answers[: options.top_k]
 
