@@ -149,8 +149,7 @@ class SentenceModel(TorchLike):
             raise ModelFormatError(f"{where}: do_lower_case with a cased tokenizer is not implemented.")
         # A Transformer without a task computes features; other modules, and folders without modules.json, tell it.
         plain = found.modules and found.modules[0].kind == "Transformer"
-        text = {"text": {"method": "forward", "method_output_name": self._method_output}}
-        implemented = {"transformer_task": self._task, "module_output_name": self._output, "modality_config": text}
+        implemented = self._transformer()
         if isinstance(modalities := settings.get("modality_config"), dict):
             texts = {name: modalities[name] for name in ("text", "message") if name in modalities}
             settings = {**settings, "modality_config": texts}
@@ -160,6 +159,11 @@ class SentenceModel(TorchLike):
             if name not in (*implemented, *loading.TRANSFORMER_KEYS) and value not in (None, {}):
                 raise ModelFormatError(f"{where}: {name}={brief(value)} is not implemented.")
         return limit
+
+    def _transformer(self) -> dict[str, Any]:
+        """Return the settings of a Transformer, in sentence_bert_config.json, that the class implements."""
+        text = {"text": {"method": "forward", "method_output_name": self._method_output}}
+        return {"transformer_task": self._task, "module_output_name": self._output, "modality_config": text}
 
     # -- settings
 
@@ -318,14 +322,8 @@ class SentenceModel(TorchLike):
             write_json(part / "config.json", dict(config))
             if tensors:
                 write_safetensors(part / "model.safetensors", tensors.items())
-        transformer: dict[str, Any] = {"max_seq_length": self.max_seq_length}
-        if self._model is not BertModel:
-            transformer |= {
-                "transformer_task": self._task,
-                "modality_config": {"text": {"method": "forward", "method_output_name": self._method_output}},
-                "module_output_name": self._output,
-            }
-        write_json(folder / "sentence_bert_config.json", transformer)
+        transformer = {} if self._model is BertModel else self._transformer()
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": self.max_seq_length, **transformer})
         prompts = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
         write_json(folder / "config_sentence_transformers.json", {"model_type": self._call, **prompts, **settings})
         # It is deleted first and written last, so a folder that was not written to its end is not taken for a model.

@@ -448,9 +448,8 @@ def check_for_tokens(out: object, precision: str, normalized: bool, truncation: 
         "normalize_embeddings=True": normalized,
         "truncation='split'": truncation == "split",
     }
-    for option, given in options.items():
-        if given:
-            raise ValueError(f"{option} is only for sentence vectors, not for vectors of tokens; leave it out.")
+    if wrong := [option for option, given in options.items() if given]:
+        raise ValueError(f"{wrong[0]} is only for sentence vectors, not for vectors of tokens; leave it out.")
 
 
 def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: str) -> npt.NDArray[Any]:

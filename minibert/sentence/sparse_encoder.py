@@ -318,8 +318,6 @@ def _check_most(value: int) -> int:
 def _largest(row: _Row, most: int | None) -> _Row:
     """Keep the largest weights of a vector."""
     words, numbers = row
-    if most is None or len(words) <= most:
-        return row
     kept = np.sort(np.argsort(-numbers, kind="stable")[:most])
     return words[kept], numbers[kept]
 
