@@ -7,14 +7,14 @@ whole body, because its JSON is read at once. A request whose client has left is
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Any, TypeAlias, TypeVar, cast
+from types import SimpleNamespace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from minibert._utils.validation import Int64Array, check_int
 from minibert.encode.plan import Plan
 from minibert.serving.settings import ServiceError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import Encoding, RawEncoding
+from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs, in_chunks
 
 LONG_BODY = 2**16
@@ -181,21 +181,10 @@ def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -
     return ServiceError("too_long", message, limit=limit, given=given, param=field, of_param=True)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Ids:
-    """What the service reads of the library's encodings."""
-
-    ids: Int64Array
-    special_tokens_mask: Int64Array
-    type_ids: Int64Array
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
 def _encoding_of(ids: Int64Array, special: Int64Array, types: Int64Array, n_truncated: int) -> Encoding:
     """Return an encoding of tokens if only their ids are known."""
-    return Encoding(cast(RawEncoding, _Ids(ids, special, types)), None, n_truncated)
+    raw = SimpleNamespace(ids=ids, special_tokens_mask=special, type_ids=types)
+    return Encoding(raw, np.arange(len(ids)), n_truncated)
 
 
 def _without_rest(encoding: Encoding) -> Encoding:
