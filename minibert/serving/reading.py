@@ -194,7 +194,7 @@ def _without_rest(encoding: Encoding) -> Encoding:
     return _encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
 
 
-def encodings_of(inputs: list[Pair], tokenizer: BertTokenizer, limit: int, truncation: str) -> list[Encoding]:
+def encodings_of(inputs: Sequence[Pair], tokenizer: BertTokenizer, limit: int, truncation: str) -> list[Encoding]:
     """Tokenize texts (their second part is None) and pairs, cut to a limit, as the whole ones would be.
 
     With the truncation "mark" a part of a long text is tokenized first, and the whole text only if the part does not
@@ -214,7 +214,7 @@ def encodings_of(inputs: list[Pair], tokenizer: BertTokenizer, limit: int, trunc
     return found
 
 
-def _tokenize(inputs: list[Pair], tokenizer: BertTokenizer, limit: int, *, exact: bool) -> list[Encoding]:
+def _tokenize(inputs: Sequence[Pair], tokenizer: BertTokenizer, limit: int, *, exact: bool) -> list[Encoding]:
     found = list[Encoding]()
     for part in in_turns([*in_chunks(inputs, len(inputs) + 1, size_of, CHARACTERS_AT_ONCE)]):
         if any(second is not None and max(len(first), len(second)) > _MOST_PAIRED for first, second in part):
