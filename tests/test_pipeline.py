@@ -176,7 +176,7 @@ def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"in_features": 23}, "vectors of length 23, but the one before it gives 24"),
+        ({"in_features": 23}, "in_features=23, but the module before it gives vectors of length 24"),
         ({"out_features": 0}, "out_features=0"),
         ({"out_features": 14}, r"F32 \[13\]; expected \[14\]"),
         ({"bias": False}, r"linear.bias is F32 \[13\]; expected nothing"),
@@ -218,7 +218,7 @@ def test_bad_dense_weights(tmp_path: Path) -> None:
 def test_bad_layer_norm_and_normalize(tmp_path: Path) -> None:
     tensors = random_tensors(norm_weight=(24,), norm_bias=(24,))
     folder = model_with_modules(tmp_path / "a", [MEAN, ("LayerNorm", {"dimension": 23}, tensors)])
-    with pytest.raises(ModelFormatError, match="vectors of length 23"):
+    with pytest.raises(ModelFormatError, match="dimension=23, but the module before it"):
         SentenceTransformer(folder)
     folder = model_with_modules(tmp_path / "b", [MEAN, ("Normalize", {"module_input_name": "token_embeddings"}, None)])
     with pytest.raises(ModelFormatError, match="token_embeddings"):
