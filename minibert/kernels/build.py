@@ -139,10 +139,9 @@ def _wanted(levels: dict[str, Level], machine: str) -> list[Level]:
 
     features = {name for name, has in llvm.get_host_cpu_features().items() if has}
     fitting = [level for level in own if level.features <= features]
-    best = fitting[0]
-    without_tiles = [level for level in fitting if "amx-tile" not in level.features][:1]
-    chosen = {best, *without_tiles, *(level for level in own if level.name == "x86-64-avx2"), own[-1]}
-    return [level for level in own if level in chosen]
+    without_tiles = next(level for level in fitting if "amx-tile" not in level.features)
+    names = {fitting[0].name, without_tiles.name, "x86-64-avx2", own[-1].name}
+    return [level for level in own if level.name in names]
 
 
 def _compile(root: Path, level: Level, path: Path) -> None:

@@ -24,6 +24,7 @@ Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import hashlib
 import os
@@ -31,15 +32,12 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from minibert._utils.files import parse_json
 from minibert._utils.reporting import warn_caller
 from minibert.bert import low_precision, reference
 from minibert.bert.low_precision import COMPUTE_TYPES
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 Kernel = Callable[[int], None]
 """A compiled function of one address. It does not raise, and other Python threads run meanwhile."""
@@ -94,8 +92,6 @@ LEVELS = {
     )
 }
 """The levels by name. On each kind of processor, a later one has fewer instructions."""
-
-_WITHOUT_TILES = {"x86-64-amx": "x86-64-vnni"}
 
 # Feature -> leaf and subleaf of CPUID, register of the answer (EAX, EBX, ECX, EDX), bit.
 _CPUID = {
@@ -157,39 +153,32 @@ def may_use_tiles() -> bool:
 
 
 class Library(NamedTuple):
-    """A library of the index: its level, the name of its file, and the SHA-256 of the file."""
+    """A library of the index: the name of its file, and the SHA-256 of the file."""
 
-    level: Level
     file: str
     digest: str
 
 
-def _folder() -> Traversable:
-    """Return `FOLDER`, also if minibert is in an archive."""
-    if FOLDER.is_dir():
-        return FOLDER
-    from importlib.resources import files  # its import takes longer than that of this file
-
-    return files("minibert.kernels") / FOLDER.name
+_loader: Any = __spec__.loader  # reads files, also if minibert is in an archive
 
 
 @functools.cache
-def _index() -> tuple[str, dict[str, tuple[str, str]]]:
-    """Return what the index says: the SHA-256 of the sources, and the name and the SHA-256 of each library's file."""
-    path = _folder() / INDEX
+def _index() -> tuple[str, dict[str, Library]]:
+    """Return what the index says: the SHA-256 of the sources, and the libraries by the name of their level."""
+    path = FOLDER / INDEX
     try:
-        index = parse_json(path.read_bytes(), str(path))
-        files = {name: (str(one["file"]), str(one["sha256"])) for name, one in index["libraries"].items()}
-        found, known = str(index["sources"]), index["format"] == FORMAT
-    except FileNotFoundError:
-        raise ImportError("minibert was installed without compiled kernels") from None
+        index = parse_json(_loader.get_data(str(path)), str(path))
+        rows = index["libraries"].items()
+        found = {name: Library(str(row["file"]), str(row["sha256"])) for name, row in rows}
+        if index["format"] != FORMAT:
+            raise ImportError(f"{path} is that of other sources; install minibert again")
+        return str(index["sources"]), found
     except OSError as error:
+        if error.errno in (0, errno.ENOENT):  # 0: there is no such file in an archive
+            raise ImportError("minibert was installed without compiled kernels") from None
         raise ImportError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ImportError(f"{path} is damaged; install minibert again") from error
-    if not known:
-        raise ImportError(f"{path} is that of other sources; install minibert again")
-    return found, files
 
 
 @functools.cache
@@ -217,28 +206,27 @@ def libraries() -> dict[str, Library]:
     ImportError
         There are none, their index is damaged, or they were compiled from other sources.
     """
-    compiled, files = _index()
+    compiled, found = _index()
     if compiled != sources():
         raise ImportError(f"the kernels in {FOLDER} were compiled from other sources; install minibert again")
-    return {
-        name: Library(level, *files[name])
-        for name, level in LEVELS.items()
-        if level.machine == MACHINE and name in files
-    }
+    return {name: found[name] for name, level in LEVELS.items() if level.machine == MACHINE and name in found}
 
 
 @functools.cache
 def _open(library: Library) -> ctypes.CDLL:
     """Load a library after its file was checked."""
-    path = _folder() / library.file
+    path = FOLDER / library.file
     try:
-        if hashlib.sha256(path.read_bytes()).hexdigest() != library.digest:
+        content = _loader.get_data(str(path))
+        if hashlib.sha256(content).hexdigest() != library.digest:
             raise ImportError(f"{path} is damaged, or is another build")
-        if isinstance(path, Path):
+        if path.is_file():
             return ctypes.CDLL(str(path))
-        from importlib.resources import as_file
+        import tempfile  # only for an archive, because its import takes long
 
-        with as_file(path) as copy:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Windows keeps a file that is loaded
+            copy = Path(folder, library.file)
+            copy.write_bytes(content)
             return ctypes.CDLL(str(copy))
     except (OSError, ValueError) as error:
         raise ImportError(f"{path} cannot be loaded: {error}") from error
@@ -288,9 +276,7 @@ def level() -> Level:
     ImportError
         As `usable_levels`.
     """
-    if (compiled := os.environ.get(COMPILED_LEVEL)) is not None:
-        if compiled not in LEVELS:
-            raise ImportError(f"{COMPILED_LEVEL}={compiled!r}, which only the build of the kernels sets; unset it")
+    if (compiled := os.environ.get(COMPILED_LEVEL)) in LEVELS:
         return LEVELS[compiled]
     return next(iter(usable_levels().values()))
 
@@ -305,12 +291,11 @@ def level_of(compute_type: str) -> Level:
         The library of this processor does not have the compute type, or needs AMX, which the system refuses.
     """
     chosen = level()
-    lesser = _WITHOUT_TILES.get(chosen.name)
-    if lesser and (compute_type == "float32" or not may_use_tiles()):
-        if lesser in usable_levels():
-            chosen = usable_levels()[lesser]
-        elif compute_type != "float32":  # which does not use the matrices in any library
-            raise ImportError(f"the system refuses AMX to this process, and {lesser} was not built")
+    if chosen.name == "x86-64-amx" and (compute_type == "float32" or not may_use_tiles()):
+        lesser = usable_levels().get("x86-64-vnni")
+        if lesser is None and compute_type != "float32":  # which does not use the matrices in any library
+            raise ImportError("the system refuses AMX to this process, and x86-64-vnni was not built")
+        chosen = lesser or chosen
     if compute_type not in chosen.compute_types:
         raise ImportError(f"the level {chosen.name} does not have kernels for compute_type={compute_type!r}")
     return chosen
