@@ -16,11 +16,9 @@ Errors are computed in float64 on a dense grid, without the rounding of the kern
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -28,8 +26,8 @@ import numpy.typing as npt
 import scipy.special  # type: ignore[import-untyped]
 from numpy.polynomial import Chebyshev, Polynomial, chebyshev, polynomial
 
-import minibert
 from minibert.bert import low_precision, reference
+from minibert.kernels import simd
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Coefficients: TypeAlias = tuple[Array, Array]
@@ -97,15 +95,8 @@ def stored_coefficients(name: str) -> Coefficients:
         return np.array(reference._ERF_P), np.array(reference._ERF_Q)
     if name == "exp2_short":
         return np.array(low_precision.EXP2_SHORT), np.array([1.0])
-    source = (Path(minibert.__file__).parent / "kernels" / "simd.py").read_text(encoding="utf-8")
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name]
-    found: dict[str, list[float]] = {"p": [], "q": []}
-    for node in ast.walk(functions[0]):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in found:
-            for call in ast.walk(node.value):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "number":
-                    found[node.targets[0].id].append(float(ast.literal_eval(call.args[0])))
-    return np.array(found["p"][::-1]), np.array(found["q"][::-1] or [1.0])
+    p, *q = {"exp2": (simd.EXP2,), "gelu": simd.GELU, "tanh": simd.TANH}[name]
+    return np.array(p), np.array(q[0] if q else [1.0])
 
 
 # --- the fit ---------------------------------------------------------------------------------------------------------

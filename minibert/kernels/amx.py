@@ -180,7 +180,7 @@ def amx_multiplier(words: Words) -> Any:
     The totals wait in c, while the sums of the next groups are computed.
     """
     depth_of_group, planes = words.form.group, words.dot.x_bytes
-    write_sums, at_once = _sums_writer(words, depth_of_group // TILE_BYTES), words.groups_at_once
+    write_sums, at_once = _sums_writer(words, depth_of_group // TILE_BYTES), 3 if planes == 1 else 1
     add_one = _tile_adder(words, 1)
     add_some = _tile_adder(words, at_once) if at_once > 1 else add_one
     memory = stack_floats(at_once * words.sums_size)

@@ -34,7 +34,7 @@ from minibert.bert.low_precision import BITS_PER_E
 from minibert.kernels.amx import amx_attention_multiplier, begin_tiles, end_tiles
 from minibert.kernels.attention_packing import float_packers, word_packers
 from minibert.kernels.compilation import function, inline
-from minibert.kernels.gemm import begin_nothing, block_length, end_nothing, prefetch_tile, tile_multiplier
+from minibert.kernels.gemm import block_length, do_nothing, prefetch_tile, tile_multiplier
 from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS
 from minibert.kernels.processor import LEAST_IN_TILES, MR, NR, WIDTH, HeadWords, head_layout, head_words
 from minibert.kernels.simd import (
@@ -139,7 +139,7 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
         multiply_keys, multiply_values = map(amx_attention_multiplier if in_tiles else tile_multiplier, words)
         before = np.int64(words.values.before_scores)
     pack_keys, pack_values, quantise_queries, round_probs = packers
-    begin, end = (begin_tiles, end_tiles) if in_tiles else (begin_nothing, end_nothing)
+    begin, end = (begin_tiles, end_tiles) if in_tiles else (do_nothing, do_nothing)
     exponentiate_rows = _row_exponentiator(exp2_short, -125.0) if in_words else _row_exponentiator(exp2, -127.0)
 
     @function

@@ -18,7 +18,7 @@ Contract    Callers have checked every shape; the code here does not check bound
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,15 +40,6 @@ from minibert.kernels.simd import broadcast, floats_at, load, load_first, number
 from minibert.kernels.threads import FLOAT
 
 _ZERO, _NR, _WIDTH = np.int64(0), np.int64(NR), np.int64(WIDTH)  # int64, as in gemm.py
-
-
-class Packers(NamedTuple):
-    """The functions that write the numbers of attention as the micro-kernels read them; the last two for words only."""
-
-    pack_keys: Any
-    pack_values: Any
-    quantise_queries: Any = None
-    round_probs: Any = None
 
 
 @function
@@ -90,7 +81,7 @@ def load_features(source, start, d, D):
     return load_first(source, start + d, max(D - d, 0))
 
 
-float_packers = Packers(pack_float_keys, pack_float_values)
+float_packers = pack_float_keys, pack_float_values, None, None  # as of `word_packers`
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -114,7 +105,7 @@ def _storers(words: Words) -> tuple[Any, Any]:
     The first one stores WIDTH integers, from number i on; the upper bytes are `distance` further. The second one stores
     the numbers i to i + 3 of WIDTH columns in a panel with this number of lines.
     """
-    size, start, header = words.dot.x_bytes, np.int64(words.row_header * FLOAT), np.int64(words.header)
+    size, start, header = words.dot.x_bytes, np.int64(words.unit * FLOAT), np.int64(words.header)
     join_shorts = join_integers(2)
     if size == 2 and not words.dot.in_tiles:
         store_shorts = store_integers(2)
@@ -148,8 +139,8 @@ def _storers(words: Words) -> tuple[Any, Any]:
     return store_bytes, store_four_bytes
 
 
-def word_packers(name: str, words: HeadWords) -> Packers:
-    """Make the functions that write the words of attention in the format with this name."""
+def word_packers(name: str, words: HeadWords) -> tuple[Any, Any, Any, Any]:
+    """Make the functions that write the words of keys, values, queries and probs in the format with this name."""
     (store_query, store_four_features), (store_prob, store_four_tokens) = map(_storers, words)
     query_most, offset, key_header = np.float32(FORMATS[name].x_most), words.keys.dot.offset, words.keys.header
     value_header, before = words.values.header, np.int64(words.values.before_scores)
@@ -237,4 +228,4 @@ def word_packers(name: str, words: HeadWords) -> Packers:
             if norms[i] > 0:  # not if it is NaN
                 norms[i] = np.float32(1.0) / sum_lanes(total)
 
-    return Packers(pack_key_words, pack_value_words, quantise_queries, round_probs)
+    return pack_key_words, pack_value_words, quantise_queries, round_probs

@@ -90,9 +90,6 @@ class Buffers:
     def __init__(self) -> None:
         self._blocks: deque[tuple[memoryview, weakref.ref[Any]]] = deque()
 
-    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
-        return Buffers, ()
-
     def empty(self, *shape: int) -> FloatArray:
         """Return an array of this shape with arbitrary contents, in memory that no other array uses."""
         size = math.prod(shape)

@@ -1,7 +1,7 @@
 """The compiler: Python functions -> Numba -> LLVM -> machine code, which linker.py makes a shared library.
 
-What        `function` and `inline` mark functions that are compiled. `compile_library` makes a shared library of some
-            of them, with all that they call
+What        `function` and `inline` mark functions that are compiled. `compile_library` makes a shared library of one
+            of them, with all that it calls
 Options     No fastmath, because a result must not depend on how a loop was compiled. No bounds checks, because callers
             have checked every shape. Without Numba's runtime, because kernels do not allocate memory
 Time        Numba would optimise each function, and again each function that calls it, and make machine code of each. So
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,23 +95,25 @@ def inline(body: Callable[..., Any]) -> Callable[..., Any]:
     return numba.njit(forceinline=True, **_OPTIONS)(body)
 
 
-def compile_library(functions: Mapping[str, tuple[Any, int]]) -> bytes:
-    """Compile functions, and all that they call, for the level of this process; return a shared library.
+def compile_library(name: str, compiled: Any, count: int) -> bytes:
+    """Compile a function, and all that it calls, for the level of this process; return a shared library.
 
     Parameters
     ----------
-    functions : dict
-        Name in the library -> a function that `function` marked, and the number of its arguments, which are int64. It
-        does not return anything.
+    name : str
+        Of the function in the library.
+    compiled : a function that `function` marked
+        It does not return anything.
+    count : int
+        The number of its arguments, which are int64.
     """
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()  # for _CPUID
     processor, features = _PROCESSORS[LEVEL.name]
-    same = LEVEL.machine == MACHINE
     # On Windows, code for Microsoft's linker would need the symbol _fltused of Microsoft's library.
     own = llvm.get_process_triple().replace("-windows-msvc", "-windows-gnu")
-    triple = own if same else f"{LEVEL.machine}-unknown-linux-gnu"
+    triple = own if LEVEL.machine == MACHINE else f"{LEVEL.machine}-unknown-linux-gnu"
     machine = llvm.Target.from_triple(triple).create_target_machine(
         # The levels v4 are compiled with registers of 256 bits, if it is not forbidden.
         cpu=processor,
@@ -120,17 +122,14 @@ def compile_library(functions: Mapping[str, tuple[Any, int]]) -> bytes:
         reloc="pic",
         codemodel="small",
     )
-    texts = [_CPUID] if LEVEL.machine == "x86_64" else []
-    names = {"cpuid", "xgetbv"} | set(functions)
-    for name, (compiled, count) in functions.items():
-        symbol, text = _plain_code(compiled, count)
-        parameters = ", ".join(f"i64 %a{i}" for i in range(count))
-        export = _EXPORT.format(symbol=symbol, name=name, types=", ".join(["i64"] * count), parameters=parameters)
-        texts += [text, export]
-    module, *others = map(llvm.parse_assembly, texts)
+    symbol, text = _plain_code(compiled, count)
+    parameters = ", ".join(f"i64 %a{i}" for i in range(count))
+    export = _EXPORT.format(symbol=symbol, name=name, types=", ".join(["i64"] * count), parameters=parameters)
+    module, *others = map(llvm.parse_assembly, [*([_CPUID] if LEVEL.machine == "x86_64" else []), text, export])
     for other in others:
         module.link_in(other)
     module.triple, module.data_layout = triple, str(machine.target_data)
+    names = {"cpuid", "xgetbv", name}
     for one in (*module.functions, *module.global_variables):
         if not one.is_declaration and one.name not in names:
             one.linkage = "internal"
@@ -143,7 +142,7 @@ def load_function(compiled: Any, count: int) -> Callable[..., None]:
     """Compile a function of `count` integers, and load it into this process: for tests and measurements."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "library")
-        path.write_bytes(compile_library({"run": (compiled, count)}))
+        path.write_bytes(compile_library("run", compiled, count))
         loaded = ctypes.CDLL(str(path)).run
     loaded.restype, loaded.argtypes = None, (ctypes.c_int64,) * count
     return loaded

@@ -45,11 +45,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert.bert.low_precision import BLOCK
 from minibert.kernels.amx import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.compilation import function, inline
 from minibert.kernels.ops import LINEAR, LINEAR_WORDS
-from minibert.kernels.processor import MR, NR, UNROLL, WIDTH, Words
+from minibert.kernels.processor import MR, NR, UNROLL, WIDTH, Words, row_layout
 from minibert.kernels.simd import (
     activate,
     floats_at,
@@ -91,31 +90,22 @@ def block_length(depth):
     return KC if depth > SHORT else SHORT_KC
 
 
-def _layout(words: Words | None) -> tuple[Any, Any, int, int, int]:
+def _layout(words: Words | None) -> tuple[Any, int, int, int]:
     """Return what differs between floats and words.
 
     - length : function of the depth, which returns the steps of one block of a weight; for words, a block is a group
-    - sizes : function of K, which returns the steps of a row, the distance of two rows of x and the size of a panel
     - the bytes of the header of a block in a row of x, and in a panel; the bytes of a line of a panel
     """
     if words is None:
-        return block_length, inline(lambda K: (K, K, K * NR)), 0, 0, NR * FLOAT
-    steps, header, line = np.int64(words.steps), words.header * NR * FLOAT, words.line
-    group_size = np.int64(words.group_bytes // FLOAT)
-    block, groups_of_block = np.int64(BLOCK), np.int64(BLOCK // words.form.group)
-    unit = np.int64(words.scales_unit)
-
-    def sizes(K):
-        groups = (K + block - 1) // block * groups_of_block
-        return groups * steps, groups * steps + (groups + unit - 1) // unit * unit, groups * group_size
-
-    return inline(lambda depth: steps), inline(sizes), FLOAT, header, line
+        return block_length, 0, 0, NR * FLOAT
+    steps = np.int64(words.steps)
+    return inline(lambda depth: steps), FLOAT, words.header * NR * FLOAT, words.line
 
 
 def _micro_kernel(rows: int, words: Words | None) -> Any:
     """Make the micro-kernel for this number of rows; `multiply_tile_and_add` explains its arguments."""
     zeros, first, add, half = zero_tile(rows), zero_tile(rows, words), add_products(words), np.int64((rows + 1) // 2)
-    _, _, x_header, header, line = _layout(words)
+    _, x_header, header, line = _layout(words)
 
     @function
     def micro_kernel(a, lda, b, depth, length, c, ldc, added, bias, residual, ahead, pace):
@@ -207,12 +197,15 @@ def apply_epilogue(rows, columns, tile, start, ldt, bias, bias_start, code, resi
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
 
-def _linear_chunk(words: Words | None, multiply: Any) -> Any:
+def make_linear_chunk(words: Words | None) -> Any:
     """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
     linear_task = task_at(LINEAR if words is None else LINEAR_WORDS[words.form.name])
-    length_of, sizes, *_ = _layout(words)
+    (length_of, *_), sizes = _layout(words), inline(row_layout(words))
     tile_buffer = stack_floats((MR if words is None else words.rows) * NR)
-    begin, end = (begin_tiles, end_tiles) if words is not None and words.dot.in_tiles else (begin_nothing, end_nothing)
+    if words is not None and words.dot.in_tiles:
+        multiply, begin, end = amx_multiplier(words), begin_tiles, end_tiles
+    else:
+        multiply, begin, end = tile_multiplier(words), do_nothing, do_nothing
     in_result = words is None  # whether an activation is computed in the result
 
     @function
@@ -264,18 +257,8 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
 
 
 @inline
-def begin_nothing(rows):
-    """Do nothing: without AMX, the products of a chunk need no preparation."""
+def do_nothing(_=0):
+    """Do nothing: only the products with AMX begin and end with a call."""
 
 
-@inline
-def end_nothing():
-    """Do nothing: without AMX, the products of a chunk need no cleanup."""
-
-
-linear_chunk = _linear_chunk(None, multiply_floats)
-
-
-def linear_words_chunk(words: Words) -> Any:
-    """Make the function that does the same as `linear_chunk` for a product of words."""
-    return _linear_chunk(words, amx_multiplier(words) if words.dot.in_tiles else tile_multiplier(words))
+linear_chunk = make_linear_chunk(None)

@@ -26,7 +26,7 @@ from numba import types
 from minibert.bert.low_precision import BLOCK, SMALLEST, Format
 from minibert.kernels.compilation import function, inline
 from minibert.kernels.ops import LINEAR_WORDS, QUANTISE, ROWS
-from minibert.kernels.processor import WIDTH, Words
+from minibert.kernels.processor import WIDTH, Words, row_layout
 from minibert.kernels.simd import (
     FLOATS,
     INTS,
@@ -57,10 +57,6 @@ _AHEAD = np.int64(8 * BLOCK)  # floats
 _block = stack_floats(BLOCK)
 _FLOAT, _INT = FLOATS.element, INTS.element
 _SIZE, _INFINITY, _NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # the bits without the sign; of infinity; of NaN
-
-
-def _number(value: float) -> Any:
-    return ir.Constant(_FLOAT, value)
 
 
 def _turn(builder: Any, vectors: list[Any], form: Format) -> list[Any]:
@@ -115,20 +111,19 @@ def _block_quantiser(words: Words) -> Any:
             group = vectors[g * each : (g + 1) * each]
             bits = size_of(group)
             size = builder.bitcast(bits, _FLOAT)
-            nothing = builder.fcmp_ordered("<", size, _number(SMALLEST))
-            factor = builder.select(nothing, _number(0.0), builder.fdiv(_number(form.x_most), size))
-            scale = builder.fmul(size, _number(1.0 / form.x_most))
-            scale = builder.select(nothing, _number(0.0), scale)
+            nothing = builder.fcmp_ordered("<", size, _FLOAT(SMALLEST))
+            factor = builder.select(nothing, _FLOAT(0.0), builder.fdiv(_FLOAT(form.x_most), size))
+            scale = builder.fmul(size, _FLOAT(1.0 / form.x_most))
+            scale = builder.select(nothing, _FLOAT(0.0), scale)
             is_finite = builder.icmp_signed("<", bits, ir.Constant(_INT, _INFINITY))
-            scale = builder.select(is_finite, builder.bitcast(scale, _INT), ir.Constant(_INT, _NAN))
+            scale = builder.select(is_finite, builder.bitcast(scale, _INT), _INT(_NAN))
             builder.store(scale, pointer_at(builder, s, _INT, g * words.scale_distance)).align = 4
             factors, rounds = splat(builder, factor), ir.Constant(FLOATS, [_ROUNDS + dot.offset] * WIDTH)
             for i, lanes in enumerate(group):
                 rounded = builder.bitcast(fma_lanes(builder, lanes, factors, rounds), INTS)
                 for plane in range(planes):
-                    start = g * words.group_distance * FLOAT + (plane * form.group + i * WIDTH) * (
-                        dot.x_bytes // planes
-                    )
+                    numbers = plane * form.group + i * WIDTH  # before these ones
+                    start = g * words.group_distance * FLOAT + numbers * (dot.x_bytes // planes)
                     place = pointer_at(builder, q, ir.IntType(8), start)
                     shifted = builder.lshr(rounded, ir.Constant(INTS, [8 * plane] * WIDTH))
                     place = builder.bitcast(place, narrow.as_pointer())
@@ -140,17 +135,15 @@ def _block_quantiser(words: Words) -> Any:
 def quantisers(words: Words) -> tuple[Any, Any]:
     """Make two functions: one quantises ROWS rows of a task, the other quantises the source of a product."""
     quantise_block = _block_quantiser(words)
-    groups_of_block, steps = np.int64(BLOCK // words.form.group), np.int64(words.steps)
-    header, unit = np.int64(words.x_header), np.int64(words.scales_unit)
+    groups_of_block, header, layout = np.int64(BLOCK // words.form.group), words.x_header, inline(row_layout(words))
     group_distance, scale_distance = np.int64(words.group_distance), np.int64(words.scale_distance)
     quantise_task, linear_task = task_at(QUANTISE[words.form.name]), task_at(LINEAR_WORDS[words.form.name])
 
     @function
     def quantise_rows(x, K, first, last, q):
         blocks, block = (K + BLOCK - 1) // BLOCK, _block()
-        groups = blocks * groups_of_block
-        row_size = groups * steps + (groups + unit - 1) // unit * unit
-        first_scale = 0 if header else groups * steps
+        whole, row_size, _ = layout(K)
+        first_scale = 0 if header else whole
         for row in range(first, last):
             for b in range(blocks):
                 source, count = x + (row * K + b * BLOCK) * FLOAT, K - b * BLOCK

@@ -135,8 +135,7 @@ def _lines_of(whole: IntArray, words: Words) -> IntArray:
     if words.dot.in_tiles:
         bytes_of = np.ascontiguousarray(whole).view(np.uint8).reshape(columns, groups, group // _WORD, _WORD, -1)
         return bytes_of.transpose(1, 4, 2, 0, 3).reshape(groups, words.steps, columns, _WORD)
-    numbers = whole.reshape(columns, groups, words.steps, -1).transpose(1, 2, 0, 3)
-    return numbers
+    return whole.reshape(columns, groups, words.steps, -1).transpose(1, 2, 0, 3)
 
 
 def _whole_numbers(lines: IntArray, words: Words) -> IntArray:

@@ -30,7 +30,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from minibert.bert.low_precision import FORMATS, FORMATS_OF, Format
+from minibert.bert.low_precision import BLOCK, FORMATS, FORMATS_OF, Format
 from minibert.kernels.libraries import Level, level, level_of
 
 LEVEL = level()
@@ -127,11 +127,6 @@ class Words(NamedTuple):
         return self.header * NR * _WORD + self.steps * self.line
 
     @property
-    def groups_at_once(self) -> int:
-        """The number of groups whose sums AMX writes before they are added to the totals; 1 without AMX."""
-        return 3 if self.dot.in_tiles and self.dot.x_bytes == 1 else 1
-
-    @property
     def rows(self) -> int:
         """The largest number of rows of a micro-tile."""
         return TILE_ROWS if self.dot.in_tiles else MR
@@ -157,19 +152,14 @@ class Words(NamedTuple):
         return self.group_distance if self.x_header else 1
 
     @property
-    def scales_unit(self) -> int:
-        """The number of scales in a row of x is rounded up to a multiple of this."""
-        return TILE_BYTES // _WORD if self.dot.in_tiles else 1
-
-    @property
-    def row_header(self) -> int:
-        """The number of words before the numbers of a row of attention; the first one is its scale."""
+    def unit(self) -> int:
+        """The number of scales in a row of x is a multiple of this; in attention, a row has so many words for one."""
         return TILE_BYTES // _WORD if self.dot.in_tiles else 1
 
     @property
     def before_scores(self) -> int:
         """The number of words before a row of scores, which become the header of its probs; 0 without AMX."""
-        return self.row_header if self.dot.in_tiles else 0
+        return self.unit if self.dot.in_tiles else 0
 
     @property
     def word_numbers(self) -> int:
@@ -183,12 +173,27 @@ class Words(NamedTuple):
 
     def row_size(self, K: int) -> int:
         """Return the number of words of a row of x with K features."""
-        groups = self.form.groups(K)
-        return groups * self.steps + -(-groups // self.scales_unit) * self.scales_unit
+        return row_layout(self)(K)[1]
 
     def panel_shape(self, K: int) -> tuple[int, int]:
         """Return the shape of a panel for K features: (groups, words of a group)."""
         return self.form.groups(K), self.group_bytes // _WORD
+
+
+def row_layout(words: Words | None) -> Callable[[int], tuple[int, int, int]]:
+    """Make the function that returns the layout of rows of K features; the kernels compile it, too.
+
+    It returns the steps of a row, the distance from a row of x to the next one, and the size of a panel, in words.
+    """
+    if words is None:
+        return lambda K: (K, K, K * NR)
+    of_block, steps, unit, size = BLOCK // words.form.group, words.steps, words.unit, words.group_bytes // _WORD
+
+    def layout(K: int) -> tuple[int, int, int]:
+        groups = (K + BLOCK - 1) // BLOCK * of_block
+        return groups * steps, groups * steps + (groups + unit - 1) // unit * unit, groups * size
+
+    return layout
 
 
 @functools.cache
@@ -268,7 +273,7 @@ def head_layout(words: HeadWords | None) -> Callable[[int, int], HeadLayout]:
     key_header = value_header = row_header = before = query_rows = transposed = beyond = 0
     if words is not None:
         keys, values = words
-        rows, key_header, value_header, row_header = values.rows, keys.header, values.header, keys.row_header
+        rows, key_header, value_header, row_header = values.rows, keys.header, values.header, keys.unit
         key_step, value_step, before = keys.step_numbers, values.step_numbers, values.before_scores
         key_lines, value_lines = key_step // keys.word_numbers, value_step // values.word_numbers
         query_rows, transposed = rows, WIDTH  # the keys are transposed where the queries will be

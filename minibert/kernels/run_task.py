@@ -26,7 +26,7 @@ from minibert.kernels import threads
 from minibert.kernels.attention import attention_chunk, attention_words_chunk
 from minibert.kernels.compilation import compile_library, function
 from minibert.kernels.embed_layer_norm import embed_chunk, layer_norm_chunk
-from minibert.kernels.gemm import linear_chunk, linear_words_chunk
+from minibert.kernels.gemm import do_nothing, linear_chunk, make_linear_chunk
 from minibert.kernels.low_precision import quantisers
 from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
 from minibert.kernels.processor import ARM64, LEVEL, Words, words_of
@@ -172,15 +172,10 @@ def next_chunk(state, thread):
         share = (share + 1) % num_shares
 
 
-@function
-def begin_nothing(task):
-    """Do nothing: a task in float32 has no work before its chunks."""
-
-
 def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
     """Make `compute` and `begin`, the functions for one chunk of a task and for what comes before, know a format."""
     name = words.form.name
-    linear_chunk_, (quantise_chunk, quantise_source) = linear_words_chunk(words), quantisers(words)
+    linear_chunk_, (quantise_chunk, quantise_source) = make_linear_chunk(words), quantisers(words)
     attention_chunk_ = attention_words_chunk(name)
     linear, quantise, attention = LINEAR_WORDS[name].number, QUANTISE[name].number, ATTENTION_WORDS[name].number
 
@@ -208,7 +203,7 @@ def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
 
 def make_run_task() -> Any:
     """Make the function that computes tasks of every compute type that the level has."""
-    compute, begin = compute_chunk, begin_nothing
+    compute, begin = compute_chunk, do_nothing  # a task in float32 has no work before its chunks
     if len(LEVEL.compute_types) > 1:
         for name in LINEAR_WORDS:
             compute, begin = _with_words(words_of(name), compute, begin)
@@ -285,4 +280,4 @@ def make_run_task() -> Any:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(compile_library({"run_task": (make_run_task(), 1)}))
+    Path(sys.argv[1]).write_bytes(compile_library("run_task", make_run_task(), 1))

@@ -11,7 +11,7 @@ What        A type, and functions and operators for it. Numba compiles Python to
 
 Order       1. A type (`Vector`) and its data model: in LLVM the value *is* the vector.
             2. Intrinsics: functions whose body is LLVM instructions, one each: `load`, `store`, `broadcast`, `fma`, ...
-            3. Memory: `floats_at(address)`, `ints_at` and `longs_at` give memory whose numbers are read as ``x[i]``.
+            3. Memory: `floats_at(address)`, `ints_at` and `longs_at` give pointers, whose numbers are read as ``x[i]``.
                `task_at(kind)` makes the function that gives the task at an address.
             4. Operators: ``+ - * /`` between vectors, and between a vector and a number.
             5. Functions in plain Python that use 2 and 4: `exp2`, `tanh`, the activations. LLVM inlines them into the
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numba
@@ -64,21 +64,7 @@ vector = Vector(types.float32, FLOATS)
 double_vector = Vector(types.float64, _DOUBLES)  # twice as many registers; for sums with a very small error
 
 
-class Memory(types.Type):
-    """Memory that holds numbers of one type, from an address on; part 3 makes values of this type."""
-
-    def __init__(self, element: Any) -> None:
-        super().__init__(name=f"memory({element})")
-        self.element = element
-
-
-float_memory, long_memory = Memory(types.float32), Memory(types.int64)
-
-
-@register_model(Memory)
-class _MemoryModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, memory: Memory) -> None:
-        super().__init__(manager, memory, manager.lookup(memory.element).get_value_type().as_pointer())
+float_memory, long_memory = types.CPointer(types.float32), types.CPointer(types.int64)
 
 
 @register_model(Vector)
@@ -133,11 +119,6 @@ def splat(builder: Any, scalar: Any) -> Any:
     undefined = ir.Constant(ir.VectorType(scalar.type, WIDTH), ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(_INT, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(INTS, [0] * WIDTH))
-
-
-def zero_lanes() -> Any:
-    """Return a vector of zeros."""
-    return ir.Constant(FLOATS, [0.0] * WIDTH)
 
 
 def fma_lanes(builder: Any, x: Any, y: Any, z: Any) -> Any:
@@ -197,10 +178,7 @@ def _add_to_odd(builder: Any, x: Any, y: Any) -> Any:
 
 def _first_lanes(builder: Any, count: Any) -> Any:
     """Return a mask of the lanes 0, ..., count - 1."""
-    numbers = ir.Constant(INTS, list(range(WIDTH)))
-    undefined = ir.Constant(INTS, ir.Undefined)
-    first = builder.insert_element(undefined, builder.trunc(count, _INT), ir.Constant(_INT, 0))
-    return builder.icmp_signed("<", numbers, builder.shuffle_vector(first, undefined, ir.Constant(INTS, [0] * WIDTH)))
+    return builder.icmp_signed("<", ir.Constant(INTS, list(range(WIDTH))), splat(builder, builder.trunc(count, _INT)))
 
 
 @instruction(vector(float_memory, types.intp))
@@ -221,7 +199,7 @@ def load_first(builder: Any, memory: Any, index: Any, count: Any) -> Any:
     pointer = builder.bitcast(builder.gep(memory, [index]), FLOATS.as_pointer())
     mask = _first_lanes(builder, count)
     name = f"llvm.masked.load.v{WIDTH}f32.p0"
-    return call_llvm(builder, name, FLOATS, pointer, ir.Constant(_INT, 4), mask, zero_lanes())
+    return call_llvm(builder, name, FLOATS, pointer, ir.Constant(_INT, 4), mask, FLOATS(None))
 
 
 @instruction(types.void(float_memory, types.intp, vector, types.intp))
@@ -239,22 +217,19 @@ def first_lanes(builder: Any, x: Any, count: Any, others: Any) -> Any:
     return builder.select(_first_lanes(builder, count), x, others)
 
 
-@instruction(types.void(types.int64))
-def prefetch(builder: Any, address: Any) -> None:
-    """Prefetch the cache line of an address into the first cache; this hint does not change any result."""
-    _prefetch(builder, address, 1)
+def _prefetcher(cache: int) -> Any:
+    """Make the function that prefetches the cache line of an address into a cache; it does not change any result."""
+
+    @instruction(types.void(types.int64))
+    def prefetch(builder: Any, address: Any) -> None:
+        to_read, locality, data = _INT(0), _INT(4 - cache), _INT(1)
+        line = builder.inttoptr(address, cgutils.voidptr_t)
+        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), line, to_read, locality, data)
+
+    return prefetch
 
 
-@instruction(types.void(types.int64))
-def prefetch_second(builder: Any, address: Any) -> None:
-    """Prefetch the cache line of an address into the second cache; this hint does not change any result."""
-    _prefetch(builder, address, 2)
-
-
-def _prefetch(builder: Any, address: Any, cache: int) -> None:
-    to_read, locality, data = (ir.Constant(_INT, option) for option in (0, 4 - cache, 1))
-    line = builder.inttoptr(address, cgutils.voidptr_t)
-    call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), line, to_read, locality, data)
+prefetch, prefetch_second = _prefetcher(1), _prefetcher(2)
 
 
 @instruction(lambda scalar: double_vector(scalar) if scalar == types.float64 else vector(types.float32))
@@ -370,7 +345,7 @@ def transpose_block(
 # --- 3. memory -----------------------------------------------------------------------------------------------------
 
 
-def _memory_at(memory: Memory, element: Any, doc: str) -> Any:
+def _memory_at(memory: Any, element: Any, doc: str) -> Any:
     def at(builder: Any, address: Any) -> Any:
         return builder.inttoptr(address, element.as_pointer())
 
@@ -379,43 +354,17 @@ def _memory_at(memory: Memory, element: Any, doc: str) -> Any:
 
 
 floats_at = _memory_at(float_memory, _FLOAT, "Return the float32 memory that begins at an address.")
-ints_at = _memory_at(Memory(types.int32), _INT, "Return the int32 memory that begins at an address.")
+ints_at = _memory_at(types.CPointer(types.int32), _INT, "Return the int32 memory that begins at an address.")
 longs_at = _memory_at(long_memory, _LONG, "Return the int64 memory that begins at an address.")
-
-
-@type_callable(operator.getitem)
-def _type_of_item(context: Any) -> Any:
-    return lambda memory, index: memory.element if isinstance(memory, Memory) else None
-
-
-@lower_builtin(operator.getitem, Memory, types.Integer)
-def _get_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return builder.load(builder.gep(arguments[0], [arguments[1]]))
-
-
-@type_callable(operator.setitem)
-def _type_of_assignment(context: Any) -> Any:
-    return lambda memory, index, value: types.void if isinstance(memory, Memory) else None
-
-
-@lower_builtin(operator.setitem, Memory, types.Integer, types.Any)
-def _set_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    memory, index, value = arguments
-    element = signature.args[0].element
-    builder.store(context.cast(builder, value, signature.args[2], element), builder.gep(memory, [index]))
-    return context.get_dummy_value()
 
 
 def task_at(kind: TaskKind) -> Any:
     """Make the function that returns the task of this kind at an address, as a record with named fields."""
     record = numba.from_dtype(kind.dtype)
 
-    @intrinsic
-    def at(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(record))
-
-        return record(types.int64), codegen
+    @instruction(record(types.int64))
+    def at(builder: Any, address: Any) -> Any:
+        return builder.inttoptr(address, ir.ArrayType(ir.IntType(8), record.size).as_pointer())
 
     return at
 
@@ -464,13 +413,10 @@ def _define_operator(operation: Any, instruction: str) -> None:
         lower_builtin(operation, *pair)(lower)
 
 
-for _operation, _instruction in (
-    (operator.add, "fadd"),
-    (operator.sub, "fsub"),
-    (operator.mul, "fmul"),
-    (operator.truediv, "fdiv"),
-):
-    _define_operator(_operation, _instruction)
+_define_operator(operator.add, "fadd")
+_define_operator(operator.sub, "fsub")
+_define_operator(operator.mul, "fmul")
+_define_operator(operator.truediv, "fdiv")
 
 
 # --- 5. functions ----------------------------------------------------------------------------------------------------
@@ -482,38 +428,54 @@ def number(x):
     return broadcast(np.float32(x))
 
 
-@inline
-def exp2(x):
-    """Compute 2^x for -127.4 <= x <= 127; 0 for x < -126.5, where 2^x is below the smallest normal number.
+def polynomial(coefficients: Sequence[float]) -> Any:
+    """Make the function that computes a polynomial of a vector; the constant term is the first coefficient."""
 
-    x = k + r, where k is a whole number and |r| <= 1/2. So 2^x = 2^k 2^r, and a polynomial of degree 6 computes 2^r. It
-    was fitted for minibert (benchmarks/polynomials.py): relative error 1.6e-8, with these float32 coefficients.
-    x + 1.5 2^23 + 127 is rounded to a whole number. Its last bits are k + 127, the exponent of 2^k.
+    @instruction(vector(vector))
+    def evaluate(builder: Any, x: Any) -> Any:
+        *others, total = (ir.Constant(FLOATS, [coefficient] * WIDTH) for coefficient in coefficients)
+        for term in others[::-1]:
+            total = fma_lanes(builder, total, x, term)
+        return total
+
+    return evaluate
+
+
+# Fitted for minibert (benchmarks/polynomials.py); these are the numbers in float32.
+EXP2 = (1.0, 6.931472057e-1, 2.402264689e-1, 5.550328777e-2, 9.618488974e-3, 1.339993118e-3, 1.534580733e-4)
+GELU = (
+    (-4.99999999e-1, -3.037392176e-1, -8.921241189e-2, -1.047552577e-2),
+    (1.0, 1.40536282, 7.997445996e-1, 2.223215987e-1, 2.632530179e-2),
+)
+TANH = (
+    (1.0, 0.14099227, 0.0044259722, 4.2274314e-05, 1.1117921e-07, 3.6746182e-11),
+    (1.0, 0.4743256, 0.029201174, 0.00050083856, 2.603907e-06, 2.951289e-09),
+)
+
+
+def _power_of_two(coefficients: Sequence[float]) -> Any:
+    """Make the function that computes 2^x from a polynomial for 2^r with |r| <= 1/2.
+
+    x = k + r, where k is a whole number. So 2^x = 2^k 2^r. x + 1.5 2^23 + 127 is rounded to a whole number. Its last
+    bits are k + 127, the exponent of 2^k.
     """
-    shifted = x + number(EXPONENTS)
-    r = x - (shifted - number(EXPONENTS))
-    p = fma(number(1.534580733e-4), r, number(1.339993118e-3))
-    p = fma(p, r, number(9.618488974e-3))
-    p = fma(p, r, number(5.550328777e-2))
-    p = fma(p, r, number(2.402264689e-1))
-    p = fma(p, r, number(6.931472057e-1))
-    p = fma(p, r, number(1.0))
-    return p * _from_exponent(shifted)
+    of_rest = polynomial(coefficients)
+
+    @inline
+    def power(x):
+        shifted = x + number(EXPONENTS)
+        return of_rest(x - (shifted - number(EXPONENTS))) * _from_exponent(shifted)
+
+    return power
 
 
-@inline
-def exp2_short(x):
-    """Compute 2^x for -125 <= x <= 0 with a relative error of 2.7e-6, for results that are rounded to 16 bits.
+# For -127.4 <= x <= 127 with a relative error of 1.6e-8. It is 0 for x < -126.5, where 2^x is below the smallest normal
+# number.
+exp2 = _power_of_two(EXP2)
+# For -125 <= x <= 0 with a relative error of 2.7e-6, for results that are rounded to 16 bits.
+exp2_short = _power_of_two(EXP2_SHORT)
 
-    It is `exp2` with a polynomial of degree 4.
-    """
-    shifted = x + number(EXPONENTS)
-    r = x - (shifted - number(EXPONENTS))
-    p = fma(number(EXP2_SHORT[4]), r, number(EXP2_SHORT[3]))
-    p = fma(p, r, number(EXP2_SHORT[2]))
-    p = fma(p, r, number(EXP2_SHORT[1]))
-    p = fma(p, r, number(EXP2_SHORT[0]))
-    return p * _from_exponent(shifted)
+_gelu_p, _gelu_q, _tanh_p, _tanh_q = map(polynomial, (*GELU, *TANH))
 
 
 @inline
@@ -521,18 +483,12 @@ def gelu(x):
     """Compute x Phi(x), the exact GELU of BERT, to float32 rounding; Phi is the normal distribution function.
 
     GELU(x) = max(x, 0) - a Phi(-a) with a = |x|. For negative x, 1 + erf(x / sqrt(2)) loses digits by cancellation, but
-    this form does not. Phi(-a) = e^(-a^2 / 2) P(a) / Q(a). The polynomials of degree 3 and 4 were fitted for minibert
-    on [0, 6.5], with an error of a Phi(-a) of at most 1.6e-9. Beyond 6.5, the power itself is smaller than that.
+    this form does not. Phi(-a) = e^(-a^2 / 2) P(a) / Q(a). The polynomials were fitted on [0, 6.5], with an error of
+    a Phi(-a) of at most 1.6e-9. Beyond 6.5, the power itself is smaller than that.
     """
     a = minimum(absolute(x), number(13.27))  # beyond 13.27 the power is 0
     power = exp2(a * a * -0.72134752)  # -1 / (2 ln 2)
-    p = fma(number(-1.047552577e-2), a, number(-8.921241189e-2))
-    p = fma(p, a, number(-3.037392176e-1))
-    p = fma(p, a, number(-4.99999999e-1))
-    q = fma(number(2.632530179e-2), a, number(2.223215987e-1))
-    q = fma(q, a, number(7.997445996e-1))
-    q = fma(q, a, number(1.40536282))
-    q = fma(q, a, number(1.0))
+    p, q = _gelu_p(a), _gelu_q(a)
     return fma(a * power, p / q, maximum(x, number(0.0)))
 
 
@@ -540,21 +496,12 @@ def gelu(x):
 def tanh(x):
     """Compute the hyperbolic tangent as x P(x^2) / Q(x^2).
 
-    benchmarks/polynomials.py fitted the polynomials of degree 5 on [-9.02, 9.02]: relative error 4.2e-9, with these
-    float32 coefficients. The float32 arithmetic adds up to 2.7e-7. Beyond 9.02, tanh is 1 in float32.
+    The polynomials were fitted on [-9.02, 9.02]: relative error 4.2e-9, with these float32 coefficients. The float32
+    arithmetic adds up to 2.7e-7. Beyond 9.02, tanh is 1 in float32.
     """
     x = maximum(minimum(x, number(9.02)), number(-9.02))
     s = x * x
-    p = fma(number(3.6746182e-11), s, number(1.1117921e-07))
-    p = fma(p, s, number(4.2274314e-05))
-    p = fma(p, s, number(0.0044259722))
-    p = fma(p, s, number(0.14099227))
-    p = fma(p, s, number(1.0))
-    q = fma(number(2.951289e-09), s, number(2.603907e-06))
-    q = fma(q, s, number(0.00050083856))
-    q = fma(q, s, number(0.029201174))
-    q = fma(q, s, number(0.4743256))
-    q = fma(q, s, number(1.0))
+    p, q = _tanh_p(s), _tanh_q(s)
     return maximum(minimum(x * p / q, number(1.0)), number(-1.0))  # rounding may give more than 1
 
 

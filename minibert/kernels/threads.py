@@ -80,7 +80,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.kernels.buffers import aligned_empty
+from minibert._utils.validation import FloatArray
+from minibert.kernels.buffers import CACHE_LINE, aligned_empty
 from minibert.kernels.libraries import Kernel
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -137,9 +138,6 @@ _OwnState = ctypes.c_int64 * (SHARES + LINE_WORDS)
 # between two ops (5 to 70 microseconds); not measured with other values.
 _PATIENCE = 20_000
 
-_CACHE_LINE = 64  # bytes
-
-
 _generation = 0  # forks between this process and the first one that imported this file
 
 
@@ -168,31 +166,13 @@ def _system_calls() -> tuple[int, ...]:
     return clock, time.CLOCK_MONOTONIC, yield_core, nap
 
 
-class _Scratch:
-    """Memory for the intermediate results of one op, which begins at a cache line."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        try:
-            self._memory = aligned_empty(size // FLOAT)
-        except MemoryError:
-            raise MemoryError(
-                f"{size:,} bytes of scratch memory for the kernels could not be allocated. Give fewer or shorter texts "
-                "at once, or fewer threads."
-            ) from None
-        self.first = address(self._memory)
-
-
-_NOTHING = _Scratch(0)
-
-
 class Team:
     """Up to `num_threads` threads that compute ops; safe to share between threads, to interrupt and to fork."""
 
     def __init__(self, num_threads: int, run_task: Kernel) -> None:
         self.num_threads = num_threads
         self._run_task = run_task
-        self._scratch: deque[_Scratch] = deque()
+        self._scratch: deque[FloatArray] = deque()  # memory for intermediate results of ops
         # A forked child also finds the helpers of its parent here, and does not use them.
         self._helpers_by_process: dict[tuple[int, int], _ProcessHelpers] = {}
 
@@ -211,28 +191,33 @@ class Team:
         MemoryError
             The scratch memory cannot be allocated.
         """
-        memory, size = _NOTHING, 0
+        memory, size = None, 0
         if scratch:
-            size = -(-scratch * FLOAT // _CACHE_LINE) * _CACHE_LINE  # bytes
+            size = -(-scratch * FLOAT // CACHE_LINE) * CACHE_LINE  # bytes
             memory = self._take_scratch(self.num_threads * size)
         helpers = self._helpers_by_process.get(_process()) or self._start_helpers()
         # A new state for each op, because a signal handler or finalizer may compute another op in between.
         own = _OwnState()
-        header = (helpers.address, 0, 0, num_chunks, memory.first, size, kind.num_arrays, kind.number)
+        header = (helpers.address, 0, 0, num_chunks, address(memory), size, kind.num_arrays, kind.number)
         kind.write(own, 0, *header, *map(_HANDLE, arrays), *numbers)
         if num_chunks > 1:
             helpers.wake()
         self._run_task(ctypes.addressof(own))
-        if scratch:
+        if memory is not None:
             self._scratch.append(memory)
 
-    def _take_scratch(self, size: int) -> _Scratch:
+    def _take_scratch(self, size: int) -> FloatArray:
         """Take out memory of at least this number of bytes, or make it; a caller that is interrupted loses it."""
+        with contextlib.suppress(IndexError):  # other callers have it
+            if (memory := self._scratch.popleft()).nbytes >= size:
+                return memory
         try:
-            memory = self._scratch.popleft()
-        except IndexError:  # other callers have it
-            memory = _Scratch(0)
-        return memory if memory.size >= size else _Scratch(size)
+            return aligned_empty(size // FLOAT)
+        except MemoryError:
+            raise MemoryError(
+                f"{size:,} bytes of scratch memory for the kernels could not be allocated. Give fewer or shorter texts "
+                "at once, or fewer threads."
+            ) from None
 
     def _start_helpers(self) -> _ProcessHelpers:
         """Return the helpers of this process: new ones, or those that another thread has started in the meantime."""
@@ -250,7 +235,7 @@ class _ProcessHelpers:
         self.process = _process()
         # With room to begin at a cache line.
         self._memory = (ctypes.c_int64 * (SHARES + (num_helpers + 2) * LINE_WORDS))()
-        start = -ctypes.addressof(self._memory) % _CACHE_LINE
+        start = -ctypes.addressof(self._memory) % CACHE_LINE
         self.state = (ctypes.c_int64 * (SHARES + (num_helpers + 1) * LINE_WORDS)).from_buffer(self._memory, start)
         self.address = ctypes.addressof(self.state)
         self.state[NUM_SHARES] = num_helpers + 1
