@@ -138,15 +138,14 @@ class ModelFiles:
 
     def require(self, filename: str) -> Path:
         """Return the local path of a file that the model must have; `ModelFormatError` if it does not have it."""
-        path = self.find(filename)
-        if path is None:
-            try:
-                names = self._source.names(self._prefix)
-                instead = f" It has: {_enumerated(names)}.{_remedy(names)}"
-            except DownloadError:
-                instead = ""  # the file is certainly missing; only the list needs the network
-            raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
-        return path
+        if (path := self.find(filename)) is not None:
+            return path
+        try:
+            names = self._source.names(self._prefix)
+            instead = f" It has: {_enumerated(names)}.{_remedy(names)}"
+        except DownloadError:
+            instead = ""  # the file is certainly missing; only the list needs the network
+        raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
 
     def settings(self, filename: str) -> dict[str, Any]:
         """Return the JSON object in a file of settings, or an empty object if the model does not have the file."""
@@ -234,10 +233,7 @@ class _Folder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-
-    @property
-    def source(self) -> str:
-        return f"folder {self._folder}"
+        self.source = f"folder {folder}"
 
     def find(self, filename: str) -> Path | None:
         path = self._folder / filename
@@ -264,6 +260,7 @@ class _Package:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.source = f"package {_PACKAGE} ({folder})"
         self._digests: dict[str, str] = {}
         self._begun: threading.Thread | None = None
 
@@ -277,10 +274,6 @@ class _Package:
         if self._begun is None:
             self._begun = threading.Thread(target=compute)
             self._begun.start()
-
-    @property
-    def source(self) -> str:
-        return f"package {_PACKAGE} ({self._folder})"
 
     def find(self, filename: str) -> Path | None:
         """Return a file of the package; refuse a file that is missing or is not the hub's, and do not replace it."""

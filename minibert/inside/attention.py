@@ -198,6 +198,7 @@ def _check_maps(given: object) -> FloatArray:
 # Numbers of the contributions (keys x queries x H) that are held at a time.
 _BLOCK = 2**22
 
+_INCLUDE = ("attention", "residual", "layer_norm")  # each needs one name more
 _NEEDED = ["*.value", "*.probs", "hidden_states.*", "*.attention.output.LayerNorm.input"]
 
 
@@ -238,7 +239,7 @@ def norms(
     ------
     TypeError, ValueError
     """
-    check_choice("include", include, ("attention", "residual", "layer_norm"))
+    check_choice("include", include, _INCLUDE)
     if heads and include != "attention":
         raise ValueError(f"heads=True needs include='attention', not {include!r}: the rest belongs to no single head.")
     traced = as_trace("norms", model, trace, _NEEDED)
@@ -246,10 +247,8 @@ def norms(
     maps = []
     for i in chosen:
         own = f"encoder.layer.{i}.attention"
-        names = [f"{own}.self.value", f"{own}.self.probs"]
-        names += [f"hidden_states.{i}"] if include != "attention" else []
-        names += [f"{own}.output.LayerNorm.input"] if include == "layer_norm" else []
-        require("norms", traced, names, f"{_NEEDED}")
+        names = [f"{own}.self.value", f"{own}.self.probs", f"hidden_states.{i}", f"{own}.output.LayerNorm.input"]
+        require("norms", traced, names[: 2 + _INCLUDE.index(include)], f"{_NEEDED}")
         layer = model.weights.layers[i]
         maps.append([_of_sequence(layer, traced, i, b, include, heads) for b in range(len(traced.mask))])
     return pad_maps(traced, maps)

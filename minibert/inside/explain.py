@@ -7,6 +7,7 @@ and the result. Of a long sum the first three terms are shown, and the sum of th
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import textwrap
 import unicodedata
 from collections.abc import Generator, Iterator, Sequence
@@ -118,12 +119,9 @@ class Explanation:
             f"The numbers are those of token {self.token}, {chosen}. Sums are those of feature 0 and",
             "head 0. x is the hidden state that comes in; W and b belong to the module.",
         ]
-        before: int | str | None = ""
-        for one in self.steps:
-            if one.layer != before:
-                parts += ["", self._title(one)]
-                before = one.layer
-            parts += ["", str(one)]
+        for _, group in itertools.groupby(self.steps, lambda step: step.layer):
+            first, *others = group
+            parts += ["", self._title(first), *(f"\n{step}" for step in (first, *others))]
         if self.steps[-1].layer is not None and self.layers[-1] + 1 < self.sizes["L"]:
             parts += ["", f"The output is x of layer {self.layers[-1] + 1}."]
         return "\n".join(line.replace(_JOIN, " ").rstrip() for part in parts for line in part.split("\n"))

@@ -105,7 +105,6 @@ def _weighted(
             f"explain_similarity needs a vector that is a weighted sum of the tokens' vectors; the pooling "
             f"{wrong[0]!r} is not one. {_REMEDY}"
         )
-    width = plan.width
     tokens, states, counts = _encoded(model, plan, text, prompt_name=prompt_name, pooling=pooling)
     vectors, positions = states.astype(np.float64), np.flatnonzero(counts)
     # Each mode is linear, so its weights are what it makes of the unit vectors.
@@ -117,7 +116,7 @@ def _weighted(
     share = shares(weights).mean(axis=0)
     for step in plan.pipeline.steps:
         parts = _through(step, parts, share[:, None])
-    return tokens, parts[:, :width]
+    return tokens, parts[:, : plan.width]
 
 
 def _through(step: Step, parts: FloatArray, share: FloatArray) -> FloatArray:
