@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import math
 import os
 import sys
+import time
 import webbrowser
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import minibert
 from minibert._utils.files import check_output
@@ -17,19 +19,16 @@ from minibert._utils.validation import counted
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli.options import add_verb, chosen
 
-if TYPE_CHECKING:
-    from minibert.learn.checking import Result
-
 _LESSON = f"""--text TEXT: the text on which the functions run (default: a short one)
     -m, --model MODEL = {DEFAULT_MODEL}: a BERT with GELU: hub id or folder"""
 
 
 def add_verbs(verbs: Any) -> None:
     """Add ``learn`` and its parts to the command line."""
-    text = "learn: build BERT yourself: ten exercises that check themselves\nWrite BERT in ten functions."
+    text = "learn: build BERT yourself: eleven exercises that check themselves\nWrite BERT in ten functions, and one for batches."
     parts = add_verb(verbs, _check, text).add_subparsers(metavar="VERB", required=True)
     text = """start: write the exercises into a new file
-        Write ten functions to fill in, with their formulas and shapes. A file that exists is not overwritten.
+        Write eleven functions to fill in, with their formulas and shapes. A file that exists is not overwritten.
         FILE: the file to write: .py, or .ipynb for a notebook
         """
     add_verb(parts, _start, text)
@@ -56,7 +55,7 @@ def _start(arguments: argparse.Namespace) -> None:
     from minibert.learn.files import start
 
     start(arguments.file)
-    print(f"{arguments.file}: ten functions to fill in. Check them with: minibert learn check {arguments.file}")
+    print(f"{arguments.file}: eleven functions to fill in. Check them with: minibert learn check {arguments.file}")
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -68,39 +67,46 @@ def _check(arguments: argparse.Namespace) -> int:
     names = {str(number): step for number, step in enumerate(RIGHT, 1)}
     steps = [names.get(step, step) for step in arguments.steps]
     options = chosen(arguments, ("seconds", "text", "model"))
-    wrong: list[Result] = []
+    start, results = time.perf_counter(), []
     for found in check_file(arguments.file, steps, **options):
         print(dataclasses.replace(found, more=arguments.more), flush=True)
-        wrong += [] if found.right else [found]
+        results.append(found)
+    wrong = [found for found in results if not found.right]
+    checked = f"{counted(len(results), 'function')} checked in {time.perf_counter() - start:.1f} seconds"
     if wrong:
         more = " --more tells the cause." if any(found.cause for found in wrong) and not arguments.more else ""
-        print(f"{counted(len(wrong), 'function')} to do. Next: {wrong[0].step}.{more}")
-    elif not steps:
-        _finish(arguments, options)
+        print(f"{checked}, {len(wrong)} to do. Next: {wrong[0].step}.{more}")
+    elif steps:
+        print(f"{checked}. {results[-1].next}")
+    else:
+        print(f"{checked}.")
+        return _finish(arguments, options)
     return 1 if wrong else 0
 
 
-def _finish(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
+def _finish(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     """Compute the vector of the text with the functions of the file and with minibert; write the page."""
     from minibert.learn.checking import sentence
     from minibert.learn.lesson import TEXT
 
     text, model, name = options["text"] or TEXT, arguments.model, PurePath(arguments.file).name
-    yours, ours = sentence(arguments.file, **options), minibert.SentenceTransformer(model).encode(text)
-    error = f"{abs(yours - ours).max():.1e}"
-    print(f"All functions are right: this is BERT.\n\nThe vector of {text!r}, {len(yours)} numbers:")
+    yours, ours = sentence(arguments.file, **options)
+    error = float(abs(yours - ours).max()) if yours.shape == ours.shape else math.nan
+    together = error < 1e-4
+    end = "this is BERT." if together else "but together they give another vector. Does one of them keep numbers of a call?"
+    print(f"All functions are right: {end}\n\nThe vector of {text!r}, {counted(yours.size, 'number')}:")
     for label, vector in ((name, yours), ("minibert", ours)):
-        print(f"  {label:20}" + " ".join(f"{number:10.6f}" for number in vector[:4]) + " ...")
-    print(f"  largest difference  {error:>10}")
-    if arguments.page is None:
-        return
-    inputs = (tokenizer := minibert.BertTokenizer.from_pretrained(model))(text, return_tensors="np")
-    trace = minibert.BertModel.from_pretrained(model).trace(**inputs, tokens=tokenizer)
-    trace.page(arguments.page, title=text, note=f"The vector of {name} differs by at most {error}.")
-    print(f"{arguments.page} shows each step of it.")
-    with contextlib.suppress(webbrowser.Error, OSError):
-        if sys.platform in ("win32", "darwin") or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
-            webbrowser.open(Path(arguments.page).resolve().as_uri())
+        print(f"  {label:20}" + " ".join(f"{number:10.6f}" for number in vector.flat[:4]) + " ...")
+    print(f"  largest difference  {error:>10.1e}")
+    if arguments.page is not None and together:
+        inputs = (tokenizer := minibert.BertTokenizer.from_pretrained(model))(text, truncation=True, return_tensors="np")
+        trace = minibert.BertModel.from_pretrained(model).trace(**inputs, tokens=tokenizer)
+        trace.page(arguments.page, title=text, note=f"The vector of {name} differs by at most {error:.1e}.")
+        print(f"{arguments.page} shows each step of it.")
+        with contextlib.suppress(webbrowser.Error, OSError):
+            if sys.platform in ("win32", "darwin") or os.environ.keys() & {"DISPLAY", "WAYLAND_DISPLAY"}:
+                webbrowser.open(Path(arguments.page).resolve().as_uri())
+    return 0 if together else 1
 
 
 def _bench(arguments: argparse.Namespace) -> None:

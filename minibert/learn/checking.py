@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,16 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.validation import FloatArray, check_choice, counted
-from minibert.learn.lesson import Case, Lesson
-from minibert.learn.right import MISREADINGS, RIGHT, WRONG, run
-from minibert.learn.student import SECONDS, Outcome, Student, attempt, page, time_it
+from minibert.learn.lesson import Lesson
+from minibert.learn.mistakes import as_list, mistakes, mistakes_in, run
+from minibert.learn.right import RIGHT
+from minibert.learn.student import SECONDS, Outcome, Student, attempt, time_it
 from minibert.models.bert import BertModel
-from minibert.parity.diagnosis import MISTAKES, diagnose, explain
-from minibert.parity.diagnosis.forward import states_of
-from minibert.parity.truth import VECTOR, rms
+
 
 _RMS, _SINGLE = 4, 8
 # The least error of float32, relative to the values: that of rounding the result once.
 _ROUNDING = 2.0**-24
-
-# Mistakes with masks, padding, dropout and names, which no exercise has.
-_OTHERS = ("A5", "A6", "D1", "E5", "H1", "P1", "P4", "T1.unknown", "E3.visible", "E4.order")
 
 _STATUS = {"error": "stopped", "empty": "not filled in yet", "slow": "too slow", "not run": "not checked"}
 _WIDTH, _INDENT = 100, 14
@@ -54,7 +50,7 @@ class Result:
     hint : str          a question that leads to the cause; "" if the cause is not known
     cause : str         the cause and the remedy
     mistakes : tuple of str
-        The ids of the mistakes that give these numbers, in `minibert.parity.diagnosis.MISTAKES` or hints.md.
+        The ids in hints.md of the mistakes that give these numbers.
     printed : str       what the function printed
     more : bool         whether `str` has the cause
     """
@@ -73,6 +69,13 @@ class Result:
         """Whether the step is right."""
         return self.status == "right"
 
+    @property
+    def next(self) -> str:
+        """The exercise that follows, or what is left to do after the last one."""
+        following = [*RIGHT, ""][[*RIGHT].index(self.step) + 1]
+        last = "That was the last function. Check all of them together, without a name, and read on: six further tasks."
+        return f"Next: {following}." if following else last
+
     def __str__(self) -> str:
         """Return the number, the name, the status, and below them what is wrong."""
         parts = [self.text, self.hint and f"Hint: {self.hint}", self.cause if self.more else ""]
@@ -82,7 +85,9 @@ class Result:
             rows += textwrap.wrap(line, _WIDTH - _INDENT, break_on_hyphens=False)
         return f"\n{'':{_INDENT}}".join(rows)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        """Return the same for a notebook, and what comes next."""
+        return f"{self}\n{'':{_INDENT}}{self.next}" if self.right else str(self)
 
 
 def judge(lesson: Lesson, step: str, outcome: Outcome, *, causes: bool = True) -> Result:
@@ -90,9 +95,9 @@ def judge(lesson: Lesson, step: str, outcome: Outcome, *, causes: bool = True) -
     cases, compare = lesson.cases[step], _wrong_tokens if step == "tokenize" else _wrong_numbers
     for index, value in enumerate(outcome.values):
         if wrong := compare(lesson, step, index, value):
-            mistakes = _causes(lesson, step, index, outcome.values) if causes else ()
+            found = _causes(lesson, step, outcome.values) if causes else ()
             text = f"With {cases[index].label}: {wrong}" if cases[index].label else wrong
-            return Result(step, "wrong", text, *_said(mistakes), mistakes, outcome.printed)
+            return Result(step, "wrong", text, *_said(found), found, outcome.printed)
     if outcome.status == "done":
         return Result(step, "right", printed=outcome.printed)
     text = outcome.text
@@ -116,13 +121,17 @@ def _wrong_tokens(lesson: Lesson, step: str, index: int, given: list[str]) -> st
     return f"token {place} is {first}; right is {second}.\nYours: {given}\nRight: {right}"
 
 
+def _rms(x: FloatArray) -> float:
+    return float(np.sqrt(np.mean(x * x))) if x.size else 0.0
+
+
 def _outside(given: FloatArray, right: FloatArray, plain: FloatArray) -> Any:
     """Return which numbers are outside the limits, as a bool array; `plain` is the result of plain code in float32."""
     error, rounding = np.abs(given - right), np.abs(plain - right)
-    usual = _RMS * max(rms(rounding), _ROUNDING * rms(right))
+    usual = _RMS * max(_rms(rounding), _ROUNDING * _rms(right))
     most = _SINGLE * max(rounding.max(initial=0), _ROUNDING * np.abs(right).max(initial=0))
     single = ~(error <= most)
-    return single if single.any() or rms(error) <= usual else ~(error <= usual)
+    return single if single.any() or _rms(error) <= usual else ~(error <= usual)
 
 
 def _wrong_numbers(lesson: Lesson, step: str, index: int, value: Sequence[FloatArray]) -> str:
@@ -149,9 +158,9 @@ def _pattern(given: FloatArray, right: FloatArray, outside: Any) -> list[str]:
     if not np.isfinite(given).all():
         return [*said, f"{(~np.isfinite(given)).sum()} are nan or infinite"]
     factor, difference = float((given * right).sum() / max((right * right).sum(), 1e-300)), given - right
-    if rms(given - factor * right) < 1e-4 * rms(difference):
+    if _rms(given - factor * right) < 1e-4 * _rms(difference):
         said.append(f"each is {factor:.5g} times the right number" if factor else "each is 0")
-    elif rms(difference - difference.mean()) < 1e-4 * rms(difference):
+    elif _rms(difference - difference.mean()) < 1e-4 * _rms(difference):
         said.append(f"each differs by {difference.mean():+.5g}")
     return said
 
@@ -159,49 +168,48 @@ def _pattern(given: FloatArray, right: FloatArray, outside: Any) -> list[str]:
 # --- the cause --------------------------------------------------------------------------------------------------------
 
 
-def _causes(lesson: Lesson, step: str, index: int, values: Sequence[list[Any]]) -> tuple[str, ...]:
-    """Return the ids of the known mistakes that make the results of a wrong case, the best one first."""
-    cases, value, right = lesson.cases[step], values[index], lesson.right(step, index)
-    case, found = cases[index], []
-    if step == "tokenize":
-        made = {wrong: [RIGHT[step](*one.arguments, wrong) for one in cases] for wrong in MISREADINGS}
-        return tuple(f"T.{wrong}" for wrong, tokens in made.items() if tokens == values)
-    if [one.shape for one in value] != [one.shape for one in right]:
+def _causes(lesson: Lesson, step: str, values: Sequence[list[Any]]) -> tuple[str, ...]:
+    """Return the ids of the mistakes that give the results of all cases that were called."""
+    if step != "tokenize" and not any(np.isfinite(one).any() for value in values for one in value):
         return ()
-    if not all(np.isfinite(one).all() for one in value):
-        return ("A9.no-shift",) if step == "softmax" and not case.name else ()
-    if step == "bert" and case.name:
-        names, plain = [*states_of(lesson.model.config), VECTOR], lesson.right(step, index, plain=True)
-        port = {name: one[None] for name, one in zip(names, value, strict=True)}
-        arrays = zip(names, value, right, plain, strict=True)
-        wrong = [name for name, *three in arrays if _outside(*three).any()]
-        found = diagnose(lesson.model, lesson.padded, port, wrong, vectors=right[-1][None])
-    elif case.name:  # the results of all heads are one value
-        parts = [i for i, one in enumerate(cases) if (one.name, one.eps) == (case.name, case.eps)]
-        whole = np.concatenate([(values[i] if i < len(values) else lesson.right(step, i))[0] for i in parts], axis=-1)
-        found = explain(lesson.model_with(case.eps), lesson.inputs, case.name, whole[None], case.known, several=False)
-    first = next((one.candidates for one in found if one.candidates), ())
-    known = tuple(id for id in first if id in MISTAKES and not id.startswith(_OTHERS))
-    return known or tuple(id for id in WRONG if id.startswith(f"{step}.") and _makes(id, case, value[0]))
+    # The last cases are the smallest ones.
+    calls = [(lesson.cases[step][i].arguments, value) for i, value in enumerate(values)][::-1]
+    return tuple(id for id in mistakes_in(step) if all(_makes(id, step, *call) for call in calls))
 
 
-def _makes(id: str, case: Case, given: FloatArray) -> bool:
-    """Return whether a function of `WRONG` makes a result, up to rounding."""
-    made, plain = (run(id, *case.arguments, dtype=dtype) for dtype in (np.float64, np.float32))
-    return not _outside(given, made, plain).any()
+def _makes(id: str, step: str, arguments: tuple[Any, ...], given: list[Any]) -> bool:
+    """Return whether a function with a mistake makes a result, up to rounding."""
+    with contextlib.suppress(Exception), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # a mistake may not fit to this case
+        plain = as_list(run(step, *arguments, dtype=np.float32, mistake=id))
+        if step == "tokenize":
+            return plain == given
+        if [one.shape for one in plain] == [one.shape for one in given] and all(map(_near, given, plain)):
+            made = as_list(run(step, *arguments, mistake=id))
+            return all(map(_near, plain, made)) and not any(map(_differs, given, made, plain))
+    return False
 
 
-def _said(mistakes: Sequence[str]) -> tuple[str, str]:
-    """Return the hint of the best mistake, and the causes with their remedy; "" if no mistake is known."""
-    if not mistakes:
+def _near(one: FloatArray, other: FloatArray) -> bool:
+    both = np.isfinite(one) & np.isfinite(other)
+    return _rms((one - other)[both]) <= 1e-4 * _rms(other[both]) + 1e-12
+
+
+def _differs(given: FloatArray, made: FloatArray, plain: FloatArray) -> bool:
+    """Return whether numbers differ by more than rounding, or whether others are infinite or nan."""
+    finite = np.isfinite(plain)
+    return bool((finite != np.isfinite(given)).any() or _outside(given[finite], made[finite], plain[finite]).any())
+
+
+def _said(ids: Sequence[str]) -> tuple[str, str]:
+    """Return the hint of the first mistake, and the causes with what is right; "" if no mistake is known."""
+    if not ids:
         return "", ""
-    hints, best = page("hints.md"), mistakes[0]
-    hint, _, cause = (hints.get(best) or hints.get(best.partition(".")[0], "")).partition(" => ")
-    if cause:
-        return hint, f"Cause: {cause}"
-    texts = [re.sub(r"; config.json has another \w+$", "", MISTAKES[id].text) for id in mistakes]
-    either = "one of these, which give the same numbers here: " if texts[1:] else ""
-    return hint, f"Cause: {either}{'; or '.join(texts)}.\nRemedy: {MISTAKES[best].remedy}"
+    first, *others = (mistakes()[id] for id in ids)
+    either = "one of these, which give the same numbers here: " if others else ""
+    lines = (f"Right: {old}\nIt gives your numbers: {new}" for old, new in first.edits)
+    cause = "; or ".join(one.text for one in (first, *others))
+    return first.hint, "\n".join((f"Cause: {either}{cause}.", *lines))
 
 
 # --- check ------------------------------------------------------------------------------------------------------------
@@ -230,13 +238,14 @@ def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Res
         There is no such step, or the model is not a BERT with GELU.
     """
     known = _lesson(**lesson)
-    found = _judged(known, step, lambda **options: attempt(step, function, known.cases[step], **options))
+    found = _judged(known, step, lambda calls, **options: attempt(step, function, calls, **options))
     return dataclasses.replace(found, more=more)
 
 
 def _judged(lesson: Lesson, step: str, call: Callable[..., Outcome]) -> Result:
     """Judge a function as it is; if it is not right, also with right functions in the place of those that it calls."""
     check_choice("step", step, RIGHT)
+    call = functools.partial(call, [case.arguments for case in lesson.cases[step]])
     outcome = call(helped=False)
     first = judge(lesson, step, outcome, causes=False)
     if first.status not in ("wrong", "error"):
@@ -268,25 +277,35 @@ def check_file(
     ValueError
         As for `check`; or the file cannot be run, and the message has its wrong line.
     """
-    with contextlib.closing(Student(path, lesson, seconds)) as student:
+    named = [*steps]
+    with contextlib.closing(Student(path, seconds)) as student:
         known = _lesson(**lesson)
-        for step in [*steps] or RIGHT:
-            yield _judged(known, step, functools.partial(student.ask, step))
+        for step in named or RIGHT:
+            found = _judged(known, step, functools.partial(student.ask, step))
+            if named or step != "batch" or found.status != "missing":  # files of older versions end with `bert`
+                yield found
 
 
-def sentence(path: str | Path, *, seconds: float = SECONDS, **lesson: Any) -> FloatArray:
-    """Return the vector of a text, computed by the functions of a file.
+def sentence(path: str | Path, *, seconds: float = SECONDS, **lesson: Any) -> tuple[FloatArray, FloatArray]:
+    """Return the vector of a text, computed by the functions of a file, and by minibert.
 
     Raises
     ------
     ValueError
         The file cannot be run, or its functions give no vector.
     """
-    with contextlib.closing(Student(path, lesson, seconds)) as student:
-        outcome = student.ask("sentence")
+    known = _lesson(**lesson)
+    length = known.model.config.max_length
+    with contextlib.closing(Student(path, seconds)) as student:
+        tokens = student.ask("tokenize", [known.cases["tokenize"][0].arguments])
+        pieces = tokens.values[0] if tokens.values else []
+        ids = np.array([known.vocabulary.get(token, 0) for token in pieces[: length - 1] + pieces[length - 1 :][-1:]])
+        outcome = student.ask("bert", [(ids, 0 * ids, known.weights, known.config)]) if pieces else tokens
     if outcome.status != "done":
         raise ValueError(f"{path} does not give a vector. {outcome.text}")
-    return np.asarray(outcome.values[0][-1])
+    inputs = known.tokenizer(known.text, truncation=True, max_length=length, return_tensors="np")
+    mean = known.model(**inputs).last_hidden_state[0].mean(axis=0)
+    return outcome.values[0][-1], mean / np.linalg.norm(mean)
 
 
 def bench(paths: Iterable[str | Path], **lesson: Any) -> Iterator[tuple[str, float]]:
@@ -295,14 +314,17 @@ def bench(paths: Iterable[str | Path], **lesson: Any) -> Iterator[tuple[str, flo
     Raises
     ------
     ValueError
-        A file cannot be run, or its `bert` is not right.
+        A file cannot be run, or its `bert` is not right, or too slow.
     """
     known = _lesson(**lesson)
+    calls = [case.arguments for case in known.cases["bert"]]
     for path in paths:
-        with contextlib.closing(Student(path, lesson, _BENCH)) as student:
-            if not judge(known, "bert", student.ask("bert")).right:
-                raise ValueError(f"bert in {path} is not right yet; check it first.")
-            yield str(path), float(student.ask("time").values[0][0])
+        with contextlib.closing(Student(path, _BENCH)) as student:
+            found = judge(known, "bert", student.ask("bert", calls), causes=False)
+            outcome = student.ask("time", calls[:1]) if found.right else Outcome(found.status, found.text)
+        if outcome.status != "done":
+            raise ValueError(f"{path}: bert is {_STATUS.get(outcome.status, outcome.status)}. {outcome.text}")
+        yield str(path), float(outcome.values[0][0])
     for backend in ("numpy", "kernels"):
         with contextlib.suppress(ImportError):  # no kernels were built
             ours = BertModel.from_pretrained(known.name, backend=backend, add_pooling_layer=False)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, brief
+from minibert._utils.validation import brief
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.learn.right import layer_weights, run, tables
+from minibert.learn.mistakes import as_list, run
+from minibert.learn.right import attention, columns, dense, embed, layer_weights, norm, tables
 from minibert.models.bert import BertModel
 from minibert.models.loading import named_arrays
-from minibert.parity.diagnosis import simulate
-from minibert.parity.truth import Padded
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 TEXT = "The river bank is flooded."
@@ -26,33 +24,22 @@ _MOST_TOKENS = 24
 _TEXTS = (
     "Wait... what?! (No embeddings.)",
     "It costs $5+tax; a 50% off_sale = 2^3",
-    "“Straße”, naïve café — déjà vu\tand\nZÜRICH",
+    "“Straße”, naïve café — déjà vu x²\tand\nZÜRICH",
     "a qwzxjkv\u2603 b\u2603 snowman\u2603man",
     "unaffable antidisestablishmentarianism",
 )
+# A small vocabulary with capital letters.
+_TOKENS = "[PAD] [UNK] [CLS] [SEP] . bank Bank BA ba ##nk ##NK ##n ##k E É e ##E a A ##a ##A ##rm ##B ##b".split()
+_CASED = "Bank BANK. É ÉA ba baNK Bab BArm"
 
-_LAYER = "encoder.layer.0"
-_SELF = f"{_LAYER}.attention.self"
 _EPS = 0.05  # so large that each mistake with eps changes the numbers
 
 
 class Case(NamedTuple):
-    """One call of a function.
-
-    Parameters
-    ----------
-    arguments : tuple
-    label : str     what is special about it; "" for the real values of the model
-    name : str      the name of the result in trace/names.py, if the catalogue of mistakes can explain it
-    known : tuple   the names whose values went in
-    eps : float or None     that of the model with which the result is explained; None for its own
-    """
+    """One call of a function; the label says what is special about it, and is "" for the real values of the model."""
 
     arguments: tuple[Any, ...]
     label: str = ""
-    name: str = ""
-    known: tuple[str, ...] = ()
-    eps: float | None = None
 
 
 class Lesson:
@@ -76,7 +63,7 @@ class Lesson:
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"text={brief(text)}; expected a text with at least one word.")
         self.name, self.text = model, text
-        self.model = BertModel.from_pretrained(model, backend="numpy", compute_type="float32")
+        self.model = BertModel.from_pretrained(model, backend="numpy", compute_type="float32", add_pooling_layer=False)
         config = self.model.config
         if (config.model_type, config.activation) != ("bert", "gelu"):
             kind = f"model_type={config.model_type!r} and hidden_act={config.hidden_act!r}"
@@ -86,91 +73,106 @@ class Lesson:
         second = pair if config.type_vocab_size > 1 else None
         encoded = self.tokenizer(text, second, truncation=True, max_length=_MOST_TOKENS, return_tensors="np")
         self.inputs: dict[str, Any] = {key: np.asarray(value) for key, value in encoded.items()}
-        self.padded = Padded.of(config, self.inputs)
         names = ("num_hidden_layers", "num_attention_heads", "layer_norm_eps")
         self.config: dict[str, Any] = {name: getattr(config, name) for name in names}
         self.weights = {name.removeprefix("bert."): array for name, array in named_arrays(self.model.weights)}
 
-    def model_with(self, eps: float | None) -> BertModel:
-        """Return the model, with another layer_norm_eps if one is given."""
-        if eps is None:
-            return self.model
-        config = dataclasses.replace(self.model.config, layer_norm_eps=eps)
-        return BertModel.from_pretrained(self.name, config=config, backend="numpy", compute_type="float32")
-
     @functools.cache  # noqa: B019 (a lesson lives as long as its process)
     def right(self, step: str, index: int, *, plain: bool = False) -> list[Any]:
         """Return the right result of a case in float64, or that of plain code in float32: tokens, or arrays."""
-        result = run(step, *self.cases[step][index].arguments, dtype=np.float32 if plain else np.float64)
-        if isinstance(result, tuple):  # the states and the vector
-            return [*result[0], result[1]]
-        return result if isinstance(result, list) else [result]
+        return as_list(run(step, *self.cases[step][index].arguments, dtype=np.float32 if plain else np.float64))
 
     @functools.cached_property
     def cases(self) -> dict[str, list[Case]]:
-        """The calls of each step: the first ones on values of the model, the others on numbers that are special."""
-        record = ["embeddings*", f"{_LAYER}*"]
-        values = {name: one[0] for name, one in simulate(self.model, self.inputs, (), record=record).items()}
-        ids, types, three = self.padded.ids[0], self.padded.types[0], tables(self.weights)
+        """The calls of each step: the first ones on values of the model, the others on numbers that are special.
+
+        Each argument differs between two calls, so that a function that does not look at it is not right.
+        """
+        ids, types, three = self.inputs["input_ids"][0], self.inputs["token_type_ids"][0], tables(self.weights)
         layers, heads, eps = self.config.values()
-        size = self.model.config.hidden_size // heads
-        x, scores, inner = values["embeddings"], values[f"{_SELF}.scores"], values[f"{_LAYER}.intermediate.dense"]
         first, last = (layer_weights(self.weights, i) for i in (0, layers - 1))
+        total = embed(ids, types, *three)
+        x = norm(total, self.weights, "embeddings", eps)
+        q, k, v = (dense(x, first, f"attention.self.{name}") for name in ("query", "key", "value"))
+        parts = [[columns(one, a, heads) for one in (q, k, v)] for a in range(heads)]
+        size = max(parts[0][0].shape[1] // 4, 1)
+        scores = np.stack([query @ key.T / parts[0][0].shape[1] ** 0.5 for query, key, _ in parts])
+        between = norm(x + attention(x, first, heads), first, "attention.output", eps)
+        inner = dense(between, first, "intermediate.dense")
 
-        def two(name: str) -> tuple[FloatArray, FloatArray]:
-            return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        def two(weights: Any, name: str) -> tuple[Any, Any]:
+            return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
-        total = "embeddings.LayerNorm.input"
-        norm, dense = two("embeddings.LayerNorm"), two(f"{_LAYER}.intermediate.dense")
-        qkv = tuple(f"{_SELF}.{name}" for name in ("query", "key", "value"))
-        q, k, v = (values[name] for name in qkv)
-        part, *parts = (
-            slice(a * n, (a + 1) * n) for a, n in [(0, max(size // 4, 1)), *((a, size) for a in range(heads))]
-        )
+        scale, wide = two(self.weights, "embeddings.LayerNorm"), two(first, "intermediate.dense")
+        query_map, key_map = two(first, "attention.self.query"), two(first, "attention.self.key")
+        few = three[0][:40]
         fewer = next((n for n in range(2, heads) if heads % n == 0), 1)
-        some = self.config | {"num_hidden_layers": max(layers // 3, 1)}
         line = np.linspace(-12, 12, 97, dtype=np.float32)
+        some = {"num_hidden_layers": max(layers // 3, 1), "num_attention_heads": fewer, "layer_norm_eps": _EPS}
+        one_layer = some | {"num_hidden_layers": 1}
+        # The same names in another order of the layers: layer 0 has the weights of the last one.
+        turned = self.weights | {f"encoder.layer.0.{name}": array for name, array in last.items()}
+        turned["embeddings.LayerNorm.weight"] = scale[0][::-1].copy()
+        turned["embeddings.LayerNorm.weight"].flags.writeable = False
+        texts, kinds = np.resize(ids, (3, 8)), np.resize(types, (3, 8))
+        mask = (np.arange(8) < np.array([[8], [5], [3]])).astype(np.int64)
         words = (self.vocabulary, bool(self.tokenizer.do_lower_case))
+        own = {token: i for i, token in enumerate(_TOKENS)}
         return {
-            "tokenize": [Case((text, *words), f"the text {text!r}") for text in (self.text, *_TEXTS)],
-            "embed": [Case((ids, types, *three), "", total), Case((ids[:1], types[:1], *three), "one token")],
+            "tokenize": [
+                *(Case((text, *words), f"the text {text!r}") for text in (self.text, *_TEXTS)),
+                Case((_CASED, own, False), f"lower_case = False, a small vocabulary and the text {_CASED!r}"),
+                Case((_CASED, own, True), f"a small vocabulary and the text {_CASED!r}"),
+            ],
+            "embed": [
+                Case((ids, types, *three)),
+                Case((ids[:1], types[:1], *three), "one token"),
+                Case((ids[::-1] % len(few), np.r_[types[1:], types[-1]], few, 2 * three[1][::-1], 1 + three[2][::-1]), "other tables"),
+            ],
             "layer_norm": [
-                Case((values[total], *norm, eps), "", "embeddings", (total,)),
-                Case((values[total], *norm, _EPS), f"eps = {_EPS}", "embeddings", (total,), _EPS),
-                Case((values[total][:1] * 1000 + 5, *norm, _EPS), "one row of large numbers"),
+                Case((total, *scale, eps)),
+                Case((total[::-1], *(one[::-1] for one in scale), _EPS), f"eps = {_EPS}"),
+                Case((total[:1] * 1000 + 5, *scale, _EPS), "one row of large numbers"),
             ],
             "linear": [
-                Case((x, *two(qkv[0])), "", qkv[0], ("embeddings",)),
-                Case((values[f"{_LAYER}.attention"], *dense), "more numbers out than in"),
-                Case((-100 * x[:1], *(one[:7] for one in dense)), "one row, and 7 numbers out"),
+                Case((x, *query_map)),
+                Case((between, *wide), "more numbers out than in"),
+                Case((between, *key_map), "other weights"),
+                Case((-100 * x[:1], *(one[:7] for one in wide)), "one row, and 7 numbers out"),
             ],
             "softmax": [
-                Case((scores,), "", f"{_SELF}.probs", (f"{_SELF}.scores",)),
+                Case((scores,)),
                 Case((scores[0],), "a matrix, the scores of one head"),
-                Case((scores + np.float32(1000),), "large scores, all 1000 higher"),
+                Case((scores[::-1] + np.float32(1000),), "large scores, all 1000 higher"),
                 Case((scores[0, :1] * 50 - np.float32(1000),), "one row of scores near -1000"),
             ],
             "head": [
-                *(Case((q[:, one], k[:, one], v[:, one]), f"head {a}", _SELF, qkv) for a, one in enumerate(parts)),
-                Case((q[:, part], k[:, part], v[:, part]), f"a head of {part.stop} features"),
-                Case((q[:1, parts[0]], k[:1, parts[0]], v[:1, parts[0]]), "one token"),
+                *(Case(tuple(part), f"head {a}") for a, part in enumerate(parts)),
+                Case(tuple(one[:, :size] for one in parts[0]), f"a head of {size} features"),
+                Case(tuple(one[:1] for one in parts[0]), "one token"),
             ],
             "attention": [
-                Case((x, first, heads), "", f"{_LAYER}.attention.output.dense", ("embeddings",)),
-                Case((x, first, fewer), f"num_heads = {fewer}"),
+                Case((x, first, heads)),
+                Case((between, last, fewer), f"the weights of layer {layers - 1}, num_heads = {fewer}"),
                 Case((x[:1], first, heads), "one token"),
             ],
             "gelu": [
-                Case((inner,), "", f"{_LAYER}.intermediate", (f"{_LAYER}.intermediate.dense",)),
+                Case((inner,)),
+                Case((-inner[::-1],), "the other sign"),
                 Case((line,), "a vector of numbers from -12 to 12"),
                 Case((line[:96].reshape(2, 3, 16) * 1000,), "shape (2, 3, 16), numbers from -12000 to 12000"),
             ],
             "layer": [
-                Case((x, first, heads, eps), "", _LAYER, ("embeddings",)),
-                Case((x, last, heads, _EPS), f"the weights of layer {layers - 1}, eps = {_EPS}"),
+                Case((x, first, heads, eps)),
+                Case((between, last, fewer, _EPS), f"the weights of layer {layers - 1}, num_heads = {fewer}, eps = {_EPS}"),
             ],
             "bert": [
-                Case((ids, types, self.weights, self.config), "", "bert"),
-                Case((ids[:3], types[:3], self.weights, some), f"3 tokens, {some['num_hidden_layers']} layers"),
+                Case((ids, types, self.weights, self.config)),
+                Case((ids[:3], types[-3:], self.weights, some), f"3 tokens, config = {some}"),
+                Case((ids[-3:], types[:3], turned, one_layer), f"other weights, 3 tokens, config = {one_layer}"),
+            ],
+            "batch": [
+                Case((texts * mask, kinds * mask, mask, self.weights, {**some, "num_attention_heads": heads}), "3 texts"),
+                Case((texts[1:, 1:7], kinds[1:, ::-1][:, :6], mask[1:, :6], turned, one_layer), "2 texts, other weights and config, and ids that are not 0 in the padding"),
             ],
         }

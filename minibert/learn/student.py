@@ -1,7 +1,8 @@
 """Run a student's functions: in this process, or in a process of their own, whose program is `main`.
 
-The process reads requests from its standard input, and answers on its standard output: one JSON object per line. A
-student's own input is empty, and the first characters that the student prints are a part of the answer.
+The process reads requests from its standard input, each a pickle, and answers on its standard output: one JSON object
+per line, of bounded length, because a student's code could write there too. A student's own input is empty, and the
+first characters that the student prints are a part of the answer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import io
 import json
 import linecache
 import os
+import pickle
+import queue
 import signal
 import subprocess
 import sys
@@ -25,7 +28,6 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,21 +37,22 @@ from minibert._utils.files import is_regular_file
 from minibert._utils.system import available_memory
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief
-from minibert.learn.lesson import Case, Lesson
-from minibert.learn.right import RIGHT, run
+from minibert.learn.mistakes import errors, run
+from minibert.learn.right import RIGHT
 
-# The most bytes that a student's process may use, where the system has such a limit, and the most numbers of a result.
-_MEMORY, _NUMBERS = 4 * 2**30, 2**22
+# The most bytes that a student's process may use, where the system has such a limit, the most numbers of all results,
+# and the most bytes of an answer.
+_MEMORY, _NUMBERS, _ANSWER = 4 * 2**30, 2**20, 2**25
 # Numbers of an array that is not copied.
 _LARGE = 2**20
 
 SECONDS = 4.0
 """Seconds that one function may take for all its calls; functions that take longer get 1.5 times as much together."""
 
-# Seconds in which the model must be loaded, and then the file, unless a function may take longer.
+# Seconds in which the process must start, and then load the file, unless a function may take longer.
 _LOADING = (60.0, 7.0)
-# The most characters of what a student's code prints that are kept.
-_PRINTED = 1000
+# The most characters that are kept of what a student's code prints, and of a line of its code or of an error.
+_PRINTED, _LINE = 1000, 300
 
 
 @dataclasses.dataclass
@@ -78,8 +81,8 @@ class _UnfitError(Exception):
 # --- call a function --------------------------------------------------------------------------------------------------
 
 
-def attempt(step: str, function: Any, cases: Sequence[Case], *, helped: bool = False) -> Outcome:
-    """Call a function with the arguments of all cases; with `helped` right functions replace the others of its file."""
+def attempt(step: str, function: Any, calls: Sequence[tuple[Any, ...]], *, helped: bool = False) -> Outcome:
+    """Call a function with some arguments; with `helped` right functions replace the others of its file."""
     if not callable(function):
         return Outcome("missing")
     outcome, namespace = Outcome(), getattr(function, "__globals__", {})
@@ -88,16 +91,16 @@ def attempt(step: str, function: Any, cases: Sequence[Case], *, helped: bool = F
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            for case in cases:
+            for arguments in calls:
                 # Copies of large weights would take long; those of the model are read-only.
                 given = [
                     one.copy() if isinstance(one, dict) or getattr(one, "size", _LARGE) < _LARGE else one
-                    for one in case.arguments
+                    for one in arguments
                 ]
                 result = function(*given)
                 if result is None or result is ...:
                     return Outcome("error", "it returns None.", outcome.values) if outcome.values else Outcome("empty")
-                pairs = zip(given, case.arguments, strict=True)
+                pairs = zip(given, arguments, strict=True)
                 if not all(isinstance(one, dict) or one is two or np.array_equal(one, two) for one, two in pairs):
                     raise _UnfitError("it changes what it was given. Make a new array: x = x + y, not x += y.")
                 outcome.values.append(_as_value(step, result))
@@ -113,12 +116,12 @@ def attempt(step: str, function: Any, cases: Sequence[Case], *, helped: bool = F
 def _as_value(step: str, result: Any) -> list[Any]:
     """Return a result as a list of tokens, or of float64 arrays."""
     if step == "tokenize":
-        if not isinstance(result, list | tuple) or not all(isinstance(token, str) for token in result):
+        if not isinstance(result, list | tuple) or not all(type(token) is str for token in result):
             raise _UnfitError(f"it returns {brief(result)}; expected a list of tokens, each a str.")
         return [*result]
     if step != "bert":
         return [_as_numbers(result)]
-    if not isinstance(result, tuple | list) or len(result) != 2:
+    if not isinstance(result, tuple | list) or len(result) != 2 or not hasattr(result[0], "__len__"):
         raise _UnfitError(f"it returns {brief(result)}; expected two things: return states, vector")
     return [*map(_as_numbers, result[0]), _as_numbers(result[1])]
 
@@ -126,9 +129,16 @@ def _as_value(step: str, result: Any) -> list[Any]:
 def _as_numbers(value: Any) -> np.ndarray[Any, Any]:
     with contextlib.suppress(TypeError, ValueError):  # lists of different lengths
         array = np.asarray(to_array(value))
-        if array.dtype.kind in "fiub" and array.size <= _NUMBERS:
+        if _is_plain(value) and array.dtype.kind in "fiub" and array.size <= _NUMBERS:
             return array.astype(np.float64)
-    raise _UnfitError(f"it returns {brief(value)}; expected an array of at most {_NUMBERS:,} real numbers.")
+    raise _UnfitError(f"it returns {brief(value)}; expected a plain array of at most {_NUMBERS:,} real numbers.")
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether no array is of another class than ndarray: a masked array, for example, hides its numbers."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return type(value) is np.ndarray or not isinstance(value, np.ndarray)
 
 
 def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
@@ -136,21 +146,15 @@ def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
     if isinstance(error, _UnfitError):
         return str(error)
     said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    place = f"line {error.lineno}: {(error.text or '').strip()}\n" if isinstance(error, SyntaxError) else ""
+    line, place = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None, ""
+    if line is not None:
+        place = f"line {line}: {(error.text or '').strip()[:_LINE]}\n"
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals is namespace:
             code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
-            place = f"line {line}, in {frame.f_code.co_name}: {code}\n"
-    kind = "read-only" if "read-only" in said else type(error).__name__
-    return f"{place}{said}\n{page('hints.md').get(kind, '')}".rstrip()
-
-
-@functools.cache
-def page(name: str) -> dict[str, str]:
-    """Return the items of a page of this folder, "- `id`, `id`: text", by id."""
-    text = (files(__package__) / name).read_text(encoding="utf-8").replace("\n  ", " ")
-    items = (line[2:].split(": ", 1) for line in text.splitlines() if line.startswith("- "))
-    return {id.strip("`"): said for ids, said in items for id in ids.split(", ")}
+            place = f"line {line}, in {frame.f_code.co_name}: {code[:_LINE]}\n"
+    known = (hint for name, hint in errors().items() if name == type(error).__name__ or name in said)
+    return f"{place}{said[:_LINE]}\n{next(known, '')}".rstrip()
 
 
 # --- load a file ------------------------------------------------------------------------------------------------------
@@ -161,8 +165,13 @@ def source_of(path: Path) -> str:
     content = path.read_bytes()
     if path.suffix.lower() != ".ipynb":
         return importlib.util.decode_source(content)
-    cells = (cell for cell in json.loads(content)["cells"] if cell["cell_type"] == "code")
-    text = "\n\n".join("".join(cell["source"]) for cell in cells)
+    try:
+        cells = ["".join(cell["source"]) for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        cells = []
+    if not cells:
+        raise _UnfitError("It is not a notebook with cells of code; `minibert learn start` writes one.")
+    text = "\n\n".join(cells)
     return "\n".join(f"# {line}" if line.startswith(("%", "!")) else line for line in text.split("\n"))
 
 
@@ -200,12 +209,12 @@ class _Kept(io.StringIO):
 
 
 def main() -> None:
-    """Answer requests about one file: its arguments are the file, and those of `Lesson` in JSON."""
+    """Answer requests about one file, which is the argument: call a function, or measure the time of a call."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    path, options = sys.argv[1:]
-    sys.path.append(str(Path(path).resolve().parent))
+    path = Path(sys.argv[1])
+    sys.path.append(str(path.resolve().parent))
     import minibert.learn
 
     vars(minibert.learn)["check"] = lambda *_, **__: None  # a notebook calls it after each function
@@ -214,37 +223,33 @@ def main() -> None:
 
         limit = min(_MEMORY, available_memory() or _MEMORY), resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, limit)
-    lesson = Lesson(**json.loads(options))
-    send(answers, Outcome(values=[[len(cases)] for cases in lesson.cases.values()]))
+    send(answers, Outcome())
+    pickle.load(requests)
     try:
-        names = load(Path(path))
+        names = load(path)
         send(answers, Outcome())
     except ValueError as error:
         send(answers, Outcome("error", str(error)))
     process = os.getpid()
-    for line in requests:
-        with contextlib.redirect_stdout(_Kept()) as kept:
-            outcome = _answer(lesson, names, **json.loads(line))
-        if os.getpid() != process:  # a student's fork
-            os._exit(0)
-        send(answers, dataclasses.replace(outcome, printed=kept.getvalue().rstrip()))
-
-
-def _answer(lesson: Lesson, names: dict[str, Any], step: str, helped: bool) -> Outcome:
-    """Call a function; or "sentence": compute the vector of the text, or "time": measure the time of `bert`."""
-    if step in RIGHT:
-        return attempt(step, names.get(step), lesson.cases[step], helped=helped)
-    if step == "time":
-        call = functools.partial(names["bert"], *lesson.cases["bert"][0].arguments)
-        return attempt(step, lambda: time_it(call), [Case(())])
-    outcome = attempt("tokenize", names.get("tokenize"), lesson.cases["tokenize"][:1])
-    ids = np.array([lesson.vocabulary.get(token, 0) for tokens in outcome.values for token in tokens])
-    return attempt("bert", names.get("bert"), [Case((ids, np.zeros_like(ids), lesson.weights, lesson.config))])
+    with contextlib.suppress(EOFError):
+        while True:
+            step, calls, helped = pickle.load(requests)
+            with contextlib.redirect_stdout(_Kept()) as kept:
+                if step == "time":
+                    outcome = attempt(step, lambda *call: time_it(functools.partial(names["bert"], *call)), calls)
+                else:
+                    outcome = attempt(step, names.get(step), calls, helped=helped)
+            if os.getpid() != process:  # a student's fork
+                os._exit(0)
+            send(answers, dataclasses.replace(outcome, printed=kept.getvalue().rstrip()))
 
 
 def time_it(call: Callable[[], object]) -> float:
-    """Return the median seconds of some calls."""
-    return float(np.median(timeit.repeat(call, number=1, repeat=9)))
+    """Return the median seconds of nine calls, or of as many as begin within 20 seconds."""
+    times: list[float] = []
+    while len(times) < 9 and sum(times) < 20:
+        times.append(timeit.timeit(call, number=1))
+    return float(np.median(times))
 
 
 def send(stream: IO[bytes], outcome: Outcome) -> None:
@@ -254,11 +259,15 @@ def send(stream: IO[bytes], outcome: Outcome) -> None:
 
 
 def receive(stream: IO[bytes]) -> Outcome | None:
-    """Read an outcome; None if the process has ended, or if its answer cannot be read."""
-    with contextlib.suppress(ValueError, TypeError):
-        outcome = Outcome(**json.loads(stream.readline()))
+    """Read an outcome; None if the process has ended, or if its answer is too long or cannot be read."""
+    line = bytearray()
+    with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError, OSError):
+        while not line.endswith(b"\n") and len(line) <= _ANSWER and (part := stream.read(2**16)):
+            line += part
+        outcome = Outcome(**json.loads(line))
         for value in outcome.values:
             value[:] = [one if isinstance(one, str) else np.array(one, np.float64) for one in value]
+        outcome.text, outcome.printed = (text.strip() for text in (outcome.text, outcome.printed))
         return outcome
     return None
 
@@ -269,7 +278,6 @@ class Student:
     Parameters
     ----------
     path : str or path
-    lesson : dict           the arguments of `Lesson`
     seconds : float         that one function may take
 
     Raises
@@ -278,36 +286,33 @@ class Student:
         There is no such file.
     """
 
-    def __init__(self, path: str | Path, lesson: dict[str, Any], seconds: float = SECONDS) -> None:
+    def __init__(self, path: str | Path, seconds: float = SECONDS) -> None:
         if not is_regular_file(Path(path)):
             raise ValueError(f"{path} does not exist; `minibert learn start {path}` writes it.")
         if not 0 < seconds <= 1e6:
             raise ValueError(f"seconds={seconds}; expected a number above 0, up to 1e6.")
-        self._path, self._lesson, self._seconds, self._left = path, lesson, seconds, 1.5 * seconds
+        self._path, self._seconds, self._left = path, seconds, 1.5 * seconds
         self._start()
 
     def _start(self) -> None:
         program = "from minibert.learn.student import main; main()"
-        command = [sys.executable, "-P", "-c", program, str(self._path), json.dumps(self._lesson, default=str)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, "-P", "-c", program, str(self._path)],
+            **{"bufsize": 0, "stdin": pipe, "stdout": pipe, "stderr": subprocess.DEVNULL, "start_new_session": True},
         )
         self._ready = False
 
     def close(self) -> None:
         """End the process, and those that it started."""
-        self._kill()
-        with self._process:  # closes the pipes, and waits
-            pass
-
-    def _kill(self) -> None:
         if self._process.returncode is None and hasattr(os, "killpg"):
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
+        with self._process:  # closes the pipes, and waits
+            pass
 
-    def ask(self, step: str, *, helped: bool = False) -> Outcome:
+    def ask(self, step: str, calls: Sequence[tuple[Any, ...]], *, helped: bool = False) -> Outcome:
         """Let the process call a function; "slow" if it does not end, "not run" if there is no time left.
 
         Raises
@@ -320,28 +325,38 @@ class Student:
         if self._process.poll() is not None:
             self._start()
         if not self._ready:
-            for limit in (_LOADING[0], max(_LOADING[1], self._seconds)):
-                if (started := self._receive(limit)).status != "done":
+            for limit, request in ((_LOADING[0], b""), (max(_LOADING[1], self._seconds), pickle.dumps("load"))):
+                if (started := self._exchange(limit, request)).status != "done":
                     raise ValueError(f"{self._path} cannot be run. {started.text}")
             self._ready = True
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # the process has ended, and gives no answer
-            self._process.stdin.write(json.dumps({"step": step, "helped": helped}).encode() + b"\n")
-            self._process.stdin.flush()
-        outcome = self._receive(min(self._seconds, self._left))
+        outcome = self._exchange(min(self._seconds, self._left), pickle.dumps((step, calls, helped)), len(calls))
         if outcome.status == "slow":
             self._left -= self._seconds
         return outcome
 
-    def _receive(self, seconds: float) -> Outcome:
-        """Read an answer; a process that does not give one is ended."""
-        assert self._process.stdout is not None
-        timer = threading.Timer(seconds, self._kill)
-        timer.start()
-        outcome = receive(self._process.stdout)
-        late = not timer.is_alive()
-        timer.cancel()
-        if outcome is not None:
+    def _exchange(self, seconds: float, request: bytes = b"", count: int = 0) -> Outcome:
+        """Write a request, and read an answer with so many results; a process that does not give one is ended."""
+        answers: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        process, outcome, late = self._process, None, False
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def exchange(write: Callable[[Any], int], stdout: IO[bytes]) -> None:
+            left = memoryview(request)
+            with contextlib.suppress(OSError, ValueError):  # the process has ended, and gives no answer
+                while left:
+                    left = left[write(left) :]
+            answers.put(None)
+            answers.put(receive(stdout))
+
+        # A thread, because a process that the student's code made may keep the pipe open for ever.
+        threading.Thread(target=exchange, args=(process.stdin.write, process.stdout), daemon=True).start()
+        try:
+            answers.get(timeout=_LOADING[0])  # large weights take their time
+            outcome = answers.get(timeout=seconds)
+        except queue.Empty:
+            late = True
+        if outcome is not None and len(outcome.values) in (count, *range(count * (outcome.status != "done"))):
             return outcome
         self.close()
         if late:
@@ -349,4 +364,5 @@ class Student:
                 "Does a loop never end? Loops over single numbers need more seconds, or a product of matrices instead."
             )
             return Outcome("slow", f"It did not end within {seconds:g} seconds. {text}")
-        return Outcome("error", "The process ended without an answer. Did it need too much memory, or call os._exit?")
+        text = "Did it need too much memory, call os._exit, or give too many numbers?"
+        return Outcome("error", f"The process ended without an answer. {text}")

@@ -1,0 +1,106 @@
+"""The mistakes of hints.md: what somebody may write in the place of a part of right.py, and functions that do so."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.learn import right
+
+
+class Mistake(NamedTuple):
+    """One mistake.
+
+    Parameters
+    ----------
+    section : str       the exercise
+    hint : str          a question that leads to it
+    text : str          what is wrong
+    edits : list of (str, str)      parts of right.py, and what is written instead
+    """
+
+    section: str
+    hint: str
+    text: str
+    edits: list[tuple[str, str]]
+
+
+@functools.cache
+def _read() -> tuple[dict[str, str], dict[str, Mistake]]:
+    """Return what hints.md says of errors, and the mistakes, both by their names."""
+    errors, mistakes, above, section = {}, {}, "", ""
+    for block in (files(__package__) / "hints.md").read_text(encoding="utf-8").split("\n\n"):
+        items = [" ".join(item.split()) for item in re.split(r"^- ", block, flags=re.MULTILINE) if item]
+        for _, id, item in (item.split("`", 2) for item in items if item[0] == "`"):
+            edits = re.findall("`([^`]+)` -> `([^`]+)`", item)
+            errors |= {} if edits else {id: item.removeprefix(": ")}
+            mistakes |= {id: Mistake(section, above, item.partition(": `")[0].strip(), edits)} if edits else {}
+        above, section = items[0], block.removeprefix("## ") if block.startswith("## ") else section
+    return errors, mistakes
+
+
+def errors() -> dict[str, str]:
+    """Return the hints for errors, by the name of the error."""
+    return _read()[0]
+
+
+def mistakes() -> dict[str, Mistake]:
+    """Return the mistakes by id."""
+    return _read()[1]
+
+
+@functools.cache
+def _source() -> str:
+    return (files(__package__) / "right.py").read_text(encoding="utf-8")
+
+
+@functools.cache
+def mistakes_in(step: str) -> list[str]:
+    """Return the ids of the mistakes in a function, and in those that it calls."""
+    parts = dict(re.findall(r"^def (\w+)(.*?)(?=^def |\Z)", _source(), re.MULTILINE | re.DOTALL))
+    seen, names = set(), {step}
+    while names := names - seen:
+        seen |= names
+        names = {name for one in names for name in re.findall(r"(\w+)\(", parts[one]) if name in parts}
+    text = "".join(parts[name] for name in seen)
+    known = {id: one for id, one in mistakes().items() if one.section != "batch" or step == "batch"}
+    return [id for id, one in known.items() if any(old in text for old, _ in one.edits)]
+
+
+@functools.cache
+def functions(id: str = "") -> Mapping[str, Callable[..., Any]]:
+    """Return the functions of right.py by name, with a mistake."""
+    if not id:
+        return right.RIGHT
+    source, names = _source(), {"__name__": right.__name__}
+    for old, new in mistakes()[id].edits:
+        source = source.replace(old, new)
+    exec(compile(source, id, "exec"), names)
+    return names["RIGHT"]
+
+
+def run(step: str, *arguments: Any, dtype: npt.DTypeLike = np.float64, mistake: str = "") -> Any:
+    """Call a right function, or one with a mistake, with arrays, lists or tensors; it computes in `dtype`."""
+
+    def convert(one: Any, name: str = "embeddings") -> Any:
+        if isinstance(one, str | int | float) or one is None or step == "tokenize":
+            return one
+        if isinstance(one, Mapping):
+            return {name: convert(value, name) for name, value in one.items()}
+        array = np.asarray(one)
+        # The others become float64 where they meet float64: weights of layers, and rows of the large table of words.
+        converted = array.dtype.kind == "f" and array.size < 2**22 and name.startswith("embeddings")
+        return array.astype(dtype, copy=False) if converted else array
+
+    return functions(mistake)[step](*map(convert, arguments))
+
+
+def as_list(result: Any) -> list[Any]:
+    """Return a result as a list: of tokens, of the states and the vector, or of one array."""
+    return [*result[0], result[1]] if isinstance(result, tuple) else result if isinstance(result, list) else [result]
