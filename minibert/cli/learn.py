@@ -25,7 +25,7 @@ _LESSON = f"""--text TEXT: the text on which the functions run (default: a short
 
 def add_verbs(verbs: Any) -> None:
     """Add ``learn`` and its parts to the command line."""
-    text = "learn: build BERT yourself: eleven exercises that check themselves\nWrite BERT in ten functions, and one for batches."
+    text = "learn: build BERT yourself: eleven exercises that check themselves\nWrite BERT in functions, one by one."
     parts = add_verb(verbs, _check, text).add_subparsers(metavar="VERB", required=True)
     text = """start: write the exercises into a new file
         Write eleven functions to fill in, with their formulas and shapes. A file that exists is not overwritten.
@@ -93,13 +93,19 @@ def _finish(arguments: argparse.Namespace, options: dict[str, Any]) -> int:
     yours, ours = sentence(arguments.file, **options)
     error = float(abs(yours - ours).max()) if yours.shape == ours.shape else math.nan
     together = error < 1e-4
-    end = "this is BERT." if together else "but together they give another vector. Does one of them keep numbers of a call?"
+    end = (
+        "this is BERT."
+        if together
+        else "but together they give another vector. Does one of them keep numbers of a call?"
+    )
     print(f"All functions are right: {end}\n\nThe vector of {text!r}, {counted(yours.size, 'number')}:")
     for label, vector in ((name, yours), ("minibert", ours)):
         print(f"  {label:20}" + " ".join(f"{number:10.6f}" for number in vector.flat[:4]) + " ...")
     print(f"  largest difference  {error:>10.1e}")
     if arguments.page is not None and together:
-        inputs = (tokenizer := minibert.BertTokenizer.from_pretrained(model))(text, truncation=True, return_tensors="np")
+        inputs = (tokenizer := minibert.BertTokenizer.from_pretrained(model))(
+            text, truncation=True, return_tensors="np"
+        )
         trace = minibert.BertModel.from_pretrained(model).trace(**inputs, tokens=tokenizer)
         trace.page(arguments.page, title=text, note=f"The vector of {name} differs by at most {error:.1e}.")
         print(f"{arguments.page} shows each step of it.")

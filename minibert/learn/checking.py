@@ -27,7 +27,6 @@ from minibert.learn.right import RIGHT
 from minibert.learn.student import SECONDS, Outcome, Student, attempt, time_it
 from minibert.models.bert import BertModel
 
-
 _RMS, _SINGLE = 4, 8
 # The least error of float32, relative to the values: that of rounding the result once.
 _ROUNDING = 2.0**-24

@@ -29,7 +29,32 @@ _TEXTS = (
     "unaffable antidisestablishmentarianism",
 )
 # A small vocabulary with capital letters.
-_TOKENS = "[PAD] [UNK] [CLS] [SEP] . bank Bank BA ba ##nk ##NK ##n ##k E É e ##E a A ##a ##A ##rm ##B ##b".split()
+_TOKENS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    ".",
+    "bank",
+    "Bank",
+    "BA",
+    "ba",
+    "##nk",
+    "##NK",
+    "##n",
+    "##k",
+    "E",
+    "É",
+    "e",
+    "##E",
+    "a",
+    "A",
+    "##a",
+    "##A",
+    "##rm",
+    "##B",
+    "##b",
+]
 _CASED = "Bank BANK. É ÉA ba baNK Bab BArm"
 
 _EPS = 0.05  # so large that each mistake with eps changes the numbers
@@ -127,7 +152,10 @@ class Lesson:
             "embed": [
                 Case((ids, types, *three)),
                 Case((ids[:1], types[:1], *three), "one token"),
-                Case((ids[::-1] % len(few), np.r_[types[1:], types[-1]], few, 2 * three[1][::-1], 1 + three[2][::-1]), "other tables"),
+                Case(
+                    (ids[::-1] % len(few), np.r_[types[1:], types[-1]], few, 2 * three[1][::-1], 1 + three[2][::-1]),
+                    "other tables",
+                ),
             ],
             "layer_norm": [
                 Case((total, *scale, eps)),
@@ -164,7 +192,10 @@ class Lesson:
             ],
             "layer": [
                 Case((x, first, heads, eps)),
-                Case((between, last, fewer, _EPS), f"the weights of layer {layers - 1}, num_heads = {fewer}, eps = {_EPS}"),
+                Case(
+                    (between, last, fewer, _EPS),
+                    f"the weights of layer {layers - 1}, num_heads = {fewer}, eps = {_EPS}",
+                ),
             ],
             "bert": [
                 Case((ids, types, self.weights, self.config)),
@@ -172,7 +203,12 @@ class Lesson:
                 Case((ids[-3:], types[:3], turned, one_layer), f"other weights, 3 tokens, config = {one_layer}"),
             ],
             "batch": [
-                Case((texts * mask, kinds * mask, mask, self.weights, {**some, "num_attention_heads": heads}), "3 texts"),
-                Case((texts[1:, 1:7], kinds[1:, ::-1][:, :6], mask[1:, :6], turned, one_layer), "2 texts, other weights and config, and ids that are not 0 in the padding"),
+                Case(
+                    (texts * mask, kinds * mask, mask, self.weights, {**some, "num_attention_heads": heads}), "3 texts"
+                ),
+                Case(
+                    (texts[1:, 1:7], kinds[1:, ::-1][:, :6], mask[1:, :6], turned, one_layer),
+                    "2 texts, other weights and config, and ids that are not 0 in the padding",
+                ),
             ],
         }

@@ -3,6 +3,8 @@
 Expected is the id of the mistake; "" for a mistake that is not known, or that two others together make; or "right".
 """
 
+# ruff: noqa: B905, RUF005, RUF017
+
 import math
 import re
 import string

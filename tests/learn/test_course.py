@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -10,11 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import minibert.learn
 from minibert.cli import main
-from minibert.learn.checking import Result
+from minibert.learn.checking import Result, bench
 from minibert.learn.right import RIGHT
 from minibert.learn.student import Student
 from tests.support.checkpoints import random_checkpoint
@@ -48,7 +48,7 @@ def small_model(folder: Path, **config: Any) -> Path:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_start_writes_ten_functions_that_are_not_filled_in(tmp_path: Path, capsys: Any) -> None:
+def test_start_writes_functions_that_are_not_filled_in(tmp_path: Path, capsys: Any) -> None:
     for name in ("mine.py", "mine.ipynb"):
         path = tmp_path / name
         assert main(["learn", "start", str(path)]) == 0
@@ -99,8 +99,28 @@ def test_files_that_cannot_be_run(tmp_path: Path, capsys: Any, content: str) -> 
     said = capsys.readouterr().err
     assert all(word in said for word in BAD_FILES[content]), said
     assert "Traceback" not in said
-    (tmp_path / "book.ipynb").write_text(json.dumps({"cells": 3}))
+
+
+BOOKS = ['{"cells": 3}', '{"cells": []}', "{}", "[1]", "3", "no JSON", "[" * 100_000, '{"cells": [{}]}']
+
+
+@pytest.mark.parametrize("book", BOOKS, ids=lambda book: book[:20])
+def test_a_notebook_without_cells(tmp_path: Path, capsys: Any, book: str) -> None:
+    (tmp_path / "book.ipynb").write_text(book)
     assert main(["learn", "check", str(tmp_path / "book.ipynb")]) == 1
+    assert "not a notebook with cells" in capsys.readouterr().err
+
+
+def test_errors_are_short_and_have_a_line(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.py").write_text("def gelu(x):\n    raise ValueError('long ' * 1_000_000)\n")
+    assert main(["learn", "check", str(tmp_path / "mine.py"), "gelu", "--seconds", str(PATIENT)]) == 1
+    assert 100 < len(capsys.readouterr().out) < 2000
+    for content in ("\0", "x = " + "'long' + " * 10_000 + "(", "x = 'é".encode("latin-1").decode("latin-1") + "\0"):
+        (tmp_path / "mine.py").write_text(content, encoding="latin-1")
+        assert main(["learn", "check", str(tmp_path / "mine.py")]) == 1
+        said = capsys.readouterr().err
+        assert "None" not in said
+        assert len(said) < 2000
 
 
 STRANGE = """
@@ -176,10 +196,10 @@ def linear(x, weight, bias):
 def test_a_process_that_forks_gives_one_answer_and_leaves_no_process(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(FORKS)
-    student = Student(path, {}, PATIENT)
+    student = Student(path, PATIENT)
     try:
-        assert student.ask("gelu").status == "empty"
-        group = int(student.ask("linear").values[0][0][0, 0])
+        assert student.ask("gelu", [(1,)]).status == "empty"
+        group = int(student.ask("linear", [(1,)]).values[0][0][0, 0])
         assert len(running(group)) >= 2
     finally:
         student.close()
@@ -212,3 +232,93 @@ def test_an_answer_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (found,) = minibert.learn.check_file(path, ["gelu"], seconds=PATIENT)
     assert found.status == "error"
     assert "without an answer" in found.text
+
+
+HOSTILE = {
+    "endless": "while True: os.write(fd, b'x' * 2**16)",
+    "deep": "os.write(fd, b'[' * 10**5 + b']' * 10**5 + b'\\n')",
+    "other names": "os.write(fd, b'{\"answer\": 1}\\n')",
+    "other types": 'os.write(fd, b\'{"status": 3, "text": [], "values": [[["a"]]], "printed": null}\\n\')',
+    "too many values": "os.write(fd, b'{\"values\": [[1], [1], [1], [1], [1], [1], [1], [1]]}\\n')",
+    "no values": "os.write(fd, b'{\"values\": []}\\n')",
+    "a number": "os.write(fd, b'3\\n')",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_an_answer_that_is_not_one_is_bounded(tmp_path: Path, kind: str) -> None:
+    """The file finds the pipe of the answers, and writes something else."""
+    (tmp_path / "mine.py").write_text(
+        "import os, stat, sys\n"
+        "def gelu(x):\n"
+        "    fds = [fd for fd in map(int, os.listdir('/dev/fd')) if os.path.exists(f'/dev/fd/{fd}')]\n"
+        "    fds = [fd for fd in sorted(fds)[3:] if stat.S_ISFIFO(os.fstat(fd).st_mode)]\n"
+        f"    fd = fds[-1]\n    {HOSTILE[kind]}\n    os._exit(0)\n"
+    )
+    (found,) = minibert.learn.check_file(tmp_path / "mine.py", ["gelu"], seconds=PATIENT)
+    assert found.status == "error"
+    assert "without an answer" in found.text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_left_the_group_does_not_stall(tmp_path: Path) -> None:
+    """It keeps the pipe of the answers open after its parent has ended."""
+    (tmp_path / "mine.py").write_text(
+        "import os, time\n"
+        "def gelu(x):\n"
+        "    if not os.fork():\n        os.setsid()\n        time.sleep(20)\n        os._exit(0)\n"
+        "    while True: time.sleep(1)\n"
+    )
+    start = time.monotonic()
+    (found,) = minibert.learn.check_file(tmp_path / "mine.py", ["gelu"], seconds=1)
+    assert found.status == "slow"
+    assert time.monotonic() - start < 18
+
+
+BERT = SOLUTION[: SOLUTION.index("def bert(")] + "import time\ncalls = []\n" + SOLUTION[SOLUTION.index("def bert(") :]
+WORSE = {
+    "fails": "    calls.append(1)\n    if len(calls) > 4: raise ValueError('later')\n",
+    "ends": "    calls.append(1)\n    if len(calls) > 4: __import__('os')._exit(1)\n",
+    "wrong": "    weights = dict(weights, **{'embeddings.LayerNorm.bias': 1})\n",
+}
+
+
+@pytest.mark.parametrize("kind", WORSE)
+def test_bench_of_a_function_that_fails_later(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(BERT.replace("config):\n    tables", f"config):\n{WORSE[kind]}    tables"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"mine\.py: bert is"):
+        [*bench([path])]
+
+
+def test_the_vector_of_a_model_that_does_not_normalise(tmp_path: Path, capsys: Any) -> None:
+    """The vector of the course is compared, not that of the model; long texts are cut as minibert cuts them."""
+    (tmp_path / "mine.py").write_text(SOLUTION, encoding="utf-8")
+    words = ["learn", "check", str(tmp_path / "mine.py"), "--seconds", str(PATIENT)]
+    words += ["--model", str(small_model(tmp_path / "model")), "--text", "a bank " * 400]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "this is BERT" in said
+    assert float(re.search(r"largest difference\s+(\S+)", said)[1]) < 1e-5  # type: ignore[index]
+    vectors = np.array([1, 1, 1, 1.5]), np.ones(4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minibert.learn.checking.sentence", lambda *_, **__: vectors)
+        assert main(words) == 1
+    assert "another vector" in capsys.readouterr().out
+
+
+def test_what_comes_next_is_said(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.py").write_text(SOLUTION, encoding="utf-8")
+    assert main(["learn", "check", str(tmp_path / "mine.py"), "softmax", "--seconds", str(PATIENT)]) == 0
+    assert re.search(r"1 function checked in \d+\.\d seconds. Next: head.", capsys.readouterr().out)
+    assert "Next: layer_norm." in repr(Result("embed", "right"))
+    assert "Next" not in repr(Result("embed", "wrong")) + str(Result("embed", "right"))
+    assert "last function" in Result("batch", "right").next
+
+
+def test_a_file_of_ten_functions_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def tokenize(*_): ...\n")
+    found = [one.step for one in minibert.learn.check_file(tmp_path / "mine.py", seconds=PATIENT)]
+    assert found == [*RIGHT][:-1]
+    (found_batch,) = minibert.learn.check_file(tmp_path / "mine.py", ["batch"], seconds=PATIENT)
+    assert found_batch.status == "missing"
