@@ -88,7 +88,7 @@ class Lesson:
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"text={brief(text)}; expected a text with at least one word.")
         self.name, self.text = model, text
-        self.model = BertModel.from_pretrained(model, backend="numpy", compute_type="float32", add_pooling_layer=False)
+        self.model = BertModel.from_pretrained(model, backend="numpy", compute_type="float32")
         config = self.model.config
         if (config.model_type, config.activation) != ("bert", "gelu"):
             kind = f"model_type={config.model_type!r} and hidden_act={config.hidden_act!r}"
@@ -130,7 +130,7 @@ class Lesson:
 
         scale, wide = two(self.weights, "embeddings.LayerNorm"), two(first, "intermediate.dense")
         query_map, key_map = two(first, "attention.self.query"), two(first, "attention.self.key")
-        few = three[0][:40]
+        few = three[0][-40:]
         fewer = next((n for n in range(2, heads) if heads % n == 0), 1)
         line = np.linspace(-12, 12, 97, dtype=np.float32)
         some = {"num_hidden_layers": max(layers // 3, 1), "num_attention_heads": fewer, "layer_norm_eps": _EPS}

@@ -329,7 +329,9 @@ class Student:
                 if (started := self._exchange(limit, request)).status != "done":
                     raise ValueError(f"{self._path} cannot be run. {started.text}")
             self._ready = True
-        outcome = self._exchange(min(self._seconds, self._left), pickle.dumps((step, calls, helped)), len(calls))
+        outcome = self._exchange(
+            min(self._seconds, self._left), pickle.dumps((step, calls, helped), protocol=5), len(calls)
+        )
         if outcome.status == "slow":
             self._left -= self._seconds
         return outcome
