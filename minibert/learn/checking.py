@@ -303,7 +303,7 @@ def sentence(path: str | Path, *, seconds: float = SECONDS, **lesson: Any) -> tu
     if outcome.status != "done":
         raise ValueError(f"{path} does not give a vector. {outcome.text}")
     inputs = known.tokenizer(known.text, truncation=True, max_length=length, return_tensors="np")
-    mean = known.model(**inputs).last_hidden_state[0].mean(axis=0)
+    mean = np.asarray(known.model(**inputs).last_hidden_state)[0].mean(axis=0)
     return outcome.values[0][-1], mean / np.linalg.norm(mean)
 
 

@@ -151,6 +151,7 @@ class Lesson:
             ],
             "embed": [
                 Case((ids, types, *three)),
+                Case((np.roll(ids, 1), types, *three), "other tokens"),
                 Case((ids[:1], types[:1], *three), "one token"),
                 Case(
                     (ids[::-1] % len(few), np.r_[types[1:], types[-1]], few, 2 * three[1][::-1], 1 + three[2][::-1]),
@@ -204,11 +205,18 @@ class Lesson:
             ],
             "batch": [
                 Case(
-                    (texts * mask, kinds * mask, mask, self.weights, {**some, "num_attention_heads": heads}), "3 texts"
+                    (
+                        texts * mask,
+                        kinds * mask,
+                        mask,
+                        self.weights,
+                        {**some, "num_attention_heads": heads, "layer_norm_eps": eps},
+                    ),
+                    "3 texts",
                 ),
                 Case(
-                    (texts[1:, 1:7], kinds[1:, ::-1][:, :6], mask[1:, :6], turned, one_layer),
-                    "2 texts, other weights and config, and ids that are not 0 in the padding",
+                    (texts[:, ::-1], kinds, mask[::-1], turned, one_layer),
+                    "3 texts, other weights and config, and ids that are not 0 in the padding",
                 ),
             ],
         }

@@ -34,7 +34,9 @@ class Mistake(NamedTuple):
 @functools.cache
 def _read() -> tuple[dict[str, str], dict[str, Mistake]]:
     """Return what hints.md says of errors, and the mistakes, both by their names."""
-    errors, mistakes, above, section = {}, {}, "", ""
+    errors: dict[str, str] = {}
+    mistakes: dict[str, Mistake] = {}
+    above = section = ""
     for block in (files(__package__) / "hints.md").read_text(encoding="utf-8").split("\n\n"):
         items = [" ".join(item.split()) for item in re.split(r"^- ", block, flags=re.MULTILINE) if item]
         for _, id, item in (item.split("`", 2) for item in items if item[0] == "`"):
@@ -64,7 +66,8 @@ def _source() -> str:
 def mistakes_in(step: str) -> list[str]:
     """Return the ids of the mistakes in a function, and in those that it calls."""
     parts = dict(re.findall(r"^def (\w+)(.*?)(?=^def |\Z)", _source(), re.MULTILINE | re.DOTALL))
-    seen, names = set(), {step}
+    seen: set[str] = set()
+    names = {step}
     while names := names - seen:
         seen |= names
         names = {name for one in names for name in re.findall(r"(\w+)\(", parts[one]) if name in parts}
@@ -78,7 +81,8 @@ def functions(id: str = "") -> Mapping[str, Callable[..., Any]]:
     """Return the functions of right.py by name, with a mistake."""
     if not id:
         return right.RIGHT
-    source, names = _source(), {"__name__": right.__name__}
+    source = _source()
+    names: dict[str, Any] = {"__name__": right.__name__}
     for old, new in mistakes()[id].edits:
         source = source.replace(old, new)
     exec(compile(source, id, "exec"), names)

@@ -101,7 +101,7 @@ def attention(x: FloatArray, weights: Weights, num_heads: int, hidden: Any = 0) 
     query = dense(x, weights, "attention.self.query")
     key = dense(x, weights, "attention.self.key")
     value = dense(x, weights, "attention.self.value")
-    heads = [head(*(columns(one, a, num_heads) for one in (query, key, value)), hidden) for a in range(num_heads)]
+    heads = [head(*(columns(one, a, num_heads) for one in (query, key, value)), hidden) for a in range(num_heads)]  # type: ignore[call-arg]
     context = np.concatenate(heads, axis=1)
     return dense(context, weights, "attention.output.dense")
 

@@ -146,9 +146,9 @@ def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
     if isinstance(error, _UnfitError):
         return str(error)
     said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    line, place = getattr(error, "lineno", None) if isinstance(error, SyntaxError) else None, ""
-    if line is not None:
-        place = f"line {line}: {(error.text or '').strip()[:_LINE]}\n"
+    place = ""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        place = f"line {error.lineno}: {(error.text or '').strip()[:_LINE]}\n"
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals is namespace:
             code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
@@ -299,7 +299,11 @@ class Student:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", program, str(self._path)],
-            **{"bufsize": 0, "stdin": pipe, "stdout": pipe, "stderr": subprocess.DEVNULL, "start_new_session": True},
+            bufsize=0,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         self._ready = False
 
