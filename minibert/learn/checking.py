@@ -91,7 +91,7 @@ class Result:
 
 def judge(lesson: Lesson, step: str, outcome: Outcome, *, causes: bool = True) -> Result:
     """Compare what a function gave with what is right; with `causes` say why it is wrong."""
-    cases, compare = lesson.cases[step], _wrong_tokens if step == "tokenize" else _wrong_numbers
+    cases, compare = lesson.cases(step), _wrong_tokens if step == "tokenize" else _wrong_numbers
     for index, value in enumerate(outcome.values):
         if wrong := compare(lesson, step, index, value):
             found = _causes(lesson, step, outcome.values) if causes else ()
@@ -172,14 +172,14 @@ def _causes(lesson: Lesson, step: str, values: Sequence[list[Any]]) -> tuple[str
     if step != "tokenize" and not any(np.isfinite(one).any() for value in values for one in value):
         return ()
     # The last cases are the smallest ones.
-    calls = [(lesson.cases[step][i].arguments, value) for i, value in enumerate(values)][::-1]
+    calls = [(lesson.cases(step)[i].arguments, value) for i, value in enumerate(values)][::-1]
     return tuple(id for id in mistakes_in(step) if all(_makes(id, step, *call) for call in calls))
 
 
 def _makes(id: str, step: str, arguments: tuple[Any, ...], given: list[Any]) -> bool:
     """Return whether a function with a mistake makes a result, up to rounding."""
-    with contextlib.suppress(Exception), warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # a mistake may not fit to this case
+    # A mistake may not fit to this case.
+    with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
         plain = as_list(run(step, *arguments, dtype=np.float32, mistake=id))
         if step == "tokenize":
             return plain == given
@@ -244,7 +244,7 @@ def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Res
 def _judged(lesson: Lesson, step: str, call: Callable[..., Outcome]) -> Result:
     """Judge a function as it is; if it is not right, also with right functions in the place of those that it calls."""
     check_choice("step", step, RIGHT)
-    call = functools.partial(call, [case.arguments for case in lesson.cases[step]])
+    call = functools.partial(call, [case.arguments for case in lesson.cases(step)])
     outcome = call(helped=False)
     first = judge(lesson, step, outcome, causes=False)
     if first.status not in ("wrong", "error"):
@@ -296,7 +296,7 @@ def sentence(path: str | Path, *, seconds: float = SECONDS, **lesson: Any) -> tu
     known = _lesson(**lesson)
     length = known.model.config.max_length
     with contextlib.closing(Student(path, seconds)) as student:
-        tokens = student.ask("tokenize", [known.cases["tokenize"][0].arguments])
+        tokens = student.ask("tokenize", [known.cases("tokenize")[0].arguments])
         pieces = tokens.values[0] if tokens.values else []
         ids = np.array([known.vocabulary.get(token, 0) for token in pieces[: length - 1] + pieces[length - 1 :][-1:]])
         outcome = student.ask("bert", [(ids, 0 * ids, known.weights, known.config)]) if pieces else tokens
@@ -316,7 +316,7 @@ def bench(paths: Iterable[str | Path], **lesson: Any) -> Iterator[tuple[str, flo
         A file cannot be run, or its `bert` is not right, or too slow.
     """
     known = _lesson(**lesson)
-    calls = [case.arguments for case in known.cases["bert"]]
+    calls = [case.arguments for case in known.cases("bert")]
     for path in paths:
         with contextlib.closing(Student(path, _BENCH)) as student:
             found = judge(known, "bert", student.ask("bert", calls), causes=False)

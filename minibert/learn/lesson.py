@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,32 +30,7 @@ _TEXTS = (
     "unaffable antidisestablishmentarianism",
 )
 # A small vocabulary with capital letters.
-_TOKENS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    ".",
-    "bank",
-    "Bank",
-    "BA",
-    "ba",
-    "##nk",
-    "##NK",
-    "##n",
-    "##k",
-    "E",
-    "É",
-    "e",
-    "##E",
-    "a",
-    "A",
-    "##a",
-    "##A",
-    "##rm",
-    "##B",
-    "##b",
-]
+_OWN = "[PAD] [UNK] [CLS] [SEP] . bank Bank BA ba ##nk ##NK ##n ##k E É e ##E a A ##a ##A ##rm ##B ##b"
 _CASED = "Bank BANK. É ÉA ba baNK Bab BArm"
 
 _EPS = 0.05  # so large that each mistake with eps changes the numbers
@@ -105,11 +81,15 @@ class Lesson:
     @functools.cache  # noqa: B019 (a lesson lives as long as its process)
     def right(self, step: str, index: int, *, plain: bool = False) -> list[Any]:
         """Return the right result of a case in float64, or that of plain code in float32: tokens, or arrays."""
-        return as_list(run(step, *self.cases[step][index].arguments, dtype=np.float32 if plain else np.float64))
+        arguments = self.cases(step)[index].arguments
+        if plain and step == "softmax":  # with logsumexp, which is right, too, and has a larger error
+            below = arguments[0] - (most := arguments[0].max(axis=-1, keepdims=True))
+            return [np.exp(arguments[0] - (most + np.log(np.exp(below).sum(axis=-1, keepdims=True))))]
+        return as_list(run(step, *arguments, dtype=np.float32 if plain else np.float64))
 
-    @functools.cached_property
-    def cases(self) -> dict[str, list[Case]]:
-        """The calls of each step: the first ones on values of the model, the others on numbers that are special.
+    @functools.cache  # noqa: B019
+    def cases(self, step: str) -> list[Case]:
+        """Return the calls of a step: the first ones on values of the model, the others on numbers that are special.
 
         Each argument differs between two calls, so that a function that does not look at it is not right.
         """
@@ -118,105 +98,101 @@ class Lesson:
         first, last = (layer_weights(self.weights, i) for i in (0, layers - 1))
         total = embed(ids, types, *three)
         x = norm(total, self.weights, "embeddings", eps)
-        q, k, v = (dense(x, first, f"attention.self.{name}") for name in ("query", "key", "value"))
-        parts = [[columns(one, a, heads) for one in (q, k, v)] for a in range(heads)]
-        size = max(parts[0][0].shape[1] // 4, 1)
-        scores = np.stack([query @ key.T / parts[0][0].shape[1] ** 0.5 for query, key, _ in parts])
-        between = norm(x + attention(x, first, heads), first, "attention.output", eps)
-        inner = dense(between, first, "intermediate.dense")
+        few, size = three[0][-40:], max(x.shape[1] // heads // 4, 1)
+        fewer = next((n for n in range(2, heads) if heads % n == 0), 1)
+        line = np.linspace(-12, 12, 97, dtype=np.float32)
+        some = {"num_hidden_layers": max(layers // 3, 1), "num_attention_heads": fewer, "layer_norm_eps": _EPS}
+        one_layer, short = some | {"num_hidden_layers": 1}, self.config | {"num_hidden_layers": min(layers, 2)}
+        texts, kinds = np.resize(ids, (3, 8)), np.resize(types, (3, 8))
+        mask = (np.arange(8) < np.array([[8], [5], [3]])).astype(np.int64)
+        words = (self.vocabulary, bool(self.tokenizer.do_lower_case))
+        own = {token: i for i, token in enumerate(_OWN.split())}
 
         def two(weights: Any, name: str) -> tuple[Any, Any]:
             return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
-        scale, wide = two(self.weights, "embeddings.LayerNorm"), two(first, "intermediate.dense")
-        query_map, key_map = two(first, "attention.self.query"), two(first, "attention.self.key")
-        few = three[0][-40:]
-        fewer = next((n for n in range(2, heads) if heads % n == 0), 1)
-        line = np.linspace(-12, 12, 97, dtype=np.float32)
-        some = {"num_hidden_layers": max(layers // 3, 1), "num_attention_heads": fewer, "layer_norm_eps": _EPS}
-        one_layer = some | {"num_hidden_layers": 1}
+        scale = two(self.weights, "embeddings.LayerNorm")
         # The same names in another order of the layers: layer 0 has the weights of the last one.
         turned = self.weights | {f"encoder.layer.0.{name}": array for name, array in last.items()}
-        turned["embeddings.LayerNorm.weight"] = scale[0][::-1].copy()
-        turned["embeddings.LayerNorm.weight"].flags.writeable = False
-        texts, kinds = np.resize(ids, (3, 8)), np.resize(types, (3, 8))
-        mask = (np.arange(8) < np.array([[8], [5], [3]])).astype(np.int64)
-        words = (self.vocabulary, bool(self.tokenizer.do_lower_case))
-        own = {token: i for i, token in enumerate(_TOKENS)}
-        return {
-            "tokenize": [
-                *(Case((text, *words), f"the text {text!r}") for text in (self.text, *_TEXTS)),
-                Case((_CASED, own, False), f"lower_case = False, a small vocabulary and the text {_CASED!r}"),
-                Case((_CASED, own, True), f"a small vocabulary and the text {_CASED!r}"),
+        turned["embeddings.LayerNorm.weight"] = scale[0][::-1]
+
+        @functools.cache
+        def parts() -> list[list[Any]]:
+            three = [dense(x, first, f"attention.self.{name}") for name in ("query", "key", "value")]
+            return [[columns(one, a, heads) for one in three] for a in range(heads)]
+
+        def scores() -> Any:
+            return np.stack([query @ key.T / query.shape[1] ** 0.5 for query, key, _ in parts()])
+
+        @functools.cache
+        def between() -> Any:
+            return norm(x + attention(x, first, heads), first, "attention.output", eps)
+
+        # Functions, because products of matrices take most of the time of a short check.
+        calls: dict[str, Callable[[], list[tuple[Any, ...]]]] = {
+            "tokenize": lambda: [
+                *((f"the text {text!r}", text, *words) for text in (self.text, *_TEXTS)),
+                (f"lower_case = False, a small vocabulary and the text {_CASED!r}", _CASED, own, False),
+                (f"a small vocabulary and the text {_CASED!r}", _CASED, own, True),
             ],
-            "embed": [
-                Case((ids, types, *three)),
-                Case((np.roll(ids, 1), types, *three), "other tokens"),
-                Case((ids[:1], types[:1], *three), "one token"),
-                Case(
-                    (ids[::-1] % len(few), np.r_[types[1:], types[-1]], few, 2 * three[1][::-1], 1 + three[2][::-1]),
-                    "other tables",
-                ),
+            "embed": lambda: [
+                ("", ids, types, *three),
+                ("other tokens", np.roll(ids, 1), types, *three),
+                ("one token", ids[:1], types[:1], *three),
+                ("other tables", ids[::-1] % len(few), np.roll(types, -1), few, 2 * three[1][::-1], 1 + three[2][::-1]),
             ],
-            "layer_norm": [
-                Case((total, *scale, eps)),
-                Case((total[::-1], *(one[::-1] for one in scale), _EPS), f"eps = {_EPS}"),
-                Case((total[:1] * 1000 + 5, *scale, _EPS), "one row of large numbers"),
+            "layer_norm": lambda: [
+                ("", total, *scale, eps),
+                (f"eps = {_EPS}", total[::-1], *(one[::-1] for one in scale), _EPS),
+                ("one row of large numbers", total[:1] * 1000 + 5, *scale, _EPS),
             ],
-            "linear": [
-                Case((x, *query_map)),
-                Case((between, *wide), "more numbers out than in"),
-                Case((between, *key_map), "other weights"),
-                Case((-100 * x[:1], *(one[:7] for one in wide)), "one row, and 7 numbers out"),
+            "linear": lambda: [
+                ("", x, *two(first, "attention.self.query")),
+                ("more numbers out than in", between(), *two(first, "intermediate.dense")),
+                ("other weights", between(), *two(first, "attention.self.key")),
+                ("one row, and 7 numbers out", -100 * x[:1], *(one[:7] for one in two(first, "intermediate.dense"))),
             ],
-            "softmax": [
-                Case((scores,)),
-                Case((scores[0],), "a matrix, the scores of one head"),
-                Case((scores[::-1] + np.float32(1000),), "large scores, all 1000 higher"),
-                Case((scores[0, :1] * 50 - np.float32(1000),), "one row of scores near -1000"),
+            "softmax": lambda: [
+                ("", scores()),
+                ("a matrix, the scores of one head", scores()[0]),
+                ("large scores, all 1000 higher", scores()[::-1] + np.float32(1000)),
+                ("two rows of scores near 1000 and -1000", scores()[0, :2] * 50 + np.float32([[1000], [-1000]])),
             ],
-            "head": [
-                *(Case(tuple(part), f"head {a}") for a, part in enumerate(parts)),
-                Case(tuple(one[:, :size] for one in parts[0]), f"a head of {size} features"),
-                Case(tuple(one[:1] for one in parts[0]), "one token"),
+            "head": lambda: [
+                *((f"head {a}", *part) for a, part in enumerate(parts())),
+                (f"a head of {size} features", *(one[:, :size] for one in parts()[0])),
+                ("one token", *(one[:1] for one in parts()[0])),
             ],
-            "attention": [
-                Case((x, first, heads)),
-                Case((between, last, fewer), f"the weights of layer {layers - 1}, num_heads = {fewer}"),
-                Case((x[:1], first, heads), "one token"),
+            "attention": lambda: [
+                ("", x, first, heads),
+                (f"the weights of layer {layers - 1}, num_heads = {fewer}", between(), last, fewer),
+                ("one token", x[:1], first, heads),
             ],
-            "gelu": [
-                Case((inner,)),
-                Case((-inner[::-1],), "the other sign"),
-                Case((line,), "a vector of numbers from -12 to 12"),
-                Case((line[:96].reshape(2, 3, 16) * 1000,), "shape (2, 3, 16), numbers from -12000 to 12000"),
+            "gelu": lambda: [
+                ("", inner := dense(between(), first, "intermediate.dense")),
+                ("the other sign", -inner[::-1]),
+                ("a vector of numbers from -12 to 12", line),
+                ("shape (2, 3, 16), numbers from -12000 to 12000", line[:96].reshape(2, 3, 16) * 1000),
             ],
-            "layer": [
-                Case((x, first, heads, eps)),
-                Case(
-                    (between, last, fewer, _EPS),
-                    f"the weights of layer {layers - 1}, num_heads = {fewer}, eps = {_EPS}",
-                ),
+            "layer": lambda: [
+                ("", x, first, heads, eps),
+                (f"the weights of layer {layers - 1}, num_heads = {fewer}, eps = {_EPS}", between(), last, fewer, _EPS),
             ],
-            "bert": [
-                Case((ids, types, self.weights, self.config)),
-                Case((ids[:3], types[-3:], self.weights, some), f"3 tokens, config = {some}"),
-                Case((ids[-3:], types[:3], turned, one_layer), f"other weights, 3 tokens, config = {one_layer}"),
+            "bert": lambda: [
+                ("", ids, types, self.weights, self.config),
+                (f"3 tokens, config = {some}", ids[:3], types[-3:], self.weights, some),
+                (f"other weights, 3 tokens, config = {one_layer}", ids[-3:], types[:3], turned, one_layer),
             ],
-            "batch": [
-                Case(
-                    (
-                        texts * mask,
-                        kinds * mask,
-                        mask,
-                        self.weights,
-                        {**some, "num_attention_heads": heads, "layer_norm_eps": eps},
-                    ),
-                    "3 texts",
-                ),
-                Case(
-                    (texts[:, ::-1], kinds, mask[::-1], turned, one_layer),
-                    "3 texts, other weights and config, and ids that are not 0 in the padding",
+            "batch": lambda: [
+                ("3 texts", texts * mask, kinds * mask, mask, self.weights, short),
+                (
+                    "2 texts, other weights, ids in the padding",
+                    texts[1:, 3::-1],
+                    kinds[:2, 4:],
+                    mask[2::-2, :4],
+                    turned,
+                    one_layer,
                 ),
             ],
         }
+        return [Case(tuple(arguments), label) for label, *arguments in calls[step]()]

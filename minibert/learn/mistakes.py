@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.abc
+import inspect
 import re
+import types
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -58,14 +61,9 @@ def mistakes() -> dict[str, Mistake]:
 
 
 @functools.cache
-def _source() -> str:
-    return (files(__package__) / "right.py").read_text(encoding="utf-8")
-
-
-@functools.cache
 def mistakes_in(step: str) -> list[str]:
     """Return the ids of the mistakes in a function, and in those that it calls."""
-    parts = dict(re.findall(r"^def (\w+)(.*?)(?=^def |\Z)", _source(), re.MULTILINE | re.DOTALL))
+    parts = dict(re.findall(r"^def (\w+)(.*?)(?=^def |\Z)", inspect.getsource(right), re.MULTILINE | re.DOTALL))
     seen: set[str] = set()
     names = {step}
     while names := names - seen:
@@ -76,17 +74,25 @@ def mistakes_in(step: str) -> list[str]:
     return [id for id, one in known.items() if any(old in text for old, _ in one.edits)]
 
 
+class _Edited(importlib.abc.InspectLoader):
+    """Loads right.py with the edits of a mistake."""
+
+    def __init__(self, id: str) -> None:
+        self._edits = mistakes()[id].edits
+
+    def get_source(self, fullname: str) -> str:
+        """Return the edited text."""
+        return functools.reduce(lambda source, edit: source.replace(*edit), self._edits, inspect.getsource(right))
+
+
 @functools.cache
 def functions(id: str = "") -> Mapping[str, Callable[..., Any]]:
     """Return the functions of right.py by name, with a mistake."""
     if not id:
         return right.RIGHT
-    source = _source()
-    names: dict[str, Any] = {"__name__": right.__name__}
-    for old, new in mistakes()[id].edits:
-        source = source.replace(old, new)
-    exec(compile(source, id, "exec"), names)
-    return names["RIGHT"]
+    module = types.ModuleType(right.__name__)
+    _Edited(id).exec_module(module)
+    return module.RIGHT
 
 
 def run(step: str, *arguments: Any, dtype: npt.DTypeLike = np.float64, mistake: str = "") -> Any:

@@ -1,8 +1,8 @@
 """Run a student's functions: in this process, or in a process of their own, whose program is `main`.
 
-The process reads requests from its standard input, each a pickle, and answers on its standard output: one JSON object
-per line, of bounded length, because a student's code could write there too. A student's own input is empty, and the
-first characters that the student prints are a part of the answer.
+The process reads requests from its standard input, each a line of JSON and the bytes of its arrays, and answers on its
+standard output: one JSON object per line, of bounded length, because a student's code could write there too. A
+student's own input is empty, and the first characters that the student prints are a part of the answer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import importlib.util
 import io
 import json
 import linecache
+import math
 import os
-import pickle
 import queue
 import signal
 import subprocess
@@ -89,8 +89,7 @@ def attempt(step: str, function: Any, calls: Sequence[tuple[Any, ...]], *, helpe
     own = {name: namespace[name] for name in RIGHT if helped and name != step and callable(namespace.get(name))}
     namespace.update({name: functools.partial(run, name) for name in own})
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             for arguments in calls:
                 # Copies of large weights would take long; those of the model are read-only.
                 given = [
@@ -224,24 +223,23 @@ def main() -> None:
         limit = min(_MEMORY, available_memory() or _MEMORY), resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, limit)
     send(answers, Outcome())
-    pickle.load(requests)
+    requests.readline()
     try:
         names = load(path)
         send(answers, Outcome())
     except ValueError as error:
         send(answers, Outcome("error", str(error)))
     process = os.getpid()
-    with contextlib.suppress(EOFError):
-        while True:
-            step, calls, helped = pickle.load(requests)
-            with contextlib.redirect_stdout(_Kept()) as kept:
-                if step == "time":
-                    outcome = attempt(step, lambda *call: time_it(functools.partial(names["bert"], *call)), calls)
-                else:
-                    outcome = attempt(step, names.get(step), calls, helped=helped)
-            if os.getpid() != process:  # a student's fork
-                os._exit(0)
-            send(answers, dataclasses.replace(outcome, printed=kept.getvalue().rstrip()))
+    while head := requests.readline():
+        step, calls, helped = unpacked(head, requests)
+        with contextlib.redirect_stdout(_Kept()) as kept:
+            if step == "time":
+                outcome = attempt(step, lambda *call: time_it(functools.partial(names["bert"], *call)), calls)
+            else:
+                outcome = attempt(step, names.get(step), calls, helped=helped)
+        if os.getpid() != process:  # a student's fork
+            os._exit(0)
+        send(answers, dataclasses.replace(outcome, printed=kept.getvalue().rstrip()))
 
 
 def time_it(call: Callable[[], object]) -> float:
@@ -250,6 +248,34 @@ def time_it(call: Callable[[], object]) -> float:
     while len(times) < 9 and sum(times) < 20:
         times.append(timeit.timeit(call, number=1))
     return float(np.median(times))
+
+
+def packed(request: Any) -> list[Any]:
+    """Return a line of JSON, and the arrays that are in the request, each one once."""
+    arrays: dict[int, np.ndarray[Any, Any]] = {}
+
+    def place(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+        arrays.setdefault(id(array), array)
+        return {"array": [*arrays].index(id(array)), "dtype": array.dtype.str, "shape": array.shape}
+
+    line = json.dumps(request, default=place).encode() + b"\n"
+    return [line, *(array.reshape(-1).view(np.uint8) for array in arrays.values())]
+
+
+def unpacked(line: bytes, stream: IO[bytes]) -> Any:
+    """Return a request; its arrays are read from the stream, in the order in which the line has them."""
+    arrays: dict[int, np.ndarray[Any, Any]] = {}
+
+    def read(one: dict[str, Any]) -> Any:
+        if one.keys() != {"array", "dtype", "shape"}:
+            return one
+        dtype, number = np.dtype(one["dtype"]), one["array"]
+        if number not in arrays:
+            content = stream.read(dtype.itemsize * math.prod(one["shape"]))
+            arrays[number] = np.frombuffer(content, dtype).reshape(one["shape"])
+        return arrays[number]
+
+    return json.loads(line, object_hook=read)
 
 
 def send(stream: IO[bytes], outcome: Outcome) -> None:
@@ -329,18 +355,16 @@ class Student:
         if self._process.poll() is not None:
             self._start()
         if not self._ready:
-            for limit, request in ((_LOADING[0], b""), (max(_LOADING[1], self._seconds), pickle.dumps("load"))):
+            for limit, request in ((_LOADING[0], []), (max(_LOADING[1], self._seconds), [b"\n"])):
                 if (started := self._exchange(limit, request)).status != "done":
                     raise ValueError(f"{self._path} cannot be run. {started.text}")
             self._ready = True
-        outcome = self._exchange(
-            min(self._seconds, self._left), pickle.dumps((step, calls, helped), protocol=5), len(calls)
-        )
+        outcome = self._exchange(min(self._seconds, self._left), packed((step, calls, helped)), len(calls))
         if outcome.status == "slow":
             self._left -= self._seconds
         return outcome
 
-    def _exchange(self, seconds: float, request: bytes = b"", count: int = 0) -> Outcome:
+    def _exchange(self, seconds: float, request: list[Any], count: int = 0) -> Outcome:
         """Write a request, and read an answer with so many results; a process that does not give one is ended."""
         answers: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         process, outcome, late = self._process, None, False
@@ -348,10 +372,10 @@ class Student:
         assert process.stdout is not None
 
         def exchange(write: Callable[[Any], int], stdout: IO[bytes]) -> None:
-            left = memoryview(request)
             with contextlib.suppress(OSError, ValueError):  # the process has ended, and gives no answer
-                while left:
-                    left = left[write(left) :]
+                for part in map(memoryview, request):
+                    while part:
+                        part = part[write(part) :]
             answers.put(None)
             answers.put(receive(stdout))
 
@@ -366,9 +390,7 @@ class Student:
             return outcome
         self.close()
         if late:
-            text = (
-                "Does a loop never end? Loops over single numbers need more seconds, or a product of matrices instead."
-            )
+            text = "Does a loop never end? Loops over single numbers need more seconds, or a product of matrices."
             return Outcome("slow", f"It did not end within {seconds:g} seconds. {text}")
         text = "Did it need too much memory, call os._exit, or give too many numbers?"
         return Outcome("error", f"The process ended without an answer. {text}")

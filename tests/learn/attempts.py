@@ -1510,3 +1510,46 @@ def _(token_ids, token_types, mask, weights, config):
 @wrong("batch", "")
 def _(*given):
     return batched(*given, scores_of=lambda scores, mask: softmax(np.where(mask[:1, None, None], scores, -3.0)))
+
+
+# --- found by writing sixty attempts without a look at hints.md -------------------------------------------------------
+
+
+@wrong("layer_norm", "layer_norm.sum-above")
+def _(x, weight, bias, eps):
+    deviation = np.sqrt(x.var(axis=1, keepdims=True) + eps)
+    return ((x - x.mean(axis=1, keepdims=True)) * weight + bias) / deviation
+
+
+@wrong("layer_norm", "layer_norm.factor-sum")
+def _(x, weight, bias, eps):
+    deviation = np.sqrt(x.var(axis=1, keepdims=True) + eps)
+    return (x - x.mean(axis=1, keepdims=True)) / deviation * (weight + bias)
+
+
+@wrong("softmax", "softmax.shift-whole")
+def _(scores):
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@wrong("softmax", "softmax.shift-whole")
+def _(scores):
+    powers = np.exp(scores.astype(np.float64) - scores.max())
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+@right("softmax")
+def _(scores):
+    largest = scores.max(axis=-1, keepdims=True)
+    return np.exp(scores - (largest + np.log(np.exp(scores - largest).sum(axis=-1, keepdims=True))))
+
+
+@wrong("gelu", "gelu.root-outside")
+def _(x):
+    return x / 2 * (1 + erf(x) / np.sqrt(2))
+
+
+@wrong("gelu", "gelu.root-sum")
+def _(x):
+    return 0.5 * x * (1 + erf(x)) / 2**0.5

@@ -29,10 +29,10 @@ def judged(id: str) -> Result:
     lesson, values = _lesson(), []
     step = next(step for step in (mistakes()[id].section, *RIGHT) if id in mistakes_in(step))
     with contextlib.suppress(Exception), np.errstate(all="ignore"):  # it does not fit to all cases
-        for case in lesson.cases[step]:
+        for case in lesson.cases(step):
             made = as_list(run(step, *case.arguments, dtype=np.float32, mistake=id))
             values.append([one.astype(np.float64) if isinstance(one, np.ndarray) else one for one in made])
-    done = len(values) == len(lesson.cases[step])
+    done = len(values) == len(lesson.cases(step))
     return judge(lesson, step, Outcome("done" if done else "error", values=values))
 
 
@@ -55,7 +55,7 @@ def test_each_mistake_is_an_edit_of_the_right_functions_with_a_question() -> Non
 
 def test_the_mistakes_of_a_third_of_the_exercises_are_named() -> None:
     some = [id for id, one in mistakes().items() if one.section not in ("layer", "bert", "batch")]
-    ids = random.Random(0).sample(some, 150)
+    ids = random.Random(0).sample(some, 60)
     assert unnamed(ids) == UNNAMED & {*ids}
 
 
@@ -67,8 +67,8 @@ def test_all_mistakes_are_named() -> None:
 # --- code of students -------------------------------------------------------------------------------------------------
 
 # By default fewer of them, because the cause of a wrong `bert` takes seconds.
-_QUICK = random.Random(0).sample([one for one in ATTEMPTS if one[0] not in ("layer", "bert", "batch")], 60)
-_QUICK += [one for one in ATTEMPTS if one[1] in ("P2.states", "A5.none", "layer.input")]
+_QUICK = random.Random(0).sample([one for one in ATTEMPTS if one[0] not in ("layer", "bert", "batch")], 30)
+_QUICK += [one for one in ATTEMPTS if one[1].startswith(("layer_norm.sum-above", "softmax.shift-whole", "gelu.root-"))]
 
 
 def said_wrongly(attempts: list[tuple[str, str, Callable[..., Any]]]) -> list[tuple[str, str, int, str]]:
@@ -105,7 +105,7 @@ def test_the_cause_says_the_line_in_numpy() -> None:
 
 def test_numbers_with_the_error_of_rounding_are_not_called_wrong() -> None:
     found = checked("embed", ("types[token_types]", "types[0]"))
-    tokens = _lesson().cases["embed"][0].arguments[1]
+    tokens = _lesson().cases("embed")[0].arguments[1]
     first = re.match(r"result\[(\d+), ", found.text)
     assert first, found
     assert int(first[1]) == list(tokens).index(1)
@@ -127,7 +127,7 @@ def test_a_right_function_that_calls_a_wrong_one() -> None:
 
 def status(step: str, function: Callable[..., Any]) -> str:
     """Return what `check` says of a function; it does not look for the cause, which takes longer."""
-    calls = [case.arguments for case in _lesson().cases[step]]
+    calls = [case.arguments for case in _lesson().cases(step)]
     return judge(_lesson(), step, attempt(step, function, calls), causes=False).status
 
 
