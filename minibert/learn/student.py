@@ -259,7 +259,7 @@ def packed(request: Any) -> list[Any]:
         return {"array": [*arrays].index(id(array)), "dtype": array.dtype.str, "shape": array.shape}
 
     line = json.dumps(request, default=place).encode() + b"\n"
-    return [line, *(array.reshape(-1).view(np.uint8) for array in arrays.values())]
+    return [line, *(np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays.values())]
 
 
 def unpacked(line: bytes, stream: IO[bytes]) -> Any:
