@@ -156,7 +156,10 @@ class Lesson:
                 ("", scores()),
                 ("a matrix, the scores of one head", scores()[0]),
                 ("large scores, all 1000 higher", scores()[::-1] + np.float32(1000)),
-                ("two rows of scores near 1000 and -1000", scores()[0, :2] * 50 + np.float32([[1000], [-1000]])),
+                (
+                    "two rows of scores near 1000 and -1000",
+                    scores()[0, :2] * 50 + np.array([[1000], [-1000]], np.float32),
+                ),
             ],
             "head": lambda: [
                 *((f"head {a}", *part) for a, part in enumerate(parts())),

@@ -373,8 +373,8 @@ class Student:
 
         def exchange(write: Callable[[Any], int], stdout: IO[bytes]) -> None:
             with contextlib.suppress(OSError, ValueError):  # the process has ended, and gives no answer
-                for part in map(memoryview, request):
-                    while part:
+                for part in request:
+                    while len(part):
                         part = part[write(part) :]
             answers.put(None)
             answers.put(receive(stdout))
