@@ -189,6 +189,7 @@ class Lesson:
             "batch": lambda: [
                 ("3 texts", texts * mask, kinds * mask, mask, self.weights, short),
                 ("2 texts, other weights", texts[1:, 3::-1], kinds[:2, 4:], mask[2::-2, :4], turned, one_layer),
+                ("2 other texts", texts[1:, 4:], kinds[1:, 2:6], mask[2::-2, :4], turned, one_layer),
             ],
         }
         return [Case(tuple(arguments), label) for label, *arguments in calls[step]()]

@@ -175,7 +175,7 @@ def test_a_loop_without_end_is_ended(tmp_path: Path) -> None:
     loop = "def {}(*arguments):\n    while True: print('x' * 1000)\n"
     path.write_text("".join(loop.format(name) for name in RIGHT))
     found = list(minibert.learn.check_file(path, seconds=0.2))
-    assert [one.status for one in found] == ["slow", "slow", *["not run"] * 8]
+    assert [one.status for one in found] == ["slow", "slow", *["not run"] * (len(RIGHT) - 2)]
     assert len(found[0].printed) <= 1000
 
 
@@ -185,7 +185,7 @@ def gelu(x):
     if not os.fork():
         return x
     return None
-def linear(x, weight, bias):
+def linear(x):
     if not os.fork():
         while True: time.sleep(60)
     return [[os.getpgid(0)]]
