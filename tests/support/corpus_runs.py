@@ -120,7 +120,10 @@ ENDLESS = """
 import sys, time
 from minibert.cli import main
 from minibert.corpus.shards import RunFolder
-RunFolder.finish = lambda *_: time.sleep(1e6)
+def endless(*_):
+    while True:  # short, because a signal just before a sleep does not end it
+        time.sleep(0.01)
+RunFolder.finish = endless
 sys.exit(main(sys.argv[1:]))
 """
 
