@@ -20,8 +20,8 @@ from pathlib import Path
 
 from benchmarks.corpus import made_texts
 from benchmarks.readme import publish, table_parser
-from benchmarks.real_texts import VARIABLE, udhr_lines
 from minibert._utils.validation import counted
+from tests.support.real_texts import VARIABLE, udhr_lines
 
 FEW = 20
 SECONDS = 1800.0  # after which a command counts as one that does not end

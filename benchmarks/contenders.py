@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.checkpoints import random_checkpoint
+from tests.support.random_checkpoints import random_checkpoint
 
 Compute = Callable[[Any], np.ndarray]
 """The timed function: ids (B, S) to last hidden states, or texts to vectors."""

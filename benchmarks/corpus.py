@@ -23,13 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.checkpoints import random_checkpoint
 from benchmarks.contenders import MAX_SEQ_LENGTH, VECTORS, Compute, Maker, in_turn, open_process, ratios, start
 from benchmarks.environment import peak_memory
 from benchmarks.readme import Table, publish, table_parser
-from benchmarks.real_texts import VARIABLE, udhr_lines
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
+from tests.support.random_checkpoints import random_checkpoint
+from tests.support.real_texts import VARIABLE, udhr_lines
 
 SIZES = (1_000, 10_000, 100_000)
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "by", "the", "river", "bank", "while", "people", "walked", "home")

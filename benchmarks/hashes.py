@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from minibert import BertModel, BertTokenizer, SentenceTransformer, __version__
+from tests.support.random_checkpoints import random_model
 
 FORMAT = 1
 BACKENDS = ("kernels", "numpy")
@@ -51,53 +51,6 @@ def texts(count: int) -> list[str]:
     lines = (Path(folder) / "udhr.tsv").read_text(encoding="utf-8").splitlines()
     chosen = np.linspace(0, len(lines) - 1, count).astype(int)
     return [lines[i].split("\t", 1)[1] for i in chosen]
-
-
-def random_model(folder: Path, shape: tuple[int, int, int, int, str], vocab_size: int, positions: int = 512) -> Path:
-    """Save a model of seeded random weights: config.json and model.safetensors."""
-    H, L, A, F, activation = shape
-    generator = np.random.default_rng(H)
-    tensors: dict[str, np.ndarray] = {}
-
-    def dense(name: str, rows: int, columns: int) -> None:
-        tensors[f"{name}.weight"] = (generator.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
-        tensors[f"{name}.bias"] = (0.1 * generator.standard_normal(rows)).astype(np.float32)
-
-    def norm(name: str) -> None:
-        tensors[f"{name}.weight"] = (1 + 0.2 * generator.standard_normal(H)).astype(np.float32)
-        tensors[f"{name}.bias"] = (0.1 * generator.standard_normal(H)).astype(np.float32)
-
-    for name, rows in (("word", vocab_size), ("position", positions), ("token_type", 2)):
-        table = generator.standard_normal((rows, H)).astype(np.float32)
-        tensors[f"embeddings.{name}_embeddings.weight"] = table
-    norm("embeddings.LayerNorm")
-    for i in range(L):
-        layer = f"encoder.layer.{i}"
-        for name in ("query", "key", "value"):
-            dense(f"{layer}.attention.self.{name}", H, H)
-        dense(f"{layer}.attention.output.dense", H, H)
-        norm(f"{layer}.attention.output.LayerNorm")
-        dense(f"{layer}.intermediate.dense", F, H)
-        dense(f"{layer}.output.dense", H, F)
-        norm(f"{layer}.output.LayerNorm")
-    dense("pooler.dense", H, H)
-    folder.mkdir()
-    save_file(tensors, folder / "model.safetensors")
-    config = {
-        "model_type": "bert",
-        "architectures": ["BertModel"],
-        "vocab_size": vocab_size,
-        "hidden_size": H,
-        "num_hidden_layers": L,
-        "num_attention_heads": A,
-        "intermediate_size": F,
-        "hidden_act": activation,
-        "max_position_embeddings": positions,
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
-    }
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return folder
 
 
 def hashes_of(model: BertModel, tokenizer: BertTokenizer, given: list[str]) -> Iterator[tuple[str, str]]:

@@ -23,12 +23,12 @@ import numpy as np
 from benchmarks.contenders import Contender, start
 from benchmarks.low_precision import CONTENDERS, OURS, TRUTH
 from benchmarks.readme import Table, publish, table_parser
-from benchmarks.real_texts import udhr_languages
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.system import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import Linear
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
+from tests.support.real_texts import udhr_languages
 
 LOW = [name for name in COMPUTE_TYPES if name != OURS]
 MOST_TOKENS = 128  # of a text whose hidden states or labels are compared

@@ -20,8 +20,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks import float64
-from benchmarks.checkpoints import ODD, random_checkpoint
 from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
 from minibert import BertConfig, BertModel, BertTokenizer
@@ -31,6 +29,8 @@ from minibert.bert import encoder
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
+from tests.support import definition as float64
+from tests.support.random_checkpoints import ODD, random_checkpoint
 
 MIN_TOKENS = 2000
 """Errors are measured over at least this many visible tokens."""

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.checkpoints import random_checkpoint
 from benchmarks.contenders import make_base
 from benchmarks.foreign_runtimes import FOREIGN_RUNTIMES
 from benchmarks.readme import publish, table_parser
@@ -28,6 +27,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.parity import Report, check, probe
 from minibert.parity.comparison import LARGEST, RMS
 from minibert.parity.truth import Subject
+from tests.support.random_checkpoints import random_checkpoint
 
 ALL: dict[str, Runtime] = {**RUNTIMES, **FOREIGN_RUNTIMES}
 

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import float64
 from benchmarks.parity import Subject, base_subject, minilm_subject, odd_subject, udhr_texts
 from benchmarks.readme import Table, publish, table_parser
 from minibert import BertConfig
@@ -34,6 +33,7 @@ from minibert.checkpoint.files import locate
 from minibert.kernels import make_ops
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
+from tests.support import definition as float64
 
 PRODUCTS = {
     "linear, query key value": "query",

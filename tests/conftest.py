@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.checkpoints import VOCABULARY, save_vocabulary
-from benchmarks.hashes import random_model
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL
 from tests.support import outcomes
 from tests.support.checkpoints import locate_minilm, random_checkpoint, sentence_model
+from tests.support.random_checkpoints import VOCABULARY, random_model, save_vocabulary
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE
 

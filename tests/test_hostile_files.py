@@ -19,11 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.checkpoints import VOCABULARY, save_vocabulary
-from benchmarks.hashes import random_model
 from minibert import BertModel, ModelFormatError, SentenceTransformer
 from minibert.cli import main
 from tests.support.damage import both, chances, damaged_json, sampled, values
+from tests.support.random_checkpoints import VOCABULARY, random_model, save_vocabulary
 from tests.support.report import REPORT
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, ModelFormatError)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import parity
-from benchmarks.float64 import Error, measure, rms
+from tests.support.definition import Error, measure, rms
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE
 

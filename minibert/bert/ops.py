@@ -2,8 +2,8 @@
 
 Two sets of ops are the model: `reference.OPS` in NumPy (the specification, which people read) and `kernels.make_ops()`
 in Numba (which people run). `reference.make_ops()` gives the formulas in another arithmetic, such as float64. An oracle
-that shares no code with them is in benchmarks/float64.py. `encoder.forward` takes a set of ops as an argument; there is
-no global switch.
+that shares no code with them is in tests/support/definition.py. `encoder.forward` takes a set of ops as an argument;
+there is no global switch.
 
 Rules for every set of ops
 --------------------------

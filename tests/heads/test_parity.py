@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import minibert
-from benchmarks.float64 import rms
+from tests.support.definition import rms
 from tests.support.head_models import (
     CLASSES,
     POOLED,

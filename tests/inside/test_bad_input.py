@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import minibert
-from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, SentenceTransformer, inside
 from tests.support.head_models import make_model
+from tests.support.random_checkpoints import random_checkpoint
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
 

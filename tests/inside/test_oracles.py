@@ -12,11 +12,11 @@ import torch
 from safetensors.numpy import load_file
 
 import minibert
-from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, inside
 from minibert.inside import interventions
 from minibert.trace.trace import Trace
 from tests.support.head_models import CLASSES, inputs_of, make_model, their_model
+from tests.support.random_checkpoints import random_checkpoint
 from tests.support.torch_hooks import run_hooked
 
 A, D, L = 3, 8, 2

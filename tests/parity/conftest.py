@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from benchmarks import checkpoints
-from benchmarks.mistakes import Subject
 from minibert import BertModel, parity
 from minibert.trace.trace import Trace
+from tests.support import random_checkpoints as checkpoints
 from tests.support.checkpoints import random_checkpoint
+from tests.support.mistakes import Subject
 
 # The begins of ids of mistakes that a port of BERT cannot have.
 OTHER_FAMILIES = ("G4", "A10", "E6", "E7", "E8", "W1.embeddings", "W2.embeddings")

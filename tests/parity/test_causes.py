@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.checkpoints import random_checkpoint
-from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
 from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
 from minibert.parity.diagnosis.suggested import layer_mistake
 from minibert.parity.truth import VECTOR
+from tests.support.mistakes import DUMPS, ODD_FIRST, Subject
+from tests.support.random_checkpoints import random_checkpoint
 
 LAYERS = 4
 

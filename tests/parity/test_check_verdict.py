@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from benchmarks.hashes import random_model
 from minibert import BertModel, SentenceTransformer, exact, load, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.comparison import LARGEST, RMS
@@ -18,6 +17,7 @@ from minibert.parity.truth import HALF_PRECISIONS, Subject, Values, round_to
 from tests.models.test_families import make
 from tests.parity.conftest import Case, states_of_theirs
 from tests.support.checkpoints import sentence_model
+from tests.support.random_checkpoints import random_model
 
 
 def theirs(folder: Path) -> Any:

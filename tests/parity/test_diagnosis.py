@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.checkpoints import random_checkpoint
-from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject, try_mistakes
 from minibert import BertModel, load, parity
 from minibert.parity.diagnosis import explain, formulas
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
@@ -19,6 +17,8 @@ from minibert.parity.finding import Finding
 from minibert.parity.truth import VECTOR
 from tests.parity.conftest import OTHER_FAMILIES
 from tests.support.head_models import make_model
+from tests.support.mistakes import DUMPS, ODD_FIRST, Subject, try_mistakes
+from tests.support.random_checkpoints import random_checkpoint
 
 
 def simulated(subject: Subject, mistake: Any, dump: str = "all names") -> dict[str, np.ndarray]:

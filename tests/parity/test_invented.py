@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.checkpoints import random_checkpoint
-from benchmarks.mistakes import ODD_FIRST, Subject
 from minibert import BertModel, parity
 from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.diagnosis.forward import Mistake, part_mistake
 from minibert.parity.truth import VECTOR
+from tests.support.mistakes import ODD_FIRST, Subject
+from tests.support.random_checkpoints import random_checkpoint
 
 LAYERS, HEADS, FEATURES = 3, 6, 83
 BLOCK = ["hidden_states.*", "*.attention", "*.attention.self", "*.intermediate", "*.output.dense"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.mistakes import Subject
 from minibert.parity.diagnosis.catalogue import MISTAKES, find_mistakes, forward_values, simulate
 from minibert.parity.truth import VECTOR
 from tests.parity.conftest import OTHER_FAMILIES
+from tests.support.mistakes import Subject
 
 # Most kinds of inside of BERT in one small model; the axes have different lengths.
 BUDGET = 4.0

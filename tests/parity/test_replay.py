@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.mistakes import BUDGET, ODD_FIRST, Subject
 from minibert import BertModel
 from minibert.parity.diagnosis.catalogue import simulate
 from minibert.parity.diagnosis.forward import symbol_of
 from minibert.parity.diagnosis.replay import Replay, Span
 from tests.parity.conftest import states_of_theirs
+from tests.support.mistakes import BUDGET, ODD_FIRST, Subject
 
 
 def wrong_names(subject: Subject, port: dict[str, np.ndarray]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Folders of models that several test files use; `random_checkpoint` itself is in benchmarks/checkpoints.py."""
+"""Folders of models that several test files use; `random_checkpoint` itself is in random_checkpoints.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from benchmarks.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
+from tests.support.random_checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
 
 __all__ = ["SPECIAL_TOKENS", "VOCABULARY", "locate_minilm", "random_checkpoint", "sentence_model", "their_vectors"]
 

@@ -1,4 +1,4 @@
-"""The allowed difference between a float32 op's result and the float64 one (benchmarks/float64.py).
+"""The allowed difference between a float32 op's result and the float64 one (tests/support/definition.py).
 
 It is not a constant: it depends on the size of the numbers that were added and cancelled. So each op has a *magnitude*,
 an array of its result's shape: the op on absolute values, or an equivalent. Errors are given in units of
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.float64 import ACTIVATIONS, OPS, Float64Array, double, sequences
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, RelativeBias
+from tests.support.definition import ACTIVATIONS, OPS, Float64Array, double, sequences
 
 __all__ = ["ACTIVATIONS", "EPSILON", "MAGNITUDES", "OPS", "arrays", "measure_ulps", "rounding_errors"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.real_texts import VARIABLE, data_path, udhr_languages, udhr_lines
+from tests.support.real_texts import VARIABLE, data_path, udhr_languages, udhr_lines
 
 __all__ = ["VARIABLE", "data_path", "english_texts", "naughty_lines", "needs_data", "tokenization_cases", "udhr_lines"]
 

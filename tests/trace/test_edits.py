@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import minibert
-from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, head_mask
 from minibert.trace.edits import EditValue
 from minibert.trace.trace import Trace
 from tests.support.head_models import CLASSES, inputs_of, their_model
+from tests.support.random_checkpoints import random_checkpoint
 from tests.support.torch_hooks import run_hooked, shown
 
 A, D, H, F, L = 5, 7, 35, 131, 3

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, Trace, exact
+from tests.support.random_checkpoints import random_checkpoint
 
 SUFFIXES = (".npz", ".safetensors")
 IDS = np.array([[5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]])

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import minibert
-from benchmarks import float64
-from benchmarks.checkpoints import random_checkpoint
-from benchmarks.float64 import measure
 from minibert import BertModel, exact
 from minibert.models.loading import named_arrays
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names
 from minibert.trace.names import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace
+from tests.support import definition as float64
+from tests.support.definition import measure
 from tests.support.head_models import CLASSES, make_model
+from tests.support.random_checkpoints import random_checkpoint
 from tests.support.report import REPORT
 from tests.support.text_data import english_texts
 from tests.support.torch_hooks import run_hooked, shown
@@ -205,7 +205,7 @@ def test_every_name_is_what_transformers_computes_there(
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
 @pytest.mark.parametrize("kind", ["BertModel", "BertForPreTraining"])
 def test_exact_equals_the_float64_definitions(kind: str, activation: str, odd_folder: Path, folder_of: Any) -> None:
-    """benchmarks/float64.py is independent of exact.py: other formulas, other sums, scipy's erf."""
+    """tests/support/definition.py is independent of exact.py: other formulas, other sums, scipy's erf."""
     folder = odd_folder if kind == "BertModel" else folder_of(kind)
     config = dataclasses.replace(minibert.BertConfig.from_pretrained(folder), hidden_act=activation)
     model = getattr(minibert, kind).from_pretrained(folder, config=config)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import minibert
-from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, exact
 from minibert.bert import reference
 from minibert.models.base import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, inputs_of
+from tests.support.random_checkpoints import random_checkpoint
 
 BACKENDS = ("kernels", "numpy")
 

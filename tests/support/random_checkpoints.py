@@ -7,6 +7,9 @@ import string
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save_file
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _WORDS = """
     the of and to in is was on at by for with his her from that this first second longer short hello world
@@ -65,7 +68,7 @@ def random_checkpoint(
         Fields of transformers' BertConfig; the default sizes are those of a small model.
     """
     import torch
-    from safetensors.torch import save_file
+    from safetensors.torch import save_file as save_tensors
     from transformers import BertConfig, BertModel
 
     config = BertConfig(**{**_SMALL, **config_fields})
@@ -80,7 +83,7 @@ def random_checkpoint(
                     parameter.copy_(0.1 * torch.randn(parameter.shape))
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {prefix + name: tensor.to(getattr(torch, dtype)) for name, tensor in model.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     config.architectures = ["BertModel"]
     config.dtype = dtype
     config.save_pretrained(folder)
@@ -93,3 +96,50 @@ def save_vocabulary(folder: Path, size: int, limit: int) -> None:
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in VOCABULARY[:size]), encoding="utf-8")
     settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": limit}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
+def random_model(folder: Path, shape: tuple[int, int, int, int, str], vocab_size: int, positions: int = 512) -> Path:
+    """Save a model of seeded random weights: config.json and model.safetensors."""
+    H, L, A, F, activation = shape
+    generator = np.random.default_rng(H)
+    tensors: dict[str, np.ndarray] = {}
+
+    def dense(name: str, rows: int, columns: int) -> None:
+        tensors[f"{name}.weight"] = (generator.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
+        tensors[f"{name}.bias"] = (0.1 * generator.standard_normal(rows)).astype(np.float32)
+
+    def norm(name: str) -> None:
+        tensors[f"{name}.weight"] = (1 + 0.2 * generator.standard_normal(H)).astype(np.float32)
+        tensors[f"{name}.bias"] = (0.1 * generator.standard_normal(H)).astype(np.float32)
+
+    for name, rows in (("word", vocab_size), ("position", positions), ("token_type", 2)):
+        table = generator.standard_normal((rows, H)).astype(np.float32)
+        tensors[f"embeddings.{name}_embeddings.weight"] = table
+    norm("embeddings.LayerNorm")
+    for i in range(L):
+        layer = f"encoder.layer.{i}"
+        for name in ("query", "key", "value"):
+            dense(f"{layer}.attention.self.{name}", H, H)
+        dense(f"{layer}.attention.output.dense", H, H)
+        norm(f"{layer}.attention.output.LayerNorm")
+        dense(f"{layer}.intermediate.dense", F, H)
+        dense(f"{layer}.output.dense", H, F)
+        norm(f"{layer}.output.LayerNorm")
+    dense("pooler.dense", H, H)
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "vocab_size": vocab_size,
+        "hidden_size": H,
+        "num_hidden_layers": L,
+        "num_attention_heads": A,
+        "intermediate_size": F,
+        "hidden_act": activation,
+        "max_position_embeddings": positions,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder

@@ -2,7 +2,7 @@
 
 These are definitions: they compute one row, head or element at a time where that is clearer, and use nothing of
 minibert/bert/reference.py. `encoder.forward(weights, batch, OPS)`, with weights loaded by `OPS.prepare`, is the
-float64 forward. The tests use it too (tests/support/oracle.py).
+float64 forward. The benchmarks use it too.
 """
 
 from __future__ import annotations
