@@ -234,7 +234,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "LAST_TOKEN": ("lasttoken",),
 }
 
-# These need more than the token vectors of one hidden state, or do not give one vector. encoding.py computes them.
+# These need more than the token vectors of one hidden state, or do not give one vector. plan.py computes them.
 _ALONE = ("first_last", "pooler", "none")
 
 

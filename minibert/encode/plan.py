@@ -104,11 +104,10 @@ class Plan:
             says; the message names its index.
         """
         check_int("chunk_size", chunk_size, 1)
-        width = self.width
+        _ = self.width  # raises before a text is read
 
         def compute(groups: list[list[Encoding]], _: Sequence[int]) -> FloatArray:
-            vectors = self.finish(self.pool([window for group in groups for window in group]), groups)[:, :width]
-            return normalize_embeddings(vectors) if self.normalize else vectors
+            return self.vectors(self.pool([window for group in groups for window in group]), groups)
 
         return encode_distinct(self.windows, texts, compute, chunk_size, progress, exact=exact, info=info)
 
@@ -132,6 +131,11 @@ class Plan:
     def finish(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
         """Average the vectors of each text's windows, and run the modules: (windows, pooled_width) -> (texts, W)."""
         return self.pipeline.finish(pooled if len(pooled) == len(groups) else self.windows.average(pooled, groups))
+
+    def vectors(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
+        """Return the sentence vectors: those of `finish`, cut to `width`, and scaled if so planned: (texts, width)."""
+        vectors = self.finish(pooled, groups)[:, : self.width]
+        return normalize_embeddings(vectors) if self.normalize else vectors
 
     def tokens(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         """Compute the vectors of all tokens: one array (S, width) per window, without special tokens if so planned."""

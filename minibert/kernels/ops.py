@@ -2,7 +2,8 @@
 
 What        `make_ops` returns them as the `Ops` that encoder.forward takes. What each computes is in bert/reference.py
 Chunks      A chunk is a part of the work of one op. It writes its own part of the result and nothing else, so any
-            thread may compute it, in any order. How the work is cut does not change a result
+            thread may compute it, in any order. How the work is cut does not change a result. A task has a number, by
+            which `compute_chunk` in run_task.py chooses the compiled function
 Layout      The kernels see only addresses. So inputs that are not C-contiguous float32 (ids: int32) are copied first
 Contract    Callers have checked every shape and every id (bert/ops.py). This file does not import Numba
 """

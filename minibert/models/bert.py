@@ -1,5 +1,7 @@
 """`BertModel`: ids in, every hidden state out; and its embedding layer as separate steps.
 
+Loading is in pretrained.py, and the call in base.py.
+
 `BertEmbeddings` has three tables, their sum, and LayerNorm. Each step is callable and has a `.weight`. A tensor of
 torch gives a tensor; `.weight` is an array.
 """

@@ -45,7 +45,7 @@ def pack(
 ) -> PackedBatch:
     """Check padded inputs completely, then pack the tokens that are not masked.
 
-    The arguments after the config are those of `BertPreTrainedModel.__call__`.
+    The arguments after the config are those of `ModelBase.__call__`.
 
     Raises
     ------

@@ -78,7 +78,8 @@ class SentenceTransformer(VectorModel):
     ----------
     model_name_or_path : str or path
         A folder, or a hub id. Short ids such as "all-MiniLM-L6-v2" are those of sentence-transformers. modules.json
-        lists the modules after the BERT model (see modules.py); without this file there is mean pooling and a warning.
+        lists the modules after the BERT model (see encode/modules.py); without this file there is mean pooling and a
+        warning.
     prompts : dict of str to str, or "builtin", optional
         Texts to put before inputs, by name; they replace those that the model stores. "builtin" means the prompts on
         the cards of E5, BGE, Arctic Embed and mxbai models (see loading.py), where the model stores none.

@@ -311,14 +311,19 @@ class Embedder(ServedModel[SentenceTransformer]):
             width = plan.pooled_width if options.tokens else plan.width
         except (TypeError, ValueError) as error:
             raise ServiceError("invalid", str(error), param=param) from error
-        normalize = options.normalize is not False and (options.dimensions is not None if scaled else options.normalize)
+        if options.normalize is False:
+            normalize = False
+        elif scaled:
+            normalize = options.dimensions is not None
+        else:
+            normalize = bool(options.normalize)
         windows = self._shorter(plan.windows, options)
         if options.dimensions is not None:
             if not 1 <= options.dimensions <= width:
                 expected = f"expected a number from 1 to {width}, the length of this model's vectors."
                 raise wrong("dimensions", f"is {options.dimensions}; {expected}")
             width = options.dimensions
-        plan = dataclasses.replace(plan, windows=windows, normalize=bool(normalize), truncate_dim=width)
+        plan = dataclasses.replace(plan, windows=windows, normalize=normalize, truncate_dim=width)
         return _Task(plan, width, prompt_name, truncation)
 
     def _shorter(self, windows: TokenWindows, options: TextOptions) -> TokenWindows:
@@ -363,10 +368,10 @@ class Embedder(ServedModel[SentenceTransformer]):
 def _assemble(task: _Task, groups: list[list[Encoding]], rows: list[int], results: list[FloatArray]) -> FloatArray:
     """Return the vectors of a request, float32 (B, width), from the pooled ones of all its windows."""
     pooled = np.array(results, np.float32).reshape(-1, task.plan.pooled_width)
-    vectors = task.plan.finish(pooled, groups)[:, : task.width]
+    vectors = task.plan.vectors(pooled, groups)
     if not np.isfinite(vectors).all():
         raise ArithmeticError("a vector is not finite")
-    return (normalize_embeddings(vectors) if task.plan.normalize else vectors)[rows]
+    return vectors[rows]
 
 
 def _assemble_tokens(scale: bool, rows: list[int], results: list[FloatArray]) -> list[FloatArray]:
