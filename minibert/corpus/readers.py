@@ -15,7 +15,7 @@ from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import parquet
 from minibert.corpus.shards import check_outputs, folder_of, manifest_path, read_manifest
-from minibert.corpus.sources import Source, numbered_lines
+from minibert.corpus.sources import Source, checksum, numbered_lines
 from minibert.tokenizer.windows import in_chunks
 from minibert.vectors.search import ScoreFunction, semantic_search
 
@@ -30,7 +30,10 @@ def holds_vectors(path: str) -> bool:
     """Return whether a file or folder holds vectors, as outputs of `embed_corpus` do, and not only texts."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix == ".parquet" and os.path.isfile(path):
-        return _COLUMN in parquet.column_names(path)
+        try:
+            return _COLUMN in parquet.column_names(path)
+        except OSError as error:
+            raise OSError(f"{path} cannot be read: {os_reason(error)}.") from error
     return suffix == ".npy" or os.path.isdir(path) or (suffix == ".jsonl" and os.path.exists(manifest_path(path)))
 
 
@@ -107,6 +110,9 @@ class VectorFile:
         sources = [Source(**source) for source in self.manifest.get("inputs", ())]
         if any(source.path == "-" for source in sources):
             raise OSError("they came from the standard input.")
+        for source, expected in zip(sources, self.manifest.get("checksums", ()), strict=True):
+            if checksum(source) != expected:
+                raise OSError(f"{source.name} has changed since the run.")
         wanted, found = {str(one) for one in ids}, dict[str, str | None]()
         for line in numbered_lines(sources, self.manifest["checksums"]) if wanted and sources else ():
             if (key := str(line.id)) in wanted:

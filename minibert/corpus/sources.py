@@ -165,7 +165,7 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
                 yield from (_read_table if source.format in ("csv", "tsv") else _read_lines)(source, stream)
             finally:
                 file.detach()  # else the standard input is closed with it
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:  # the last one of a Parquet column
         raise OSError(f"{source.name} cannot be read: {os_reason(error)}.") from error
 
 
@@ -353,11 +353,11 @@ def numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Itera
             if source.id_column is None:
                 line.id = line.number
             yield line
-        if _checksum(source) != expected:
+        if checksum(source) != expected:
             raise ValueError(f"{source.name} was changed while it was read, so vectors may be wrong. Start again.")
 
 
-def _checksum(source: Source) -> str:
+def checksum(source: Source) -> str:
     """Return the SHA-256 of a file as it is on the disk."""
     with open(source.path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -399,7 +399,7 @@ def survey(
             problems += [one.describe() for one in found[: _PROBLEMS_SHOWN - len(problems)]]
             options |= {"on_empty" if one.empty else "on_error" for one in found}
             progress(len(chunk))
-        checksums.append(_checksum(source))
+        checksums.append(checksum(source))
     if n_problems:
         problems += [f"... and {n_problems - len(problems)} more"] if n_problems > len(problems) else []
         skip, null = (" or ".join(f"{name}={how!r}" for name in sorted(options)) for how in ("skip", "null"))

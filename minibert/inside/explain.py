@@ -204,7 +204,7 @@ def trace_texts(model: Any, tokenizer: BertTokenizer, texts: Sequence[str]) -> t
         raise TypeError(f"the tokenizer is {brief(tokenizer)}; expected a BertTokenizer.")
     limit = token_limit(model.config, tokenizer)
     given = tokenizer(list(texts), padding=True, truncation=True, max_length=limit, return_tensors="np")
-    TooLong("warn", limit).add([encoding.n_truncated for encoding in given.encodings]).warn()
+    TooLong("warn", limit, silence="").add([encoding.n_truncated for encoding in given.encodings]).warn()
     return model.trace(**given, record="*", tokens=tokenizer), given.encodings
 
 

@@ -71,7 +71,7 @@ define void @xgetbv(i64 %answer) #0 {
   store {i32, i32} %found, ptr %memory, align 4
   ret void
 }
-attributes #0 = { nounwind "target-cpu"="x86-64" }
+attributes #0 = { nounwind "target-cpu"="x86-64" "target-features"="" }
 """
 
 # Numba's convention for calls: a place for the result and one for an exception, then the arguments.

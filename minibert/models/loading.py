@@ -365,7 +365,8 @@ class _Checkpoint:
 
     def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:
         """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
-        if not config.tie_word_embeddings and not self.tensors[_WORDS].name.endswith(_WORDS):
+        words = self.tensors.get(_WORDS)
+        if words is not None and not config.tie_word_embeddings and not words.name.endswith(_WORDS):
             del self.tensors[_WORDS]  # the decoder's
         self._check_layer_count(config)
         head_rows = HEADS[head].rows if head else ()

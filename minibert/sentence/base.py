@@ -132,6 +132,8 @@ class SentenceModel(TorchLike):
                 with loading.prefixed(f"{keyword} of {giver}:", kind):
                     method = loading.TABLES[keyword][0]
                     if method == "BertTokenizer.from_pretrained":
+                        if kind is None and "max_len" in inner:  # its older name
+                            inner.setdefault("model_max_length", inner.pop("max_len"))
                         # The limit replaces that of the tokenizer's files, even if that is lower.
                         if (limit := inner.pop("model_max_length", limit)) is not None:
                             self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)

@@ -83,7 +83,7 @@ class TextOptions:
         if length is not None and length > most:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
         length = token_limit(config, tokenizer) if length is None else length
-        return TooLong(_RULES[self.truncation], length, "inputs", self.instead)
+        return TooLong(_RULES[self.truncation], length, "inputs", self.instead, "max_length")
 
 
 class TaskPipeline:

@@ -37,6 +37,8 @@ class TooLong:
     instead : str
         A sentence on what else can be done.
     limit_name : str
+    silence : str
+        How a caller ends the warning; empty where there is no way.
 
     Attributes
     ----------
@@ -50,6 +52,7 @@ class TooLong:
     things: str = "texts"
     instead: str = ""
     limit_name: str = "max_seq_length"
+    silence: str = " Silence this with truncation='silent'."
     num_texts: int = 0
     num_cut: int = 0
     first: int = 0
@@ -70,8 +73,7 @@ class TooLong:
         if self.rule == "warn" and self.num_cut == 1:
             warn_caller(
                 f"{name} has {n_tokens} tokens, the limit is {self.limit} ({self.limit_name}), and was cut. Later "
-                f"{self.things} of this call may be cut without a warning. Silence this with truncation='silent'."
-                f"{self.instead}"
+                f"{self.things} of this call may be cut without a warning.{self.silence}{self.instead}"
             )
 
     def add(self, n_truncated: Sequence[int] | np.ndarray[Any, Any]) -> Self:
@@ -90,4 +92,4 @@ class TooLong:
             said += f"(the first is at index {self.first})."
             if self.num_texts == 1:
                 said = f"The {self.things.removesuffix('s')} has more than {self.limit} tokens and was cut."
-            warn_caller(f"{said} Silence this with truncation='silent'.{self.instead}")
+            warn_caller(f"{said}{self.silence}{self.instead}")

@@ -451,7 +451,7 @@ def _encode(
         texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words, exact=False
     )
     cut_words = [frozenset[int]()] * len(texts)
-    too_long = TooLong(truncation, limit).add([encoding.n_truncated for encoding in encodings])
+    too_long = TooLong(truncation, limit, limit_name="max_length").add([encoding.n_truncated for encoding in encodings])
     for i in (i for i, encoding in enumerate(encodings) if encoding.n_truncated):
         whole = tokenizer.encodings([texts[i]], truncation=False, is_split_into_words=is_split_into_words)[0]
         if truncation == "error":
