@@ -314,7 +314,7 @@ def _(token_ids, token_types, words, positions, types):
     return words[token_ids] + positions[0] + types[token_types]
 
 
-@wrong("embed", "E3.segments")
+@wrong("embed", "E3.changes")
 def _(token_ids, token_types, words, positions, types):
     rows, position, before = [], 0, 0
     for token, kind in zip(token_ids, token_types):
