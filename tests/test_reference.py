@@ -10,7 +10,7 @@ import pytest
 
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
-from minibert.bert.ops import LayerNorm, Linear
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Rotation, Window
 from minibert.bert.reference import ACTIVATIONS
 from tests.support import oracle
 from tests.support.cases import OP_CASES, OpCase, activation_grid
@@ -44,6 +44,30 @@ def in_float64(value: Any) -> Any:
     if isinstance(value, LayerNorm):
         return LayerNorm(value.path, value.weight.astype(np.float64), value.bias.astype(np.float64), value.eps)
     return value
+
+
+@pytest.mark.parametrize("D", [8, 24, 80])
+@pytest.mark.parametrize("rotated", [1.0, 0.5])
+def test_rotation_and_window_equal_their_definitions(D: int, rotated: float) -> None:
+    generator, cu_seqlens = np.random.default_rng(0), np.array([0, 9, 9, 10, 27], np.int32)
+    query, key, value = generator.standard_normal((3, 27, 3 * D))
+    columns = np.concatenate([np.arange(0, 18, 2), [5], np.arange(17) + (np.arange(17) > 4)]).astype(np.int32)
+    rotation = Rotation(generator.standard_normal((40, int(rotated * D))), columns)
+    for size in (0, 1, 6, 99):
+        inputs = AttentionInput(query, key, value, cu_seqlens, 3, None, rotation, Window(size, columns))
+        found, exact = (ops.attention(inputs, return_probs=True) for ops in (reference.OPS, oracle.OPS))
+        for one, other in zip(oracle.arrays(found), oracle.arrays(exact), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_gate_equals_its_definition() -> None:
+    generator = np.random.default_rng(0)
+    linear = Linear(("some.dense",), generator.standard_normal((14, 5)), generator.standard_normal(14), gated=True)
+    for activation in reference.ACTIVATION_FUNCTIONS:
+        arguments = (generator.standard_normal((3, 5)), linear)
+        found, exact = (ops.linear(*arguments, activation=activation) for ops in (reference.OPS, oracle.OPS))
+        assert found.shape == (3, 7)
+        np.testing.assert_allclose(found, exact, rtol=1e-8, atol=1e-8)
 
 
 # --- erf -------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import pytest
 
 from minibert.bert import encoder, heads, reference
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, RelativeBias
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, RelativeBias, Rotation, Window
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
 from minibert.bert.weights import PredictionWeights, Weights
@@ -58,7 +58,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         **{"H": config.hidden_size, "A": config.num_attention_heads, "D": config.head_size},
         **{"F": config.intermediate_size, "L": config.num_hidden_layers, "type_vocab_size": config.type_vocab_size},
     }
-    sizes = [*dimensions.values(), *LENGTHS, NUM_LABELS, 1, 3, 3 * config.hidden_size]
+    sizes = [*dimensions.values(), *LENGTHS, NUM_LABELS, 1, 3, 6, 3 * config.hidden_size]
     assert len(sizes) == len(set(sizes)), "two dimensions are equal, so a wrong letter would not be found"
 
     generator = np.random.default_rng(0)
@@ -79,10 +79,15 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         run(weights, batch, return_probs=True, ops=float64)
         bias = RelativeBias(np.ones((5, 2 * config.max_position_embeddings - 1), np.float32), batch.columns)
         rows = vectors[mask][None].repeat(3, 0)
-        inputs = AttentionInput(*rows, batch.cu_seqlens, 5, bias)
+        rotation = Rotation(np.ones((config.max_position_embeddings, 6), np.float32), batch.positions)
+        inputs = AttentionInput(*rows, batch.cu_seqlens, 5, bias, rotation, Window(3, batch.columns))
         float64.attention(inputs, return_scores=True, return_probs=True)
         # In a forward only square weights have a residual of their own width, so N would always be H.
         reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
+        gated = dataclasses.replace(weights.layers[0].intermediate, gated=True)
+        gated = dataclasses.replace(gated, weight=gated.weight[:130], bias=gated.bias[:130])
+        for ops in (reference.OPS, float64):
+            ops.linear(vectors[mask], gated, activation="silu")
         reference.sigmoid(residual)  # a forward does not have it, only a Dense module
         reference.matmul(residual, np.ones((163, config.intermediate_size), dtype=np.float32))
     finally:

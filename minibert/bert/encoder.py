@@ -131,7 +131,7 @@ def self_attention(
     path = f"{layer.path}.attention.self"
     # MPNet adds a bias to the scores, which depends on the distance of the two tokens; BERT does not.
     bias = None if layer.relative_bias is None else RelativeBias(layer.relative_bias, batch.columns)
-    inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads, bias, path)
+    inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads, bias, path=path)
     return ops.attention(inputs, return_probs=return_probs)
 
 

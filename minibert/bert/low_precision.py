@@ -229,6 +229,7 @@ class QuantisedLinear:
     scales : ndarray of shape (N, groups), float32
     bias : ndarray of shape (N,), float32
     format : Format
+    gated : bool
     """
 
     paths: tuple[str, ...]
@@ -237,6 +238,7 @@ class QuantisedLinear:
     scales: FloatArray
     bias: FloatArray
     format: Format
+    gated: bool = False
 
     @property
     def weight(self) -> FloatArray:
@@ -250,7 +252,8 @@ def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
     """Quantise a weight after dividing it by n, the number of rows of the Hadamard matrix H, because H H = n I."""
     weight = linear.weight * np.float32(0.5 ** len(form.distances))
     whole, scales = quantise(weight, form, form.weight_most, form.group)
-    return QuantisedLinear(linear.paths, linear.shape, whole, scales, np.asarray(linear.bias, np.float32), form)
+    bias = np.asarray(linear.bias, np.float32)
+    return QuantisedLinear(linear.paths, linear.shape, whole, scales, bias, form, linear.gated)
 
 
 def make_ops(compute_type: str) -> Ops:
@@ -289,6 +292,9 @@ def apply_linear(
             sums = whole[:, g].astype(np.float64) @ linear.whole[:, g].astype(np.float64).T
             y = fma(sums.astype(np.float32), scales[:, g, None] * linear.scales[:, g], y)
         y = y + linear.bias
+        if linear.gated and activation is not None:
+            gate, up = np.split(y, 2, axis=1)
+            return reference.ACTIVATION_FUNCTIONS[activation](gate) * up
         if activation is not None:
             y = reference.ACTIVATION_FUNCTIONS[activation](y)
         return y if residual is None else y + residual
@@ -302,7 +308,9 @@ def attention(
     `query_most` is the largest integer of a query and of a key, if the sums allow it. The probs that are returned are
     those before they are rounded.
     """
-    query, key, value, cu_seqlens, num_heads, bias, _ = inputs
+    query, key, value, cu_seqlens, num_heads, bias, rotation, window, _ = inputs
+    if rotation is not None:
+        query, key = (reference.rotate(x.astype(np.float32), num_heads, rotation) for x in (query, key))
     H = query.shape[1]
     D = H // num_heads
     most, factor = most_of_products(D, query_most), np.float32(1.0) / np.sqrt(np.float32(D))
@@ -325,7 +333,12 @@ def attention(
                 distances = bias.columns[start:end] - bias.columns[start:end, None]
                 scores = scores * factor + bias.table.astype(np.float32)[:, distances + bias.table.shape[1] // 2]
                 scale = np.float32(1.0)
+            if window is not None:
+                distances = window.columns[start:end] - window.columns[start:end, None]
+                scores = np.where(np.abs(distances) <= window.size, scores, np.float32(-np.inf))
             powers, norms = _exponentiate(scores, scale * BITS_PER_E)  # (A, S, S), (A, S, 1)
+            if window is not None:  # a key beyond the window has no prob; 2^-125 of the sum changes no bit of it
+                powers = np.where(np.abs(distances) <= window.size, powers, np.float32(0.0))
             factors = np.minimum(np.float32(PROB_MOST), np.float32(PROB_TOTAL) * norms)
             probs = np.rint(powers.astype(np.float64) * factors)
             # With the sum before rounding, equal probs would all have the same rounding error.

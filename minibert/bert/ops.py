@@ -45,11 +45,14 @@ class Linear:
     weight : ndarray of shape (N, K), float32, read-only
         As the checkpoint has it: one row per output.
     bias : ndarray of shape (N,), float32, read-only
+    gated : bool
+        The first half of the rows is the gate, the second half is what the gate multiplies: see `ApplyLinear`.
     """
 
     paths: tuple[str, ...]
     weight: FloatArray
     bias: FloatArray
+    gated: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -69,7 +72,7 @@ class LayerNorm:
 
 
 class PreparedLinear(Protocol):
-    """The result of `Ops.prepare`: any layout, but it must keep `paths` and be able to return the weight."""
+    """The result of `Ops.prepare`: any layout, but it must keep `paths`, `gated` and be able to return the weight."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -86,6 +89,10 @@ class PreparedLinear(Protocol):
     @property
     def bias(self) -> FloatArray:
         """The bias, (N,)."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether the first half of the rows is a gate."""
 
 
 class LookUp(NamedTuple):
@@ -114,6 +121,27 @@ class RelativeBias(NamedTuple):
     columns: IntArray
 
 
+class Rotation(NamedTuple):
+    """The rotary positions of queries and keys.
+
+    `table`, of shape (P, R), has R / 2 cosines, then R / 2 sines, for each position; `positions`, of shape (T,), has
+    the position of each token. The first R numbers of each head are rotated (`reference.rotate`); R <= D is even.
+    """
+
+    table: FloatArray
+    positions: IntArray
+
+
+class Window(NamedTuple):
+    """Which keys a query sees: those of its sequence that are at most `size` columns away, on both sides.
+
+    `columns`, of shape (T,), has the column of each token in the padded batch; it increases in each sequence.
+    """
+
+    size: int
+    columns: IntArray
+
+
 class AttentionInput(NamedTuple):
     """What attention computes from: query, key and value of all tokens and heads, and where each sequence begins.
 
@@ -129,6 +157,8 @@ class AttentionInput(NamedTuple):
     cu_seqlens: IntArray
     num_heads: int
     bias: RelativeBias | None = None
+    rotation: Rotation | None = None
+    window: Window | None = None
     path: str = ""
 
 
@@ -143,20 +173,22 @@ class Prepare(Protocol):
 
 
 class Embed(Protocol):
-    """The sum of three look-ups, of shape (T, H).
+    """The sum of up to three look-ups, of shape (T, H): words, then token types and positions if the model adds them.
 
     The table of `words` is that of word embeddings (V, H), or the inputs_embeds of the batch (T, H). A forward calls
     `embed` once; the path of its module is "embeddings". The arguments have no keywords, so a wrapper may take them as
     one tuple.
     """
 
-    def __call__(self, words: LookUp, types: LookUp, positions: LookUp, /) -> FloatArray: ...
+    def __call__(self, words: LookUp, /, *added: LookUp) -> FloatArray: ...
 
 
 class ApplyLinear(Protocol):
     """x (T, K) times a prepared weight, with an epilogue: y = activation(x weight^T + bias) + residual, (T, N).
 
     `activation` is a value of `reference.ACTIVATIONS`, `residual` an array of shape (T, N). None leaves the step out.
+    With a gated weight, of 2 F rows, x weight^T + bias is [gate, up], and y = activation(gate) * up, (T, F); such a
+    call has an activation and no residual.
     """
 
     def __call__(
@@ -170,7 +202,10 @@ class ApplyLinear(Protocol):
 
 
 class Attention(Protocol):
-    """softmax(query key^T / sqrt(D) + bias) value for each sequence and attention head; BERT has no bias."""
+    """softmax(query key^T / sqrt(D) + bias) value for each sequence and attention head; BERT has no bias.
+
+    With a rotation, query and key are rotated first. With a window, a query sees only some keys of its sequence.
+    """
 
     def __call__(
         self, inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False

@@ -24,16 +24,16 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear, Rotation
 
 
-def embed(words: LookUp, types: LookUp, positions: LookUp) -> FloatArray:
-    """Add the rows of three look-ups: ``table[ids]`` of the words, the token types and the positions.
+def embed(words: LookUp, *added: LookUp) -> FloatArray:
+    """Add the rows of up to three look-ups: ``table[ids]`` of the words, the token types and the positions.
 
     Parameters
     ----------
-    words : LookUp                 table (V, H) or (T, H), ids (T,)
-    types, positions : LookUp      tables (type_vocab_size, H) and (P, H), ids (T,)
+    words : LookUp       table (V, H) or (T, H), ids (T,)
+    added : LookUps      of types and positions, as far as the model adds them: tables (type_vocab_size, H) and (P, H)
 
     Returns
     -------
@@ -43,8 +43,9 @@ def embed(words: LookUp, types: LookUp, positions: LookUp) -> FloatArray:
     -----
     Source: Devlin et al. 2018 (arXiv 1810.04805), figure 2. The order of the sum is that of transformers.
     """
-    word_rows, type_rows, position_rows = (table[ids] for table, ids in (words, types, positions))  # 3 x (T, H)
-    total = word_rows.astype(np.float64) + type_rows + position_rows  # (T, H)
+    total = words.table[words.ids].astype(np.float64)  # (T, H)
+    for table, ids in added:
+        total = total + table[ids]  # (T, H)
     return total.astype(words.table.dtype)  # (T, H)
 
 
@@ -75,20 +76,27 @@ def layer_norm(x: FloatArray, norm: LayerNorm, *, dtype: npt.DTypeLike = np.floa
 def apply_linear(
     x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
 ) -> FloatArray:
-    """Apply a linear map and its epilogue: y = activation(x weight^T + bias) + residual.
+    """Apply a linear map and its epilogue: y = activation(x weight^T + bias) + residual, or y = activation(gate) * up.
 
     Parameters
     ----------
     x : ndarray of shape (T, K)
-    linear : Linear, weight (N, K) and bias (N,)
+    linear : Linear, weight (N, K) and bias (N,); if it is gated, x weight^T + bias is [gate, up]
     activation : str, optional     a key of `ACTIVATION_FUNCTIONS`
     residual : ndarray of shape (T, N), optional
 
     Returns
     -------
-    ndarray of shape (T, N)
+    ndarray of shape (T, N), or (T, N / 2) if it is gated
+
+    Notes
+    -----
+    Source of the gate: Shazeer 2020 (arXiv 2002.05202), equation 6.
     """
     y: FloatArray = matmul(x, linear.weight) + linear.bias  # (T, N)
+    if linear.gated and activation is not None:
+        gate, up = np.split(y, 2, axis=1)  # 2 x (T, N / 2)
+        return ACTIVATION_FUNCTIONS[activation](gate) * up  # (T, N / 2)
     if activation is not None:
         y = ACTIVATION_FUNCTIONS[activation](y)  # (T, N)
     if residual is not None:
@@ -125,7 +133,8 @@ def attention(inputs: AttentionInput, *, return_scores: bool = False, return_pro
     Parameters
     ----------
     inputs : AttentionInput
-        A bias adds ``bias.table[:, R - 1 + columns[j] - columns[i]]`` to the scores of query i and key j.
+        A bias adds ``bias.table[:, R - 1 + columns[j] - columns[i]]`` to the scores of query i and key j. A window
+        makes this score -inf if ``|columns[j] - columns[i]|`` is above its size.
     return_scores, return_probs : bool
         Keep the scores (before softmax, scaled, with the bias) or the probs (after), one (A, S, S) array per sequence.
 
@@ -138,7 +147,9 @@ def attention(inputs: AttentionInput, *, return_scores: bool = False, return_pro
     Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2, equation 1. There is no mask: masked tokens are not in
     a packed batch.
     """
-    query, key, value, cu_seqlens, num_heads, bias, _ = inputs
+    query, key, value, cu_seqlens, num_heads, bias, rotation, window, _ = inputs
+    if rotation is not None:
+        query, key = (rotate(x, num_heads, rotation) for x in (query, key))  # 2 x (T, H)
     context = np.empty(query.shape, dtype=query.dtype)  # (T, H)
     kept_scores: list[FloatArray] | None = [] if return_scores else None
     kept_probs: list[FloatArray] | None = [] if return_probs else None
@@ -148,6 +159,9 @@ def attention(inputs: AttentionInput, *, return_scores: bool = False, return_pro
         if bias is not None:
             distances = bias.columns[start:end] - bias.columns[start:end, None]  # (S, S)
             scores = scores + bias.table.astype(q.dtype)[:, distances + bias.table.shape[1] // 2]  # (A, S, S)
+        if window is not None:
+            distances = window.columns[start:end] - window.columns[start:end, None]  # (S, S)
+            scores = np.where(np.abs(distances) <= window.size, scores, q.dtype.type(-np.inf))  # (A, S, S)
         probs = softmax(scores)  # (A, S, S)
         context[start:end] = (probs @ v).transpose(1, 0, 2).reshape(end - start, query.shape[1])  # (S, H)
         if kept_scores is not None:
@@ -159,6 +173,32 @@ def attention(inputs: AttentionInput, *, return_scores: bool = False, return_pro
 
 def _split_heads(x: FloatArray, num_heads: int) -> FloatArray:
     return x.reshape(len(x), num_heads, x.shape[1] // num_heads).transpose(1, 0, 2)  # (A, S, D)
+
+
+def rotate(x: FloatArray, num_heads: int, rotation: Rotation) -> FloatArray:
+    """Rotate the first R numbers of each head by its token's angles: pair (j, j + R / 2) by the angle of number j.
+
+    (a, b) becomes (a cos - b sin, b cos + a sin), so the score of two tokens depends on their distance.
+
+    Parameters
+    ----------
+    x : ndarray of shape (T, H)
+
+    Returns
+    -------
+    ndarray of shape (T, H)
+
+    Notes
+    -----
+    Source: Su et al. 2021 (arXiv 2104.09864), section 3.4.2; there the pairs are (2 j, 2 j + 1).
+    """
+    table = rotation.table[rotation.positions, None].astype(x.dtype)  # (T, 1, R)
+    cos, sin = np.split(table, 2, axis=2)  # 2 x (T, 1, R / 2)
+    half = cos.shape[2]
+    heads = x.reshape(len(x), num_heads, -1)  # (T, A, D)
+    a, b = heads[:, :, :half], heads[:, :, half : 2 * half]  # 2 x (T, A, R / 2)
+    x = np.concatenate([a * cos - b * sin, b * cos + a * sin, heads[:, :, 2 * half :]], axis=2)  # (T, A, D)
+    return x.reshape(len(x), -1)  # (T, H)
 
 
 def softmax(scores: FloatArray) -> FloatArray:
@@ -300,14 +340,19 @@ def make_ops(
     def take(x: FloatArray) -> FloatArray:
         return round(x.astype(dtype, copy=False))  # shape of x
 
-    def embed(*look_ups: LookUp) -> FloatArray:
-        words, types, positions = (take(table[ids]) for table, ids in look_ups)  # 3 x (T, H)
-        return round(round(words + types) + positions)  # (T, H)
+    def embed(words: LookUp, *added: LookUp) -> FloatArray:
+        total = take(words.table[words.ids])  # (T, H)
+        for table, ids in added:
+            total = round(total + take(table[ids]))  # (T, H)
+        return total
 
     def linear(
         x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
     ) -> FloatArray:
         y = round(matmul(take(x), take(linear.weight)) + take(linear.bias))  # (T, N)
+        if linear.gated and activation is not None:
+            gate, up = np.split(y, 2, axis=1)  # 2 x (T, N / 2)
+            return round(round(activations[activation](gate)) * up)  # (T, N / 2)
         if activation is not None:
             y = round(activations[activation](y))  # (T, N)
         return y if residual is None else round(y + take(residual))  # (T, N)

@@ -183,6 +183,8 @@ def make_ops(num_threads: int, *, compute_type: str = "float32") -> Ops:
 
 def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: Linear) -> PackedLinear | PackedWords:
     """Pack a weight, quantised if its product is computed in low precision; `empty` allocates the panels."""
+    if linear.gated:
+        raise NotImplementedError("the kernels do not have a gate")
     form = format_of(linear, compute_type)
     return pack(empty, linear) if form is None else pack_words(empty, quantise_linear(linear, form))
 
@@ -200,9 +202,10 @@ def _ints(array: IntArray) -> IntArray:
 
 
 def embed(resources: Resources, *look_ups: LookUp) -> FloatArray:
-    """Compute the same as `reference.embed`."""
+    """Compute the same as `reference.embed`; a look-up that the model does not add finds zeros."""
     T, H = len(look_ups[0].ids), look_ups[0].table.shape[1]
     y = resources.buffers.empty(T, H)
+    look_ups += (LookUp(np.zeros((1, H), np.float32), np.zeros(T, np.int32)),) * (3 - len(look_ups))
     arrays = [array for table, ids in look_ups for array in (_floats(table), _ints(ids))]
     resources.team.run(EMBED, (*arrays, y), T, H, num_chunks=row_chunks(T))
     return y
@@ -252,7 +255,9 @@ def attention(
     resources: Resources, inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False
 ) -> AttentionOutput:
     """Compute the same as `reference.attention`, or as `low_precision.attention`."""
-    query, key, value, cu_seqlens, num_heads, bias, _ = inputs
+    query, key, value, cu_seqlens, num_heads, bias, rotation, window, _ = inputs
+    if rotation is not None or window is not None:
+        raise NotImplementedError("the kernels do not have a rotation or a window")
     strides = query.strides
     same = strides == key.strides == value.strides and query.dtype == key.dtype == value.dtype == _FLOAT32
     if not same or strides[1] != FLOAT or strides[0] % FLOAT:

@@ -46,6 +46,7 @@ class PackedLinear:
     shape: tuple[int, int]
     panels: FloatArray
     bias: FloatArray
+    gated: bool = False
 
     @property
     def weight(self) -> FloatArray:
@@ -89,6 +90,7 @@ class PackedWords:
     panels: FloatArray
     bias: FloatArray
     format: Format
+    gated: bool = False
 
     @property
     def weight(self) -> FloatArray:

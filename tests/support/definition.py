@@ -17,7 +17,7 @@ import numpy.typing as npt
 import scipy.special  # type: ignore[import-untyped]
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear, Rotation
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -68,13 +68,18 @@ def _linear(
     x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
 ) -> Float64Array:
     y = np.einsum("tk,nk->tn", double(x), double(linear.weight), optimize=True) + double(linear.bias)
+    if linear.gated and activation is not None:
+        middle = y.shape[1] // 2
+        return ACTIVATIONS[activation](y[:, :middle]) * y[:, middle:]
     if activation is not None:
         y = ACTIVATIONS[activation](y)
     return y if residual is None else y + double(residual)
 
 
 def _attention(inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False) -> AttentionOutput:
-    query, key, value, cu_seqlens, num_heads, bias, _ = inputs
+    query, key, value, cu_seqlens, num_heads, bias, rotation, window, _ = inputs
+    if rotation is not None:
+        query, key = (_rotate(x, num_heads, rotation) for x in (query, key))
     context = np.zeros(query.shape)
     all_scores, all_probs = [], []
     for tokens, heads in sequences(query.shape[1], cu_seqlens, num_heads):
@@ -86,12 +91,26 @@ def _attention(inputs: AttentionInput, *, return_scores: bool = False, return_pr
             for i, j in np.ndindex(scores[a].shape if bias is not None else (0, 0)):
                 distance = int(bias.columns[tokens][j]) - int(bias.columns[tokens][i])  # type: ignore[union-attr]
                 scores[a, i, j] += double(bias.table)[a, distance + bias.table.shape[1] // 2]  # type: ignore[union-attr]
+            for i, j in np.ndindex(scores[a].shape if window is not None else (0, 0)):
+                if abs(int(window.columns[tokens][i]) - int(window.columns[tokens][j])) > window.size:  # type: ignore[union-attr]
+                    scores[a, i, j] = -np.inf
             if length:
                 probs[a] = scipy.special.softmax(scores[a], axis=1)
             context[tokens, columns] = np.dot(probs[a], v)
         all_scores.append(scores)
         all_probs.append(probs)
     return AttentionOutput(context, all_scores if return_scores else None, all_probs if return_probs else None)
+
+
+def _rotate(x: FloatArray, num_heads: int, rotation: Rotation) -> Float64Array:
+    """Multiply each pair of numbers, seen as a complex number, by cos + i sin."""
+    y, half, size = double(x), rotation.table.shape[1] // 2, x.shape[1] // num_heads
+    for t, head in np.ndindex(len(y), num_heads):
+        row = double(rotation.table[rotation.positions[t]])
+        turns, first = row[:half] + 1j * row[half:], head * size
+        pairs = (y[t, first : first + half] + 1j * y[t, first + half : first + 2 * half]) * turns
+        y[t, first : first + 2 * half] = [*pairs.real, *pairs.imag]
+    return y
 
 
 def _layer_norm(x: FloatArray, norm: LayerNorm) -> Float64Array:

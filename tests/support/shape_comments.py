@@ -33,7 +33,7 @@ WITHOUT_COMMENT = {
 
 # All values differ, also from the multiples that comments name.
 LENGTHS = (13, 17, 19, 23)
-SIZES = sizes(V=101, H=35, L=2, A=5, F=131, P=29, types=6)
+SIZES = sizes(V=101, H=35, L=2, A=5, F=131, P=29, types=9)
 
 
 # These functions give `linear` one token of each sequence.
@@ -166,6 +166,8 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
         found["N"] = frame.f_locals["classifier"].shape[0]
     if isinstance(linear := frame.f_locals.get("linear"), Linear):
         found["N"], found["K"] = linear.shape
+    if frame.f_code is reference.rotate.__code__:
+        found["R"] = frame.f_locals["rotation"].table.shape[1]
     if frame.f_code is reference.matmul.__code__:
         found["N"], found["K"] = frame.f_locals["weight"].shape
     caller: FrameType | None = frame
