@@ -20,14 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from minibert._utils.files import is_plain_name, is_regular_file, os_reason, printable, read_json_object, within
-from minibert.checkpoint.hub import HubRepository
+from minibert.checkpoint.hub import WEIGHT_FILES, WEIGHTS, HubRepository
 from minibert.errors import DownloadError, ModelFormatError
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-
-WEIGHTS = "model.safetensors"
-WEIGHTS_INDEX = "model.safetensors.index.json"
-_WEIGHTS = (WEIGHTS, WEIGHTS_INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  # the first one is used
 
 _SHARD = re.compile(r"(model|pytorch_model)-\d+-of-\d+\.(safetensors|bin)")
 _ADAPTER = "adapter_config.json"
@@ -131,14 +127,14 @@ class ModelFiles:
         """Return the local path of a file, or None if the model does not have it.
 
         For a hub id, None means that the hub, or its cache, which stores the answer, said so. Offline, a file that is
-        neither cached nor known to be absent is a `DownloadError`. If it counted as absent, the model could silently
-        become another one, such as one without its pooling or lower-casing.
+        neither cached nor known to be absent counts as absent if config and weights are cached, with a warning. Else it
+        is a `DownloadError`.
         """
         return self._source.find(self._prefix + self._checked(filename))
 
     def require(self, filename: str) -> Path:
         """Return the local path of a file that the model must have; `ModelFormatError` if it does not have it."""
-        if (path := self.find(filename)) is not None:
+        if (path := self._source.find(self._prefix + self._checked(filename), needed=True)) is not None:
             return path
         try:
             names = self._source.names(self._prefix)
@@ -188,10 +184,10 @@ class ModelFiles:
 
     def _weights(self) -> Path:
         """Return the file with the weights, or the index of its shards; refuse an adapter, which would change them."""
-        path = next(filter(None, map(self.find, _WEIGHTS)), None)
+        path = next(filter(None, map(self.find, WEIGHT_FILES)), None)
         if path is None or (isinstance(self._source, _Folder) and self.find(_ADAPTER)):
             names = self._source.names(self._prefix)
-            lacks = f"has none of {', '.join(_WEIGHTS)}" if path is None else f"has {_ADAPTER}"
+            lacks = f"has none of {', '.join(WEIGHT_FILES)}" if path is None else f"has {_ADAPTER}"
             convert = " Convert other weights, such as those of TensorFlow, with transformers 4 (from_tf=True)."
             raise ModelFormatError(f"{self.source} {lacks}. It has: {_enumerated(names)}.{_remedy(names) or convert}")
         return path
@@ -235,7 +231,7 @@ class _Folder:
         self._folder = folder
         self.source = f"folder {folder}"
 
-    def find(self, filename: str) -> Path | None:
+    def find(self, filename: str, *, needed: bool = False) -> Path | None:
         path = self._folder / filename
         return path if is_regular_file(path) else None
 
@@ -275,7 +271,7 @@ class _Package:
             self._begun = threading.Thread(target=compute)
             self._begun.start()
 
-    def find(self, filename: str) -> Path | None:
+    def find(self, filename: str, *, needed: bool = False) -> Path | None:
         """Return a file of the package; refuse a file that is missing or is not the hub's, and do not replace it."""
         if filename not in _PACKAGE_SHA256:
             return None

@@ -14,7 +14,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minibert._utils.files import is_plain_name, printable, within
+from minibert._utils.reporting import warn_caller
 from minibert.errors import DownloadError
+
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+WEIGHT_FILES = (WEIGHTS, WEIGHTS_INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""The files of which a model has at least one; the first one is used."""
+
+# Files that some models have, and that change the result there, in the order in which they are asked for.
+_SETTINGS = (
+    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("tokenizer_config.json", "special_tokens_map.json", "tokenizer.json", "added_tokens.json"),
+)
 
 logger = logging.getLogger("minibert")
 
@@ -37,7 +49,8 @@ class HubRepository:
 
     A file at a commit has three states in the cache: it is there, it is known to be absent, or nothing is known. (The
     client notes each 404 of the hub, and `hf download` notes the whole list of files.) Only the last state needs the
-    hub.
+    hub. Other programs that fill a cache note nothing. So without a network, a file of which nothing is known counts as
+    absent if the cache has a config.json with weights, and the model can do without the file; one warning says so.
 
     Parameters
     ----------
@@ -73,7 +86,7 @@ class HubRepository:
             raise ValueError("token is empty or holds spaces or characters that no access token has.")
         if self.cache_dir is not None:
             self.cache_dir = str(Path(os.path.expanduser(self.cache_dir)))
-        self._branch, self._commit, self._asked_hub = self.revision or "main", "", False
+        self._branch, self._commit, self._asked_hub, self._warned = self.revision or "main", "", False, False
 
     @property
     def source(self) -> str:
@@ -92,20 +105,30 @@ class HubRepository:
 
         return str(self.cache_dir or constants.HF_HUB_CACHE)
 
+    @property
+    def _folder(self) -> Path:
+        """The repository's folder in the cache."""
+        return Path(self._cache, f"models--{self.repo_id.replace('/', '--')}")
+
     def is_cached(self) -> bool:
         """Return whether the cache holds a model: both its config and its weights."""
         # Importing most of the client takes longer than loading a small model; a check of the folder does not need it.
-        if not os.path.lexists(os.path.join(self._cache, f"models--{self.repo_id.replace('/', '--')}")):
+        if not os.path.lexists(self._folder):
             return False
-        return all(isinstance(self._lookup(name), str) for name in ("config.json", "model.safetensors"))
+        return all(isinstance(self._lookup(name), str) for name in ("config.json", WEIGHTS))
 
-    def find(self, filename: str) -> Path | None:
-        """Return the local path of a file; None if the hub, or its cache, says that there is no such file."""
+    def find(self, filename: str, *, needed: bool = False) -> Path | None:
+        """Return the local path of a file; None if the hub, or its cache, says that there is no such file.
+
+        Without a network, None also means that the cache does not know it, unless the file is `needed`.
+        """
         path = self._lookup(filename)
-        if path is None:
-            listed = self._cached_listing()
-            return self._download(filename) if listed is None or filename in listed else None
-        return Path(path) if isinstance(path, str) else None
+        if path is not None:
+            return Path(path) if isinstance(path, str) else None
+        listed = self._cached_listing()
+        known = listed is not None and filename not in listed
+        assumed = listed is None and not needed and bool(self._offline()) and self._counts_as_absent(filename)
+        return None if known or assumed else self._download(filename)
 
     def names(self, prefix: str) -> list[str]:
         """List the files whose names begin with a prefix; "" lists all."""
@@ -134,7 +157,40 @@ class HubRepository:
         # Another note than a commit is damaged. Then the hub is asked, and its client writes the note again.
         if not self._commit and _COMMIT.fullmatch(commit := self._ask("revision", resolve)):
             self._fix(commit)
+        if not self._commit and self._branch == "main" and self._offline():
+            noted = any(path.is_file() for path in (self._folder / "refs").rglob("*"))
+            if not noted and len(commits := self._snapshots()) == 1:  # of one snapshot alone, it can only be the commit
+                self._fix(commits[0])
         return self._commit
+
+    def _snapshots(self) -> list[str]:
+        """Return the commits of which the cache has files."""
+        places = (self._folder / "snapshots").glob("*")
+        return sorted(place.name for place in places if _COMMIT.fullmatch(place.name) and place.is_dir())
+
+    def _counts_as_absent(self, filename: str) -> bool:
+        """Return whether a file of which the cache knows nothing counts as absent; warn if that may change the result.
+
+        A file of weights counts as absent if another one is beside it, and any other file if there are weights.
+        """
+        snapshot = self._folder / "snapshots" / self._commit
+        if not self._commit or os.path.lexists(snapshot / filename):  # a link whose target was not copied
+            return False
+        files = [path for path in snapshot.rglob("*") if path.is_file()]
+        weights = {path.parent for path in files if path.name in WEIGHT_FILES}
+        models = weights & {path.parent for path in files if path.name == "config.json"}
+        asked = snapshot / filename
+        if not (asked.parent in models if asked.name in WEIGHT_FILES else models):
+            return False
+        if asked.name in _SETTINGS and not self._warned:
+            self._warned, there = True, {path.name for path in files}
+            lacking = [name for name in _SETTINGS[_SETTINGS.index(asked.name) :] if name not in there]
+            warn_caller(
+                f"The hub cache ({self._cache}) does not say whether these are files of {self.repo_id}: "
+                f"{', '.join(lacking)}. They count as absent, because the network is not used. If the model has one "
+                f"of them, the result can differ: fetch it with `hf download {self.repo_id}` where there is a network."
+            )
+        return True
 
     def _fix(self, commit: str) -> None:
         """Use this commit from now on, unless a commit is already fixed."""
@@ -213,16 +269,23 @@ class HubRepository:
             if name is not None and not expected.fullmatch(name):
                 raise ValueError(f"{header} is {name[:80]!a}, which could be a path. Nothing was written")
 
-    def _refuse_offline(self, lacking: str) -> None:
-        """Raise a `DownloadError` that says what the cache lacks, if the network must not be used."""
+    def _offline(self) -> str:
+        """Return the reason why the network must not be used; "" if it may be used."""
         from huggingface_hub import is_offline_mode
 
-        if not self.local_files_only and not is_offline_mode():
+        if self.local_files_only:
+            return "local_files_only=True"
+        return "HF_HUB_OFFLINE is set" if is_offline_mode() else ""
+
+    def _refuse_offline(self, lacking: str) -> None:
+        """Raise a `DownloadError` that says what the cache lacks, if the network must not be used."""
+        if not (reason := self._offline()):
             return
-        reason = "local_files_only=True" if self.local_files_only else "HF_HUB_OFFLINE is set"
         has = f"{self.repo_id} is neither a folder nor in the hub cache ({self._cache})"
-        if self._commit:
-            has = f"The hub cache ({self._cache}) does not say whether {self.repo_id} has a {lacking}"
+        if self._commit in (commits := self._snapshots()):
+            has = f"The hub cache ({self._cache}) does not have the {lacking} of {self.repo_id}"
+        elif commits:
+            has += f" at revision {self._branch!r}. The cache has {', '.join(commits[:8])}: give one as revision="
         raise DownloadError(
             f"{has}, and the network is not used ({reason}). Check the name, or fetch the model with `hf download "
             f"{self.repo_id}` where there is a network.{self.remedy}"

@@ -19,7 +19,8 @@ from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES, NAMES, Family, bert_class
 from minibert.bert.low_precision import compute_type_of
 from minibert.bert.weights import HEADS, LAYER_ROWS, POOLER_ROWS, stored_rows
-from minibert.checkpoint.files import WEIGHTS, WEIGHTS_INDEX, ModelFiles, check_files
+from minibert.checkpoint.files import ModelFiles, check_files
+from minibert.checkpoint.hub import WEIGHTS, WEIGHTS_INDEX
 from minibert.checkpoint.safetensors import write_safetensors
 from minibert.errors import ModelFormatError
 from minibert.models import tracing

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import numpy as np
 import pytest
 
+from minibert import SentenceTransformer
 from minibert.checkpoint.files import locate
 from minibert.errors import DownloadError, ModelFormatError
 from tests.support.fake_hub import CONFIG, FILES, FakeHub, index, running_hub, write
@@ -239,6 +242,126 @@ def test_offline_an_unknown_file_is_not_taken_for_absent(
     assert len(files.checkpoint()) == 1
     with pytest.raises(ModelFormatError, match=r"has no vocab\.txt\. It has: 1_Pooling/config"):
         files.require("vocab.txt")
+
+
+# --- a cache that another program filled --------
+
+COMMIT = "c" * 40
+SETTINGS = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "tokenizer_config.json")
+SETTINGS += ("special_tokens_map.json", "tokenizer.json", "added_tokens.json")
+
+
+def lay(
+    cache: Path, files: Mapping[str, bytes], *, commit: str = COMMIT, refs: Mapping[str, str] | None = None
+) -> Path:
+    """Write a snapshot as candle, fastembed and older clients do: without a list of files and marks of absent ones."""
+    notes = {"main": commit} if refs is None else refs
+    write(cache / FOLDER, {f"refs/{name}": target.encode() for name, target in notes.items()})
+    return write(cache / FOLDER / "snapshots" / commit, files)
+
+
+@pytest.mark.parametrize("by_argument", [False, True])
+def test_offline_a_snapshot_alone_is_a_model(cache: Path, monkeypatch: pytest.MonkeyPatch, by_argument: bool) -> None:
+    """Optional files that it lacks count as absent; one warning names those that could change the result."""
+    if not by_argument:
+        go_offline(monkeypatch)
+    snapshot = lay(cache, {**FILES, "tokenizer_config.json": b"{}", "vocab.txt": b"a"})
+    files = locate(NAME, cache_dir=cache, local_files_only=by_argument)
+    assert files.checkpoint() == [snapshot / "model.safetensors"]
+    assert files.index() is None
+    assert files.find("2_Normalize/config.json") is None  # it would not change the result
+    with pytest.warns(UserWarning, match="count as absent") as caught:
+        assert [files.find(name) for name in SETTINGS] == [*[None] * 3, snapshot / "tokenizer_config.json", *[None] * 3]
+    [warning] = caught
+    named = str(warning.message).partition("org/model: ")[2].partition(". ")[0].split(", ")
+    assert named == [name for name in SETTINGS if name != "tokenizer_config.json"]
+    with pytest.raises(DownloadError, match=r"does not have the 1_Dense/config\.json of org/model, and the network"):
+        files.require("1_Dense/config.json")  # modules.json names it
+    assert files.require("1_Pooling/config.json") == snapshot / "1_Pooling/config.json"
+
+
+@pytest.mark.parametrize(("without", "warnings"), [(("tokenizer.json",), 1), (("modules.json", "vocab.txt"), 2)])
+def test_a_model_of_a_snapshot_alone(
+    cache: Path, minilm_folder: Path, minilm_sentences: SentenceTransformer, without: tuple[str, ...], warnings: int
+) -> None:
+    shutil.copytree(
+        minilm_folder, cache / FOLDER / "snapshots" / COMMIT, ignore=shutil.ignore_patterns(*without), symlinks=True
+    )
+    with pytest.warns(UserWarning, match=f"org/model: {without[0]}") as caught:
+        model = SentenceTransformer(NAME, cache_folder=cache, local_files_only=True)
+    assert len(caught) == warnings  # the other one is that of a model without modules.json
+    vectors = model.encode(["A cat sleeps."], normalize_embeddings=True)
+    assert np.array_equal(vectors, minilm_sentences.encode(["A cat sleeps."]))
+
+
+def test_a_snapshot_alone_is_completed_where_there_is_a_network(hub: FakeHub, cache: Path) -> None:
+    commit = hub.commit(NAME, {**FILES, "modules.json": b"[]"})
+    lay(cache, FILES, commit=commit)
+    files = locate(NAME, cache_dir=cache)
+    assert files.require("modules.json").read_bytes() == b"[]"
+    assert files.find("vocab.txt") is None
+
+
+@pytest.mark.parametrize(
+    ("held", "lacking"),
+    [
+        ({"config.json": CONFIG}, "modules.json"),
+        ({"model.safetensors": b"w"}, "modules.json"),
+        ({"config.json": CONFIG, "onnx/model.onnx": b"o", "tokenizer.json": b"{}"}, "model.safetensors"),  # fastembed
+        ({"config.json": CONFIG, "2_Dense/config.json": b"{}", "2_Dense/model.safetensors": b"w"}, "model.safetensors"),
+        ({**FILES, "2_Dense/config.json": b"{}"}, "2_Dense/model.safetensors"),
+        ({"config.json": CONFIG, "model.safetensors.index.json": index("s-1.safetensors")}, "s-1.safetensors"),
+        ({"0_Transformer/config.json": CONFIG, "0_Transformer/pytorch_model.bin": b"w"}, "config.json"),
+    ],
+)
+def test_offline_a_part_of_a_snapshot_is_not_a_model(cache: Path, held: dict[str, bytes], lacking: str) -> None:
+    lay(cache, held)
+    files = locate(NAME, cache_dir=cache, local_files_only=True)
+    find = files.find if lacking == "modules.json" else files.require
+    if lacking.rpartition("/")[2].startswith(("model", "s-")) and lacking != "modules.json":
+        files = files.subfolder(lacking.rpartition("/")[0])
+        find = lambda name: files.checkpoint()[0]  # noqa: E731
+    with pytest.raises(DownloadError, match=f"does not have the {lacking} of {NAME}"):
+        find(lacking)
+
+
+@unix
+def test_offline_a_link_without_its_target_is_not_an_absent_file(cache: Path) -> None:
+    snapshot = lay(cache, {**FILES, "pytorch_model.bin": b"zip"})
+    for name in ("modules.json", "model.safetensors"):
+        (snapshot / name).unlink(missing_ok=True)
+        (snapshot / name).symlink_to("../../blobs/" + "b" * 40)
+        with pytest.raises(DownloadError, match=f"does not have the {name} of"):
+            locate(NAME, cache_dir=cache, local_files_only=True).find(name)
+
+
+def test_offline_shards_older_layouts_and_known_files(cache: Path) -> None:
+    shards = {"model.safetensors.index.json": index("s-1.safetensors"), "s-1.safetensors": b"1"}
+    old = {f"0_BERT/{name}": content for name, content in {"config.json": CONFIG, **shards}.items()}
+    snapshot = lay(cache, {"modules.json": b"[]", **old})
+    write(cache / FOLDER / ".no_exist" / COMMIT, dict.fromkeys([*SETTINGS[1:]], b""))  # no warning is needed
+    files = locate(NAME, cache_dir=cache, local_files_only=True)
+    assert [files.find(name) for name in SETTINGS] == [snapshot / "modules.json", *[None] * 6]
+    assert files.subfolder("0_BERT").checkpoint() == [snapshot / "0_BERT" / "s-1.safetensors"]
+
+
+def test_offline_revisions_of_snapshots(cache: Path) -> None:
+    """A single snapshot without notes is main; of several ones, and for other names, the caller has to give one."""
+    snapshot = lay(cache, FILES, refs={})
+    for revision in (None, "main", COMMIT):
+        files = locate(NAME, cache_dir=cache, local_files_only=True, revision=revision)
+        assert files.checkpoint() == [snapshot / "model.safetensors"]
+        assert files.source == f"hub repository {NAME} at {COMMIT[:7]} (cached)"
+    other = lay(cache, FILES, commit="d" * 40, refs={})
+    for revision in (None, "v1", "e" * 40):
+        with pytest.raises(DownloadError, match=f"{COMMIT}, {other.name}: give one as revision="):
+            locate(NAME, cache_dir=cache, local_files_only=True, revision=revision).find("config.json")
+    lay(cache, FILES, refs={"v1": "d" * 40 + "\n"})
+    for revision, place in (("v1", other), (COMMIT, snapshot)):
+        found = locate(NAME, cache_dir=cache, local_files_only=True, revision=revision).find("config.json")
+        assert found == place / "config.json"
+    with pytest.raises(DownloadError, match="at revision 'main'"):
+        locate(NAME, cache_dir=cache, local_files_only=True).find("config.json")
 
 
 @pytest.mark.parametrize("note", [b"", b"../../../../etc", b"a" * 41, b"A" * 40])
