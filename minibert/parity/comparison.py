@@ -116,9 +116,11 @@ def check(
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
         about = _about(subject, taken, source) | {"dump": _dump_of(dump, arrays), "port": port}
         about |= {"budget": budget if isinstance(budget, str) else f"{budget} units", "unit": UNIT}
-        beside = [*matched.notes, *notes, *more], transposed, matched.unknown
-        comparison = _Comparison(subject, taken, budget, *beside)
-        report = comparison.compare([] if wrong_inputs else matched.values, findings, about)
+        comparison = _Comparison(subject, taken, budget, [] if wrong_inputs else matched.values)
+        report = comparison.report(findings, about)
+        report.notes[:0] = [*matched.notes, *notes, *more]
+        report.warnings[:0] = transposed
+        report.unknown[:0] = matched.unknown
         if len(report.unknown) > len(report.names) and not wrong_inputs:
             counts = f"({len(report.unknown)}) than were compared ({len(report.names)})"
             report.warnings.insert(0, f"More names are unknown {counts}.")
@@ -138,10 +140,10 @@ def _check_budget(budget: object) -> None:
 
 def _nothing(arrays: Dump, matched: Matched) -> str:
     held = [name for name in ("inputs", "weights") if getattr(matched, name)]
-    some = ", ".join(f"{printable(name)} {shape_of(value)}" for name, value in list(arrays.items())[:6])
+    listed = ", ".join(f"{printable(name)} {shape_of(value)}" for name, value in list(arrays.items())[:6])
     only = f"Only {' and '.join(held)} were recognised" if held else "No name was recognised"
     return (
-        f"Nothing can be compared. The dump holds {some}. {only}. Use names of trace/README.md, such as "
+        f"Nothing can be compared. The dump holds {listed}. {only}. Use names of trace/README.md, such as "
         "hidden_states.0, or say what the names mean: names={'their name': 'hidden_states.0'}."
     )
 
@@ -195,59 +197,56 @@ def _digest_of_file(path: Path) -> str:
 
 
 class _Comparison:
-    """The values of one dump beside those of one model; notes, warnings and unknown names are those before it."""
+    """The values of one dump beside the true ones."""
 
-    def __init__(self, subject: Subject, inputs: dict[str, Any], budget: str | float, *beside: list[str]) -> None:
-        self._subject, self._inputs, self._budget = subject, inputs, budget
-        self._notes, self._warnings, self._unknown = beside
-        self._specs = subject.specs
-        self._truth = Values(subject, inputs, [])
-        self._found: list[Placed] = []
+    def __init__(self, subject: Subject, inputs: dict[str, Any], budget: str | float, meanings: list[Meaning]) -> None:
+        self._subject, self._inputs, self._budget, self._specs = subject, inputs, budget, subject.specs
+        names = {name for meaning in meanings for name in (meaning.name, meaning.before) if name in self._specs}
+        self._truth = Values(subject, inputs, names)
+        self._placement = place(meanings, subject, subject.pack(inputs), self._relative)
+        masked = [array.given for array in self._placement.arrays if not self._truth.visible(array.name).size]
+        self._placement.notes.extend(f"{given} was not compared: all its places are masked." for given in masked)
+        self._arrays = [array for array in self._placement.arrays if array.given not in masked]
 
-    def compare(self, meanings: list[Meaning], findings: list[Finding], about: dict[str, str]) -> Report:
+    def report(self, findings: list[Finding], about: dict[str, str]) -> Report:
         """Return the report without causes; only `findings` and mislabelled names are in it."""
-        names = {name for one in meanings for name in (one.name, one.before) if name in self._specs}
-        self._truth = Values(self._subject, self._inputs, names)
-        placement = place(meanings, self._subject, self._subject.pack(self._inputs), self._relative)
-        self._notes += placement.notes
-        empty = [one.given for one in placement.found if not self._truth.shown(one.name).size]
-        self._notes += [f"{given} was not compared: all its places are masked." for given in empty]
-        found = self._found = [one for one in placement.found if one.given not in empty]
-        if not found and not findings:
-            raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:3])}")
-        units = self._truth.units([one.name for one in found])
-        rows = self._with_levels(self._with_holds([self._row(one, units[one.name]) for one in found]))
+        placement, budget = self._placement, self._budget
+        if not self._arrays and not findings:
+            raise NothingComparedError(f"Nothing can be compared. {' '.join(placement.notes[:3])}")
+        units = self._truth.units([array.name for array in self._arrays])
+        rows = self._with_levels(self._with_holds([self._row(array, units[array.name]) for array in self._arrays]))
         verdict = "wrong" if findings else _verdict_of(rows)
         if verdict == "float32" and rows and self._is_ours():
             verdict = "bits"
         first = next((row.name for row in rows if row.level == "wrong"), None)
-        self._note_layouts(rows)
         return Report(
             verdict=verdict,
             first=findings[0].names[0] if findings else first if verdict == "wrong" else None,
             names=rows,
             diagnosis=findings or self._mislabelled(rows),
-            budget=self._budget,
-            allowed=not findings and _is_allowed(rows, verdict, self._budget),
-            notes=self._notes,
+            budget=budget,
+            allowed=not findings and _is_allowed(rows, verdict, budget),
+            notes=[*placement.notes, *_layouts(rows)],
             misfits=placement.misfits,
-            unknown=[*self._unknown, *placement.unknown],
-            warnings=[*self._warnings, *placement.warnings, *self._different_twins(), *self._near(rows, verdict)],
+            unknown=placement.unknown,
+            warnings=[*placement.warnings, *self._different_twins(), *self._near(rows, verdict)],
             about=about,
         )
 
     def _worst(self, rows: list[Row]) -> dict[str, FloatArray]:
         """Return one array of each name: of several, the one with the largest error."""
-        both = sorted(zip(rows, self._found, strict=True), key=lambda one: np.nan_to_num(one[0].ratio, nan=np.inf))
-        return {row.name: one.array for row, one in both}
+        pairs = sorted(zip(rows, self._arrays, strict=True), key=lambda pair: np.nan_to_num(pair[0].ratio, nan=np.inf))
+        return {row.name: placed.array for row, placed in pairs}
 
     def _is_ours(self) -> bool:
         """Return whether all values are those of minibert, bit for bit."""
-        names = [one.name for one in self._found]
-        if VECTOR in names or any(one.array.dtype != np.float32 for one in self._found):
+        names = [placed.name for placed in self._arrays]
+        if VECTOR in names or any(placed.array.dtype != np.float32 for placed in self._arrays):
             return False
         trace, mask = self._subject.model.trace(**self._inputs, record=names), self._truth.mask
-        return all(np.array_equal(visible(one.array, mask), visible(trace[one.name], mask)) for one in self._found)
+        return all(
+            np.array_equal(visible(array, mask), visible(trace[name], mask)) for name, _, array, _ in self._arrays
+        )
 
     def diagnosed(self, report: Report) -> Report:
         """Search for the cause, and mark the names whose own op is wrong."""
@@ -270,26 +269,27 @@ class _Comparison:
 
     def _relative(self, array: FloatArray, name: str, true: Values | None = None) -> float:
         """Return the RMS error over the RMS of the true values."""
-        shown = (self._truth if true is None else true).shown(name)
-        return rms(self._truth.shown(name, array) - shown) / (rms(shown) or 1.0)
+        values = (self._truth if true is None else true).visible(name)
+        return rms(self._truth.visible(name, array) - values) / (rms(values) or 1.0)
 
-    def _row(self, one: Placed, unit: Unit) -> Row:
+    def _row(self, placed: Placed, unit: Unit) -> Row:
         """Measure an array; its level is not known yet."""
-        true, shown = self._truth[one.name], functools.partial(self._truth.shown, one.name)
-        error = np.abs(shown(one.array) - shown())
+        name, given, array, layout = placed
+        true, seen = self._truth[name], functools.partial(self._truth.visible, name)
+        error = np.abs(seen(array) - seen())
         broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
         size, largest, relative = broken, broken, broken
         if np.isfinite(error).all():
-            size, largest, relative = rms(error), float(error.max(initial=0.0)), self._relative(one.array, one.name)
+            size, largest, relative = rms(error), float(error.max(initial=0.0)), self._relative(array, name)
         at: tuple[int, ...] = ()
         if error.size:
             indices: Any = np.arange(true.size).reshape(true.shape)
             flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf)))
-            at = tuple(int(i) for i in np.unravel_index(int(shown(indices)[flat]), true.shape))
+            at = tuple(int(i) for i in np.unravel_index(int(seen(indices)[flat]), true.shape))
         errors: dict[str, Any] = {"rms": size, "largest": largest, "relative": relative, "unit": unit.rms}
         errors |= {"ratio": size / unit.rms, "worst": largest / unit.largest}
-        value, right = (float(array[at]) if at else 0.0 for array in (one.array, true))
-        return Row(one.name, one.given, "float32", **errors, at=at, value=value, true=right, layout=one.layout)
+        value, right = (float(numbers[at]) if at else 0.0 for numbers in (array, true))
+        return Row(name, given, "float32", **errors, at=at, value=value, true=right, layout=layout)
 
     # --- levels -------------------------------------------------------------------------------------------------------
 
@@ -317,12 +317,12 @@ class _Comparison:
         """
         if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
             return None
-        both = list(zip(rows, [one.array for one in self._found], strict=True))
-        computed = [(row, array) for row, array in both if not (row.name in _LOOK_UPS and _within(row))]
+        pairs = list(zip(rows, [placed.array for placed in self._arrays], strict=True))
+        computed = [(row, array) for row, array in pairs if not (row.name in _LOOK_UPS and _within(row))]
         # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
-        shown = [self._truth.shown(row.name, array) for row, array in computed]  # what is masked may be NaN
-        stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for array in shown)]
-        states = [(row, array) for row, array in both if row.name in FIRST_STATES]
+        values = [self._truth.visible(row.name, array) for row, array in computed]  # what is masked may be NaN
+        stored = [form for form in reversed(HALF_PRECISIONS) if all(_is_rounded(array, form) for array in values)]
+        states = [(row, array) for row, array in pairs if row.name in FIRST_STATES]
         if not stored and (not states or any(_within(row) or self._is_scaled(row, array) for row, array in states)):
             return None
         for precision in stored[:1] or HALF_PRECISIONS:
@@ -356,7 +356,7 @@ class _Comparison:
         true = Values(self._subject, self._inputs, self._subject.names.specs)  # not kept, because these are many
         changed = list(rows)
         for i in far:
-            name = self._nearest(rows[i], self._found[i].array, true)
+            name = self._nearest(rows[i], self._arrays[i].array, true)
             if name is None:
                 return rows
             changed[i] = dataclasses.replace(rows[i], holds=name)
@@ -371,9 +371,9 @@ class _Comparison:
         for name, other in self._subject.names.specs.items():
             near = name.endswith(".input") or not name.startswith("encoder.layer.") or name.count(".") == 2
             if name != row.name and (other.kind, other.width) == (spec.kind, spec.width):
-                found = self._relative(array, name, true) if near or other.layer == spec.layer else np.inf
-                if found < least:
-                    best, least = name, found
+                error = self._relative(array, name, true) if near or other.layer == spec.layer else np.inf
+                if error < least:
+                    best, least = name, error
         return best
 
     def _mislabelled(self, rows: list[Row]) -> list[Finding]:
@@ -387,23 +387,14 @@ class _Comparison:
 
     # --- what else is said --------------------------------------------------------------------------------------------
 
-    def _note_layouts(self, rows: list[Row]) -> None:
-        by_layout: dict[str, list[str]] = {}
-        for row in rows:
-            if row.layout:
-                by_layout.setdefault(row.layout, []).append(row.given)
-        for layout, names in by_layout.items():
-            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-            self._notes.append(f"{', '.join(names[:2])}{more} {'were' if len(names) > 1 else 'was'} read as {layout}.")
-
     def _different_twins(self) -> Iterator[str]:
         """Warn of names of one value that have different numbers."""
-        for name, group in itertools.groupby(self._found, key=lambda one: one.name):
+        for name, group in itertools.groupby(self._arrays, key=lambda placed: placed.name):
             twins = list(group)
-            shown = [self._truth.shown(name, one.array) for one in twins]
-            if any(not np.array_equal(one, shown[0], equal_nan=True) for one in shown[1:]):
-                given = " and ".join(one.given for one in twins[:3])
-                yield f"{given} are names of one value, and hold different numbers."
+            first, *others = (self._truth.visible(name, twin.array) for twin in twins)
+            if any(not np.array_equal(other, first, equal_nan=True) for other in others):
+                names = " and ".join(twin.given for twin in twins[:3])
+                yield f"{names} are names of one value, and hold different numbers."
 
     def _near(self, rows: list[Row], verdict: str) -> Iterator[str]:
         """Warn of neighbouring hidden states that are nearer to each other than the errors that the verdict allows."""
@@ -420,7 +411,7 @@ class _Comparison:
             unit = row.unit if in_units or verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf)
             for pair in itertools.pairwise(states):
                 if row.name in pair and true.keys() >= {*pair}:
-                    first, second = (self._truth.shown(name, true[name]) for name in pair)
+                    first, second = (self._truth.visible(name, true[name]) for name in pair)
                     if rms(first - second) <= unit * (float(budget) if in_units else RMS):
                         near.append((row.given, pair[pair[0] == row.name]))
         if near:
@@ -429,6 +420,17 @@ class _Comparison:
                 f"The dump cannot tell {near[0][0]} from {near[0][1]}: the true values are nearer to each other than "
                 f"the errors that {budget if in_units else verdict} allows. Exchanged names are called right too.{more}"
             )
+
+
+def _layouts(rows: list[Row]) -> Iterator[str]:
+    """Say which arrays lay in another form than that of a trace."""
+    by_layout: dict[str, list[str]] = {}
+    for row in rows:
+        if row.layout:
+            by_layout.setdefault(row.layout, []).append(row.given)
+    for layout, names in by_layout.items():
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        yield f"{', '.join(names[:2])}{more} {'were' if len(names) > 1 else 'was'} read as {layout}."
 
 
 def _within(row: Row) -> bool:

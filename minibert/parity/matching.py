@@ -362,7 +362,7 @@ class Placement(NamedTuple):
     `misfits` have a shape that does not fit; `unknown` have a loose name, and are far from the value that it may mean.
     """
 
-    found: list[Placed]
+    arrays: list[Placed]
     misfits: list[str]
     unknown: list[str]
     notes: list[str]
@@ -396,7 +396,7 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
             )
             continue
         taken.append((entry, name))
-        placement.found.append(Placed(name, entry.given, fitting[name].array, fitting[name].layout))
+        placement.arrays.append(Placed(name, entry.given, fitting[name].array, fitting[name].layout))
         if fitting[name].by_value:
             placement.warnings.append(
                 f"{entry.given} was read as {fitting[name].layout} because of its values; its shape fits the usual "
@@ -407,7 +407,7 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
         more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
         placement.notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
     order = {name: i for i, name in enumerate(specs)}
-    placement.found.sort(key=lambda one: order[one.name])
+    placement.arrays.sort(key=lambda one: order[one.name])
     return placement
 
 

@@ -95,10 +95,9 @@ class Subject:
     @functools.cached_property
     def specs(self) -> dict[str, Spec]:
         """The specifications of all values, and of the vector of a text if the model makes one."""
-        found = dict(self.names.specs)
-        if self.pipeline is not None:
-            found[VECTOR] = Spec(VECTOR, None, "pooled", self.pipeline.widths[-1], False)
-        return found
+        if self.pipeline is None:
+            return self.names.specs
+        return {**self.names.specs, VECTOR: Spec(VECTOR, None, "pooled", self.pipeline.widths[-1], False)}
 
     @property
     def head(self) -> str | None:
@@ -300,7 +299,7 @@ class Values(Mapping[str, FloatArray]):
     def _vectors(self) -> FloatArray:
         return self._subject.vectors(self[self._last_state], self._subject.pack(self._inputs))
 
-    def shown(self, name: str, array: FloatArray | None = None) -> FloatArray:
+    def visible(self, name: str, array: FloatArray | None = None) -> FloatArray:
         """Return the visible places of a value, or of another array in its place, as float64."""
         return visible(self[name] if array is None else array, mask_of(name, self.mask)).astype(np.float64, copy=False)
 
@@ -332,8 +331,8 @@ class Values(Mapping[str, FloatArray]):
         runs = [Values(self._subject, self._inputs, names, ops) for ops in _ops_of(precision)]
         units: dict[str, Unit] = {}
         for name in dict.fromkeys(names):
-            shown = self.shown(name)
-            least = max(_LEAST_UNIT * rms(shown), 1e-300)
+            true = self.visible(name)
+            least = max(_LEAST_UNIT * rms(true), 1e-300)
             units[name] = Unit(least, least)
             for run in runs:
                 with np.errstate(all="ignore"):
@@ -341,7 +340,7 @@ class Values(Mapping[str, FloatArray]):
                     # Look-ups are recorded as they are in the tables, which a port in half precision rounds.
                     rounds = precision != "float32" and name != VECTOR
                     value = round_to(precision, value) if rounds else value
-                    error = np.nan_to_num(np.abs(value - shown), posinf=np.inf)
+                    error = np.nan_to_num(np.abs(value - true), posinf=np.inf)
                 worst = Unit(rms(error), float(error.max(initial=0.0)))
                 units[name] = Unit(*map(max, units[name], worst))
         return units

@@ -31,6 +31,7 @@ import numpy as np
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.parity.diagnosis import formulas as wrong
+from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.forward import (
     DENSE,
     NORMS,
@@ -189,17 +190,17 @@ _WHAT_IS: dict[str, Mistake] = {
     "D2.bfloat16": wrong.stored(to_bfloat16),
     "D2.tf32": wrong.product(lambda x, weight: (to_tf32(x), to_tf32(weight))),
     "D3.float16": part_mistake(DENSE, product=wrong.sums_in_float16),
-    "P1.padding": wrong.pooled("mean of all columns, padding too"),
-    **{f"P2.{mode}": wrong.pooled(mode) for mode in ("cls", "mean", "max", "sum", "pooler")},
-    "P2.last": wrong.pooled("lasttoken"),
-    "P2.weighted": wrong.pooled("weightedmean"),
-    "P2.special": wrong.pooled("mean of the tokens without the first and the last one"),
-    "P2.column": wrong.pooled("cls of all columns, padding too"),
-    "P2.first-last": wrong.pooled("mean of the first and last state"),
-    "P2.second-last": wrong.pooled("mean of the last state but one"),
-    "P3.raw": wrong.lengths("none"),
-    "P3.unit": wrong.lengths("unit"),
-    "P3.twice": wrong.lengths("twice"),
+    "P1.padding": recipes.pooled("mean of all columns, padding too"),
+    **{f"P2.{mode}": recipes.pooled(mode) for mode in ("cls", "mean", "max", "sum", "pooler")},
+    "P2.last": recipes.pooled("lasttoken"),
+    "P2.weighted": recipes.pooled("weightedmean"),
+    "P2.special": recipes.pooled("mean of the tokens without the first and the last one"),
+    "P2.column": recipes.pooled("cls of all columns, padding too"),
+    "P2.first-last": recipes.pooled("mean of the first and last state"),
+    "P2.second-last": recipes.pooled("mean of the last state but one"),
+    "P3.raw": recipes.lengths("none"),
+    "P3.unit": recipes.lengths("unit"),
+    "P3.twice": recipes.lengths("twice"),
     "H1.late": wrong.renamed(("output",), lambda i, states: states[max(i - 1, 0)]),
     "H1.early": wrong.renamed(("embeddings", "output"), lambda i, states: states[min(i + 1, len(states) - 1)]),
     "H1.look-up": wrong.renamed(("embeddings",), lambda i, states: states[i] if i else "embeddings.word_embeddings"),
@@ -357,7 +358,7 @@ def forward_values(
     forward, states = Forward(model, inputs, mistakes, dtype), states_of(model.config)
     values = dict(forward.run_all())
     if recipe is not None:
-        values[VECTOR] = wrong.vector(values, forward.inputs, states, recipe, mistakes)
+        values[VECTOR] = recipes.vector(values, forward.inputs, states, recipe, mistakes)
     for mistake in mistakes:
         if mistake.dump is not None:
             values = mistake.dump(values, states)

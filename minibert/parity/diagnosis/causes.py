@@ -19,8 +19,8 @@ import numpy as np
 from minibert._utils.validation import FloatArray
 from minibert.parity.diagnosis import sentences
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
-from minibert.parity.diagnosis.formulas import find_recipe
 from minibert.parity.diagnosis.forward import Arrays, Forward, Mistake, states_of, symbol_of, words_of
+from minibert.parity.diagnosis.recipes import find_recipe
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, Search, Trial
 from minibert.parity.diagnosis.sentences import Cause, Facts, Sites
@@ -204,12 +204,12 @@ class _Diagnosis:
         search = self._search
         if not np.isfinite(search.measured[target].error):  # nothing that is computed equals NaN
             return []
-        trials = search.singles(target, remaining) or search.fitting(suggest(search, target), target, remaining)
+        trials = search.singles(target, remaining) or search.explaining(suggest(search, target), target, remaining)
         if trials or search.has_several_layers(target):
             return trials
         return (
             search.in_one_op(target, remaining)
-            or search.fitting(variants(search, target), target, remaining)
+            or search.explaining(variants(search, target), target, remaining)
             or search.several(target, remaining)
         )
 

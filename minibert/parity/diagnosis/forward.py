@@ -156,7 +156,7 @@ PARTS: dict[str, Callable[..., Any]] = {
 
 
 class Recipe(NamedTuple):
-    """The recipe for a text's vector: a key of `POOLINGS` and a key of `SCALINGS` in formulas.py."""
+    """The recipe for a text's vector: a key of `POOLINGS` and a key of `SCALINGS` in recipes.py."""
 
     pooling: str
     scaling: str
@@ -385,27 +385,27 @@ class Forward(WrappedOps):
 
     def embed(self, *look_ups: LookUp) -> FloatArray:
         """Compute the three look-ups and their sum."""
-        found = [self._computed_at(name, "rows", *look_up) for name, look_up in zip(LOOK_UPS, look_ups, strict=True)]
+        rows = [self._result_of(name, "rows", *look_up) for name, look_up in zip(LOOK_UPS, look_ups, strict=True)]
         if not self.config.family.has_token_types:
             del self._computed["embeddings.token_type_embeddings"]  # zeros, which have no name in this model
-        return self._computed_at("embeddings.LayerNorm.input", "total", *found)
+        return self._result_of("embeddings.LayerNorm.input", "total", *rows)
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Compute a LayerNorm."""
         path = self._placed(norm.path).removesuffix(".LayerNorm")
-        return self._computed_at(path if path == "embeddings" else path.removesuffix(".output"), "norm", x, norm)
+        return self._result_of(path if path == "embeddings" else path.removesuffix(".output"), "norm", x, norm)
 
     def linear(
         self, x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: Any = None
     ) -> FloatArray:
         """Compute the linear maps one after the other, the activation and the sum."""
         names = [self._placed(path) for path in linear.paths]
-        ys = [self._computed_at(name, "dense", x, linear, index) for index, name in enumerate(names)]
+        ys = [self._result_of(name, "dense", x, linear, index) for index, name in enumerate(names)]
         y, name = np.concatenate(ys, axis=1) if len(ys) > 1 else ys[0], names[0]
         if activation is not None:
-            y = self._computed_at(name.removesuffix(".dense"), "activation", y, activation)
+            y = self._result_of(name.removesuffix(".dense"), "activation", y, activation)
         if residual is not None:
-            y = self._computed_at(f"{name.removesuffix('dense')}LayerNorm.input", "add", y, residual)
+            y = self._result_of(f"{name.removesuffix('dense')}LayerNorm.input", "add", y, residual)
         return y
 
     def attention(self, inputs: AttentionInput, **returned: Any) -> AttentionOutput:
@@ -432,10 +432,10 @@ class Forward(WrappedOps):
 
         needs_probs = path not in self._given or self._is_wanted(probs_name)
         if self._is_wanted(scores_name) or (needs_probs and probs_name not in self._given):
-            scores = self._pairs(scores_name, scores_of)
+            scores = self._pairs_of(scores_name, scores_of)
         if needs_probs:
-            probs = self._pairs(probs_name, probs_of)
-        return AttentionOutput(self._site(path, context_of), None, None)
+            probs = self._pairs_of(probs_name, probs_of)
+        return AttentionOutput(self._rows_of(path, context_of), None, None)
 
     # --- values by name -----------------------------------------------------------------------------------------------
 
@@ -452,11 +452,11 @@ class Forward(WrappedOps):
     def _flat(self, padded: FloatArray) -> FloatArray:
         return padded.reshape(-1, padded.shape[-1]) if padded.ndim == 3 else padded
 
-    def _computed_at(self, name: str, part: str, *arguments: Any) -> FloatArray:
+    def _result_of(self, name: str, part: str, *arguments: Any) -> FloatArray:
         """Return the value of a name, which is the result of one part."""
-        return self._site(name, functools.partial(self.part, part, self._here(name), *arguments))
+        return self._rows_of(name, functools.partial(self.part, part, self._here(name), *arguments))
 
-    def _site(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
+    def _rows_of(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
         """Return the value of a name as rows: the given one, or the computed one, or the forced one."""
         if name in self._given:
             self.values[name] = self._given[name]
@@ -469,7 +469,8 @@ class Forward(WrappedOps):
         """Return whether a value that the port has is computed all the same."""
         return name in self._forced and name not in self._given
 
-    def _pairs(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
+    def _pairs_of(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
+        """Return scores or probs: the given ones, or the computed ones, or the forced ones."""
         if name in self._given:
             return self._given[name]
         return self._keep(name, self.part("value", self._here(name), compute()))

@@ -14,16 +14,17 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.diagnosis.formulas import vector
 from minibert.parity.diagnosis.forward import (
     DENSE,
     EMBEDDINGS_STAGE,
+    NOTHING,
+    Arrays,
     Forward,
     Here,
     Mistake,
@@ -35,6 +36,7 @@ from minibert.parity.diagnosis.forward import (
     states_of,
     symbol_of,
 )
+from minibert.parity.diagnosis.recipes import vector
 from minibert.parity.truth import VECTOR, Model, Padded, mask_of, rms, visible
 from minibert.trace.names import rows_of
 
@@ -81,10 +83,6 @@ class Measured:
     def ratio(self) -> float:
         """The error in units; infinity if the error is not finite."""
         return self.error / self.unit if np.isfinite(self.error) else np.inf
-
-
-Values: TypeAlias = dict[str, FloatArray]
-"""Padded arrays by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,16 +139,18 @@ class Replay:
 
     def _spans(self) -> list[Span]:
         """Group the stages as far as the port has names; a span ends with a hidden state that the port gave."""
-        stages: dict[str, int] = {name: self._stage_of(name) for name in self.port}
-        depth, begin = len(self.states) - 1, EMBEDDINGS_STAGE
+        stage_of = {name: self._stage_of(name) for name in self.port}
+        num_layers, first = len(self.states) - 1, EMBEDDINGS_STAGE
+        end = max(stage_of.values(), default=EMBEDDINGS_STAGE - 1)
+        last = num_layers - (self.model.weights.pooler is None)  # the vector is not a stage, and there may be no pooler
         spans = []
-        for stage in range(EMBEDDINGS_STAGE, max(stages.values(), default=EMBEDDINGS_STAGE - 1) + 1):
-            ends = stage < depth and self.states[stage + 1] in self.port
-            if ends or stage == max(stages.values()):
-                last = min(stage, depth - (self.model.weights.pooler is None))
-                names = [name for name, own in stages.items() if begin <= own <= stage]
-                spans.append(Span(list(range(begin, last + 1)), names, self.states[min(stage, depth - 1) + 1]))
-                begin = stage + 1
+        for stage in range(EMBEDDINGS_STAGE, end + 1):
+            is_state_of_port = stage < num_layers and self.states[stage + 1] in self.port
+            if is_state_of_port or stage == end:
+                names = [name for name, own in stage_of.items() if first <= own <= stage]
+                state = self.states[min(stage, num_layers - 1) + 1]
+                spans.append(Span(list(range(first, min(stage, last) + 1)), names, state))
+                first = stage + 1
         return spans
 
     def span_of(self, name: str) -> int:
@@ -159,11 +159,11 @@ class Replay:
 
     def _stage_of(self, name: str) -> int:
         """Return the stage that computes a name; the vector has the number after the pooler's."""
-        depth = self.model.config.num_hidden_layers
+        num_layers = self.model.config.num_hidden_layers
         if name == VECTOR:
-            return depth + 1
+            return num_layers + 1
         layer = self.names.specs[name].layer
-        return layer if layer is not None else EMBEDDINGS_STAGE if name.startswith("embeddings") else depth
+        return layer if layer is not None else EMBEDDINGS_STAGE if name.startswith("embeddings") else num_layers
 
     @functools.cached_property
     def segments(self) -> dict[str, frozenset[str]]:
@@ -175,22 +175,22 @@ class Replay:
             for i in range(len(self.states) - 1) if part == "layer" else [-1]:
                 names = {entry.symbol: entry.path.format(i=i) for entry in entries} | {"x": self.states[i]}
                 for entry in entries:
-                    needs[names[entry.symbol]] = tuple(names[one] for one in entry.needs if one in names)
+                    needs[names[entry.symbol]] = tuple(names[symbol] for symbol in entry.needs if symbol in names)
 
         # The names are in the order of the forward pass, so that what a name needs is known before it.
         closed: dict[str, frozenset[str]] = {}
         for name in (*self.names.specs, VECTOR):
-            before = (closed.get(one, frozenset({one})) for one in needs.get(name, ()) if one not in self.port)
-            closed[name] = frozenset({name}).union(*before)
+            unknown = [need for need in needs.get(name, ()) if need not in self.port]
+            closed[name] = frozenset({name}).union(*(closed.get(need, {need}) for need in unknown))
         return {name: closed[name] for name in self.port}
 
     def affected(self, mistake: Mistake, names: Iterable[str]) -> list[str]:
         """Return the names whose computation from earlier names this mistake changes."""
-        return [name for name in names if any(mistake.acts_at(one) for one in self.segments[name])]
+        return [name for name in names if any(map(mistake.acts_at, self.segments[name]))]
 
     # --- forwards -----------------------------------------------------------------------------------------------------
 
-    def run(self, mistakes: Sequence[Mistake] = (), only: int | None = None, **options: Any) -> Values:
+    def run(self, mistakes: Sequence[Mistake] = (), only: int | None = None, **options: Any) -> Arrays:
         """Compute names of the port from its earlier names, with mistakes.
 
         Parameters
@@ -214,14 +214,12 @@ class Replay:
         only: int | None = None,
         *,
         compute: Collection[str] | None = None,
-        known: Values | None = None,
+        known: Arrays = NOTHING,
         dtype: npt.DTypeLike = np.float64,
-    ) -> Iterator[Values]:
+    ) -> Iterator[Arrays]:
         """Yield what `run` returns, span by span."""
         forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
-        before: Values = {}
-        if only is not None:
-            before = self._entry(only, dtype)
+        before = NOTHING if only is None else self._entry(only, dtype)
         for number, span in enumerate(self.spans):
             if only not in (None, number):
                 continue
@@ -229,41 +227,44 @@ class Replay:
             if number and not wanted and span.end in self._complete:
                 before = {span.end: self.port[span.end].astype(dtype, copy=False)}
                 continue
-            computed, before = self._run_span(forward, span, before, wanted, known or {})
+            computed, before = self._run_span(forward, span, before, wanted, known)
             yield computed
 
     @functools.cached_property
-    def _entries(self) -> list[Values]:
+    def _entries(self) -> list[Arrays]:
         """The values with which each span begins, and the last one ends, of a forward without mistakes."""
-        entries: list[Values] = [{}]
+        entries: list[Arrays] = [NOTHING]
         forward = Forward(self.model, self.inputs, store=self._stores[np.dtype(np.float64)])
         for span in self.spans:
-            entries.append(self._run_span(forward, span, entries[-1], span.names, {})[1])
+            entries.append(self._run_span(forward, span, entries[-1], span.names)[1])
         return entries
 
-    def _entry(self, number: int, dtype: npt.DTypeLike) -> Values:
+    def _entry(self, number: int, dtype: npt.DTypeLike) -> Arrays:
         return {name: array.astype(dtype, copy=False) for name, array in self._entries[number].items()}
 
-    def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> Values:
+    def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> Arrays:
         """Return all values of a span in float32, the port's own values where they exist, except for the target.
 
-        Only of a span that is one layer, with or without what follows it; {} of others.
+        Only of a span that is one layer, with or without what follows it; nothing of others.
         """
-        span, depth = self.spans[number], len(self.states) - 1
-        first = span.stages[0] if span.stages else depth
-        if not 0 <= first < depth or sum(stage < depth for stage in span.stages) > 1:
-            return {}
+        span, num_layers = self.spans[number], len(self.states) - 1
+        first = span.stages[0] if span.stages else num_layers
+        if not 0 <= first < num_layers or sum(stage < num_layers for stage in span.stages) > 1:
+            return NOTHING
         forward = Forward(self.model, self.inputs, mistakes, dtype=np.float32, store=self._stores[np.dtype("float32")])
         before = self._entry(number, np.float32)
-        self._run_span(forward, Span([first], span.names, span.end), before, {target} - {VECTOR}, {})
+        self._run_span(forward, Span([first], span.names, span.end), before, {target} - {VECTOR})
         return {name: forward.values[name] for name in forward.values if name not in before}
 
     def _run_span(
-        self, forward: Forward, span: Span, before: Values, wanted: Collection[str], known: Values
-    ) -> tuple[Values, Values]:
-        """Compute the wanted names of a span; return them, and the values with which the next span begins."""
-        computed: Values = {}
-        states = dict(before)
+        self, forward: Forward, span: Span, before: Arrays, wanted: Collection[str], known: Arrays = NOTHING
+    ) -> tuple[Arrays, Arrays]:
+        """Compute the wanted names of a span; return them, and the values with which the next span begins.
+
+        A stage begins with the hidden state of the one before it, and the sum before its LayerNorm (`before`).
+        """
+        computed: dict[str, FloatArray] = {}
+        states = dict(before)  # all hidden states, and the pooler, from which a vector is made
         for stage in span.stages:
             forced = {name: self.port[name] for name in span.names if self._stage_of(name) == stage}
             # Places that the port does not have are computed, so only whole arrays can be left out.
@@ -272,8 +273,8 @@ class Replay:
                 for name, array in forced.items()
                 if name not in wanted and name in self._complete
             }
-            made = forward.run(stage, before, given=given | known, forced=forced)
-            computed |= {name: made[name] for name in wanted if name in made}
+            values = forward.run(stage, before, given={**given, **known}, forced=forced)
+            computed |= {name: values[name] for name in wanted if name in values}
             if stage == len(self.states) - 1:
                 states["pooler"] = forward.values["pooler"]
                 continue
@@ -287,10 +288,10 @@ class Replay:
             computed[VECTOR] = vector(values, forward.inputs, self.states, self.recipe, forward.mistakes)
         return computed, before
 
-    def filled(self, values: Mapping[str, FloatArray], dtype: npt.DTypeLike) -> Values:
+    def filled(self, values: Arrays, dtype: npt.DTypeLike) -> dict[str, FloatArray]:
         """Return the hidden states and the pooler of the port; what it does not have is taken from `values`."""
-        given = {name: array for name, array in self.port.items() if name in (*self.states, "pooler")}
-        filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in given.items()}
+        states = {name: array for name, array in self.port.items() if name in (*self.states, "pooler")}
+        filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in states.items()}
         return {name: array.astype(dtype) for name, array in {**values, **filled}.items()}
 
     # --- comparing ----------------------------------------------------------------------------------------------------
@@ -298,17 +299,17 @@ class Replay:
     def error(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference between a computed value and the port's over visible positions; NaN gives NaN."""
         mask = mask_of(name, self.inputs.mask)
-        given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
+        port = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
         with np.errstate(all="ignore"):
-            return rms(visible(computed, mask) - visible(given, mask))
+            return rms(visible(computed, mask) - visible(port, mask))
 
     def error_with_hidden(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference, for probs over visible queries and all keys, else over visible positions."""
-        given = self.port[name]
-        queries = np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape) if given.ndim == 4 else None
-        if queries is None or not np.isfinite(given[queries]).all():
+        port = self.port[name]
+        queries = np.broadcast_to(self.inputs.mask[:, None, :, None], port.shape) if port.ndim == 4 else None
+        if queries is None or not np.isfinite(port[queries]).all():
             return self.error(name, computed)
-        return rms(computed[queries] - given[queries])
+        return rms(computed[queries] - port[queries])
 
     def size(self, name: str, computed: FloatArray) -> float:
         """Return the RMS of a value over the visible positions."""
@@ -319,7 +320,7 @@ class Replay:
         mask = mask_of(name, self.inputs.mask)
         with np.errstate(all="ignore"):
             error = rms(visible(plain, mask) - visible(exact, mask))
-        sums = any(symbol_of(one) in DENSE for one in self.segments[name])
+        sums = any(symbol_of(needed) in DENSE for needed in self.segments[name])
         least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(name, exact)
         before = f"{name}.dense"
         if symbol_of(name) == "intermediate" and before in self._complete:
@@ -330,7 +331,7 @@ class Replay:
     def _true_units(self) -> dict[str, tuple[float, float]]:
         """For each name the largest unit of several orders of summation, without mistakes, and the RMS of the value."""
         units: dict[str, tuple[float, float]] = {}
-        orders: list[tuple[Mistake, ...]] = [(), *((one,) for one in _ORDERS)]
+        orders: list[tuple[Mistake, ...]] = [(), *((order,) for order in _ORDERS)]
         walks = [self._walk(order, dtype=np.float32) for order in orders]
         for exact, *several in zip(self._walk(), *walks, strict=True):
             for name, value in exact.items():
@@ -343,7 +344,7 @@ class Replay:
 
         The unit is that without mistakes, larger by as much as the value is larger; or that with them, if it is larger.
         """
-        found = {}
+        measured = {}
         walk = self._walk(mistakes, **options)
         plain_walk = self._walk(mistakes, **options, dtype=np.float32) if mistakes else itertools.repeat({})
         for exact, plain in zip(walk, plain_walk, strict=False):
@@ -353,5 +354,5 @@ class Replay:
                 if name in plain:
                     unit *= max(1.0, size / true_size if true_size and np.isfinite(size) else 1.0)
                     unit = max(unit, self.unit(name, value, plain[name]))
-                found[name] = Measured(name, self.error(name, value), unit, size)
-        return {name: found[name] for name in self.port if name in found}
+                measured[name] = Measured(name, self.error(name, value), unit, size)
+        return {name: measured[name] for name in self.port if name in measured}

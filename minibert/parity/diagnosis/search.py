@@ -20,7 +20,7 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.formulas import Where
-from minibert.parity.diagnosis.forward import Mistake, symbol_of
+from minibert.parity.diagnosis.forward import Arrays, Mistake, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.truth import InapplicableError, mask_of, rms, visible
 from minibert.trace.names import LAYER
@@ -82,15 +82,15 @@ class Search:
         self.unknown: list[str] = []
         self.untried: list[str] = []
         self.trials_left = _FAILURES
-        self._layer_values: tuple[tuple[str, int] | None, dict[str, FloatArray]] = (None, {})
+        self._layer_values: tuple[tuple[str, int] | None, Arrays] = (None, {})
 
-    def within_budget(self, one: Measured) -> bool:
+    def within_budget(self, measured: Measured) -> bool:
         """Return whether the error of a name is within the budget."""
-        return one.error <= self.budget * one.unit
+        return measured.error <= self.budget * measured.unit
 
     def wrong(self) -> list[str]:
         """Return the names that are outside the budget without mistakes."""
-        return [name for name, one in self.measured.items() if not self.within_budget(one)]
+        return [name for name, measured in self.measured.items() if not self.within_budget(measured)]
 
     def has_several_layers(self, name: str) -> bool:
         """Return whether more than one layer is computed for a name."""
@@ -102,10 +102,10 @@ class Search:
 
     def rows_that_differ(self, name: str, exact: FloatArray) -> tuple[list[int], list[int]]:
         """Return the wrong rows and the right rows; rows without visible positions are in neither list."""
-        given, mask = self.replay.port[name], mask_of(name, self.inputs.mask)
-        errors = [[visible(array[i : i + 1], mask[i : i + 1]) for array in (given, exact)] for i in range(len(mask))]
+        port, mask = self.replay.port[name], mask_of(name, self.inputs.mask)
+        rows = [[visible(array[i : i + 1], mask[i : i + 1]) for array in (port, exact)] for i in range(len(mask))]
         limit = 2 * self.budget * self.measured[name].unit
-        right = {i: rms(one - other) <= limit for i, (one, other) in enumerate(errors) if one.size}
+        right = {i: rms(row - true) <= limit for i, (row, true) in enumerate(rows) if row.size}
         return [i for i in right if not right[i]], [i for i in right if right[i]]
 
     def differing(self, name: str, exact: FloatArray) -> npt.NDArray[np.bool_]:
@@ -136,23 +136,26 @@ class Search:
 
     def singles(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the single mistakes of the catalogue that explain the target, the best one first."""
-        return self.fitting(self.candidates(target), target, remaining)
+        return self.explaining(self.candidates(target), target, remaining)
 
-    def fitting(self, candidates: Iterable[Mistake], target: str, remaining: Sequence[str]) -> list[Trial]:
+    def explaining(self, candidates: Iterable[Mistake], target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the candidates that explain the target, the best one first."""
-        return self.ranked(self._promising(candidates, target), remaining, target)
+        before = self.measured[target].error
+        errors = [(self.quick_error(target, [mistake]), mistake) for mistake in candidates]
+        limit = (1 - _PROMISING) * before if np.isfinite(before) else np.inf
+        return self._good_trials([(mistake,) for error, mistake in errors if error <= limit], target, remaining)
 
     def in_one_op(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the mistakes that explain the target if the port makes them in only one of their ops."""
         symbols = {symbol_of(name) for name in self.replay.segments[target]}
-        tried = [
+        narrowed = [
             dataclasses.replace(mistake, symbols=(symbol,))
             for mistake in self.candidates(target)
             if mistake.parts and "layer" not in mistake.parts and len(symbols & {*mistake.symbols}) > 1
             for symbol in mistake.symbols
             if symbol in symbols
         ]
-        return self.fitting(tried, target, remaining)
+        return self.explaining(narrowed, target, remaining)
 
     def several(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Try two and three mistakes at once, the best first; stop trying after three names without success."""
@@ -161,18 +164,18 @@ class Search:
             return []
         candidates, before = self.candidates(target), self.measured[target].error
         beam: list[tuple[float, tuple[Mistake, ...]]] = [(before, ())]
-        for _ in range(_AT_ONCE):
-            tried: dict[frozenset[str], tuple[float, tuple[Mistake, ...]]] = {}
-            for error, chosen in beam:
+        for _ in range(_AT_ONCE):  # sets of one, two and three mistakes: the best ones with each candidate
+            longer: dict[frozenset[str], tuple[float, tuple[Mistake, ...]]] = {}
+            for error, mistakes in beam:
                 for mistake in candidates:
-                    ids = frozenset({mistake.id, *(one.id for one in chosen)})
-                    if len(ids) == len(chosen) + 1 and ids not in tried:
-                        rest = self.attempt(target, [*chosen, mistake])
+                    ids = frozenset({mistake.id, *(other.id for other in mistakes)})
+                    if len(ids) == len(mistakes) + 1 and ids not in longer:
+                        rest = self.quick_error(target, [*mistakes, mistake])
                         if rest < (1 - _USEFUL) * error or not np.isfinite(error):
-                            tried[ids] = (rest, (*chosen, mistake))
-            beam = sorted(tried.values(), key=lambda one: one[0])[:_BEAM]
-            near = [chosen for rest, chosen in beam if rest <= (1 - _PROMISING) * before and len(chosen) > 1]
-            if trials := self.ranked(near, remaining, target):
+                            longer[ids] = (rest, (*mistakes, mistake))
+            beam = sorted(longer.values(), key=lambda pair: pair[0])[:_BEAM]
+            near = [mistakes for rest, mistakes in beam if rest <= (1 - _PROMISING) * before and len(mistakes) > 1]
+            if trials := self._good_trials(near, target, remaining):
                 return trials
         self.trials_left -= 1
         return []
@@ -195,7 +198,7 @@ class Search:
         alone, config, replay = len(self.replay.segments[target]) == 1, self.model.config, self.replay
         # Trials of one layer are short.
         right = self.rows_that_differ(target, self.computed(target))[1] if self.has_several_layers(target) else []
-        made = {one.id for one in self.chosen if replay.affected(one, [target])}
+        made = {mistake.id for mistake in self.chosen if replay.affected(mistake, [target])}
         return [
             mistake
             for mistake in MISTAKES.values()
@@ -213,22 +216,17 @@ class Search:
         if mistake.inputs is None:
             return mistake.vector is not None or "mask" in mistake.parts
         try:
-            one, other = (inputs.cut(rows) for inputs in (self.inputs, mistake.inputs(self.inputs, self.model.config)))
+            right = self.inputs.cut(rows)
+            wrong = mistake.inputs(self.inputs, self.model.config).cut(rows)
         except InapplicableError:
             return False
-        fields = ((getattr(one, name), getattr(other, name)) for name in ("ids", "types", "positions"))
-        same = all(np.array_equal(before[one.mask], after[one.mask]) for before, after in fields)
-        return same and np.array_equal(one.mask, other.mask)
+        fields = ((getattr(right, name), getattr(wrong, name)) for name in ("ids", "types", "positions"))
+        same = all(np.array_equal(before[right.mask], after[right.mask]) for before, after in fields)
+        return same and np.array_equal(right.mask, wrong.mask)
 
     # --- trials -------------------------------------------------------------------------------------------------------
 
-    def _promising(self, candidates: Iterable[Mistake], target: str) -> list[tuple[Mistake]]:
-        """Return the mistakes that remove most of the difference of a name, tried in float32."""
-        before = self.measured[target].error
-        errors = [(self.attempt(target, [mistake]), mistake) for mistake in candidates]
-        return [(one,) for error, one in errors if error <= (1 - _PROMISING) * before or not np.isfinite(before)]
-
-    def attempt(self, target: str, mistakes: Sequence[Mistake]) -> float:
+    def quick_error(self, target: str, mistakes: Sequence[Mistake]) -> float:
         """Return the error of a name with these and the chosen mistakes, computed in float32 from its span on."""
         key = (target, len(self.chosen))
         if self._layer_values[0] != key:
@@ -243,31 +241,36 @@ class Search:
             return math.inf
         return error if np.isfinite(error) else math.inf
 
-    def ranked(self, sets: Iterable[tuple[Mistake, ...]], remaining: Sequence[str], target: str) -> list[Trial]:
-        """Try sets of mistakes in float64; return the sets that explain the target, the best first."""
-        trials = [self._trial(mistakes, remaining, target) for mistakes in sets]
+    def _good_trials(self, sets: Iterable[tuple[Mistake, ...]], target: str, remaining: Sequence[str]) -> list[Trial]:
+        """Try sets of mistakes in float64; return the trials that explain the target, the best first."""
+        trials = [self._trial_where_it_fits(mistakes, target, remaining) for mistakes in sets]
         good = [trial for trial in trials if trial is not None and target in trial.explained]
-        return sorted(good, key=lambda one: (-len(one.explained), len(one.contradicted), len(one.mistakes), one.rest))
+        return sorted(
+            good, key=lambda trial: (-len(trial.explained), len(trial.contradicted), len(trial.mistakes), trial.rest)
+        )
 
-    def _trial(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str) -> Trial | None:
+    def _trial_where_it_fits(
+        self, mistakes: tuple[Mistake, ...], target: str, remaining: Sequence[str]
+    ) -> Trial | None:
         """Try mistakes wherever they can be made; if right names contradict that, only where they explain something."""
-        first = self._tried(mistakes, remaining, target)
-        if first is not None and any("layer" in mistake.parts for mistake in mistakes):
+        everywhere = self._trial(mistakes, target, remaining)
+        if everywhere is not None and any("layer" in mistake.parts for mistake in mistakes):
             # It says which weights all layers have. What is true of one layer only is a fitted mistake.
             affected = {name for mistake in mistakes for name in self.replay.affected(mistake, remaining)}
-            return None if first.contradicted or 2 * len(first.explained) < len(affected) else first
-        if first is None or not first.contradicted:
-            return first
-        sites = frozenset[str]().union(*(self.replay.segments[name] for name in first.explained))
+            fits = not everywhere.contradicted and 2 * len(everywhere.explained) >= len(affected)
+            return everywhere if fits else None
+        if everywhere is None or not everywhere.contradicted:
+            return everywhere
+        names = frozenset[str]().union(*(self.replay.segments[name] for name in everywhere.explained))
         try:
-            narrowed = tuple(mistake.only(sites) for mistake in mistakes)
+            narrowed = tuple(mistake.only(names) for mistake in mistakes)
         except ValueError:
             return None
-        second = self._tried(narrowed, remaining, target)
-        return None if second is None or second.contradicted else second._replace(contradicted=first.contradicted)
+        trial = self._trial(narrowed, target, remaining)
+        return None if trial is None or trial.contradicted else trial._replace(contradicted=everywhere.contradicted)
 
-    def _tried(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str) -> Trial | None:
-        """Try mistakes on every name that they affect."""
+    def _trial(self, mistakes: tuple[Mistake, ...], target: str, remaining: Sequence[str]) -> Trial | None:
+        """Compute every name that the mistakes change; return None if they do not explain the target."""
         together = [*self.chosen, *mistakes]
         names = {name for mistake in mistakes for name in self.replay.affected(mistake, self.measured)} | {target}
         try:
@@ -284,8 +287,8 @@ class Search:
         contradicted = frozenset(name for name in right if name in made and not self.within_budget(made[name]))
         return Trial(mistakes, explained, contradicted, made[target].ratio)
 
-    def _explains(self, one: Measured, mistakes: Sequence[Mistake]) -> bool:
-        before = self.measured[one.name].error
-        if any(mistake.rounds for mistake in (*self.chosen, *mistakes)) and one.error <= (1 - _ROUNDED) * before:
+    def _explains(self, measured: Measured, mistakes: Sequence[Mistake]) -> bool:
+        before = self.measured[measured.name].error
+        if any(mistake.rounds for mistake in (*self.chosen, *mistakes)) and measured.error <= (1 - _ROUNDED) * before:
             return True
-        return self.within_budget(one) and not one.error > (1 - _REMOVED) * before
+        return self.within_budget(measured) and not measured.error > (1 - _REMOVED) * before

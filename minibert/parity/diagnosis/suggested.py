@@ -18,6 +18,7 @@ from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import formulas as wrong
+from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, NORMS, Forward, Here, Mistake, Part, Recipe, symbol_of
 from minibert.parity.diagnosis.search import Search
@@ -187,9 +188,9 @@ def _pooled(search: Search, target: str) -> Iterator[Mistake]:
     forward = Forward(search.model, search.inputs, search.chosen, np.float32)
     values = {name: value for name, value in forward.run_all() if name in (*forward.states, "pooler")}
     values, errors = search.replay.filled(values, forward.dtype), dict[Recipe, float]()
-    for recipe in itertools.starmap(Recipe, itertools.product(wrong.POOLINGS, wrong.SCALINGS)):
+    for recipe in itertools.starmap(Recipe, itertools.product(recipes.POOLINGS, recipes.SCALINGS)):
         if recipe.pooling != "pooler" or "pooler" in values:
-            made = wrong.vector(values, forward.inputs, forward.states, recipe)
+            made = recipes.vector(values, forward.inputs, forward.states, recipe)
             errors[recipe] = search.replay.error(VECTOR, made)
     # Some give the same vectors, such as the last column of all or of all but the first: the first one is the simplest.
     found = next(recipe for recipe, error in errors.items() if error <= 2 * min(errors.values()))
