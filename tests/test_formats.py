@@ -13,7 +13,7 @@ from minibert._utils.files import check_format
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.extract import TokenFeatures, extract_corpus
-from minibert.corpus.shards import FORMAT
+from minibert.corpus.manifests import FORMAT
 from minibert.corpus.sources import Source
 from tests.support.corpus_runs import text_file
 

@@ -14,7 +14,8 @@ import numpy as np
 from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import parquet
-from minibert.corpus.shards import check_outputs, folder_of, manifest_path, read_manifest
+from minibert.corpus.manifests import check_outputs, manifest_path, read_manifest
+from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source, checksum, numbered_lines
 from minibert.tokenizer.windows import in_chunks
 from minibert.vectors.search import ScoreFunction, semantic_search

@@ -23,7 +23,8 @@ import numpy.typing as npt
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
 from minibert._version import __version__
-from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task, as_json, manifest_path
+from minibert.corpus.manifests import as_json, manifest_path
+from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task
 from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
 
 SHARD_SIZE = 10_000

@@ -27,12 +27,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from minibert._utils.files import FileLock, check_format, os_reason, printable, sync_folder, write_whole
+from minibert._utils.files import FileLock, os_reason, printable, sync_folder, write_whole
 from minibert._utils.validation import IntArray
+from minibert.corpus.manifests import (
+    FORMAT,
+    as_json,
+    check_outputs,
+    manifest_path,
+    outputs_of,
+    read_manifest,
+    write_manifest,
+)
 from minibert.corpus.sources import InputLine, Source
-
-FORMAT = 3
-"""The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
 _SUFFIX = r"\.(json|npy|parquet|((ids|tokens)\.)?jsonl)"
@@ -207,11 +213,11 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         ended = not (self.path / _MANIFEST).exists()
-        kept = f"finished shards are kept in {self.path}; resume=True continues."
+        kept = f"shards are kept in {self.path}; resume=True continues."
         if ended:
             self._clear()
         elif kind is KeyboardInterrupt:
-            self._report(kept)
+            self._report(f"finished {kept}")
         self._lock.release(delete=ended)
         with contextlib.suppress(OSError):
             if ended:
@@ -220,7 +226,7 @@ class RunFolder:
             message = str(error)
             if error.strerror is not None:  # it is the system's
                 message = f"{error.filename2 or error.filename}: {error.strerror}."
-            raise type(error)(message if ended else f"{message} F{kept[1:]}") from error
+            raise type(error)(message if ended else f"{message} Finished {kept}") from error
 
     def _clear(self, *kept: str) -> None:
         """Delete the files of runs but those to be kept, and no others. The lock is deleted last, by `release`."""
@@ -280,7 +286,7 @@ class RunFolder:
     def refuse_strangers(self) -> None:
         """Raise a FileExistsError if the output is a folder that holds files, or if a file beside it is not ours."""
         self._refuse_others(0)
-        earlier = {output["name"] for output in _outputs_of(read_manifest(self.beside) or {})}
+        earlier = {output["name"] for output in outputs_of(read_manifest(self.beside) or {})}
         for file in self.task.files[1:]:
             if os.path.lexists(file.output) and os.path.basename(file.output) not in earlier:
                 raise FileExistsError(
@@ -292,18 +298,18 @@ class RunFolder:
     def start(self, manifest: dict[str, Any]) -> None:
         """Write the manifest. From now on there is a run to resume."""
         self._clear(_STANDARD_INPUT)  # of a run that was killed before it wrote its manifest, or at its end
-        _write_json(self.path / _MANIFEST, {"format": FORMAT, **manifest})
+        write_manifest(self.path / _MANIFEST, {"format": FORMAT, **manifest})
         if self.task.into_folder:
             self.beside.unlink(missing_ok=True)  # of an earlier run, whose folder is gone
         sync_folder(self.path.parent)
 
     def records(self) -> dict[int, dict[str, Any]]:
         """Return the records of the saved shards by number, which is their order."""
-        found = {}
+        records = {}
         for path in sorted(self.path.glob("shard-*.json")):
-            with contextlib.suppress(OSError, ValueError):  # a damaged record is that of no shard
-                found[int(path.stem.removeprefix("shard-"))] = json.loads(path.read_bytes())
-        return found
+            with contextlib.suppress(OSError, ValueError):  # a damaged record is not that of any shard
+                records[int(path.stem.removeprefix("shard-"))] = json.loads(path.read_bytes())
+        return records
 
     def whole_shards(self) -> dict[int, Counts]:
         """Return the counts of the shards whose files agree with their records; report the other shards.
@@ -317,7 +323,7 @@ class RunFolder:
             path.unlink(missing_ok=True)
         if self.task.into_folder:
             self.output.mkdir(exist_ok=True)
-        records, found = self.records(), dict[int, Counts]()
+        records, whole = self.records(), dict[int, Counts]()
         self._refuse_others(max(records, default=-1) + 2)  # a shard can be there whose record is not
         for number, record in records.items():
             damaged = ["its record"]
@@ -327,8 +333,8 @@ class RunFolder:
             if damaged:
                 self._report(f"{self.path}: shard {number} is damaged ({', '.join(damaged)}); it is computed again.")
             else:
-                found[number] = Counts(**record["counts"])
-        return found
+                whole[number] = Counts(**record["counts"])
+        return whole
 
     # -- shards
 
@@ -363,7 +369,7 @@ class RunFolder:
             sync_folder(self.output)
         states = {path.name: _state_of(path) for path in self._final_files(number)}
         record = {"counts": dataclasses.asdict(counts), **facts, "files": states}
-        _write_json(self._shard(number, ".json"), {**record, "checksum": _checksum(record)})
+        write_manifest(self._shard(number, ".json"), {**record, "checksum": _checksum(record)})
         return counts
 
     def finish(self, total: Counts, n_shards: int) -> None:
@@ -391,7 +397,7 @@ class RunFolder:
         manifest = self.manifest() or {}
         manifest["processors"] = sorted(processors)
         manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs, **named}
-        _write_json(self.path / _MANIFEST, manifest)
+        write_manifest(self.path / _MANIFEST, manifest)
         # Files of an earlier run must not be beside a new output, because they do not belong to it.
         for stale in (self.beside, *(path for _, path in renames[1:])):
             stale.unlink(missing_ok=True)
@@ -435,49 +441,6 @@ def _state_of(path: Path) -> dict[str, int] | None:
 
 def _checksum(record: dict[str, Any]) -> int:
     return zlib.crc32(as_json({**record, "checksum": None}).encode())
-
-
-def manifest_path(output: str) -> str:
-    """Return the path of the manifest beside the output: the settings and counts of a finished run, as JSON."""
-    return f"{output}.manifest.json"
-
-
-def read_manifest(
-    path: Path, way_on: str = "A run writes its manifest there; delete it or move it elsewhere, or give another output."
-) -> dict[str, Any] | None:
-    """Return a manifest; None if there is none, ValueError with a sentence on what to do if it is damaged."""
-    if not os.path.lexists(path):
-        return None
-    try:
-        content = json.loads(path.read_bytes()) if path.is_file() else None  # reading a pipe might never end
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged, or not a manifest of minibert: {error}. {way_on}") from error
-    if not isinstance(content, dict) or not {"settings", "checksums", "inputs", "probe"} <= content.keys():
-        raise ValueError(f"{path} is damaged, or not a manifest of minibert. {way_on}")
-    check_format(content, FORMAT, str(path))
-    return content
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_whole(path, lambda file: file.write(as_json(content).encode()))
-
-
-def as_json(content: dict[str, Any]) -> str:
-    """Return a manifest as JSON; it may hold numbers of NumPy."""
-    return json.dumps(content, default=lambda number: number.item())
-
-
-def _outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the name and size of each output of a run; an empty list if the run has not finished."""
-    return [*manifest.get("finished", {}).get("outputs", {}).values()]
-
-
-def check_outputs(manifest: dict[str, Any], folder: Path, way_on: str) -> None:
-    """Raise a ValueError, with a sentence on what to do, if an output is not as its run has written it."""
-    for output in _outputs_of(manifest):
-        path, size = folder / output["name"], output["size"]
-        if not path.exists() or path.stat().st_size != size:
-            raise ValueError(f"{path} is missing or not as the run has written it ({size} bytes). {way_on}")
 
 
 def _names(path: Path) -> list[str]:

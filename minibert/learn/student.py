@@ -144,7 +144,7 @@ def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
     """Return an error with the student's own line: the last one that is in the student's file."""
     if isinstance(error, _UnfitError):
         return str(error)
-    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    message = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     place = ""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         place = f"line {error.lineno}: {(error.text or '').strip()[:_LINE]}\n"
@@ -152,8 +152,9 @@ def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
         if frame.f_globals is namespace:
             code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
             place = f"line {line}, in {frame.f_code.co_name}: {code[:_LINE]}\n"
-    known = (hint for name, hint in errors().items() if name == type(error).__name__ or name in said)
-    return f"{place}{said[:_LINE]}\n{next(known, '')}".rstrip()
+    # NumPy raises a ValueError for both; only its words "broadcast" and "read-only" say which it is.
+    hints = (hint for name, hint in errors().items() if name == type(error).__name__ or name in message)
+    return f"{place}{message[:_LINE]}\n{next(hints, '')}".rstrip()
 
 
 # --- load a file ------------------------------------------------------------------------------------------------------

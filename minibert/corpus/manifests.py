@@ -1,0 +1,60 @@
+"""The manifest of a run: its settings, the checksums of its input and, when it has ended, its outputs and counts."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from minibert._utils.files import check_format, write_whole
+
+FORMAT = 3
+"""The format number of a manifest.
+
+minibert 0.3.0 wrote format 1. Its finished runs are read; its unfinished ones cannot be resumed.
+"""
+
+
+def manifest_path(output: str) -> str:
+    """Return the path of the manifest beside the output: the settings and counts of a finished run, as JSON."""
+    return f"{output}.manifest.json"
+
+
+def read_manifest(
+    path: Path, way_on: str = "A run writes its manifest there; delete it or move it elsewhere, or give another output."
+) -> dict[str, Any] | None:
+    """Return a manifest; None if there is none, ValueError with a sentence on what to do if it is damaged."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = json.loads(path.read_bytes()) if path.is_file() else None  # reading a pipe might never end
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged, or not a manifest of minibert: {error}. {way_on}") from error
+    if not isinstance(content, dict) or not {"settings", "checksums", "inputs", "probe"} <= content.keys():
+        raise ValueError(f"{path} is damaged, or not a manifest of minibert. {way_on}")
+    check_format(content, FORMAT, str(path))
+    return content
+
+
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
+    """Write a manifest, or the record of a shard."""
+    write_whole(path, lambda file: file.write(as_json(content).encode()))
+
+
+def as_json(content: dict[str, Any]) -> str:
+    """Return a manifest as JSON; it may hold numbers of NumPy."""
+    return json.dumps(content, default=lambda number: number.item())
+
+
+def outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the name and size of each output of a run; an empty list if the run has not finished."""
+    return [*manifest.get("finished", {}).get("outputs", {}).values()]
+
+
+def check_outputs(manifest: dict[str, Any], folder: Path, way_on: str) -> None:
+    """Raise a ValueError, with a sentence on what to do, if an output is not as its run has written it."""
+    for output in outputs_of(manifest):
+        path, size = folder / output["name"], output["size"]
+        if not path.exists() or path.stat().st_size != size:
+            raise ValueError(f"{path} is missing or not as the run has written it ({size} bytes). {way_on}")
