@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -305,22 +305,47 @@ def test_a_lesser_level_can_be_chosen(outcome_model: Path) -> None:
     assert "cannot be loaded: MINIBERT_LEVEL='x86-64-avx1024'; expected one of " in printed
 
 
-@pytest.mark.skipif(libraries.MACHINE != "x86_64", reason="the levels that are named here are x86-64")
-def test_amx_is_used_for_low_precision_if_the_system_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def amx(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Level]]:
+    """Imitate a processor with AMX; the fixture is the levels that have a library."""
     usable = {name: LEVELS[name] for name in ("x86-64-amx", "x86-64-vnni", "x86-64-avx2")}
     monkeypatch.setattr(libraries, "usable_levels", lambda: usable)
-    asked: list[bool] = []
-    for allowed, expected in ((True, "x86-64-amx"), (False, "x86-64-vnni")):
-        monkeypatch.setattr(libraries, "may_use_tiles", lambda allowed=allowed: not asked.append(allowed) and allowed)
-        for compute_type in ("int16", "int8", "int8_int16"):
-            assert libraries.level_of.__wrapped__(compute_type).name == expected
-        asked.clear()
-        assert libraries.level_of.__wrapped__("float32").name == "x86-64-vnni"
-        assert not asked, "from then on Linux refuses small stacks for signals, also to other libraries"
-    del usable["x86-64-vnni"]
-    assert libraries.level_of.__wrapped__("float32").name == "x86-64-amx"
+    libraries.level_of.cache_clear()
+    yield usable
+    libraries.level_of.cache_clear()
+
+
+X86_64 = pytest.mark.skipif(libraries.MACHINE != "x86_64", reason="the levels that are named here are x86-64")
+
+
+@X86_64
+@pytest.mark.parametrize(("allowed", "level"), [(True, "x86-64-amx"), (False, "x86-64-vnni")])
+@pytest.mark.parametrize("compute_type", ["int16", "int8", "int8_int16"])
+def test_amx_is_used_for_low_precision_if_the_system_allows_it(
+    compute_type: str, allowed: bool, level: str, amx: dict[str, Level], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "may_use_tiles", lambda: allowed)
+    assert libraries.level_of(compute_type).name == level
+
+
+@X86_64
+def test_float32_does_not_ask_for_amx(amx: dict[str, Level], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From that question on Linux refuses small stacks for signals, also to other libraries."""
+    monkeypatch.setattr(libraries, "may_use_tiles", lambda: pytest.fail("it was asked"))
+    assert libraries.level_of("float32").name == "x86-64-vnni"
+    libraries.level_of.cache_clear()
+    del amx["x86-64-vnni"]
+    assert libraries.level_of("float32").name == "x86-64-amx"
+
+
+@X86_64
+def test_amx_that_the_system_refuses_needs_another_library(
+    amx: dict[str, Level], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "may_use_tiles", lambda: False)
+    del amx["x86-64-vnni"]
     with pytest.raises(ImportError, match="refuses AMX to this process, and x86-64-vnni was not built"):
-        libraries.level_of.__wrapped__("int8")
+        libraries.level_of("int8")
 
 
 @pytest.mark.skipif("x86-64" not in libraries.libraries(), reason="the lowest level of x86-64 was not built")

@@ -180,9 +180,8 @@ for turn in range(COUNT):
 if overwritten: print("WRONG NUMBER: freed memory was written to", overwritten, "times")
 # The signal arrives before `sent` is updated; one forward may end before Python raises the interrupt.
 if max(late) > 1: print("HANG:", max(late), "forwards were computed after an interrupt")
-helpers, = model.ops.linear.args[0].team._helpers_by_process.values()
-from minibert.kernels.threads import ACTIVE, CALLERS
-inside = helpers.state[CALLERS], helpers.state[ACTIVE]
+from tests.support.threads import threads_inside
+inside = threads_inside(model.ops)
 print(f"{len(late)} interrupts, at most {max(late)} forwards ended after one; threads left inside: {inside}")
 if any(inside): print("WRONG NUMBER: a thread is still inside")
 """
@@ -228,9 +227,9 @@ if TYPE != "float32":
     one = load(num_threads=1, compute_type=TYPE)
     EXPECTED.write_text(json.dumps([digest(one, number) for number in range(8)]))
 check(model)
-helpers, = model.ops.linear.args[0].team._helpers_by_process.values()
+from tests.support.threads import are_asleep
 def let_helpers_sleep():
-    while not all(helper.asleep for helper in helpers._helpers): time.sleep(0.001)
+    while not are_asleep(model.ops): time.sleep(0.001)
 def run(act, events):
     place = 0
     def trace(frame, event, argument):
@@ -399,8 +398,7 @@ def test_no_memory_for_a_kernels_scratch_is_a_memory_error(model: Path) -> None:
         except MemoryError as error:
             print("MemoryError:", error)
         check(load())
-        from minibert.kernels.threads import ACTIVE, CALLERS
-        helpers, = ops.attention.args[0].team._helpers_by_process.values()
-        if helpers.state[CALLERS] or helpers.state[ACTIVE]: print("WRONG NUMBER: somebody is still inside")
+        from tests.support.threads import threads_inside
+        if any(threads_inside(ops)): print("WRONG NUMBER: somebody is still inside")
         """
     assert "MemoryError: " in outcomes.run(program, model)

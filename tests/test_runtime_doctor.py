@@ -96,10 +96,11 @@ def test_available_memory(case: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs os.sched_setaffinity")
 def test_a_model_takes_the_cores_it_may_use(outcome_model: Path) -> None:
     program = """
+        from tests.support.threads import team_of
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        print([BertModel.from_pretrained(HOME, num_threads=n).ops.linear.args[0].team.num_threads for n in (None, 3)])
+        print([team_of(BertModel.from_pretrained(HOME, num_threads=n).ops).num_threads for n in (None, 3)])
         os.environ["MINIBERT_NUM_THREADS"] = "5"
-        print([BertModel.from_pretrained(HOME, num_threads=n).ops.linear.args[0].team.num_threads for n in (None, 3)])
+        print([team_of(BertModel.from_pretrained(HOME, num_threads=n).ops).num_threads for n in (None, 3)])
         """
     assert outcomes.run(program, outcome_model) == "[1, 3]\n[5, 3]\n"
 
