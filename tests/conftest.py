@@ -115,7 +115,7 @@ def outcome_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-picture", action="store_true", help="make .github/page.png again (-m browser)")
+    parser.addoption("--write-picture", action="store_true", help="make the pictures of .github again (-m browser)")
 
 
 def pytest_sessionstart() -> None:

@@ -484,9 +484,9 @@ def test_sdist_wheel_and_hashes(tmp_path: Path, minilm_folder: Path) -> None:
 
     make = "import os, sys; from hatchling.build import build_sdist; os.chdir(sys.argv[1]); build_sdist(sys.argv[2])"
     command("-c", make, str(source), str(tmp_path))
-    (sdist,) = tmp_path.glob("minibert-*.tar.gz")
+    (sdist,) = tmp_path.glob("minibert_numpy-*.tar.gz")
     command("-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", str(tmp_path), str(sdist))
-    (wheel,) = tmp_path.glob("minibert-*.whl")
+    (wheel,) = tmp_path.glob("minibert_numpy-*.whl")
     assert "-py3-none-" in wheel.name
     assert "any" not in wheel.name
     shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")

@@ -345,10 +345,10 @@ ENDS = (
 )
 
 
-# `minibert` on PyPI is another project: a command with this name, or with an extra of it, installs that one. A wheel's
-# file name is not such a command.
+# `minibert` on PyPI is another project: a command with this name, or with an extra of it, installs that one. Ours is
+# `minibert-numpy`. A wheel's file name is not such a command.
 STRANGER = re.compile(
-    r"(?:pipx?|uv|conda) (?:install|add)(?:\s+-\S+)*\s+[\"'`]?mini" r"bert\b(?!\S*\.whl)|mini" r"bert\["
+    r"(?:pipx?|uv|conda) (?:install|add)(?:\s+-\S+)*\s+[\"'`]?mini" r"bert\b(?!-numpy|\S*\.whl)|mini" r"bert\["
 )
 
 

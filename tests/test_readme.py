@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import minibert
+from benchmarks import chart
 from minibert.cli import main
 from tests.support.outcomes import PATIENCE
 from tests.support.splade_tiny import REASON as SPLADE_REASON
@@ -45,6 +47,7 @@ def name_of(page: Path) -> str:
 
 
 PAGES = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
+BENCHMARKS = PAGES["benchmarks/README.md"]
 
 
 # --- the content of a page --------------------------------------------------------------------------------------------
@@ -187,7 +190,15 @@ def assert_as_shown(example: Example, result: tuple[int, str, str], *, stand_ins
 
 
 def assert_same_output(found: str, shown: str) -> None:
-    """Compare outputs; the last digit of a decimal number may differ, because another machine may round differently."""
+    """Compare outputs; the last digit of a decimal number may differ, because another machine may round differently.
+
+    A page may show the end of an output only: then its first line is "...".
+    """
+    if shown.startswith("...\n"):
+        shown = shown.removeprefix("...\n")
+        lines = found.splitlines()
+        assert len(lines) > len(shown.splitlines())
+        found = "\n".join(lines[-len(shown.splitlines()) :])
     decimal = re.compile(r"-?\d+\.\d+|-?\d+\.")
     assert decimal.sub("#", found).split() == decimal.sub("#", shown).split()
     for number, expected in zip(decimal.findall(found), decimal.findall(shown), strict=True):
@@ -264,17 +275,49 @@ def anchors(text: str) -> set[str]:
 @pytest.mark.parametrize("page", [*pages(), *sorted((ROOT / ".github").glob("*.md"))], ids=name_of)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", _BLOCK.sub("", text)):
+    for target in re.findall(r"(?:\]\(|src(?:set)?=\")(?!https?:)([^)\s\"]+)[)\"]", _BLOCK.sub("", text)):
         path, _, anchor = target.partition("#")
+        if workflow := re.fullmatch(r"\.\./\.\./actions/workflows/([^/]+)(?:/badge\.svg)?", path):  # a page of GitHub
+            path = f".github/workflows/{workflow[1]}"
         assert (page.parent / path).exists(), target
         assert not anchor or anchor in anchors((page.parent / path).read_text(encoding="utf-8") if path else text)
 
 
 def test_the_figures_of_a_row_of_the_front_page_are_in_one_section_of_the_benchmarks() -> None:
-    page = PAGES["benchmarks/README.md"]
     number = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-\d+)?")
-    sections = [set(number.findall(section)) for section in re.split(r"^#+ ", page, flags=re.MULTILINE)]
-    rows = re.findall(r"^\| [^|\n]+ (\|.*\d.*)\|$", PAGES["README.md"], re.MULTILINE)
-    assert len(rows) > 10
+    sections = [set(number.findall(section)) for section in re.split(r"^#+ ", BENCHMARKS, flags=re.MULTILINE)]
+    cell = r"(?: \*{0,2}\d[\d.,e-]*x?\*{0,2})? "
+    rows = re.findall(rf"^\| [^|\n]+ ((?:\|{cell})+\|)$", PAGES["README.md"], re.MULTILINE)
+    assert len(rows) == 6
     for row in rows:
         assert any(set(number.findall(row)) <= section for section in sections), row
+
+
+def test_the_figures_in_the_sentences_of_the_front_page_are_those_of_the_tables() -> None:
+    (columns, *states), _ = chart.table(BENCHMARKS, "parity")
+    (ratio,) = re.findall(r"MiniLM's last state: ([\d.]+)", PAGES["README.md"])
+    assert ratio == states[6][columns.index("ratio")]
+    mistakes = re.findall(r"^\| MiniLM \| all names \| (.*) \|$", BENCHMARKS, re.MULTILINE)
+    (ports, detected, *_), (_, missed, _, cosine, *_) = (row.split(" | ") for row in mistakes)
+    words = re.findall(r"detects (\d+) of (\d+) .*\s+(\d+) of them pass `cosine >= 0.999`", PAGES["README.md"])
+    assert words == [(detected, ports, cosine)]
+    assert missed == "0"
+
+
+def test_the_chart_has_the_figures_of_the_tables() -> None:
+    for name, content in chart.pictures().items():
+        there = (ROOT / ".github" / name).read_text(encoding="utf-8")
+        assert there == content, f"python -m benchmarks.chart writes .github/{name} again"
+    drawn = chart.draw(BENCHMARKS, "light")
+    assert "EPYC" in drawn
+    ours = (r"\| news \| \d+ \|", r"\| minibert \|(?: \S+ \|){3}", r"\| minibert \([^)]*\) \|", r"\|  \| 6 \|")
+    for row in ours:
+        figure = re.search(rf"^{row} ([^ |]+)", BENCHMARKS, re.MULTILINE)
+        assert figure is not None
+        assert f">{figure[1]}<" in drawn
+    lost = re.sub(r"(?m)(^\| short \| 14 \| \S+ \| )\S+ \(\S+\)", r"\g<1>691 (0.91x)", BENCHMARKS)
+    assert "short 14 (sentence-transformers 0.91x)" in chart.behind(lost)
+
+
+def test_the_citation_names_the_version() -> None:
+    assert f"version: {minibert.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -245,16 +245,25 @@ def test_the_data_as_files(browser: Any, file: Path, trace: Trace) -> None:
     assert data["texts"][1]["tokens"] == trace.tokens[1]
 
 
-def test_the_picture_of_the_front_page(browser: Any, trace: Trace, tmp_path: Path, request: Any) -> None:
-    """`pytest -m browser --write-picture` makes it again."""
-    there = Path(__file__).parents[2] / ".github" / "page.png"
-    target = there if request.config.getoption("--write-picture") else tmp_path / "page.png"
+def test_the_pictures(browser: Any, trace: Trace, tmp_path: Path, request: Any) -> None:
+    """`pytest -m browser --write-picture` makes them again: the page, and its text with arcs for the front page."""
+    from PIL import Image  # matplotlib brings it
+
+    written = request.config.getoption("--write-picture")
+    folder = Path(__file__).parents[2] / ".github" if written else tmp_path
     trace.page(tmp_path / "page.html", title="all-MiniLM-L6-v2", sequences=0)
+    pictures: dict[str, bytes] = {}
     size = {"width": 1180, "height": 1500}
-    with watched_page(browser, tmp_path / "page.html", viewport=size, color_scheme="light") as page:
-        choose(page, token=19, other=11, layer=0, head=1)
-        page.screenshot(path=target)
-    assert 40_000 < target.stat().st_size < 400_000
+    for scheme, suffix in (("light", ""), ("dark", "-dark")):
+        with watched_page(browser, tmp_path / "page.html", viewport=size, color_scheme=scheme) as page:
+            choose(page, token=19, other=11, layer=0, head=1)
+            top = page.locator("#h-text").bounding_box()["y"] - 12
+            arcs = page.screenshot(clip={"x": 0, "y": top, "width": 1180, "height": 288})
+            pictures |= {f"arcs{suffix}.png": arcs} | ({"page.png": page.screenshot()} if scheme == "light" else {})
+    for name, picture in pictures.items():
+        small = Image.open(io.BytesIO(picture)).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        small.save(folder / name, optimize=True)
+        assert 10_000 < (folder / name).stat().st_size < (120_000 if name == "page.png" else 30_000)
 
 
 # --- other traces -----------------------------------------------------------------------------------------------------
