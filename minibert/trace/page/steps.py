@@ -50,7 +50,7 @@ class VectorStep(NamedTuple):
     notes: Sequence[str]
 
 
-_EMBED = (("encoder.py", "x = ops.embed("), ("reference.py", "word_rows, type_rows"))
+_EMBED = (("encoder.py", "x = ops.embed("), ("reference.py", "total = words.table["))
 _PROJECT = (("encoder.py", "projected = ops.linear("),)
 _ATTENTION = ("encoder.py", "return ops.attention(")
 _ADD = (("encoder.py", "x = ops.linear(attention.context"),)
@@ -63,7 +63,7 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "words": ("The row of the word table at the token's id.", _EMBED),
     "types": ("The row for the first or the second text of a pair.", _EMBED),
     "positions": ("The row for the place of the token in the text.", _EMBED),
-    "embeddings_sum": ("The rows are added.", (_EMBED[0], ("reference.py", "total = word_rows"))),
+    "embeddings_sum": ("The rows are added.", (_EMBED[0], ("reference.py", "total = total + table[ids]"))),
     "embeddings": (
         "LayerNorm: the numbers of each token get mean 0 and variance 1, then a learned scale and shift: "
         "(number - mean) / sqrt(variance + eps) * weight + bias.",
