@@ -14,7 +14,7 @@ from minibert.bert.config import BertConfig
 from minibert.tasks.base import TaskPipeline, TextOptions, as_pair
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import checked_texts
+from minibert.tokenizer.texts import checked_texts, without_spaces
 from minibert.tokenizer.too_long import TooLong
 from minibert.vectors.token_vectors import token_limit
 
@@ -188,7 +188,8 @@ class QuestionAnsweringPipeline(TaskPipeline):
             found = sorted([*found, (null, 0, 0)], key=lambda one: -one[0])[: options.top_k]
         answers = [
             {"score": as_score(score), "start": start, "end": end, "answer": context[start:end]}
-            for score, start, end in found
+            for score, *span in found
+            for start, end in [without_spaces(context, *span)]
         ]
         return answers[0] if options.top_k == 1 else answers
 

@@ -143,7 +143,7 @@ class BertTokenizer(Vocabulary):
         changed = {} if add_prefix_space is None else {"add_prefix_space": add_prefix_space}
         tokenizer = cls(load_tokenizer(found, changed))
         if add_prefix_space and "add_prefix_space" not in tokenizer.init_kwargs:
-            raise ValueError("add_prefix_space=True has no effect: no token of this tokenizer has a space.")
+            raise ValueError("add_prefix_space=True has no effect on the tokens of this tokenizer. Leave it out.")
         tokenizer.name_or_path = os.fspath(name)
         tokenizer.check_asked(call, asked)
         limit = max_len if model_max_length is None else model_max_length
@@ -187,6 +187,8 @@ class BertTokenizer(Vocabulary):
             settings["extra_special_tokens"] = self.extra_special_tokens
         if self.model_max_length is not None:
             settings["model_max_length"] = self.model_max_length
+        if self._tokenizer.encode_special_tokens:
+            settings["split_special_tokens"] = True
         for name in ("padding_side", "truncation_side", "clean_up_tokenization_spaces", "model_input_names"):
             settings[name] = getattr(self, name)
         return settings

@@ -37,7 +37,7 @@ SIDES = ("right", "left")
 _FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")  # of a token
 
 # The library cannot be stopped, and some sizes let it need minutes or end the process. So they are checked before.
-FILE_LIMIT = 32 * 2**20  # bytes; the largest real file of a BERT, multilingual-e5-small's, has 17 MB
+FILE_LIMIT = 64 * 2**20  # bytes; the largest real file, that of a ModernBERT with Gemma's 256,000 tokens, has 34 MB
 _LONGEST_TOKEN = 1000  # characters; its tries recurse once per byte, and its time for a word grows with the cube
 _LONGEST_PART = 8192  # characters of a normalizer and so on; the library takes minutes to compile a pattern of 100,000
 
@@ -108,6 +108,7 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
     if not kind.fits(tokenizer):
         kind = GENERIC
     stated = kind.stated(settings)
+    tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     with library_errors(ModelFormatError, f"{path} does not work"):
         if kind.model == "WordPiece":  # a damaged file is refused, although the class replaces its parts
             _check_special_tokens(tokenizer, path, tokenizer.get_vocab(), config)
@@ -129,7 +130,7 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
     has_types = kind.has_token_types
     if kind is GENERIC:
         family = FAMILIES.get(str(config.get("model_type")), FAMILIES["bert"])
-        has_types = family.has_token_types and class_of({}, family.model_type).has_token_types
+        has_types = family.has_token_types and class_of({}, config.get("model_type")).has_token_types
     input_names = settings.get("model_input_names") or [name for name in INPUT_NAMES if has_types or "type" not in name]
     if not isinstance(input_names, list) or not all(isinstance(name, str) for name in input_names):
         raise ModelFormatError(
@@ -379,7 +380,7 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
         encoding = tokenizer.encode("a", pair)
         num_special = tokenizer.num_special_tokens_to_add(pair is not None)
         tokens, ids, sequences = encoding.tokens, encoding.ids, encoding.sequence_ids
-        texts, num_types = ({0}, type_vocab_size) if pair is None else ({0, 1}, _LARGEST_TYPE_VOCAB_SIZE)
+        texts, num_types = ({0}, max(1, type_vocab_size)) if pair is None else ({0, 1}, _LARGEST_TYPE_VOCAB_SIZE)
         if len(tokens) != len(ids) or sequences.count(None) != num_special or not texts <= set(sequences):
             raise ModelFormatError(f"{path} does not lay out {len(texts)} texts and {num_special} special tokens.")
         token_type = max(encoding.type_ids, default=0)

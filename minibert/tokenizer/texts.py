@@ -163,3 +163,11 @@ def _hint(value: object) -> str:
 def shown(value: object) -> str:
     """Return a value's type and the start of its repr, for messages."""
     return f"{type(value).__name__} {brief(value)}"
+
+
+def without_spaces(text: str, start: int, end: int) -> tuple[int, int]:
+    """Move the ends of a span of characters inwards over spaces, which some tokens hold; a span of spaces stays."""
+    held = text[start:end]
+    if not held.strip():
+        return start, end
+    return end - len(held.lstrip()), start + len(held.rstrip())

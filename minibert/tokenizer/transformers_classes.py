@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from minibert.bert.families import FAMILIES
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
@@ -112,14 +111,24 @@ _CLASSES = {
     )
 }
 SETTING_NAMES = tuple(dict.fromkeys(name for one in _CLASSES.values() for name in one.settings))
+_OF_MODELS = {
+    "roberta": "RobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "mpnet": "MPNetTokenizer",
+    **dict.fromkeys(("xlm-roberta", "gte", "jina_embeddings_v3"), "XLMRobertaTokenizer"),
+    **dict.fromkeys(("modernbert", "new"), GENERIC.name),
+}
+"""The ``model_type`` of config.json -> the class, if the files do not name one; BERT's for every other type."""
 
 
 def class_of(settings: Mapping[str, Any], model_type: object) -> TokenizerClass:
-    """Return the class that tokenizer_config.json names; else that of the model; `GENERIC` if it is not known here."""
+    """Return the class that tokenizer_config.json names; else that of the model; `GENERIC` if it is not known here.
+
+    As in transformers, a class that the files of a ModernBERT name does not count.
+    """
     named = settings.get("tokenizer_class")
-    if not isinstance(named, str):
-        own = model_type in ("roberta", "xlm-roberta", "camembert", "mpnet")
-        named = f"{FAMILIES[str(model_type)].class_name if own else 'Bert'}Tokenizer"
+    if not isinstance(named, str) or model_type == "modernbert":
+        named = _OF_MODELS.get(str(model_type), "BertTokenizer")
     return _CLASSES.get(named.removesuffix("Fast"), GENERIC)
 
 

@@ -181,7 +181,8 @@ class Vocabulary:
         skip_special_tokens : bool
             Leave out special tokens, such as [CLS], [SEP] and [PAD].
         clean_up_tokenization_spaces : bool, optional
-            Remove the space before punctuation and English contractions. Default: as in tokenizer_config.json.
+            Remove the space before punctuation and English contractions. Default: as in tokenizer_config.json. As in
+            transformers, a BPE keeps these spaces, because they are those of the text.
 
         Raises
         ------
@@ -190,13 +191,15 @@ class Vocabulary:
         """
         given: Any = to_array(token_ids)
         several = _is_sequence(given) and len(given) > 0 and _is_sequence(given[0])
+        clean = clean_up_tokenization_spaces
+        clean = self.clean_up_tokenization_spaces if clean is None else clean
+        is_bpe = type(self._tokenizer.model).__name__ == "BPE"
         texts = []
         for one in given if several else [given]:
             ids = self._checked_ids([one] if is_one_id(one) else to_array(one))
             with library_errors(ValueError, "the token ids cannot be decoded"):
                 text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
-            clean = clean_up_tokenization_spaces
-            texts.append(_clean_up(text) if (self.clean_up_tokenization_spaces if clean is None else clean) else text)
+            texts.append(_clean_up(text) if clean and not is_bpe else text)
         return texts if several else texts[0]
 
     def batch_decode(

@@ -17,7 +17,7 @@ from minibert.bert.packed import PackedBatch
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown
+from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown, without_spaces
 from minibert.tokenizer.too_long import WITHOUT_WINDOWS, TooLong
 from minibert.vectors.layers import LAYER_POOLING, LayerSelection, combine_layers, join_subwords, resolve_layers
 from minibert.vectors.similarity import cos_sim
@@ -173,11 +173,9 @@ class TokenVectors:
         return join_subwords(self.vectors[self.span_tokens(start, end)], subwords)
 
     def _characters(self, tokens: slice) -> tuple[int, int]:
-        """Return the first character of a word, and the one after its last; an added token may also hold spaces."""
+        """Return the first character of a word, and the one after its last."""
         start, end = int(self.offsets[tokens.start, 0]), int(self.offsets[tokens.stop - 1, 1])
-        held = self.text[start:end]
-        spaces = len(held) - len(held.lstrip()) if held.strip() else 0
-        return start + spaces, start + len(held.rstrip() or held)
+        return without_spaces(self.text, start, end)
 
     def __repr__(self) -> str:
         cut = f", {self.n_truncated} more were cut" if self.n_truncated else ""

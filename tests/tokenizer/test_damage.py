@@ -188,8 +188,8 @@ def test_large_parts_do_not_reach_the_library(tmp_path: Path, monkeypatch: pytes
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "tokenizer.json").open("wb") as file:
-        file.truncate(32 * 2**20 + 1)
-    expect_refusal(tmp_path, "larger than 33554432 bytes")
+        file.truncate(64 * 2**20 + 1)
+    expect_refusal(tmp_path, "larger than 67108864 bytes")
 
 
 def test_declared_tokens_are_added_in_one_call_and_limited(tmp_path: Path) -> None:

@@ -16,14 +16,23 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordPiece
 
 import minibert
-from minibert import AutoTokenizer, BertTokenizer, ModelFormatError
-from tests.support.family_tokenizers import BERT_TOKENS, CLASSES, ROBERTA_TOKENS, WITH_VOCABULARY, family_folder, train
+from minibert import BertTokenizer, ModelFormatError
+from tests.support.family_tokenizers import (
+    BERT_TOKENS,
+    CLASSES,
+    ROBERTA_TOKENS,
+    SUCCESSORS,
+    WITH_VOCABULARY,
+    family_folder,
+    train,
+)
 from tests.support.report import REPORT
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 from tests.support.tokenizer_files import AWKWARD_TEXTS
 from tests.tokenizer.test_parity import compare, real_texts
 
 MASKS = ["a <mask> b<mask>c  <mask>  d", "</s> <s> x <pad> <unk> y", "[MASK] a  [SEP]b", "▁a Ġb ▁ Ġ"]
+MASKS += ["a  [MASK] b [MASK]c", "do n't , a !  b   c\n\n    d  |||IP_ADDRESS||| [unused1]x <|endoftext|>"]
 WINDOWS: dict[str, Any] = {"truncation": True, "max_length": 12, "stride": 3, "return_overflowing_tokens": True}
 OPTIONS: list[dict[str, Any]] = [
     {},
@@ -34,7 +43,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"return_token_type_ids": True},
 ]
 PAIRS: list[dict[str, Any]] = [{}, {"truncation": True, "max_length": 21}, {"truncation": "only_first"}]
-KINDS = [*((family, False) for family in CLASSES), *((family, True) for family in WITH_VOCABULARY)]
+FAMILIES = CLASSES | SUCCESSORS
+KINDS = [*((family, False) for family in FAMILIES), *((family, True) for family in WITH_VOCABULARY)]
 
 
 @functools.cache
@@ -43,7 +53,7 @@ def trained(family: str) -> Tokenizer:
 
 
 def load(folder: Path) -> tuple[BertTokenizer, Any]:
-    return AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    return BertTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def compare_all(ours: BertTokenizer, theirs: Any, texts: Sequence[str]) -> int:
@@ -77,7 +87,7 @@ def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabul
     for given in ("[CLS]", ["</s>", "no such token", ""]):
         assert ours.convert_tokens_to_ids(given) == theirs.convert_tokens_to_ids(given)
     assert [ours.num_special_tokens_to_add(pair) for pair in (False, True)] == [2, 3 + (ours.sep_token == "</s>")]
-    assert ours.model_max_length == (514 if ours.sep_token == "[SEP]" else 512)
+    assert ours.model_max_length == (514 if ours.sep_token == "[SEP]" or family in SUCCESSORS else 512)
     for text in AWKWARD_TEXTS + MASKS:
         ids = theirs.encode(text)
         assert ours.tokenize(text) == theirs.tokenize(text)
@@ -96,7 +106,7 @@ def test_calls_and_names_equal_transformers(tmp_path: Path, family: str, vocabul
 
 @needs_data
 @pytest.mark.parametrize("most", [200, pytest.param(100_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_real_texts(tmp_path: Path, family: str, most: int) -> None:
     """The texts of test_parity.py, then spans of words from lines in 45 languages, each text once."""
     ours, theirs = load(family_folder(tmp_path, family, train(family, udhr_lines()[::3], 4000)))
@@ -123,7 +133,7 @@ def test_spaces_before_texts(tmp_path: Path) -> None:
     rows = [one("a b", **options)["offset_mapping"] for one in (ours, theirs)]
     assert [row[1][1] for row in rows] == [(2, 3), (1, 3)]
     bert = family_folder(tmp_path / "bert", "electra", trained("electra"))
-    with pytest.raises(ValueError, match="no token of this tokenizer has a space"):
+    with pytest.raises(ValueError, match="no effect on the tokens of this tokenizer"):
         BertTokenizer.from_pretrained(bert, add_prefix_space=True)
 
 
@@ -190,18 +200,18 @@ def test_parts_of_a_file_that_are_not_those_of_its_class(tmp_path: Path, family:
 @pytest.mark.parametrize(
     "class_name", ["own", "BertTokenizerFast", "PreTrainedTokenizerFast", "UnknownTokenizer", None]
 )
-@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_call_returns_for_each_class(tmp_path: Path, family: str, class_name: str | None) -> None:
-    """For BERT and ELECTRA with a generic class minibert returns token types: the models need them for pairs."""
+    """For BERT, ELECTRA and nomic with a generic class minibert returns token types: the models need them for pairs."""
     folder = family_folder(tmp_path, family, trained(family))
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["tokenizer_class"] = CLASSES[family] if class_name == "own" else class_name
+    settings["tokenizer_class"] = FAMILIES[family] if class_name == "own" else class_name
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     if class_name == "BertTokenizerFast" and not {"[CLS]", "[SEP]"} <= set(trained(family).get_vocab()):
         return
     ours, theirs = load(folder)
     expected = list(theirs("a", "b"))
-    if family in ("bert", "electra"):
+    if family in ("bert", "electra", "nomic_bert"):
         expected = ["input_ids", "token_type_ids", "attention_mask"]
     assert list(ours("a", "b")) == list(ours.model_input_names) == expected
 
@@ -256,3 +266,34 @@ def test_class_names(tmp_path: Path, family: str) -> None:
         assert isinstance(tokenizer, ours) == (name in (type(theirs).__name__, "BertTokenizer"))
         again = ours.from_pretrained(tmp_path)  # the files decide, and not the name
         assert again.encode("a b", add_prefix_space=True) == theirs.encode("a b", add_prefix_space=True)
+
+
+@pytest.mark.parametrize("family", ["bert", "xlm-roberta", "modernbert"])
+def test_special_tokens_in_texts_may_be_split(tmp_path: Path, family: str) -> None:
+    ours, theirs = load(family_folder(tmp_path / "model", family, trained(family), split_special_tokens=True))
+    assert theirs.tokenize(f"a {theirs.mask_token}") != ["a", theirs.mask_token]
+    assert compare(ours, theirs, AWKWARD_TEXTS + MASKS) == len(AWKWARD_TEXTS + MASKS)
+    ours.save_pretrained(tmp_path / "saved")
+    again, reference = load(tmp_path / "saved")
+    assert compare(again, reference, MASKS) == len(MASKS)
+
+
+@pytest.mark.parametrize("class_name", ["RobertaTokenizer", "BertTokenizer", "GPTNeoXTokenizerFast"])
+def test_a_modernbert_ignores_the_class_that_its_files_name(tmp_path: Path, class_name: str) -> None:
+    folder = family_folder(tmp_path, "modernbert", trained("modernbert"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": class_name}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours, theirs = load(folder)
+    assert compare_all(ours, theirs, AWKWARD_TEXTS + MASKS) > 60
+    assert list(ours("a", "b")) == ["input_ids", "attention_mask"]
+
+
+@pytest.mark.parametrize("family", ["gte", "new"])
+def test_a_model_without_token_types(tmp_path: Path, family: str) -> None:
+    """The English models of gte have BERT's tokenizer, and some have no token types."""
+    folder = family_folder(tmp_path, "nomic_bert", trained("bert"))
+    config = {"model_type": family, "type_vocab_size": 0, "max_position_embeddings": 8192}
+    (folder / "config.json").write_text(json.dumps(config))
+    ours, theirs = load(folder)
+    assert compare_all(ours, theirs, AWKWARD_TEXTS) > 60
+    assert ours.model_max_length == 8192

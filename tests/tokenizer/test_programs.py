@@ -24,7 +24,7 @@ from tests.support.text_data import english_texts
 from tests.test_runtime import JOIN
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # no modules.json, cut texts
-FAMILIES = ("roberta", "xlm-roberta", "distilbert")
+FAMILIES = ("roberta", "xlm-roberta", "distilbert", "modernbert")
 TEXTS = ["All are free to rest, and to think.", "to think", "Everyone has the right to rest.", "men and women " * 30]
 
 
@@ -35,7 +35,7 @@ def make_model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(SIZES, "vocab_size", len(transformers.AutoTokenizer.from_pretrained(tmp_path)))
 
     def make_model(kind: str, **options: Any) -> Path:
-        make(tmp_path, request.param, kind, **options)
+        make(tmp_path, request.param.replace("modernbert", "distilbert"), kind, **options)
         return tmp_path
 
     return make_model
@@ -84,6 +84,20 @@ def test_tasks(make_model: Any) -> None:
             compare(ours(given), theirs(given))
 
 
+@pytest.mark.parametrize("make_model", ["modernbert"], indirect=True)
+def test_words_and_answers_begin_at_a_letter(make_model: Any) -> None:
+    """The tokens of ModernBERT hold the space before a word, and so do their offsets."""
+    folder = make_model("ForQuestionAnswering")
+    answers = minibert.pipeline("question-answering", folder)(question="to?", context=TEXTS[0], top_k=20)
+    assert len(answers) == 20
+    for one in answers:
+        assert TEXTS[0][one["start"] : one["end"]] == one["answer"] == one["answer"].strip()
+    tokenizer = minibert.AutoTokenizer.from_pretrained(folder)
+    (vectors,) = minibert.embed_tokens(minibert.AutoModel.from_pretrained(folder), tokenizer, TEXTS[:1])
+    assert vectors.words().words == ("All", "are", "free", "to", "rest", ",", "and", "to", "think", ".")
+    assert any(TEXTS[0][start] == " " for start, _ in vectors.offsets.tolist())
+
+
 def test_words_and_windows(make_model: Any, tmp_path: Path) -> None:
     folder = str(make_model("Model"))
     ours, theirs = minibert.SentenceTransformer(folder), sentence_transformers.SentenceTransformer(folder, device="cpu")
@@ -114,7 +128,7 @@ FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 ADDED = [dict(zip(FLAGS, flags, strict=True)) for flags in itertools.product((False, True), repeat=5)]
 
 
-@pytest.fixture(scope="module", params=["distilbert", "roberta", "xlm-roberta"])
+@pytest.fixture(scope="module", params=["distilbert", "roberta", "xlm-roberta", "modernbert"])
 def added(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Return a folder with a model of entities and added tokens of every kind, and texts with each of them."""
     trained = train(request.param, english_texts(), 300)
@@ -126,7 +140,13 @@ def added(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SIZES, "vocab_size", len(tokenizer))
         labels = dict(enumerate(("O", "B-A", "I-A", "B-B", "I-B")))
-        make(folder, request.param, "ForTokenClassification", id2label=labels, label2id={})
+        make(
+            folder,
+            request.param.replace("modernbert", "distilbert"),
+            "ForTokenClassification",
+            id2label=labels,
+            label2id={},
+        )
     texts = []
     for i in range(32):
         a, b, c = f"<K{i}x>", f"Ké{i}", f"<K{7 * i % 32}x>"
