@@ -131,10 +131,10 @@ def main() -> None:
         f"The largest of those that are right: RMS {rms:.1f} of {RMS:g}, single errors {worst:.1f} of {LARGEST:g}.",
     ]
     table += [f"[{number}]: {reason}." for reason, number in reasons.items()]
-    wrong = {(key[0], cell.found): key for key, cell in reversed(cells.items()) if cell.found}
+    wrong = {key[0]: (key, cell.found) for key, cell in reversed(cells.items()) if cell.found}
     if wrong:
-        table += ["", "| called wrong, first on | what the report says |", "|---|---|"]
-        table += [f"| {', '.join(key)} | {found} |" for (_, found), key in reversed(wrong.items())]
+        table += ["", "| called wrong, for the first time on | what the report says |", "|---|---|"]
+        table += [f"| {', '.join(key)} | {found} |" for key, found in reversed(wrong.values())]
     print("\n".join(table))
     publish("ports", table, "errors, not times", write=arguments.write)
 
