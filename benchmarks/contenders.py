@@ -157,9 +157,13 @@ def session(path: Path, threads: int) -> Compute:
 
 def openvino(folder: Path, threads: int, scratch: Path, precision: str = "f32") -> Compute:
     """Return a function that runs the exported model with OpenVINO."""
+    return openvino_session(export_onnx(folder, scratch)[0], threads, precision)
+
+
+def openvino_session(graph: Path, threads: int, precision: str = "f32") -> Compute:
+    """Return a function that runs a graph with OpenVINO."""
     from openvino import Core
 
-    graph, _ = export_onnx(folder, scratch)
     core = Core()
     options = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()

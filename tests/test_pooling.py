@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,31 @@ def test_the_forward_stops_after_the_deepest_layer(model: SentenceTransformer, m
         run.clear()
         model.encode("a text", layers=layers)
         assert len(run) == expected
+
+
+@pytest.mark.parametrize("options", [{"pooling": "cls"}, {"pooling": "pooler"}, {"pooling": "cls", "layers": [-1, 2]}])
+def test_pooling_of_the_first_token_has_the_bits_of_all_tokens(
+    model: SentenceTransformer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, rows, attention = TEXTS * 30, list[int](), model.model.ops.attention
+
+    def counted(inputs: Any, **more: bool) -> Any:
+        rows.append(len(inputs.query))
+        return attention(inputs, **more)
+
+    def vectors(**changes: Any) -> np.ndarray:
+        rows.clear()
+        monkeypatch.setitem(vars(model.model), "ops", ops._replace(attention=counted, **changes))
+        return model.encode(texts, **options)
+
+    ops = model.model.ops
+    found, read = vectors(), sum(rows)
+    assert found.tobytes() == vectors(all_tokens=True).tobytes()
+    assert read == sum(rows) * 5 // 6 + len(TEXTS)
+    for more in ({"special_tokens": False}, {"pooling": "mean"}):
+        options = {**options, **more}
+        if options["pooling"] != "pooler":
+            assert vectors().tobytes() == vectors(all_tokens=True).tobytes()
 
 
 def test_bad_options(model: SentenceTransformer) -> None:

@@ -27,7 +27,7 @@ import pytest
 
 from minibert.bert import encoder, heads, reference
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, RelativeBias, Rotation, Window
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, Queries, RelativeBias, Rotation, Window
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
 from minibert.bert.weights import PredictionWeights, Weights
@@ -56,9 +56,11 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
     dimensions = {
         **{"B": len(LENGTHS), "T": sum(LENGTHS), "V": config.vocab_size, "P": config.max_position_embeddings},
         **{"H": config.hidden_size, "A": config.num_attention_heads, "D": config.head_size},
+        "Q": sum(LENGTHS),  # all tokens are read
         **{"F": config.intermediate_size, "L": config.num_hidden_layers, "type_vocab_size": config.type_vocab_size},
     }
-    sizes = [*dimensions.values(), *LENGTHS, NUM_LABELS, 1, 3, 6, 3 * config.hidden_size]
+    letters = {letter: size for letter, size in dimensions.items() if letter != "Q"}
+    sizes = [*letters.values(), *LENGTHS, NUM_LABELS, 1, 3, 6, 3 * config.hidden_size]
     assert len(sizes) == len(set(sizes)), "two dimensions are equal, so a wrong letter would not be found"
 
     generator = np.random.default_rng(0)
@@ -102,8 +104,9 @@ def padded_inputs(generator: np.random.Generator, config: BertConfig) -> tuple[n
 
 def run(weights: Weights, batch: PackedBatch, *, return_probs: bool, ops: Ops = reference.OPS) -> None:
     layers = range(weights.config.num_hidden_layers if return_probs else 0)
-    for state in encoder.forward(weights, batch, ops, probs_layers=layers):
-        x = state.hidden_state
+    for queries in (None, Queries(np.arange(batch.num_tokens), batch.cu_seqlens)):
+        for state in encoder.forward(weights, batch, ops, probs_layers=layers, queries=queries):
+            x = state.hidden_state
     assert weights.pooler is not None
     encoder.pooler(x, weights.pooler, batch, ops)
 

@@ -35,7 +35,7 @@ these comments:
     B  sequences                  H  hidden_size                 V  vocab_size
     T  tokens of the whole batch  A  num_attention_heads         P  max_position_embeddings
     S  tokens of one sequence     D  H / A, size of one head     L  num_hidden_layers
-                                  F  intermediate_size
+    Q  tokens that are read       F  intermediate_size
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from typing import NamedTuple, TypeAlias
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionInput, AttentionOutput, LookUp, Ops, PreparedLinear, RelativeBias
+from minibert.bert.ops import AttentionInput, AttentionOutput, LookUp, Ops, PreparedLinear, Queries, RelativeBias
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
 
@@ -61,7 +61,13 @@ class HiddenState(NamedTuple):
 
 
 def forward(
-    weights: Weights, batch: PackedBatch, ops: Ops, *, probs_layers: Collection[int] = (), start: Start | None = None
+    weights: Weights,
+    batch: PackedBatch,
+    ops: Ops,
+    *,
+    probs_layers: Collection[int] = (),
+    start: Start | None = None,
+    queries: Queries | None = None,
 ) -> Iterator[HiddenState]:
     """Yield every hidden state in turn: the embeddings' output, then the output of each layer.
 
@@ -74,6 +80,7 @@ def forward(
     ops : Ops                                computes; `reference.OPS` or those of kernels/
     probs_layers : layers, 0 to L - 1        also give their attention probs, one (A, S, S) array per sequence
     start : (i, x), optional                 begin with this hidden state i, x of shape (T, H), not with the embeddings
+    queries : Queries, optional              the tokens whose last hidden state is read; it then has shape (Q, H)
 
     Yields
     ------
@@ -84,7 +91,9 @@ def forward(
     x = embeddings(weights, batch, ops) if start is None else start[1]  # (T, H)
     yield HiddenState(x, None)
     for i, layer in enumerate(weights.layers[first:], first):
-        x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in probs_layers)  # (T, H), B x (A, S, S)
+        # Tokens that nobody reads can be left out of the last layer only: the next layer needs the keys of all.
+        read = queries if layer is weights.layers[-1] else None
+        x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in probs_layers, read)  # (T, H), B x (A, S, S)
         yield HiddenState(x, probs)
 
 
@@ -103,13 +112,21 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
 
 
 def encoder_layer(
-    x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, return_probs: bool = False
+    x: FloatArray,
+    layer: LayerWeights,
+    batch: PackedBatch,
+    config: BertConfig,
+    ops: Ops,
+    return_probs: bool = False,
+    queries: Queries | None = None,
 ) -> tuple[FloatArray, list[FloatArray] | None]:
     """Transformer figure 1, left: attention, Add & Norm, feed forward, Add & Norm.
 
-    "Add" is `residual=x`: the linear map adds the x that went into the block. "Norm" is the line after it.
+    "Add" is `residual=x`: the linear map adds the x that went into the block. "Norm" is the line after it. After
+    attention, T counts only the tokens that are read, if there are `queries`.
     """
-    attention = self_attention(x, layer, batch, config, ops, return_probs)
+    attention = self_attention(x, layer, batch, config, ops, return_probs, queries)
+    x = x if queries is None else x[queries.tokens]  # (T, H)
     x = ops.linear(attention.context, layer.attention_output, residual=x)  # (T, H)
     x = ops.layer_norm(x, layer.attention_norm)  # (T, H)
 
@@ -120,18 +137,31 @@ def encoder_layer(
 
 
 def self_attention(
-    x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, return_probs: bool = False
+    x: FloatArray,
+    layer: LayerWeights,
+    batch: PackedBatch,
+    config: BertConfig,
+    ops: Ops,
+    return_probs: bool = False,
+    queries: Queries | None = None,
 ) -> AttentionOutput:
     """Transformer section 3.2: each token looks at the tokens of its own sequence, A heads at once."""
-    # One product serves all three, because W_Q, W_K and W_V are stacked to one matrix of 3H rows.
-    projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
-    # So each row holds a query, then a key, then a value, H numbers each: the reshape separates them again.
-    query, key, value = projected.reshape(-1, 3, config.hidden_size).swapaxes(0, 1)  # 3 x (T, H)
+    if queries is None:
+        # One product serves all three, because W_Q, W_K and W_V are stacked to one matrix of 3H rows.
+        projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
+        # So each row holds a query, then a key, then a value, H numbers each: the reshape separates them again.
+        query, key, value = projected.reshape(-1, 3, config.hidden_size).swapaxes(0, 1)  # 3 x (T, H)
+    else:
+        query = ops.linear(x[queries.tokens], layer.query)  # (Q, H)
+        projected = ops.linear(x, layer.key_value)  # (T, 2H)
+        key, value = projected.reshape(-1, 2, config.hidden_size).swapaxes(0, 1)  # 2 x (T, H)
     # The path is only the name of this module, for wrappers that record; nothing is computed from it.
     path = f"{layer.path}.attention.self"
     # MPNet adds a bias to the scores, which depends on the distance of the two tokens; BERT does not.
     bias = None if layer.relative_bias is None else RelativeBias(layer.relative_bias, batch.columns)
-    inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads, bias, path=path)
+    inputs = AttentionInput(
+        query, key, value, batch.cu_seqlens, config.num_attention_heads, bias, queries=queries, path=path
+    )
     return ops.attention(inputs, return_probs=return_probs)
 
 

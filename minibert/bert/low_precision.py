@@ -46,7 +46,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import reference
-from minibert.bert.ops import AttentionInput, AttentionOutput, Linear, Ops, PreparedLinear
+from minibert.bert.ops import AttentionInput, AttentionOutput, Linear, Ops, PreparedLinear, rows_of
 from minibert.bert.weights import Weights
 
 BLOCK = 128
@@ -247,6 +247,13 @@ class QuantisedLinear:
         blocks = turn(turned, self.format.distances) * self.format.signs
         return np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, : self.shape[1]])
 
+    def part(self, first: int, last: int) -> QuantisedLinear:
+        """Return the maps first, ..., last - 1 of those stacked, in the same memory."""
+        rows = rows_of(self, first, last)
+        arrays = {name: getattr(self, name)[rows] for name in ("whole", "scales", "bias")}
+        shape = (rows.stop - rows.start, self.shape[1])
+        return dataclasses.replace(self, paths=self.paths[first:last], shape=shape, **arrays)
+
 
 def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
     """Quantise a weight after dividing it by n, the number of rows of the Hadamard matrix H, because H H = n I."""
@@ -308,18 +315,20 @@ def attention(
     `query_most` is the largest integer of a query and of a key, if the sums allow it. The probs that are returned are
     those before they are rounded.
     """
-    query, key, value, cu_seqlens, num_heads, bias, rotation, window, _ = inputs
+    query, key, value, cu_seqlens, num_heads, bias, rotation, window, queries, _ = inputs
+    tokens, starts = (np.arange(len(query)), cu_seqlens) if queries is None else queries
     if rotation is not None:
-        query, key = (reference.rotate(x.astype(np.float32), num_heads, rotation) for x in (query, key))
+        query = reference.rotate(query.astype(np.float32), num_heads, rotation, tokens)
+        key = reference.rotate(key.astype(np.float32), num_heads, rotation)
     H = query.shape[1]
     D = H // num_heads
     most, factor = most_of_products(D, query_most), np.float32(1.0) / np.sqrt(np.float32(D))
     output = AttentionOutput(
         np.empty(query.shape, np.float32), [] if return_scores else None, [] if return_probs else None
     )
-    for start, end in pairwise(cu_seqlens):
-        heads = (end - start, num_heads, D)
-        q, k, v = (x[start:end].astype(np.float32).reshape(heads).swapaxes(0, 1) for x in (query, key, value))
+    for (start, end), (first, last) in zip(pairwise(cu_seqlens), pairwise(starts), strict=True):
+        parts = query[first:last], key[start:end], value[start:end]
+        q, k, v = (x.astype(np.float32).reshape(len(x), num_heads, D).swapaxes(0, 1) for x in parts)
         with np.errstate(all="ignore"):
             q, q_scales = _whole_numbers(q, np.abs(q).max(axis=2, keepdims=True), most)
             k, k_scales = _whole_numbers(k, np.abs(k).max(axis=2, keepdims=True), most)
@@ -330,11 +339,11 @@ def attention(
             scores = scores + np.float32(0.0)
             scale = factor
             if bias is not None:
-                distances = bias.columns[start:end] - bias.columns[start:end, None]
+                distances = bias.columns[start:end] - bias.columns[tokens[first:last], None]
                 scores = scores * factor + bias.table.astype(np.float32)[:, distances + bias.table.shape[1] // 2]
                 scale = np.float32(1.0)
             if window is not None:
-                distances = window.columns[start:end] - window.columns[start:end, None]
+                distances = window.columns[start:end] - window.columns[tokens[first:last], None]
                 scores = np.where(np.abs(distances) <= window.size, scores, np.float32(-np.inf))
             powers, norms = _exponentiate(scores, scale * BITS_PER_E)  # (A, S, S), (A, S, 1)
             if window is not None:  # a key beyond the window has no prob; 2^-125 of the sum changes no bit of it
@@ -344,7 +353,7 @@ def attention(
             # With the sum before rounding, equal probs would all have the same rounding error.
             totals = np.where(norms > 0, np.float32(1.0) / probs.sum(axis=2, keepdims=True, dtype=np.float32), norms)
             context = (probs @ v + 0.0).astype(np.float32) * v_scales * totals  # (A, S, D)
-        output.context[start:end] = context.swapaxes(0, 1).reshape(end - start, H)
+        output.context[first:last] = context.swapaxes(0, 1).reshape(last - first, H)
         if output.scores is not None:
             output.scores.append(scores * scale)
         if output.probs is not None:
@@ -354,11 +363,11 @@ def attention(
 
 def _exponentiate(scores: FloatArray, scale: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return 2^(scale (scores - their maximum)) of each row, and 1 / its sum, which is a sum of _LANES partial sums."""
-    A, S, _ = scores.shape
-    differences = np.full((A, S, -(-S // _LANES) * _LANES), -np.inf, np.float32)
+    A, Q, S = scores.shape
+    differences = np.full((A, Q, -(-S // _LANES) * _LANES), -np.inf, np.float32)
     differences[:, :, :S] = scores - scores.max(axis=2, keepdims=True, initial=-np.inf)
     powers = exp2_short(np.maximum(differences * scale, np.float32(-125.0)))
-    totals: FloatArray = np.zeros((A, S, _LANES), np.float32)
+    totals: FloatArray = np.zeros((A, Q, _LANES), np.float32)
     for first in range(0, S, _LANES):
         totals = totals + powers[:, :, first : first + _LANES]
     while totals.shape[2] > 1:

@@ -60,6 +60,17 @@ class Linear:
         N, K = self.weight.shape
         return N, K
 
+    def part(self, first: int, last: int) -> Linear:
+        """Return the maps first, ..., last - 1 of those stacked, in the same memory."""
+        rows = rows_of(self, first, last)
+        return Linear(self.paths[first:last], self.weight[rows], self.bias[rows])
+
+
+def rows_of(linear: PreparedLinear, first: int, last: int) -> slice:
+    """Return the rows of the weight that belong to the maps first, ..., last - 1 of those stacked."""
+    rows = linear.shape[0] // len(linear.paths)
+    return slice(first * rows, last * rows)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerNorm:
@@ -94,6 +105,9 @@ class PreparedLinear(Protocol):
     def gated(self) -> bool:
         """Whether the first half of the rows is a gate."""
 
+    def part(self, first: int, last: int) -> PreparedLinear:
+        """Return the maps first, ..., last - 1 of those stacked; it need not be a copy."""
+
 
 class LookUp(NamedTuple):
     """A look-up in an embedding table: ``table[ids]``. The table has shape (rows, H), the int32 ids have shape (T,)."""
@@ -103,7 +117,10 @@ class LookUp(NamedTuple):
 
 
 class AttentionOutput(NamedTuple):
-    """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if not requested."""
+    """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if not requested.
+
+    With `queries` there are only their rows: context (Q, H), scores and probs (A, Q of the sequence, S).
+    """
 
     context: FloatArray
     scores: list[FloatArray] | None
@@ -142,13 +159,20 @@ class Window(NamedTuple):
     columns: IntArray
 
 
+class Queries(NamedTuple):
+    """Some of the T tokens: `tokens` are their indices, (Q,), increasing; `cu_seqlens` is as that of all tokens."""
+
+    tokens: IntArray
+    cu_seqlens: IntArray
+
+
 class AttentionInput(NamedTuple):
     """What attention computes from: query, key and value of all tokens and heads, and where each sequence begins.
 
     query, key and value have shape (T, H); head a owns columns [a D, (a + 1) D). They may be column blocks of one
     array, so the distance between two rows may be more than H. `cu_seqlens` has shape (B + 1,), and a sequence may be
-    empty; `num_heads` is A, which divides H. `path` is the path of the attention module, for wrappers that record or
-    label calls; in the other ops the weights have the paths.
+    empty; `num_heads` is A, which divides H. With `queries`, `query` has their rows only, (Q, H). `path` is the path of
+    the attention module, for wrappers that record or label calls; in the other ops the weights have the paths.
     """
 
     query: FloatArray
@@ -159,6 +183,7 @@ class AttentionInput(NamedTuple):
     bias: RelativeBias | None = None
     rotation: Rotation | None = None
     window: Window | None = None
+    queries: Queries | None = None
     path: str = ""
 
 
@@ -225,7 +250,7 @@ class Ops(NamedTuple):
     they read its `weight`. `processor` returns the name of what they compute with, for people: by default the kind of
     this machine's processor. Two machines for which ops return the same more exact name compute the same bits.
     `num_threads` says how many threads compute at most; those of NumPy's BLAS are not counted. `dtype` is that of all
-    results.
+    results. `all_tokens` asks for all tokens in the last layer too: a wrapper may read values that the model does not.
     """
 
     prepare: Prepare
@@ -237,6 +262,7 @@ class Ops(NamedTuple):
     num_threads: int = 1
     takes: Callable[[PreparedLinear], bool] | None = None
     dtype: npt.DTypeLike = np.float32
+    all_tokens: bool = False
 
 
 class WrappedOps:
@@ -248,4 +274,5 @@ class WrappedOps:
     @property
     def ops(self) -> Ops:
         """The wrapped ops."""
-        return self.inner._replace(**{name: getattr(self, name) for name in Ops._fields if hasattr(self, name)})
+        replaced = {name: getattr(self, name) for name in Ops._fields if hasattr(self, name)}
+        return self.inner._replace(**{"all_tokens": True, **replaced})

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
+from minibert.bert.ops import Queries
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -160,6 +161,13 @@ class PackedBatch:
     def shows_first(self) -> npt.NDArray[np.bool_]:
         """True for each sequence whose first token position is not masked; bool array of shape (B,)."""
         return np.logical_or.reduce(self.mask[:, :1], axis=1)
+
+    def queries(self, tokens: IntArray) -> Queries | None:
+        """Return these of the T tokens, increasing numbers of which some may be outside; None if they are all."""
+        starts = np.searchsorted(tokens, self.cu_seqlens)
+        if starts[-1] - starts[0] == self.num_tokens:
+            return None
+        return Queries(tokens[starts[0] : starts[-1]], starts - starts[0])
 
     @classmethod
     def from_sequences(

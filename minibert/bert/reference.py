@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Ops, PreparedLinear, Rotation
 
 
@@ -147,23 +147,25 @@ def attention(inputs: AttentionInput, *, return_scores: bool = False, return_pro
     Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2, equation 1. There is no mask: masked tokens are not in
     a packed batch.
     """
-    query, key, value, cu_seqlens, num_heads, bias, rotation, window, _ = inputs
+    query, key, value, cu_seqlens, num_heads, bias, rotation, window, queries, _ = inputs
+    tokens, starts = (np.arange(len(query)), cu_seqlens) if queries is None else queries  # (T,), (B + 1,)
     if rotation is not None:
-        query, key = (rotate(x, num_heads, rotation) for x in (query, key))  # 2 x (T, H)
+        query, key = rotate(query, num_heads, rotation, tokens), rotate(key, num_heads, rotation)  # 2 x (T, H)
     context = np.empty(query.shape, dtype=query.dtype)  # (T, H)
     kept_scores: list[FloatArray] | None = [] if return_scores else None
     kept_probs: list[FloatArray] | None = [] if return_probs else None
-    for start, end in pairwise(cu_seqlens):
-        q, k, v = (_split_heads(x[start:end], num_heads) for x in (query, key, value))  # 3 x (A, S, D)
+    for (start, end), (first, last) in zip(pairwise(cu_seqlens), pairwise(starts), strict=True):
+        q = _split_heads(query[first:last], num_heads)  # (A, S, D)
+        k, v = (_split_heads(x[start:end], num_heads) for x in (key, value))  # 2 x (A, S, D)
         scores = q @ k.transpose(0, 2, 1) * q.dtype.type(1 / math.sqrt(q.shape[2]))  # (A, S, S)
         if bias is not None:
-            distances = bias.columns[start:end] - bias.columns[start:end, None]  # (S, S)
+            distances = bias.columns[start:end] - bias.columns[tokens[first:last], None]  # (S, S)
             scores = scores + bias.table.astype(q.dtype)[:, distances + bias.table.shape[1] // 2]  # (A, S, S)
         if window is not None:
-            distances = window.columns[start:end] - window.columns[start:end, None]  # (S, S)
+            distances = window.columns[start:end] - window.columns[tokens[first:last], None]  # (S, S)
             scores = np.where(np.abs(distances) <= window.size, scores, q.dtype.type(-np.inf))  # (A, S, S)
         probs = softmax(scores)  # (A, S, S)
-        context[start:end] = (probs @ v).transpose(1, 0, 2).reshape(end - start, query.shape[1])  # (S, H)
+        context[first:last] = (probs @ v).transpose(1, 0, 2).reshape(last - first, query.shape[1])  # (S, H)
         if kept_scores is not None:
             kept_scores.append(scores)
         if kept_probs is not None:
@@ -175,7 +177,7 @@ def _split_heads(x: FloatArray, num_heads: int) -> FloatArray:
     return x.reshape(len(x), num_heads, x.shape[1] // num_heads).transpose(1, 0, 2)  # (A, S, D)
 
 
-def rotate(x: FloatArray, num_heads: int, rotation: Rotation) -> FloatArray:
+def rotate(x: FloatArray, num_heads: int, rotation: Rotation, tokens: IntArray | None = None) -> FloatArray:
     """Rotate the first R numbers of each head by its token's angles: pair (j, j + R / 2) by the angle of number j.
 
     (a, b) becomes (a cos - b sin, b cos + a sin), so the score of two tokens depends on their distance.
@@ -183,6 +185,8 @@ def rotate(x: FloatArray, num_heads: int, rotation: Rotation) -> FloatArray:
     Parameters
     ----------
     x : ndarray of shape (T, H)
+    tokens : int ndarray, optional
+        The token of each row of x; default: 0, 1, ..., T - 1.
 
     Returns
     -------
@@ -192,7 +196,8 @@ def rotate(x: FloatArray, num_heads: int, rotation: Rotation) -> FloatArray:
     -----
     Source: Su et al. 2021 (arXiv 2104.09864), section 3.4.2; there the pairs are (2 j, 2 j + 1).
     """
-    table = rotation.table[rotation.positions, None].astype(x.dtype)  # (T, 1, R)
+    positions = rotation.positions if tokens is None else rotation.positions[tokens]  # (T,)
+    table = rotation.table[positions, None].astype(x.dtype)  # (T, 1, R)
     cos, sin = np.split(table, 2, axis=2)  # 2 x (T, 1, R / 2)
     half = cos.shape[2]
     heads = x.reshape(len(x), num_heads, -1)  # (T, A, D)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -28,6 +29,16 @@ class LayerWeights:
     def linears(self) -> tuple[PreparedLinear, ...]:
         """The linear maps, in the order of the forward."""
         return self.query_key_value, self.attention_output, self.intermediate, self.output
+
+    @functools.cached_property
+    def query(self) -> PreparedLinear:
+        """The first of the maps in `query_key_value`."""
+        return self.query_key_value.part(0, 1)
+
+    @functools.cached_property
+    def key_value(self) -> PreparedLinear:
+        """The other two."""
+        return self.query_key_value.part(1, 3)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -116,13 +116,14 @@ class Plan:
         vectors = [np.zeros((0, self.pooled_width), dtype=np.float32)]
         pooler = self.model.weights.pooler if self.pooling == ("pooler",) else None
         first = 0
-        for step, states in self._states(windows):
+        skips = self.num_skipped or not self.special_tokens
+        for step, states in self._states(windows, only_first=self.pooling in (("cls",), ("pooler",)) and not skips):
             state = self._combine(states)
             if pooler is not None:
                 vectors.append(encoder.pooler(state, pooler, step, self.model.ops))
             else:
                 counts = None
-                if self.num_skipped or not self.special_tokens:
+                if skips:
                     counts = np.concatenate([*map(self._counts, windows[first : first + step.num_sequences])])
                 vectors.append(pool(state, step.cu_seqlens, self.pooling, counts))
             first += step.num_sequences
@@ -200,9 +201,14 @@ class Plan:
                 )
         return result, np.array(n_truncated, dtype=np.int64), infos
 
-    def _states(self, windows: Sequence[Encoding]) -> Iterator[tuple[PackedBatch, Mapping[int, FloatArray]]]:
-        """Run the model on windows, step by step."""
-        return self.model.states(packed(self.model.config, windows), self.layers) if windows else iter(())
+    def _states(
+        self, windows: Sequence[Encoding], only_first: bool = False
+    ) -> Iterator[tuple[PackedBatch, Mapping[int, FloatArray]]]:
+        """Run the model on windows, step by step; with `only_first`, the other rows of the last state may be zeros."""
+        if not windows:
+            return iter(())
+        batch = packed(self.model.config, windows)
+        return self.model.states(batch, self.layers, batch.first_tokens if only_first else None)
 
     def _combine(self, states: Mapping[int, FloatArray]) -> FloatArray:
         chosen = [states[layer] for layer in self.layers]

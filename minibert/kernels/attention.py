@@ -60,13 +60,13 @@ _ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for ea
 
 
 @function
-def add_bias(scores, start, row, first, S, D, columns, table, middle):
-    """Compute scores[start + j] = scores[start + j] / sqrt(D) + table[middle + columns of token j - that of `row`].
+def add_bias(scores, start, column, first, S, D, columns, table, middle):
+    """Compute scores[start + j] = scores[start + j] / sqrt(D) + table[middle + column of token j - that of the query].
 
     Without a masked token among them, the columns are consecutive, and so are the numbers of the table.
     """
     factor = np.float32(1.0) / np.sqrt(np.float32(D))
-    origin = middle - columns[first + row]
+    origin = middle - column
     whole = S - S % WIDTH if columns[first + S - 1] - columns[first] == S - 1 else 0
     place = origin + columns[first]
     for j in range(0, whole, WIDTH):
@@ -147,14 +147,15 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
         """Compute the head; the address `scratch` has room for `attention_scratch` floats."""
         task = attention_task(address)
         cu_seqlens, context = ints_at(task.cu_seqlens), floats_at(task.context)
-        D, stride = task.D, task.stride
+        query_seqlens = ints_at(task.query_seqlens)
+        D, stride, query_stride = task.D, task.stride, task.query_stride
         sequence, head = chunk // task.num_heads, chunk % task.num_heads
-        first = np.int64(cu_seqlens[sequence])
-        S = np.int64(cu_seqlens[sequence + 1]) - first
-        if S == 0:
+        first, first_query = np.int64(cu_seqlens[sequence]), np.int64(query_seqlens[sequence])
+        S, Q = np.int64(cu_seqlens[sequence + 1]) - first, np.int64(query_seqlens[sequence + 1]) - first_query
+        if Q == 0:
             return
         H = task.num_heads * D
-        start = first * stride + head * D
+        start, query_start = first * stride + head * D, first_query * query_stride + head * D
         panels, value_panels = (S + NR - 1) // NR, (D + NR - 1) // NR
         at = layout(S, D)
         features, tokens, pitch = at.features, at.tokens, at.score_distance
@@ -167,28 +168,29 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
             key_block, value_block = block_length(D), block_length(S)
         elif in_tiles:
             key_block, value_block = 2 * features, panels * NR * FLOAT
-        tiles = (S + most_rows - 1) // most_rows
-        height, taller = S // tiles, S % tiles
+        tiles = (Q + most_rows - 1) // most_rows
+        height, taller = Q // tiles, Q % tiles
         tallest = height + min(taller, 1)
         begin(tallest)
         pack_keys(task.key + start * FLOAT, stride, S, D, scratch, features, queries)
         if in_words:
-            quantise_queries(task.query + start * FLOAT, stride, tallest, D, queries, at.query_distance, key_block)
+            query = task.query + query_start * FLOAT
+            quantise_queries(query, query_stride, tallest, D, queries, at.query_distance, key_block)
         pack_values(task.value + start * FLOAT, stride, S, D, values, tokens)
         factor = np.float32(1.0) / np.sqrt(np.float32(D)) if task.bias == 0 else np.float32(1.0)
         pairs = np.int64(0)
         if task.scores != 0 or task.probs != 0:
-            pairs = longs_at(task.pairs_first)[sequence] + head * S * S
+            pairs = longs_at(task.pairs_first)[sequence] + head * Q * S
 
         row = 0
         for t in range(tiles):
             rows = height + 1 if t < taller else height
-            query, distance = task.query + (start + row * stride) * FLOAT, stride
-            offset = (first + row) * H + head * D
+            query, distance = task.query + (query_start + row * query_stride) * FLOAT, query_stride
+            offset = (first_query + row) * H + head * D
             for p in range(value_panels):
-                prefetch_tile(rows, query + (rows * stride + p * NR) * FLOAT, stride)  # of the next tile
+                prefetch_tile(rows, query + (rows * query_stride + p * NR) * FLOAT, query_stride)  # of the next tile
                 prefetch_tile(rows, task.context + (offset + p * NR) * FLOAT, H)
-            next_query = query + rows * stride * FLOAT
+            next_query = query + rows * query_stride * FLOAT
             if in_words:
                 query, distance = queries, at.query_distance
             # scores = query key^T. Nothing is added, and nothing is fetched ahead: the last five arguments.
@@ -197,11 +199,12 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
                 multiply_keys(rows, query, distance, b, features, key_block, c, pitch, _ZERO, b, b, b, _ZERO)
             if in_words and t + 1 < tiles:  # early, because AMX waits for numbers that were just written
                 rows_then = height + (t + 1 < taller)
-                quantise_queries(next_query, stride, rows_then, D, queries, at.query_distance, key_block)
+                quantise_queries(next_query, query_stride, rows_then, D, queries, at.query_distance, key_block)
             if task.bias != 0:
                 table, middle = floats_at(task.bias + head * task.distances * FLOAT), task.distances // 2
                 for i in range(rows):
-                    add_bias(floats_at(scores), i * pitch, row + i, first, S, D, ints_at(task.columns), table, middle)
+                    column = ints_at(task.query_columns)[first_query + row + i]
+                    add_bias(floats_at(scores), i * pitch, column, first, S, D, ints_at(task.columns), table, middle)
             if task.scores != 0:
                 for i in range(rows):
                     keep_row(floats_at(scores), i * pitch, S, factor, floats_at(task.scores), pairs + (row + i) * S)

@@ -37,10 +37,14 @@ LINEAR = TaskKind(1, f"x {_LINEAR[0]}", _LINEAR[1])
 LINEAR_WORDS = {name: TaskKind(5 + 3 * i, f"source {_LINEAR[0]}", f"{_LINEAR[1]} x") for i, name in enumerate(FORMATS)}
 # x (M, K) as floats, and the address of y, the words of a format (processor.py)
 QUANTISE = {name: TaskKind(6 + 3 * i, "x", "y M K") for i, name in enumerate(FORMATS)}
-# The rows of query, key and value have a distance of `stride` floats; cu_seqlens (B + 1,), context (T, H). If they are
-# wanted, the `scores` and `probs` of sequence b begin at pairs_first[b]. `bias` is a table of `distances` numbers for
-# each head; `columns` has that of each token. In low precision, the products of attention are products of words.
-_ATTENTION = "query key value cu_seqlens context scores probs pairs_first bias columns", "num_heads D stride distances"
+# The rows of keys and values have a distance of `stride` floats, those of queries one of `query_stride`. The keys of
+# sequence b begin at cu_seqlens[b], its queries and its rows of the context at query_seqlens[b], and its `scores` and
+# `probs` at pairs_first[b], if they are wanted. `bias` is a table of `distances` numbers for each head; `columns` has
+# that of each token, and `query_columns` that of each query. In low precision, the products are products of words.
+_ATTENTION = (
+    "query key value cu_seqlens query_seqlens context scores probs pairs_first bias columns query_columns",
+    "num_heads D stride query_stride distances",
+)
 ATTENTION = TaskKind(2, *_ATTENTION)
 ATTENTION_WORDS = {name: TaskKind(7 + 3 * i, *_ATTENTION) for i, name in enumerate(FORMATS)}
 # Three tables and three look-ups into them; y (T, H).
@@ -201,6 +205,11 @@ def _ints(array: IntArray) -> IntArray:
     return np.ascontiguousarray(array, np.int32)
 
 
+def _has_rows_of_floats(array: FloatArray) -> bool:
+    """Return whether each row is as the kernels read it; the distance of two rows does not matter."""
+    return array.dtype == _FLOAT32 and array.strides[1] == FLOAT and array.strides[0] % FLOAT == 0
+
+
 def embed(resources: Resources, *look_ups: LookUp) -> FloatArray:
     """Compute the same as `reference.embed`; a look-up that the model does not add finds zeros."""
     T, H = len(look_ups[0].ids), look_ups[0].table.shape[1]
@@ -255,27 +264,30 @@ def attention(
     resources: Resources, inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False
 ) -> AttentionOutput:
     """Compute the same as `reference.attention`, or as `low_precision.attention`."""
-    query, key, value, cu_seqlens, num_heads, bias, rotation, window, _ = inputs
+    query, key, value, cu_seqlens, num_heads, bias, rotation, window, queries, _ = inputs
     if rotation is not None or window is not None:
         raise NotImplementedError("the kernels do not have a rotation or a window")
-    strides = query.strides
-    same = strides == key.strides == value.strides and query.dtype == key.dtype == value.dtype == _FLOAT32
-    if not same or strides[1] != FLOAT or strides[0] % FLOAT:
+    if key.strides != value.strides or not all(map(_has_rows_of_floats, (query, key, value))):
         query, key, value = map(_floats, (query, key, value))
-    cu_seqlens = _ints(cu_seqlens)
-    T, H = query.shape
+    starts = cu_seqlens = _ints(cu_seqlens)
+    Q, H = query.shape
     D = H // num_heads
-    context = resources.buffers.empty(T, H)
+    context = resources.buffers.empty(Q, H)
     table, columns = (None, None) if bias is None else (_floats(bias.table), _ints(bias.columns))
+    query_columns = columns
+    if queries is not None:
+        starts = _ints(queries.cu_seqlens)
+        query_columns = None if columns is None else columns[queries.tokens]
     first = scores = probs = None
     if return_scores or return_probs:
-        lengths = np.diff(cu_seqlens).astype(np.int64)
-        first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
+        lengths, counts = np.diff(cu_seqlens).astype(np.int64), np.diff(starts).astype(np.int64)
+        first = np.concatenate([[0], np.cumsum(num_heads * counts * lengths)])
         scores, probs = (np.empty(first[-1], np.float32) if kept else None for kept in (return_scores, return_probs))
     name = resources.attention_format
     kind, scratch = ATTENTION_WORDS[name] if name else ATTENTION, attention_scratch(cu_seqlens.tobytes(), D, name)
-    arrays = (query, key, value, cu_seqlens, context, scores, probs, first, table, columns)
-    numbers = (num_heads, D, query.strides[0] // FLOAT, 0 if table is None else table.shape[1])
+    arrays = (query, key, value, cu_seqlens, starts, context, scores, probs, first, table, columns, query_columns)
+    strides = key.strides[0] // FLOAT, query.strides[0] // FLOAT
+    numbers = (num_heads, D, *strides, 0 if table is None else table.shape[1])
     resources.team.run(kind, arrays, *numbers, num_chunks=(len(cu_seqlens) - 1) * num_heads, scratch=scratch)
     if first is None:
         return AttentionOutput(context, None, None)
@@ -284,8 +296,8 @@ def attention(
         if flat is None:
             return None
         return [
-            flat[start : start + num_heads * n * n].reshape(num_heads, n, n)
-            for start, n in zip(first, lengths, strict=False)
+            flat[start : start + num_heads * count * n].reshape(num_heads, count, n)
+            for start, count, n in zip(first, counts, lengths, strict=False)
         ]
 
     return AttentionOutput(context, by_sequence(scores), by_sequence(probs))

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.low_precision import Format, QuantisedLinear, format_of
-from minibert.bert.ops import Linear
+from minibert.bert.ops import Linear, rows_of
 from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.libraries import level_of, sources
 from minibert.kernels.processor import NR, Words, words_of
@@ -54,6 +54,12 @@ class PackedLinear:
         N, K = self.shape
         num_panels = -(-N // NR)
         return self.panels.reshape(num_panels, K, NR).transpose(0, 2, 1).reshape(num_panels * NR, K)[:N]
+
+    def part(self, first: int, last: int) -> PackedLinear:
+        """Return the maps first, ..., last - 1 of those stacked; in the same memory, if they begin with a panel."""
+        return _view(self, first, last) or pack(
+            aligned_empty, Linear(self.paths, self.weight, self.bias).part(first, last)
+        )
 
     def __reduce__(self) -> tuple[Callable[..., PackedLinear], tuple[Any, ...]]:
         # As the checkpoint has it, because another processor may have another NR.
@@ -97,6 +103,10 @@ class PackedWords:
         """The rounded weight, (N, K)."""
         return self._quantised().weight
 
+    def part(self, first: int, last: int) -> PackedWords:
+        """Return the maps first, ..., last - 1 of those stacked; in the same memory, if they begin with a panel."""
+        return _view(self, first, last) or pack_words(aligned_empty, self._quantised().part(first, last))
+
     def _quantised(self) -> QuantisedLinear:
         N, words = self.shape[0], words_of(self.format.name)
         panels = self.panels.reshape(-1, *words.panel_shape(self.shape[1]))
@@ -123,6 +133,19 @@ def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> Pac
     panels.flags.writeable = False
     bias = np.ascontiguousarray(linear.bias)
     return PackedWords(linear.paths, linear.shape, panels.reshape(-1), bias, linear.format)
+
+
+_Packed = TypeVar("_Packed", PackedLinear, PackedWords)
+
+
+def _view(packed: _Packed, first: int, last: int) -> _Packed | None:
+    """Return some of the maps stacked in a packed weight without a copy; None, if one of them does not fill panels."""
+    rows, (N, K) = rows_of(packed, first, last), packed.shape
+    if N // len(packed.paths) % NR:
+        return None
+    panels = packed.panels.reshape(N // NR, -1)[rows.start // NR : rows.stop // NR].reshape(-1)
+    shape, paths = (rows.stop - rows.start, K), packed.paths[first:last]
+    return dataclasses.replace(packed, paths=paths, shape=shape, panels=panels, bias=packed.bias[rows])
 
 
 def _lines(panels: FloatArray, words: Words) -> IntArray:

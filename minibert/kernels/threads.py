@@ -14,8 +14,8 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 6            NUM_ARRAYS  how many fields of the task are arrays. Python writes the address of the array
                                          object, because that is faster; the caller's run_task replaces it by the
                                          address of the array's first number
-                7 ... 22     TASK        its kind, then arrays, sizes and options as int64; only `eps` is a float64
-                23           NUM_SHARES
+                7 ... 30     TASK        its kind, then arrays, sizes and options as int64; only `eps` is a float64
+                31           NUM_SHARES
                 32           REMAINING   chunks that nobody has taken yet  (set by the leader, lowered by every thread)
                 40           ACTIVE      helpers that may be inside a chunk  (raised and lowered by helpers)
                 48           CALLERS     threads that compute an op          (raised and lowered by callers)
@@ -88,7 +88,7 @@ from minibert.kernels.libraries import Kernel
 
 FLOAT = 4  # bytes of a float32
 HEADER = 7  # numbers of a state before its task; the picture above shows them
-MOST_FIELDS = 16  # of any task, with its kind
+MOST_FIELDS = 24  # of any task, with its kind
 
 # In memory an array is Python's object header, then the pointer to its data. This is part of NumPy's binary interface,
 # which compiled extensions rely on. Source: PyArrayObject_fields in numpy/ndarraytypes.h.

@@ -220,13 +220,16 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
         is_whole = stop == depth
         results = self.results(batch, positions, slice_bytes) if is_whole else []
+        read = None
+        if has_head and depth not in (hidden or ()):
+            read = np.unique(np.concatenate([batch.first_tokens if r.tokens is None else r.tokens for r in results]))
         asked = {*(hidden or ()), depth} if is_whole and not has_head else hidden or ()
         logits = sum(result.nbytes for result in results) if has_head else 0
         self._check_memory(batch, len(asked), len(attentions or ()), logits)
         kept = [i for i in sorted(asked) if first <= i <= stop]
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if first <= i < stop}
-        for tokens, step, i, (x, layer_probs) in self.run_steps(batch, stop, probs, start):
+        for tokens, step, i, (x, layer_probs) in self.run_steps(batch, stop, probs, start, read):
             if i in kept and step.num_tokens == batch.num_tokens:
                 states[i] = x
             elif i in kept:
@@ -262,24 +265,39 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         require_memory(needed, result, f"Give fewer texts at once, or keep less: {less}.")
 
     def run_steps(
-        self, batch: PackedBatch, stop: int, probs_layers: Collection[int] = (), start: encoder.Start | None = None
+        self,
+        batch: PackedBatch,
+        stop: int,
+        probs_layers: Collection[int] = (),
+        start: encoder.Start | None = None,
+        read: IntArray | None = None,
     ) -> Iterator[tuple[slice, PackedBatch, int, encoder.HiddenState]]:
         """Yield the hidden states up to `stop` of each step, with the slice of its tokens among the T tokens, and it.
 
         Every forward of the model calls this method, so the ids are compared with the model's tables here. `start` is
-        that of `run_packed`.
+        that of `run_packed`. `read` has the tokens whose last hidden state is read, increasing; the other rows of it
+        may then be zeros, because they are not computed.
         """
+        depth = self.config.num_hidden_layers
         batch = batch.private()
         batch.check(self.config)
         first, state = start or (0, None)
         if state is not None and state.shape != (batch.num_tokens, self.config.hidden_size):
             expected = (batch.num_tokens, self.config.hidden_size)
             raise ValueError(f"start[1] has shape {state.shape}; expected {expected}, (T, H).")
+        if first == depth or depth - 1 in probs_layers or self.ops.all_tokens:
+            read = None
         for tokens, step in self.steps(batch):
             part = None if state is None else (first, np.array(state[tokens], self.ops.dtype))
-            states = encoder.forward(self.weights, step, self.ops, probs_layers=probs_layers, start=part)
-            for i, hidden_state in enumerate(states, first):
-                yield tokens, step, i, hidden_state
+            queries = None if read is None else step.queries(read - tokens.start)
+            states = encoder.forward(
+                self.weights, step, self.ops, probs_layers=probs_layers, start=part, queries=queries
+            )
+            for i, (x, probs) in enumerate(states, first):
+                if queries is not None and i == depth:
+                    rows, x = x, np.zeros((step.num_tokens, x.shape[1]), x.dtype)
+                    x[queries.tokens] = rows
+                yield tokens, step, i, encoder.HiddenState(x, probs)
                 if i == stop:
                     break
 

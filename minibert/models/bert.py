@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import Scores, holds_tensor, to_tensor
-from minibert._utils.validation import FloatArray, check_int
+from minibert._utils.validation import FloatArray, IntArray, check_int
 from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
@@ -64,7 +64,9 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
         return self.embeddings.word_embeddings
 
-    def states(self, batch: PackedBatch, layers: Iterable[int]) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
+    def states(
+        self, batch: PackedBatch, layers: Iterable[int], read: IntArray | None = None
+    ) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
         """Run the encoder step by step, up to the highest of `layers`, and yield the hidden states of each step.
 
         A caller that pools or writes each step before it asks for the next one needs memory for one step only.
@@ -73,6 +75,8 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         ----------
         batch : PackedBatch
         layers : indices of hidden states, 0 (the embeddings' output) to L; at least one
+        read : int ndarray, optional
+            The tokens whose last hidden state is read, increasing. Its other rows may be zeros, which saves time.
 
         Yields
         ------
@@ -89,7 +93,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         if not layers:
             raise ValueError("layers is empty; expected at least one index of a hidden state.")
         last, found = max(layers), dict[int, FloatArray]()
-        for _, step, i, state in self.run_steps(batch, last):
+        for _, step, i, state in self.run_steps(batch, last, read=read):
             if i in layers:
                 found[i] = state.hidden_state
             if i == last:

@@ -315,7 +315,8 @@ class CrossEncoder(SentenceModel):
     def logits_of(self, encodings: Sequence[Encoding]) -> FloatArray:
         """Compute the logits of B encodings, step by step: (B, N)."""
         depth = self.model.config.num_hidden_layers
-        steps = self.model.bert.states(packed(self.model.config, encodings), [depth])
+        batch = packed(self.model.config, encodings)
+        steps = self.model.bert.states(batch, [depth], batch.first_tokens)
         return np.concatenate([self.model.logits_of_sequences(found[depth], step) for step, found in steps])
 
     # -- to files

@@ -16,7 +16,7 @@ import minibert
 from minibert.models import bert as bert_model
 from minibert.models import float64
 from minibert.models.base import TOKENS_PER_STEP
-from tests.support.head_models import CLASSES, SIZES, WITH_WORDS, inputs_of, logits_of
+from tests.support.head_models import CLASSES, POOLED, SIZES, WITH_WORDS, inputs_of, logits_of
 
 FolderOf = Callable[[str], Path]
 MASKED = "BertForMaskedLM"
@@ -151,6 +151,42 @@ def test_scores_are_the_same_alone_and_in_any_batch_with_any_threads(model_of: M
             whole = together[field][row : row + 1]
             whole = whole[:, :length] if whole.shape[1] == width else whole
             assert array.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("name", [*POOLED, MASKED])
+def test_the_last_layer_is_computed_for_the_tokens_that_are_read(model_of: ModelOf, name: str) -> None:
+    whole, rows = model_of(name), list[int]()
+
+    def linear(x: Any, weight: Any, **options: Any) -> Any:
+        if weight.paths == ("encoder.layer.1.output.dense",):
+            rows.append(len(x))
+        return whole.ops.linear(x, weight, **options)
+
+    model, inputs = whole.with_ops(whole.ops._replace(linear=linear)), inputs_of(name, rows=200, length=40)
+    whole = whole.with_ops(whole.ops._replace(all_tokens=True))
+    mask = inputs["attention_mask"].reshape(-1, 40)
+    read, options = (mask[:, 0] == 1)[:, None] & (np.arange(40) == 0), dict[str, Any]()
+    if name in WITH_WORDS:
+        options["positions"] = np.argwhere(np.random.default_rng(0).random(mask.shape) < 0.05)
+        read = read & (name in POOLED)
+        read[tuple(options["positions"].T)] = True
+    found, expected = model(**inputs, **options), whole(**inputs, **options)
+    assert mask.sum() > 2 * TOKENS_PER_STEP
+    assert sum(rows) == np.count_nonzero(read & (mask == 1)) < mask.sum() / 9
+    for field, array in logits_of(expected).items():
+        assert found[field].tobytes() == array.tobytes()
+    for more in ({"output_hidden_states": -1}, {"output_attentions": True}):
+        rows.clear()
+        output = model(**inputs, **options, **more)
+        assert sum(rows) == mask.sum()
+        for field, array in whole(**inputs, **options, **more).items():
+            assert all(
+                one is two or one.tobytes() == two.tobytes() for one, two in zip(output[field], array, strict=True)
+            )
+    nothing = {**inputs, "attention_mask": np.zeros_like(inputs["attention_mask"])}
+    assert not any(array.any() for array in logits_of(model(**nothing, **options)).values())
+    trace = model.trace(**{key: value[:3] for key, value in inputs.items()})
+    assert trace["hidden_states.2"].shape[-1] == SIZES["hidden_size"]
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

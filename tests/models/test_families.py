@@ -19,6 +19,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 import minibert
 from minibert import BertModel, BertTokenizer, Edit, ModelFormatError, inside, load
 from minibert.bert.families import FAMILIES
+from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.weights import bias_of_distances
 from minibert.inside.explain import explain
 from minibert.models import float64
@@ -116,6 +117,29 @@ def test_models_and_heads_equal_transformers(tmp_path: Path, family: str, kind: 
     ours.save_pretrained(tmp_path / "saved")
     again = type(theirs).from_pretrained(tmp_path / "saved").state_dict()
     assert all(torch.equal(again[name], tensor) for name, tensor in theirs.state_dict().items())
+
+
+@pytest.mark.parametrize("width", [24, 96])  # three heads of 8 and of 32; the maps of 96 features fill panels
+@pytest.mark.parametrize("kind", ["ForMaskedLM", "ForSequenceClassification"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_that_are_not_read_do_not_change_a_bit(tmp_path: Path, family: str, kind: str, width: int) -> None:
+    make(tmp_path, family, kind, **{FAMILIES[family].fields.get("hidden_size", "hidden_size"): width})
+    ids, mask = inputs(1, rows=70)
+    ids[:, 0], mask[5], mask[60:, 0] = 4, 0, 0
+    positions = {"positions": [(3, 3), (0, 5), (0, 2), (3, 1), (9, 16), (66, 4)]} if kind == "ForMaskedLM" else {}
+    for compute_type in COMPUTE_TYPES:
+        model = load(tmp_path, compute_type=compute_type)
+        whole = model.with_ops(model.ops._replace(all_tokens=True))
+        for threads in (None, 1):
+            part = model if threads is None else load(tmp_path, compute_type=compute_type, num_threads=threads)
+            found, expected = (each(ids, mask, **positions).logits for each in (part, whole))
+            assert found.any()
+            assert found.tobytes() == expected.tobytes()
+        exact = [each.with_ops(each.ops._replace(**_float64)) for each in (model, whole)]
+        np.testing.assert_allclose(*(each(ids, mask, **positions).logits for each in exact), rtol=0, atol=1e-11)
+
+
+_float64 = {name: getattr(float64.OPS, name) for name in ("embed", "linear", "attention", "layer_norm", "dtype")}
 
 
 # The decoder of each family, and the names of its bias.

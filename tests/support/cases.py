@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp, Ops, RelativeBias
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp, Ops, Queries, RelativeBias
 from minibert.bert.reference import ACTIVATIONS
 
 __all__ = ["OP_CASES", "Arguments", "OpCase", "compute", "pack_lengths"]
@@ -172,9 +172,20 @@ _ATTENTION_SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
 
 
 def _attention_case(
-    lengths: tuple[int, ...], A: int, D: int, *, sharp: float = 1.0, apart: bool = False, columns: int = 0
+    lengths: tuple[int, ...],
+    A: int,
+    D: int,
+    *,
+    sharp: float = 1.0,
+    apart: bool = False,
+    columns: int = 0,
+    queries: float = 0.0,
 ) -> OpCase:
-    """Return a case of attention; with `columns`, a relative bias, and each token in one of so many columns."""
+    """Return a case of attention.
+
+    With `columns`, there is a relative bias, and each token is in one of so many columns. With `queries`, only this
+    part of the tokens are queries.
+    """
 
     def make(generator: np.random.Generator) -> Arguments:
         cu_seqlens = pack_lengths(lengths)
@@ -183,8 +194,11 @@ def _attention_case(
             query, key, value = np.split(_normal(generator, T, 3 * H, scale=sharp), 3, axis=1)
         else:
             query, key, value = (_normal(generator, T, H, scale=s) for s in (sharp, sharp, 1.0))
+        asked = np.flatnonzero(generator.random(T) < queries)
         return {
-            **{"query": query, "key": key, "value": value, "cu_seqlens": cu_seqlens, "num_heads": A},
+            **{"query": query[asked] if queries else query, "key": key, "value": value},
+            **{"cu_seqlens": cu_seqlens, "num_heads": A},
+            "queries": Queries(asked, np.searchsorted(asked, cu_seqlens)) if queries else None,
             **{"return_scores": True, "return_probs": True},
             "bias": (columns and RelativeBias(_normal(generator, A, 2 * columns - 1), places)) or None,
         }
@@ -193,6 +207,7 @@ def _attention_case(
     shown = "+".join(map(str, lengths)) or "none"
     options = f"{f' sharp={sharp:g}' if sharp != 1 else ''}{' column-blocks' if apart else ''}"
     options += f" bias of {columns} columns" if columns else ""
+    options += f" {queries:.0%} queries" if queries else ""
     return OpCase("attention", f"attention S={shown} A={A} D={D}{options}", make)
 
 
@@ -203,6 +218,9 @@ def _attention_cases() -> Iterator[OpCase]:
     yield _attention_case((15, 0, 16, 1, 17), 3, 5, columns=17)  # some have a masked token between two others
     yield _attention_case((70, 65), 2, 32, columns=70)
     yield _attention_case((120, 110), 2, 32, columns=120)
+    for some in ({"queries": 0.02}, {"queries": 0.5, "apart": True}, {"queries": 0.5, "columns": 17}):
+        yield _attention_case((15, 0, 16, 1, 17), 3, 5, **some)
+    yield _attention_case((128, 30), 2, 64, queries=0.1, columns=130)
     yield _attention_case((22, 37), 12, 32, apart=True)
     yield _attention_case((22, 37), 2, 8, sharp=10.0)  # scores up to a few hundred: probs of 1 and of 0
     yield _attention_case((9, 2), 2, 8, sharp=30.0)  # scores in the thousands: exp overflows if they are not shifted

@@ -77,26 +77,32 @@ def _linear(
 
 
 def _attention(inputs: AttentionInput, *, return_scores: bool = False, return_probs: bool = False) -> AttentionOutput:
-    query, key, value, cu_seqlens, num_heads, bias, rotation, window, _ = inputs
+    query, key, value, cu_seqlens, num_heads, bias, rotation, window, queries, _ = inputs
     if rotation is not None:
-        query, key = (_rotate(x, num_heads, rotation) for x in (query, key))
+        own = rotation if queries is None else rotation._replace(positions=rotation.positions[queries.tokens])
+        query, key = _rotate(query, num_heads, own), _rotate(key, num_heads, rotation)
     context = np.zeros(query.shape)
     all_scores, all_probs = [], []
     for tokens, heads in sequences(query.shape[1], cu_seqlens, num_heads):
         length = tokens.stop - tokens.start
-        scores, probs = np.zeros((num_heads, length, length)), np.zeros((num_heads, length, length))
+        asked = np.arange(tokens.start, tokens.stop)
+        rows = np.arange(len(query))[tokens]
+        if queries is not None:
+            rows = np.flatnonzero(np.isin(queries.tokens, asked))
+            asked = queries.tokens[rows]
+        scores, probs = np.zeros((num_heads, len(rows), length)), np.zeros((num_heads, len(rows), length))
         for a, columns in enumerate(heads):
-            q, k, v = (double(x[tokens, columns]) for x in (query, key, value))
+            q, k, v = double(query[rows, columns]), double(key[tokens, columns]), double(value[tokens, columns])
             scores[a] = np.dot(q, k.T) / np.sqrt(q.shape[1])
             for i, j in np.ndindex(scores[a].shape if bias is not None else (0, 0)):
-                distance = int(bias.columns[tokens][j]) - int(bias.columns[tokens][i])  # type: ignore[union-attr]
+                distance = int(bias.columns[tokens][j]) - int(bias.columns[asked[i]])  # type: ignore[union-attr]
                 scores[a, i, j] += double(bias.table)[a, distance + bias.table.shape[1] // 2]  # type: ignore[union-attr]
             for i, j in np.ndindex(scores[a].shape if window is not None else (0, 0)):
-                if abs(int(window.columns[tokens][i]) - int(window.columns[tokens][j])) > window.size:  # type: ignore[union-attr]
+                if abs(int(window.columns[asked[i]]) - int(window.columns[tokens][j])) > window.size:  # type: ignore[union-attr]
                     scores[a, i, j] = -np.inf
             if length:
                 probs[a] = scipy.special.softmax(scores[a], axis=1)
-            context[tokens, columns] = np.dot(probs[a], v)
+            context[rows, columns] = np.dot(probs[a], v)
         all_scores.append(scores)
         all_probs.append(probs)
     return AttentionOutput(context, all_scores if return_scores else None, all_probs if return_probs else None)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, RelativeBias
+from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Queries, RelativeBias
 from tests.support.definition import ACTIVATIONS, OPS, Float64Array, double, sequences
 
 __all__ = ["ACTIVATIONS", "EPSILON", "MAGNITUDES", "OPS", "arrays", "measure_ulps", "rounding_errors"]
@@ -43,15 +43,18 @@ def _attention_magnitude(
 ) -> Sequence[Float64Array]:
     """Scores have the error of their products; exp turns a score's absolute error into a prob's relative one."""
     bias: RelativeBias | None = options.get("bias")
-    exact = OPS.attention(AttentionInput(query, key, value, cu_seqlens, num_heads, bias), return_probs=True)
+    queries: Queries | None = options.get("queries")
+    inputs = AttentionInput(query, key, value, cu_seqlens, num_heads, bias, queries=queries)
+    exact = OPS.attention(inputs, return_probs=True)
     added = bias and RelativeBias(np.abs(bias.table), bias.columns)
-    rows = (np.abs(x) for x in (query, key, value))
-    positive = OPS.attention(AttentionInput(*rows, cu_seqlens, num_heads, added), return_scores=True)
+    q, k, v = (np.abs(x) for x in (query, key, value))
+    positive = OPS.attention(inputs._replace(query=q, key=k, value=v, bias=added), return_scores=True)
     context, scores, probs = np.zeros(query.shape), positive.scores or [], []
+    starts = cu_seqlens if queries is None else queries.cu_seqlens
     for b, (tokens, heads) in enumerate(sequences(query.shape[1], cu_seqlens, num_heads)):
         probs.append((exact.probs or [])[b] * (1.0 + 2.0 * scores[b].max(axis=2, keepdims=True, initial=0.0)))
         for a, columns in enumerate(heads):
-            context[tokens, columns] = np.dot(probs[b][a], np.abs(double(value[tokens, columns])))
+            context[starts[b] : starts[b + 1], columns] = np.dot(probs[b][a], double(v[tokens, columns]))
     return [context, *(scores if options.get("return_scores") else ()), *(probs if options.get("return_probs") else ())]
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert.bert import encoder, heads, reference
-from minibert.bert.ops import Linear, LookUp
+from minibert.bert.ops import Linear, LookUp, Queries
 from tests.support.checkpoints import sizes
 
 SOURCES = {
@@ -152,7 +152,7 @@ def assigned(statement: ast.Assign | ast.AnnAssign | ast.AugAssign, frame: Frame
 def describe(value: Any) -> Value:
     if isinstance(value, np.ndarray):
         return value.shape
-    if isinstance(value, LookUp):  # it makes no array
+    if isinstance(value, LookUp | Queries):  # it makes no array
         return None
     if isinstance(value, list | tuple) and value and all(isinstance(item, np.ndarray) for item in value):
         return [item.shape for item in value]
