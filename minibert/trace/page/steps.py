@@ -86,7 +86,7 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "context": (
         "Each head adds up the values of all tokens, weighted by the probs. joined puts the results of the heads side "
         "by side into one vector.",
-        (_ATTENTION, ("reference.py", "context[start:end] = ")),
+        (_ATTENTION, ("reference.py", "context[first:last] = ")),
     ),
     "attention_dense": ("A linear map mixes the heads.", _ADD),
     "attention_sum": ("x is added: the residual connection.", _ADD),
