@@ -243,6 +243,10 @@ class ApplyLayerNorm(Protocol):
     def __call__(self, x: FloatArray, norm: LayerNorm) -> FloatArray: ...
 
 
+def _release_nothing() -> None:
+    """Do nothing, because NumPy keeps neither threads nor memory."""
+
+
 class Ops(NamedTuple):
     """A set of ops: five functions that belong together. The protocol of each one says what it computes.
 
@@ -251,6 +255,8 @@ class Ops(NamedTuple):
     this machine's processor. Two machines for which ops return the same more exact name compute the same bits.
     `num_threads` says how many threads compute at most; those of NumPy's BLAS are not counted. `dtype` is that of all
     results. `all_tokens` asks for all tokens in the last layer too: a wrapper may read values that the model does not.
+    results. `release` ends the threads and frees the memory that the ops keep between two calls; they may be called
+    afterwards, and while it runs.
     """
 
     prepare: Prepare
@@ -263,6 +269,7 @@ class Ops(NamedTuple):
     takes: Callable[[PreparedLinear], bool] | None = None
     dtype: npt.DTypeLike = np.float32
     all_tokens: bool = False
+    release: Callable[[], None] = _release_nothing
 
 
 class WrappedOps:

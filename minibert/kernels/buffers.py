@@ -103,6 +103,10 @@ class Buffers:
         self._blocks.append((block, weakref.ref(result.base)))
         return result.reshape(shape)
 
+    def release(self) -> None:
+        """Forget the blocks; those that arrays use are freed with the arrays."""
+        self._blocks.clear()
+
     def _take(self, size: int) -> memoryview | None:
         """Take out a free block that fits. A much larger one is not used: a result that is kept would waste memory."""
         for _ in range(len(self._blocks)):

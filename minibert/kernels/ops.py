@@ -11,8 +11,8 @@ Contract    Callers have checked every shape and every id (bert/ops.py). This fi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -154,25 +154,36 @@ class Resources(NamedTuple):
     compute_type: str
     attention_format: str
 
-    def __reduce__(self) -> tuple[Callable[[int, str], Resources], tuple[int, str]]:
-        return make_resources, (self.team.num_threads, self.compute_type)
+    def __reduce__(self) -> tuple[Callable[..., Resources], tuple[Any, ...]]:
+        return make_resources, (self.team.num_threads, self.compute_type, self.team.idle_release)
 
 
-def make_resources(num_threads: int, compute_type: str) -> Resources:
+def make_resources(
+    num_threads: int, compute_type: str, idle_release: float | None = None, *also: Callable[[], object]
+) -> Resources:
     """Return new threads and new memory; the threads start with the first op."""
-    team, formats = Team(num_threads, load_run_task(compute_type)), FORMATS_OF[compute_type]
-    return Resources(team, Buffers(), compute_type, next(iter(formats), ""))  # that of the query, key and value maps
+    buffers, formats = Buffers(), FORMATS_OF[compute_type]
+    team = Team(num_threads, load_run_task(compute_type), idle_release, buffers.release, *also)
+    return Resources(team, buffers, compute_type, next(iter(formats), ""))  # that of the query, key and value maps
 
 
-def make_ops(num_threads: int, *, compute_type: str = "float32") -> Ops:
+def make_ops(
+    num_threads: int,
+    *,
+    compute_type: str = "float32",
+    idle_release: float | None = None,
+    also: Iterable[Callable[[], object]] = (),
+) -> Ops:
     """Return the set of ops whose kernels use up to `num_threads` threads (at least 1).
+
+    After `idle_release` seconds without an op, threads and buffers are released, and the functions `also` are called.
 
     Raises
     ------
     ImportError
         There is no library of kernels for this processor and compute type, or it is damaged (libraries.py).
     """
-    resources = make_resources(num_threads, compute_type)
+    resources = make_resources(num_threads, compute_type, idle_release, *also)
     return Ops(
         prepare=functools.partial(prepare_linear, Slabs().empty, compute_type),
         embed=functools.partial(embed, resources),
@@ -182,7 +193,13 @@ def make_ops(num_threads: int, *, compute_type: str = "float32") -> Ops:
         takes=functools.partial(is_prepared, compute_type, PackedLinear, PackedWords),
         processor=processor_name,
         num_threads=num_threads,
+        release=functools.partial(release, resources),
     )
+
+
+def release(resources: Resources) -> None:
+    """Give back threads and memory; the next op makes new ones."""
+    resources.team.release()
 
 
 def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: Linear) -> PackedLinear | PackedWords:

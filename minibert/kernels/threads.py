@@ -60,8 +60,11 @@ Busy core   If another process uses the same core as a helper, the system takes 
             millisecond, between two chunks, when no leader waits for it. If it still loses its core in a chunk, the
             leader soon sleeps for short times, so that the system can run the helper on the leader's core. On Windows
             there are no such calls here: threads only wait actively, and the system takes cores away by itself
-Idleness    A helper that has waited for about a millisecond without work sleeps (on a lock) until a later op
-The end     When a team is deleted, or the interpreter ends, its helpers return
+Idleness    A helper that has waited for about a millisecond without work sleeps (on a lock) until a later op. With
+            `idle_release`, one more thread begins with the helpers. It sleeps for that time, and after a time without
+            an op it calls `Team.release` and returns
+The end     When a team is released or deleted, or the interpreter ends, its helpers return. An op that runs meanwhile
+            is computed to its end by its leader; a later one starts new helpers
 """
 
 from __future__ import annotations
@@ -167,12 +170,19 @@ def _system_calls() -> tuple[int, ...]:
 
 
 class Team:
-    """Up to `num_threads` threads that compute ops; safe to share between threads, to interrupt and to fork."""
+    """Up to `num_threads` threads that compute ops; safe to share between threads, to interrupt and to fork.
 
-    def __init__(self, num_threads: int, run_task: Kernel) -> None:
-        self.num_threads = num_threads
+    `idle_release` is the number of seconds without an op after which it is released, or None. What `release` calls
+    beside, `also`, must not refer to the team.
+    """
+
+    def __init__(
+        self, num_threads: int, run_task: Kernel, idle_release: float | None = None, *also: Callable[[], object]
+    ) -> None:
+        self.num_threads, self.idle_release = num_threads, idle_release
         self._run_task = run_task
         self._scratch: deque[FloatArray] = deque()  # memory for intermediate results of ops
+        self._also = also
         # A forked child also finds the helpers of its parent here, and does not use them.
         self._helpers_by_process: dict[tuple[int, int], _ProcessHelpers] = {}
 
@@ -203,8 +213,17 @@ class Team:
         if num_chunks > 1:
             helpers.wake()
         self._run_task(ctypes.addressof(own))
+        helpers.used = time.monotonic()
         if memory is not None:
             self._scratch.append(memory)
+
+    def release(self) -> None:
+        """End the helpers of this process, and free the memory that ops keep."""
+        if helpers := self._helpers_by_process.pop(_process(), None):
+            helpers.close()
+            helpers.join()
+        for free in (self._scratch.clear, *self._also):
+            free()
 
     def _take_scratch(self, size: int) -> FloatArray:
         """Take out memory of at least this number of bytes, or make it; a caller that is interrupted loses it."""
@@ -241,10 +260,18 @@ class _ProcessHelpers:
         self.state[NUM_SHARES] = num_helpers + 1
         self.state[CLOCK : NONE + 1] = [*_system_calls(), _DATA, id(None)]
         self._helpers = [_Helper(number, self.state, team._run_task) for number in range(1, num_helpers + 1)]
-        weakref.finalize(team, self.close)
+        self._finalizer = weakref.finalize(team, self.close)
+        self.used = time.monotonic()  # the end of the last op
+        self._closed = threading.Lock()  # until it is closed, as for the sleep of a helper
+        self._closed.acquire()
+        self._threads = [helper.thread for helper in self._helpers]
+        if (seconds := team.idle_release) is not None:
+            watch = threading.Thread(target=self._watch, args=(weakref.ref(team), seconds), name="minibert-idle")
+            watch.daemon = True
+            self._threads.append(watch)
         try:
-            for helper in self._helpers:
-                helper.thread.start()
+            for thread in self._threads:
+                thread.start()
         except RuntimeError:  # the interpreter is ending, or the system cannot start more threads
             pass
         except BaseException:  # a Ctrl-C: these helpers will not be used
@@ -257,12 +284,32 @@ class _ProcessHelpers:
             if helper.asleep and not self.state[CALLERS]:
                 helper.wake()
 
+    def _watch(self, team_ref: weakref.ref[Team], seconds: float) -> None:
+        """Release the team when no op has run for some seconds; the team may be deleted meanwhile."""
+        rest = seconds
+        while not self._closed.acquire(timeout=rest):
+            if self.state[CALLERS]:  # in a long op
+                self.used = time.monotonic()
+            rest = self.used + seconds - time.monotonic()
+            if rest <= 0 and (team := team_ref()):
+                team.release()
+                return
+
     def close(self) -> None:
-        """Make the helpers return."""
+        """Make the threads return."""
+        self._finalizer.detach()
         if self.process == _process():  # a forked child does not have these threads
             self.state[CLOSED] = 1
             for helper in self._helpers:
                 helper.wake()
+            with contextlib.suppress(RuntimeError):  # it was closed before
+                self._closed.release()
+
+    def join(self) -> None:
+        """Wait until the threads have returned, which takes the time of a chunk."""
+        for thread in () if sys.is_finalizing() else self._threads:  # at the end they may not return
+            with contextlib.suppress(RuntimeError):  # it is this thread, or was never started
+                thread.join()
 
 
 class _Helper:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from threading import TIMEOUT_MAX
 from typing import NamedTuple
 
 from minibert._utils.reporting import warn_caller
@@ -19,8 +20,16 @@ from minibert.models.shared_weights import Sharing
 _MOST_THREADS = 1024
 
 
-def choose_ops(backend: str | None, num_threads: int | None, compute_type: str | None = None) -> Ops:
-    """Choose a set of ops from three arguments of `BertModel.from_pretrained`, or from environment variables.
+def choose_ops(
+    backend: str | None,
+    num_threads: int | None,
+    compute_type: str | None = None,
+    idle_release: float | None = None,
+    sharing: Sharing | None = None,
+) -> Ops:
+    """Choose a set of ops from four arguments of `BertModel.from_pretrained`, or from environment variables.
+
+    `sharing` is released with the ops when no op has run for `idle_release` seconds.
 
     Raises
     ------
@@ -31,6 +40,10 @@ def choose_ops(backend: str | None, num_threads: int | None, compute_type: str |
     threads = choose_num_threads(num_threads).num_threads
     chosen = choose_backend(backend)
     compute_type = choose_compute_type(compute_type)
+    if idle_release is not None and (isinstance(idle_release, bool) or not isinstance(idle_release, int | float)):
+        raise TypeError(f"idle_release is {brief(idle_release)}; expected a number of seconds or None.")
+    if idle_release is not None and not 0 < idle_release <= TIMEOUT_MAX:
+        raise ValueError(f"idle_release={idle_release}; expected a number of seconds above 0.")
     if chosen == "numpy":
         return _numpy_ops(compute_type)
     try:
@@ -39,7 +52,8 @@ def choose_ops(backend: str | None, num_threads: int | None, compute_type: str |
 
         if not is_faster(compute_type):
             _warn_slow(compute_type, "this processor does not have the instructions for it")
-        return make_ops(threads, compute_type=compute_type)
+        also = [] if sharing is None else [sharing.release]
+        return make_ops(threads, compute_type=compute_type, idle_release=idle_release, also=also)
     except ImportError as error:
         if chosen is not None:
             raise ValueError(f"the backend is 'kernels', but they cannot be loaded: {error}.") from error

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
     """
 
     head_name: ClassVar[str | None] = None  # a class in HEADS
+    base_model_prefix: ClassVar[str] = "bert"
     make_output: ClassVar[Any]  # (each result, hidden states, attentions) -> the output
 
     config: BertConfig
@@ -84,6 +85,31 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         kept = self.head_name is None if output_hidden_states is None else output_hidden_states
         self._hidden_states = _select("output_hidden_states", kept, self.config.num_hidden_layers + 1)
         self._attentions = _select("output_attentions", output_attentions, self.config.num_hidden_layers)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return "config" in vars(self) and "weights" not in vars(self)
+
+    def close(self) -> None:
+        """Give back weights, threads and buffers; a later call raises a RuntimeError.
+
+        Arrays that the program has taken from the model, and other models with the same weights, keep them. A call that
+        another thread makes meanwhile is computed to its end, or raises that error.
+        """
+        held = vars(self)
+        if (ops := held.pop("ops", None)) is not None:
+            ops.release()
+        for name in ("weights", "embeddings", "bert", self.base_model_prefix):
+            if isinstance(part := held.pop(name, None), ModelBase):
+                part.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("weights", "ops", "bert", self.base_model_prefix) and self.is_closed:
+                raise RuntimeError(f"This {type(self).__name__} is closed. Load the model again.")
+            return super().__getattr__(name)
 
     @property
     def _inputs(self) -> list[str]:
@@ -285,21 +311,24 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         if state is not None and state.shape != (batch.num_tokens, self.config.hidden_size):
             expected = (batch.num_tokens, self.config.hidden_size)
             raise ValueError(f"start[1] has shape {state.shape}; expected {expected}, (T, H).")
-        if first == depth or depth - 1 in probs_layers or self.ops.all_tokens:
+        weights, ops = self.weights, self.ops
+        if first == depth or depth - 1 in probs_layers or ops.all_tokens:
             read = None
-        for tokens, step in self.steps(batch):
-            part = None if state is None else (first, np.array(state[tokens], self.ops.dtype))
-            queries = None if read is None else step.queries(read - tokens.start)
-            states = encoder.forward(
-                self.weights, step, self.ops, probs_layers=probs_layers, start=part, queries=queries
-            )
-            for i, (x, probs) in enumerate(states, first):
-                if queries is not None and i == depth:
-                    rows, x = x, np.zeros((step.num_tokens, x.shape[1]), x.dtype)
-                    x[queries.tokens] = rows
-                yield tokens, step, i, encoder.HiddenState(x, probs)
-                if i == stop:
-                    break
+        try:
+            for tokens, step in self.steps(batch):
+                part = None if state is None else (first, np.array(state[tokens], ops.dtype))
+                queries = None if read is None else step.queries(read - tokens.start)
+                states = encoder.forward(weights, step, ops, probs_layers=probs_layers, start=part, queries=queries)
+                for i, (x, probs) in enumerate(states, first):
+                    if queries is not None and i == depth:
+                        rows, x = x, np.zeros((step.num_tokens, x.shape[1]), x.dtype)
+                        x[queries.tokens] = rows
+                    yield tokens, step, i, encoder.HiddenState(x, probs)
+                    if i == stop:
+                        break
+        finally:
+            if self.is_closed:  # meanwhile; the ops may have started new threads
+                ops.release()
 
     def steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
         """Return the steps of a batch that go through the encoder one after the other; see `PackedBatch.steps`."""

@@ -43,6 +43,7 @@ class LoadOptions:
     num_threads: int | None = None
     compute_type: ComputeType | None = None
     shared_weights: bool | None = None
+    idle_release: float | None = None
 
     @classmethod
     def split(cls, keywords: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:

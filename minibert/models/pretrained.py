@@ -39,7 +39,6 @@ class BertPreTrainedModel(ModelBase[_Output]):
     """The base class of `BertModel` and the models with heads: loading, saving, parameters and tracing."""
 
     _family: ClassVar[Family] = FAMILIES["bert"]
-    base_model_prefix = "bert"
     main_input_name = "input_ids"
 
     trace = tracing.trace
@@ -104,6 +103,9 @@ class BertPreTrainedModel(ModelBase[_Output]):
             Map the packed weights from a file, which is written at the first load, so that all processes of this
             machine hold one copy of them. The results are the same. Default: MINIBERT_SHARED_WEIGHTS (1 or 0), else
             False.
+        idle_release : float, optional
+            After this number of seconds without a call, threads and buffers are given back, and the memory of weights
+            too if they are shared. The next call takes some milliseconds more. Default: they are kept.
         return_dict : bool
             The default of each call; see `__call__`.
         **harmless
@@ -137,8 +139,8 @@ class BertPreTrainedModel(ModelBase[_Output]):
         asked = ModelOptions.of(options, more)
         if cls.head_name is not None and HEADS[cls.head_name].pooled and not asked.add_pooling_layer:
             raise ValueError(f"add_pooling_layer=False, but the head of {cls.__name__} reads the pooler. Leave it out.")
-        ops = choose_ops(asked.backend, asked.num_threads, asked.compute_type)
         sharing = choose_sharing(asked.shared_weights, asked.backend, asked.compute_type)
+        ops = choose_ops(asked.backend, asked.num_threads, asked.compute_type, asked.idle_release, sharing)
         config, pooler = asked.config or BertConfig.from_files(files), asked.add_pooling_layer
         weights = load_weights(
             files, config, ops.prepare, add_pooling_layer=pooler, head=cls.head_name, sharing=sharing
@@ -207,6 +209,8 @@ class BertPreTrainedModel(ModelBase[_Output]):
         self.config.save_pretrained(path, architectures=[own_class], dtype="float32")
 
     def __repr__(self) -> str:
+        if self.is_closed:
+            return f"{type(self).__name__}(closed)"
         config, compute_type = self.config, self.compute_type
         low = "" if compute_type == "float32" else f", compute_type={compute_type!r}"
         return (

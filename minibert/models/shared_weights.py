@@ -37,6 +37,7 @@ import os
 import re
 import sys
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -122,6 +123,7 @@ class Sharing:
         self.layout = layout
         self._compute_type = compute_type
         self._digests: dict[Path, str] = {}
+        self._mapped: list[weakref.ref[mmap.mmap]] = []
 
     def arrays(
         self, part: str, files: ModelFiles, tensors: Iterable[StoredTensor], make: Callable[[], dict[str, FloatArray]]
@@ -141,10 +143,21 @@ class Sharing:
         digests = [self._digest(folder, path, state) for path, state in sorted(states.items())]
         key = repr((_FORMAT, __version__, part, digests, self.layout.key))
         try:
-            return shared_arrays(folder, key, make, title=f"{files.source}, {part}, {self._compute_type}")
+            arrays = shared_arrays(folder, key, make, title=f"{files.source}, {part}, {self._compute_type}")
         except OSError as error:
             _warn_not_shared(f"{folder}: {os_reason(error)}")
             return None
+        self._mapped += [weakref.ref(mapped) for array in [*arrays.values()][:1] if (mapped := _mapped(array))]
+        return arrays
+
+    def release(self) -> None:
+        """Give back the memory of the mapped files; a page is mapped again when it is read.
+
+        Another thread may read them meanwhile. A system other than Linux takes such pages when it needs memory.
+        """
+        for reference in self._mapped:
+            if (mapped := reference()) is not None and sys.platform == "linux":
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def _digest(self, folder: Path, path: Path, state: tuple[int, ...]) -> str:
         """Return the SHA-256 of a file of the checkpoint, which must be in this state."""
@@ -249,10 +262,15 @@ def shared_arrays(
 
 def is_mapped(array: FloatArray) -> bool:
     """Return whether an array's memory is a mapped file, as for the arrays of `shared_arrays`."""
+    return _mapped(array) is not None
+
+
+def _mapped(array: FloatArray) -> mmap.mmap | None:
+    """Return the mapped file of an array; None if its memory is not one."""
     owner: object = array
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
-    return isinstance(owner, mmap.mmap)
+    return owner if isinstance(owner, mmap.mmap) else None
 
 
 class MappedFile(NamedTuple):

@@ -53,7 +53,21 @@ class Fixed:
         super().__setattr__(name, value)
 
 
-class TorchLike:
+class Closes:
+    """An object that is closed at the end of a ``with`` block."""
+
+    def close(self) -> None:
+        """Give back memory and threads; a second call does nothing."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TorchLike(Closes):
     """The methods of a torch.nn.Module that inference programs call; the base of minibert's models."""
 
     training = False

@@ -167,6 +167,10 @@ class SentenceModel(TorchLike):
         text = {"text": {"method": "forward", "method_output_name": self._method_output}}
         return {"transformer_task": self._task, "module_output_name": self._output, "modality_config": text}
 
+    def close(self) -> None:
+        """Close the model: its weights, threads and buffers are given back; a later call raises a RuntimeError."""
+        self.model.close()
+
     # -- settings
 
     @property

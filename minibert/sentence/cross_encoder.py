@@ -60,7 +60,7 @@ class CrossEncoder(SentenceModel):
         object of such a class; or any function of an array. Default: the model's, else Sigmoid for one label and
         Identity for several.
     device : None or "cpu"
-    backend, num_threads, compute_type, shared_weights
+    backend, num_threads, compute_type, shared_weights, idle_release
         As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
     modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs, keep_in_fp32_modules, model_card_data
         As in `SentenceTransformer`: keywords at values that change nothing.

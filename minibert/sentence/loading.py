@@ -36,6 +36,7 @@ class LoadKeywords(TypedDict, total=False):
     num_threads: int | None
     compute_type: ComputeType | None
     shared_weights: bool | None
+    idle_release: float | None
     prompts: Mapping[str, str] | str | None
     default_prompt_name: str | None
     cache_folder: str | os.PathLike[str] | None

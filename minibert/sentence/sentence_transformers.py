@@ -92,7 +92,7 @@ class SentenceTransformer(VectorModel):
     truncate_dim : int, optional
         Keep only the first features of each vector; default: the model's setting, else all.
     device : None or "cpu"
-    backend, num_threads, compute_type, shared_weights
+    backend, num_threads, compute_type, shared_weights, idle_release
         As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
     modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs
         Keywords of sentence-transformers, at values that change nothing: None, False, {}, or for example

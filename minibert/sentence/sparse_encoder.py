@@ -44,7 +44,7 @@ class SparseEncoder(VectorModel):
         (with the task fill-mask) or MLMTransformer, then SpladePooling. Without this file, a model whose
         `architectures` end in ForMaskedLM is SPLADE with the maximum.
     prompts, default_prompt_name, cache_folder, revision, local_files_only, token, device, backend, num_threads,
-    compute_type, shared_weights
+    compute_type, shared_weights, idle_release
         As in `SentenceTransformer`.
     modules, trust_remote_code, model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs, model_card_data
         As in `SentenceTransformer`.

@@ -13,6 +13,7 @@ import numpy as np
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.errors import ModelFormatError
+from minibert.models.torch_like import Closes
 from minibert.tokenizer.batch import PADDING, STRATEGIES, choose_strategy, pad_rows
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
@@ -86,7 +87,7 @@ class TextOptions:
         return TooLong(_RULES[self.truncation], length, "inputs", self.instead, "max_length")
 
 
-class TaskPipeline:
+class TaskPipeline(Closes):
     """A task on a model: call it with texts. `minibert.pipeline` makes it.
 
     A call takes one text, a list, or any iterable. For an iterable it returns an iterator, which reads `batch_size`
@@ -98,9 +99,11 @@ class TaskPipeline:
     task : str
     model : the model with its head
     tokenizer : BertTokenizer
+    owns_model : bool                   whether it was loaded by name
     """
 
     task: ClassVar[str]
+    owns_model = False
     options: ClassVar[type[TextOptions]] = TextOptions
     _input_is: ClassVar[str] = "a str"
 
@@ -112,6 +115,11 @@ class TaskPipeline:
         self._batch_size = None if batch_size is None else check_int("batch_size", batch_size, 1)
         self._arguments = arguments
         self._check_options(self._options({}))
+
+    def close(self) -> None:
+        """Close the model if it was loaded by name; see `BertModel.close`."""
+        if self.owns_model:
+            self.model.close()
 
     @property
     def device(self) -> Any:

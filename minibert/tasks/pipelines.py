@@ -69,7 +69,7 @@ def pipeline(
     tokenizer : BertTokenizer, or str or path, optional
         Default: the one of the model's files.
     config, revision, cache_dir, token, local_files_only, subfolder, backend, num_threads, compute_type,
-    shared_weights
+    shared_weights, idle_release
         As in `BertModel.from_pretrained`; for a model that is loaded by name. A tokenizer that is named is looked for
         with cache_dir, token and local_files_only too.
     batch_size : int, optional
@@ -135,7 +135,9 @@ def pipeline(
         if key not in PIPELINE_KEYWORDS:
             raise TypeError(task_class.unknown_argument(key, arguments_of(pipeline)))
     check_keywords("minibert.pipeline", arguments, PIPELINE_KEYWORDS)
-    return task_class(loaded, used, batch_size=batch_size, **own)
+    made = task_class(loaded, used, batch_size=batch_size, **own)
+    made.owns_model = not isinstance(model, BertPreTrainedModel)
+    return made
 
 
 def _task_name(task: Any) -> str | None:

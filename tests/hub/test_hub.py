@@ -287,7 +287,7 @@ def test_a_model_of_a_snapshot_alone(
     shutil.copytree(
         minilm_folder, cache / FOLDER / "snapshots" / COMMIT, ignore=shutil.ignore_patterns(*without), symlinks=True
     )
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match=NAME) as caught:
         model = SentenceTransformer(NAME, cache_folder=cache, local_files_only=True)
     assert f"org/model: {without[0]}" in str(caught[0].message)
     assert len(caught) == warnings  # the other one is that of a model without modules.json
