@@ -98,11 +98,11 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         another thread makes meanwhile is computed to its end, or raises that error.
         """
         held = vars(self)
-        if (ops := held.pop("ops", None)) is not None:
-            ops.release()
-        for name in ("weights", "embeddings", "bert", self.base_model_prefix):
+        for name in ("weights", "embeddings", "bert", self.base_model_prefix):  # from now on, it is closed
             if isinstance(part := held.pop(name, None), ModelBase):
                 part.close()
+        if (ops := held.pop("ops", None)) is not None:
+            ops.release()
 
     if not TYPE_CHECKING:
 
