@@ -119,6 +119,10 @@ HARMLESS: dict[str, Any] = {
 }
 
 
+def test_null_for_the_type_of_positions(tmp_path: Path) -> None:
+    run_like_transformers(random_checkpoint(tmp_path, **SMALL, position_embedding_type=None))
+
+
 def test_other_fields_change_nothing(tmp_path: Path) -> None:
     before = BertModel.from_pretrained(random_checkpoint(tmp_path, **SMALL))
     inputs = inputs_for(before.config)

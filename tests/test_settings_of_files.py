@@ -198,6 +198,15 @@ def test_settings_that_are_refused_or_warned_of_by_name(
         assert inner in str(caught.value), value
 
 
+@pytest.mark.parametrize("value", [False, 0, "", [], {}, None])
+def test_unknown_settings_that_are_off_do_nothing(value: object, model: Path, tmp_path: Path) -> None:
+    """sentence-transformers 6.2 refuses each unknown setting; another version knows this one, and it is off."""
+    found = minibert.SentenceTransformer(changed(model, tmp_path / "model", SETTINGS, {"another": value}))
+    assert not differ(
+        results(found, truncation="silent"), results(minibert.SentenceTransformer(model), truncation="silent")
+    )
+
+
 def test_what_the_caller_gives_replaces_what_the_file_gives(model: Path, tmp_path: Path) -> None:
     stored = {
         "model_args": {"torch_dtype": "float16"},

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 import minibert
 from minibert import BertForMaskedLM, BertModel, CrossEncoder, SentenceTransformer, SparseEncoder
+from minibert.checkpoint.tensors import read_tensor
 from minibert.cli import main
 from minibert.kernels import packing
 from minibert.models import shared_weights
@@ -174,9 +176,17 @@ def test_failures_are_warned_of(failure: str, small_folder: Path, cache: Path, m
         cache.mkdir(mode=0o755)
         cache.chmod(0o777)
     expected = states(BertModel.from_pretrained(small_folder))
+    read = Counter[str]()
+
+    def counted(tensor: Any, *arguments: Any) -> None:
+        read[tensor.name] += 1
+        read_tensor(tensor, *arguments)
+
+    monkeypatch.setattr("minibert.models.loading.read_tensor", counted)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = [states(BertModel.from_pretrained(small_folder, shared_weights=True)) for _ in range(2)]
+    assert set(read.values()) == {2}  # once in each load
     assert found == [expected, expected]
     (warning,) = caught
     assert (warning.category, warning.filename) == (RuntimeWarning, __file__)

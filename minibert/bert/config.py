@@ -456,7 +456,7 @@ def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
 
     This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
     """
-    position_type = fields.get("position_embedding_type", "absolute")
+    position_type = fields.get("position_embedding_type") or "absolute"
     if position_type != "absolute":
         raise ModelFormatError(
             f"position_embedding_type={brief(position_type)} is not implemented; minibert has 'absolute' only "

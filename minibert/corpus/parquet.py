@@ -35,12 +35,13 @@ def column_names(path: str) -> list[str]:
         return list(file.schema_arrow.names)
 
 
-def batches(path: str, choose: Callable[[list[str]], list[str]]) -> Iterator[Any]:
-    """Yield the rows of a file, or of a folder's files in the order of their names, as pyarrow's batches.
+def batches(path: str | BinaryIO, choose: Callable[[list[str]], list[str]]) -> Iterator[Any]:
+    """Yield the rows of a file, open or not, or of a folder's files in the order of their names, as pyarrow's batches.
 
     `choose` returns those of the names of the columns that are to be read.
     """
-    paths = sorted(map(str, Path(path).glob("[!.]*.parquet"))) if Path(path).is_dir() else [path]
+    folder = isinstance(path, str) and Path(path).is_dir()
+    paths = sorted(map(str, Path(path).glob("[!.]*.parquet"))) if folder else [path]
     if not paths:
         raise FileNotFoundError("the folder does not hold a .parquet file")
     for one in paths:
@@ -49,7 +50,7 @@ def batches(path: str, choose: Callable[[list[str]], list[str]]) -> Iterator[Any
 
 
 @contextlib.contextmanager
-def _file(path: str) -> Iterator[Any]:
+def _file(path: str | BinaryIO) -> Iterator[Any]:
     library = pyarrow()
     try:
         with library.parquet.ParquetFile(path) as file:

@@ -155,7 +155,7 @@ def read_input_lines(source: Source) -> Iterator[InputLine]:
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if standard_input else open(source.path, "rb", 0) as raw:
             if source.format == "parquet":
-                yield from _read_parquet(source)
+                yield from _read_parquet(source, raw if raw.seekable() else io.BytesIO(raw.read()))
                 return
             file = io.BufferedReader(raw, 2**16)  # type: ignore[type-var]
             try:
@@ -256,8 +256,8 @@ def _object_fields(source: Source, pairs: Sequence[tuple[str, Any]]) -> Iterator
     yield None if text is None else check_text(text, "the text")
 
 
-def _read_parquet(source: Source) -> Iterator[InputLine]:
-    batches = parquet.batches(source.path, lambda names: _check_columns(source, names))
+def _read_parquet(source: Source, file: Any) -> Iterator[InputLine]:
+    batches = parquet.batches(file, lambda names: _check_columns(source, names))
     for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
         yield _input_line(source, number, _object_fields(source, [*row.items()]))
 

@@ -127,8 +127,9 @@ def load_weights(
         plain = FromFiles(checkpoint, prepare)
         if sharing is None or not large:
             return read(plain)
-        arrays = sharing.arrays(part, files, checkpoint.tensors.values(), lambda: plain.arrays(read))
-        return read(plain if arrays is None else Restored(arrays, sharing.layout))
+        made = functools.cache(lambda: plain.arrays(read))  # what cannot be written is not read again
+        arrays = sharing.arrays(part, files, checkpoint.tensors.values(), made) or made()
+        return read(Restored(arrays, sharing.layout))
 
     weights = shared("encoder", functools.partial(_read_encoder, config))
     weights = dataclasses.replace(weights, ignored=checkpoint.ignored())

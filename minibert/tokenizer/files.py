@@ -291,7 +291,13 @@ def _extra_special_tokens(settings: dict[str, Any], known: list[str]) -> list[Ad
         entries = list(entries.values())
     if not isinstance(entries, list):
         raise ModelFormatError(f"tokenizer_config.json has {name} {brief(entries)}; expected a list of tokens.")
-    return [_added_token(entry, name, special=True) for entry in entries]
+    # transformers takes a token from each other name with this end, too, such as "image_token".
+    named = {key: entry for key, entry in settings.items() if key.endswith("_token") and key not in SPECIAL_TOKEN_NAMES}
+    named |= settings.get("model_specific_special_tokens") or {}
+    more = [
+        entry for entry in named.values() if isinstance(entry, str) or (isinstance(entry, dict) and "__type" in entry)
+    ]
+    return [_added_token(entry, name, special=True) for entry in (*entries, *more)]
 
 
 def _declared_tokens(files: ModelFiles, settings: dict[str, Any]) -> dict[int, AddedToken]:

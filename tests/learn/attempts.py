@@ -1553,3 +1553,91 @@ def _(x):
 @wrong("gelu", "gelu.root-sum")
 def _(x):
     return 0.5 * x * (1 + erf(x)) / 2**0.5
+
+
+# --- found by another hundred attempts without a look at hints.md -----------------------------------------------------
+
+
+@wrong("tokenize", "T.punctuation-digits")
+def _(text, vocabulary, lower_case):
+    words = split(plain(text) if lower_case else text, lambda c: punctuation(c) or c in string.digits)
+    return joined(words, vocabulary)
+
+
+@wrong("linear", "linear.integers")
+def _(x, weight, bias):
+    result = np.zeros((len(x), len(weight)), int)
+    for n in range(len(weight)):
+        result[:, n] = x @ weight[n] + bias[n]
+    return result
+
+
+@wrong("linear", "linear.not-last")
+def _(x, weight, bias):
+    result = np.zeros((len(x), len(weight)), np.float32)
+    for n in range(len(weight) - 1):
+        result[:, n] = x @ weight[n] + bias[n]
+    return result
+
+
+@wrong("softmax", "softmax.plus-exp-0")
+def _(scores):
+    most = scores.max(axis=-1, keepdims=True)
+    powers = np.exp(scores - most)
+    return powers / (np.exp(-most) + powers.sum(axis=-1, keepdims=True))
+
+
+def heads_of(x, weights, num_heads, choose):
+    size = x.shape[1] // num_heads
+    query, key, value = projected(x, weights)
+    context = np.zeros_like(x)
+    for a in range(num_heads):
+        if (one := choose(a, size, query, key, value)) is not None:
+            context[:, a * size : (a + 1) * size] = head(*one)
+    return output(context, weights)
+
+
+@wrong("attention", "A3.next")
+def _(x, weights, num_heads):
+    return heads_of(x, weights, num_heads, lambda a, size, *three: [one[:, a : a + size] for one in three])
+
+
+@wrong("attention", "attention.shared-key")
+def _(x, weights, num_heads):
+    def choose(a, size, query, key, value):
+        own = slice(a * size, (a + 1) * size)
+        return query[:, own], key[:, :size], value[:, own]
+
+    return heads_of(x, weights, num_heads, choose)
+
+
+@wrong("attention", "attention.not-last")
+def _(x, weights, num_heads):
+    def choose(a, size, *three):
+        return [one[:, a * size : (a + 1) * size] for one in three] if a < num_heads - 1 else None
+
+    return heads_of(x, weights, num_heads, choose)
+
+
+@wrong("attention", "attention.only-norm")
+def _(x, weights, num_heads):
+    own = heads_of(x, weights, num_heads, lambda a, size, *three: [one[:, a * size : (a + 1) * size] for one in three])
+    return normed(own, weights, "attention.output", 1e-12)
+
+
+@wrong("batch", "batch.first")
+def _(token_ids, token_types, mask, weights, config):
+    first = batched(token_ids[:1], token_types[:1], mask[:1], weights, config)
+    return np.repeat(first, len(token_ids), axis=0)
+
+
+@wrong("batch", "batch.longest-first")
+def _(token_ids, token_types, mask, weights, config):
+    order = np.argsort(-mask.sum(axis=1), kind="stable")
+    return batched(token_ids[order], token_types[order], mask[order], weights, config)
+
+
+@wrong("batch", "batch.shortest-first")
+def _(token_ids, token_types, mask, weights, config):
+    order = np.argsort(mask.sum(axis=1), kind="stable")
+    return batched(token_ids[order], token_types[order], mask[order], weights, config)

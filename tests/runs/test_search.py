@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,22 @@ def test_texts_that_are_gone_or_changed_are_not_shown(cli: Any, home: Path, monk
     standard_input(monkeypatch, b"a cat\na dog\n")
     cli("embed -m MODEL -i - -o pipe.npy")
     assert "texts are not shown: they came from the standard input" in cli("search cat pipe.npy")[2]
+
+
+def test_a_table_of_the_standard_input(cli: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table({"text": ["a cat", "a dog", "the man"], "id": [7, 8, 9]})
+    pq.write_table(table, home / "t.parquet")
+    expected = hits_of(cli("search cat t.parquet -m MODEL --json --id-column id")[1])
+    assert len(expected) == 3
+    how = "-m MODEL --json --id-column id --input-format parquet"
+    standard_input(monkeypatch, (home / "t.parquet").read_bytes())
+    assert hits_of(cli(f"search cat - {how}")[1]) == expected
+    os.mkfifo(home / "pipe")
+    writer = threading.Thread(target=(home / "pipe").write_bytes, args=[(home / "t.parquet").read_bytes()])
+    writer.start()
+    assert hits_of(cli(f"search cat pipe {how}")[1]) == expected
+    writer.join()
 
 
 def test_ids_that_are_there_twice_have_no_text(cli: Any, home: Path) -> None:

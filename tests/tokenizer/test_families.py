@@ -278,6 +278,26 @@ def test_special_tokens_in_texts_may_be_split(tmp_path: Path, family: str) -> No
     assert compare(again, reference, MASKS) == len(MASKS)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "camembert", "mpnet"])
+@pytest.mark.parametrize("entry", ["he", {"content": "he", "lstrip": True, "special": True, "__type": "AddedToken"}])
+@pytest.mark.parametrize("inside", ["", "model_specific_special_tokens"])
+def test_special_tokens_under_names_of_their_own(tmp_path: Path, family: str, entry: object, inside: str) -> None:
+    if inside and isinstance(entry, dict):
+        pytest.skip("transformers does not convert it")
+    folder = family_folder(tmp_path / "model", family, trained(family))
+    named = {"image_token": entry}
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | ({inside: named} if inside else named)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"add_bos_token": False}))
+    ours, theirs = load(folder)
+    texts = ["the other hehe  he", *AWKWARD_TEXTS]
+    assert "he" in theirs.tokenize(texts[0])[1:-1]
+    assert compare(ours, theirs, texts) == len(texts)
+    assert sorted(ours.all_special_tokens) == sorted(theirs.all_special_tokens)
+    ours.save_pretrained(tmp_path / "saved")
+    again, reference = load(tmp_path / "saved")
+    assert compare(again, reference, texts) == len(texts)
+
+
 @pytest.mark.parametrize("class_name", ["RobertaTokenizer", "BertTokenizer", "GPTNeoXTokenizerFast"])
 def test_a_modernbert_ignores_the_class_that_its_files_name(tmp_path: Path, class_name: str) -> None:
     folder = family_folder(tmp_path, "modernbert", trained("modernbert"))
