@@ -40,8 +40,9 @@ def batches(path: str | BinaryIO, choose: Callable[[list[str]], list[str]]) -> I
 
     `choose` returns those of the names of the columns that are to be read.
     """
-    folder = isinstance(path, str) and Path(path).is_dir()
-    paths = sorted(map(str, Path(path).glob("[!.]*.parquet"))) if folder else [path]
+    paths: list[Any] = [path]
+    if isinstance(path, str) and Path(path).is_dir():
+        paths = sorted(Path(path).glob("[!.]*.parquet"))
     if not paths:
         raise FileNotFoundError("the folder does not hold a .parquet file")
     for one in paths:
