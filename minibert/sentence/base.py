@@ -158,7 +158,7 @@ class SentenceModel(TorchLike):
         for name, value in {"transformer_task": "feature-extraction" if plain else self._task, **settings}.items():
             if value != implemented.get(name, value):
                 raise ModelFormatError(f"{where}: {name}={brief(value)}; expected {implemented[name]!r}.")
-            off = (None, {}) if name.endswith("_length") else (None, {}, False, "", [])
+            off: tuple[Any, ...] = (None, {}) if name.endswith("_length") else (None, {}, False, "", [])
             if name not in (*implemented, *loading.TRANSFORMER_KEYS) and value not in off:
                 raise ModelFormatError(f"{where}: {name}={brief(value)} is not implemented.")
         return limit
