@@ -14,12 +14,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
+import transformers
+from tokenizers import AddedToken
 
+import minibert
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.vectors.layers import join_subwords
 from minibert.vectors.token_vectors import find_word
 from tests.support.checkpoints import random_checkpoint
+from tests.support.family_tokenizers import family_folder, train
 from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, naughty_lines, udhr_lines
@@ -307,6 +311,23 @@ def test_occurrences_and_their_similarities(
 
     last = word_occurrences("bank", embed(texts), tokenizer)
     np.testing.assert_allclose(last.similarities(), similarities[-1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("flags", [{}, {"lstrip": True}, {"rstrip": True}, {"special": True}], ids=str)
+def test_an_added_token_behind_a_space_is_one_occurrence(flags: dict[str, bool], tmp_path: Path) -> None:
+    """RoBERTa writes "Über" behind a space as the token of the space and the added token."""
+    folder = family_folder(tmp_path, "roberta", train("roberta", ["the quick fox jumps"] * 9, 300))
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    theirs.add_tokens([AddedToken("Über", **flags)])
+    config = transformers.RobertaConfig(
+        vocab_size=len(theirs), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
+    transformers.RobertaModel(config).save_pretrained(folder)
+    theirs.save_pretrained(folder)
+    own = BertTokenizer.from_pretrained(folder)
+    text = embed_tokens(minibert.load(folder), own, "the Über fox Über, Über")
+    found = word_occurrences("Über", text, own)
+    assert [text.ids[one.tokens].tolist() for one in found.places] == [[own.vocab["Über"]]] * 3
 
 
 def test_a_word_in_pieces_is_joined_as_asked(embed: Embed, tokenizer: BertTokenizer) -> None:

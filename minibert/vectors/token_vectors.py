@@ -320,8 +320,9 @@ def word_occurrences(
         )
     places, vectors = [], []
     for i, text in enumerate(embedded):
-        found = (tokens for ids in forms for tokens in find_word(list(ids), text.ids.tolist(), text.word_ids))
-        for tokens in sorted(found, key=lambda tokens: tokens.start):
+        rows = (find_word(list(ids), text.ids.tolist(), text.word_ids) for ids in sorted(forms, key=len, reverse=True))
+        found = {tokens.stop: tokens for row in rows for tokens in row}  # of two forms in one place the shorter one
+        for tokens in sorted(found.values(), key=lambda tokens: tokens.start):
             if not text.cut_words.intersection(text.word_ids[tokens]):
                 places.append(Occurrence(text.text, i, tokens, *text._characters(tokens)))
                 vectors.append(join_subwords(text.vectors[tokens], subwords))
