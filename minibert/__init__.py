@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from minibert.models.heads import load as load
     from minibert.models.outputs import BertModelOutput as BertModelOutput
     from minibert.sentence.cross_encoder import CrossEncoder as CrossEncoder
+    from minibert.sentence.multi_vector_encoder import MultiVectorEncoder as MultiVectorEncoder
     from minibert.sentence.sentence_transformers import SentenceTransformer as SentenceTransformer
     from minibert.sentence.sparse_encoder import SparseEncoder as SparseEncoder
     from minibert.sentence.sparse_vectors import SparseVectors as SparseVectors
@@ -76,6 +77,7 @@ _NAMES = {
     "BertForPreTraining BertForQuestionAnswering BertForSequenceClassification BertForTokenClassification load",
     "models.outputs": "BertModelOutput",
     "sentence.cross_encoder": "CrossEncoder",
+    "sentence.multi_vector_encoder": "MultiVectorEncoder",
     "sentence.sentence_transformers": "SentenceTransformer",
     "sentence.sparse_encoder": "SparseEncoder",
     "sentence.sparse_vectors": "SparseVectors",

@@ -295,10 +295,10 @@ def messages(tree: ast.Module) -> Iterator[str]:
 OTHERS = re.findall(
     r"\w+",
     """
-    AdamW BertClient BoW BertNormalizer BertPreTokenizer BertProcessing TemplateProcessing WordPiece NoneType
+    AdamW ColBERT BertClient BoW BertNormalizer BertPreTokenizer BertProcessing TemplateProcessing WordPiece NoneType
     PanicException ColumnTransformer HookedEncoder TransformerBridge InputExample TrainingArguments ModelCardData
     SentenceTransformerTrainer SentenceTransformerModelCardData DefaultBatchSampler MultiDatasetDefaultBatchSampler
-    MultiVectorEncoder ParallelSentencesDataset SpladePooling StaticEmbedding TextEmbedding WeightedLayerPooling
+    ParallelSentencesDataset SpladePooling StaticEmbedding TextEmbedding WeightedLayerPooling
     WordEmbeddings PreTrainedTokenizerFast ElectraForPreTraining MLMTransformer ReLU SiLU ByteBuffer ByteOrder
     FacebookAI GiB IsNext NotNext JavaScript NaN NumPy OpenAI TensorFlow TransformerLens
     """,

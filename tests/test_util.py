@@ -27,7 +27,7 @@ RNG = np.random.default_rng(3)
 
 
 def test_a_name_of_theirs_says_what_to_use() -> None:
-    for name in ("maxsim", "http_get", "mine_hard_negatives"):
+    for name in ("http_get", "mine_hard_negatives"):
         assert name in theirs.__all__ or hasattr(theirs, name)
         with pytest.raises(AttributeError, match=rf"minibert.util has no {name}: ."):
             getattr(util, name)
@@ -35,7 +35,7 @@ def test_a_name_of_theirs_says_what_to_use() -> None:
             exec(f"from minibert.util import {name}")
     with pytest.raises(AttributeError, match=r"has no attribute 'cosine_sim'; the nearest names are .*cos_sim"):
         _ = util.cosine_sim
-    assert not hasattr(util, "maxsim")
+    assert not hasattr(util, "http_get")
 
 
 def test_submodules_are_here_or_say_where_they_are() -> None:

@@ -37,7 +37,6 @@ _INSTEAD: dict[str, dict[str, str]] = {
         "TextEmbedding": "use SentenceTransformer; its encode gives the vectors",
     },
     "minibert.util": {
-        **_rows("maxsim mean_maxsim", "it compares the vectors of all tokens; minibert has no MultiVectorEncoder"),
         "mine_hard_negatives": "sentence_transformers.util has it, and it works with a model of minibert",
         "http_get": "urllib.request.urlretrieve downloads a file",
     },
@@ -60,6 +59,7 @@ _INSTEAD: dict[str, dict[str, str]] = {
 ALIASES = {
     "minibert.cross_encoder": "minibert.sentence.cross_encoder",
     "minibert.sparse_encoder": "minibert.sentence.sparse_encoder",
+    "minibert.multi_vector_encoder": "minibert.sentence.multi_vector_encoder",
     "minibert.sentence_transformer": "minibert.sentence.sentence_transformers",
     "minibert.pipelines": "minibert.tasks.pipelines",
     "minibert.quantization": "minibert.util",

@@ -255,8 +255,9 @@ class Ops(NamedTuple):
     this machine's processor. Two machines for which ops return the same more exact name compute the same bits.
     `num_threads` says how many threads compute at most; those of NumPy's BLAS are not counted. `dtype` is that of all
     results. `all_tokens` asks for all tokens in the last layer too: a wrapper may read values that the model does not.
-    results. `release` ends the threads and frees the memory that the ops keep between two calls; they may be called
-    afterwards, and while it runs.
+    `release` ends the threads and frees the memory that the ops keep between two calls; they may be called afterwards,
+    and while it runs. `max_similarity`, which only compiled ops have, is not a part of a forward: it computes what
+    `minibert.vectors.multi_vectors.max_similarity` says.
     """
 
     prepare: Prepare
@@ -270,6 +271,7 @@ class Ops(NamedTuple):
     dtype: npt.DTypeLike = np.float32
     all_tokens: bool = False
     release: Callable[[], None] = _release_nothing
+    max_similarity: Callable[[FloatArray, IntArray, PreparedLinear, IntArray], FloatArray] | None = None
 
 
 class WrappedOps:

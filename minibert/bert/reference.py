@@ -196,7 +196,7 @@ def rotate(x: FloatArray, num_heads: int, rotation: Rotation, tokens: IntArray |
     -----
     Source: Su et al. 2021 (arXiv 2104.09864), section 3.4.2; there the pairs are (2 j, 2 j + 1).
     """
-    positions = rotation.positions if tokens is None else rotation.positions[tokens]  # (T,)
+    positions = rotation.positions[: len(x)] if tokens is None else rotation.positions[tokens]  # (T,)
     table = rotation.table[positions, None].astype(x.dtype)  # (T, 1, R)
     cos, sin = np.split(table, 2, axis=2)  # 2 x (T, 1, R / 2)
     half = cos.shape[2]

@@ -56,7 +56,7 @@ def open_checkpoint(files: ModelFiles) -> dict[str, StoredTensor]:
 
 
 def _read_header(path: Path) -> list[StoredTensor]:
-    if path.suffix == ".bin":
+    if path.suffix in (".bin", ".pt"):
         from minibert.checkpoint import pytorch_bin  # most models do not need it
 
         return pytorch_bin.read_header(path)
@@ -108,7 +108,7 @@ def _read_view(file: BinaryIO, tensor: StoredTensor, stored: np.dtype[Any], stri
     return np.ndarray(tensor.shape, stored, numbers, strides=[stride * stored.itemsize for stride in strides]).ravel()
 
 
-def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, FloatArray]:
+def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]], name: str = "") -> dict[str, FloatArray]:
     """Read the tensors of a small module, such as a Dense layer, that must hold exactly these tensors.
 
     Parameters
@@ -116,6 +116,8 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
     files : ModelFiles
         The folder of the module.
     shapes : tensor name -> expected shape
+    name : str, optional
+        The file; default: the checkpoint of the folder.
 
     Returns
     -------
@@ -126,7 +128,7 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
     ModelFormatError
         A file is missing, damaged or of another format, or the tensors differ from `shapes`.
     """
-    tensors = open_checkpoint(files)
+    tensors = {one.name: one for one in _read_header(files.require(name))} if name else open_checkpoint(files)
     for name in (*tensors, *shapes):
         tensor, expected = tensors.get(name), shapes.get(name)
         if tensor is None or tensor.shape != expected or tensor.dtype not in DTYPES:

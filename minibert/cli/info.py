@@ -54,8 +54,12 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+_SIMILARITIES = {"SparseEncoder": "dot", "MultiVectorEncoder": "maxsim"}  # by default
+
+
 def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[dict[str, Any], list[str]]:
     """Return the readable facts about a model by name, and the reasons why other facts cannot be read."""
+    from minibert.bert.families import architectures
     from minibert.encode.modules import check_modules, list_modules, loader_of, read_pipeline
     from minibert.models.loading import find_heads
     from minibert.sentence.loading import builtin_prompts, check_prompts, transformer_settings
@@ -107,6 +111,8 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     if limits:
         facts["max_seq_length"] = min(limits)
     facts["modules"] = [module.kind for module in modules or ()]
+    if modules == [] and "HF_ColBERT" in architectures(settings):
+        loader = "MultiVectorEncoder"
     if loader is not None:
         facts["loaded by"] = loader
     elif model is not None and modules is not None:
@@ -123,7 +129,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     prompts = attempt(lambda: check_prompts(stored.get("prompts") or {}, file, ModelFormatError)) or {}
     facts["prompts"] = prompts
     if loader != "CrossEncoder":
-        facts["similarity_fn_name"] = stored.get("similarity_fn_name") or ("dot" if loader else "cosine")
+        facts["similarity_fn_name"] = stored.get("similarity_fn_name") or _SIMILARITIES.get(loader or "", "cosine")
     facts |= {key: stored[key] for key in ("default_prompt_name", "truncate_dim") if stored.get(key) is not None}
     builtin = builtin_prompts(name, settings.get("_name_or_path"))
     if builtin and not any(prompts.values()):

@@ -62,6 +62,7 @@ def _flag(action: argparse.Action) -> str:
 _VALUE = r"\{[^}]*\}|'[^']*'|\"[^\"]*\"|\[[^]]*\]|\([^)]*\)|-?[\w.]*\w|"
 _ARGUMENT = re.compile(rf"(?<![\w'\"./-])(?:([a-z_]+)=({_VALUE})|([a-z]+_[a-z_]+)(?![\w'\"./-]))")
 _VERBS = {"CrossEncoder": "rerank", "SparseEncoder": "sparse", "SentenceTransformer": "embed", "BertModel": "hidden"}
+_VERBS["MultiVectorEncoder"] = "embed --multi-vector"
 
 
 def in_options(message: str, parser: argparse.ArgumentParser | None) -> str:

@@ -18,6 +18,7 @@ from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, loa
 from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, input_format
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
 from minibert.tokenizer.too_long import TRUNCATION, WITHOUT_WINDOWS
+from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
 if TYPE_CHECKING:
@@ -29,11 +30,17 @@ _OF_COLUMNS = ("input_format", "text_column", "id_column")
 _OF_RUNS = ("resume", "on_error", "on_empty", "shard_size")
 _OF_FILES = (*_OF_COLUMNS, *_OF_RUNS, "progress")  # of the verbs that also take texts
 
+_OF_TOKENS = ("prompt", "prompt_name", "batch_size", "truncation", "normalize_embeddings")
+_OF_SENTENCES = ("pooling", "layers", "layer_pooling", "stride", "truncate_dim", "precision", "on")
+
 _Found = tuple[float, dict[str, Any], str | None]
 """A score, the id or the line, and the text if that is known."""
 
 # The options of `sparse` and `rerank` that are arguments of their encoders.
 _OF_LINES = ("truncation", "prompt_name", "prompt", "batch_size", "stride", "max_active_dims")
+
+
+_SCORES = SIMILARITY_FUNCTIONS | MULTI_VECTOR_SIMILARITIES
 
 
 def add_verbs(verbs: Any) -> None:
@@ -54,6 +61,7 @@ def add_verbs(verbs: Any) -> None:
             cluster. --threads is that of each worker
         --actors N: workers, with --on (default: as many as the cluster has room for)
         --normalize: scale each vector to length 1, even if the model does not
+        --multi-vector: a vector for each token, of a model of late interaction (ColBERT); texts are its documents
         --precision {"|".join(PRECISIONS)} = float32: precision of the numbers, without --input
         """
     embed = add_verb(verbs, _embed, text, on={"metavar": "ray[:ADDRESS]"}, normalize={"dest": "normalize_embeddings"})
@@ -86,6 +94,7 @@ def add_verbs(verbs: Any) -> None:
             .parquet, or a folder of Parquet files
         -k, --top-k K = 5: lines to print
         --json: JSON lines: {{"score": ..., "line": ..., "text": ...}}; of vectors "row" and "id" instead of "line"
+        --multi-vector: FILE holds texts, and the model is one of late interaction (ColBERT)
         {_COLUMNS}
         {_PROGRESS}
         """
@@ -191,9 +200,16 @@ def _encode_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `encode` that the verb has."""
     from minibert.encode.options import EncodeOptions
 
+    if getattr(arguments, "multi_vector", False):
+        arguments.parser.refuse(_OF_SENTENCES, "is for sentence vectors; leave it out with --multi-vector.")
+        return chosen(arguments, _OF_TOKENS)
     if arguments.pooling in (["none"], ["NONE"]):
         raise ValueError("--pooling none does not give sentence vectors; minibert hidden saves the vectors of tokens.")
     return chosen(arguments, EncodeOptions.__dataclass_fields__)
+
+
+def _load(arguments: argparse.Namespace) -> Any:
+    return load_encoder("MultiVectorEncoder" if arguments.multi_vector else "SentenceTransformer", arguments)
 
 
 def _embed(arguments: argparse.Namespace) -> None:
@@ -202,9 +218,15 @@ def _embed(arguments: argparse.Namespace) -> None:
         return
     if arguments.output is not None:
         output.check_file(arguments.output, ".npy")
-    texts = output.read_texts(arguments.texts)
-    model = load_encoder("SentenceTransformer", arguments)
-    vectors = model.encode(texts, precision=arguments.precision, **_encode_options(arguments))
+        if arguments.multi_vector:
+            raise ValueError("--output with --multi-vector is for files of texts; give them with --input.")
+    texts, given = output.read_texts(arguments.texts), _encode_options(arguments)
+    model = _load(arguments)
+    if arguments.multi_vector:
+        for text, vectors in zip(texts, model.encode_document(texts, **given), strict=True):
+            output.print_json(text=text, embedding=vectors)
+        return
+    vectors = model.encode(texts, precision=arguments.precision, **given)
     if arguments.output is not None:
         output.write_file(arguments.output, lambda file: np.save(file, vectors))
         output.report_written(arguments.output, f"vectors {vectors.shape}")
@@ -217,11 +239,12 @@ def _embed_files(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
 
     output_suffix(arguments.output)  # raises before a model is loaded
-    workers = _workers(arguments)
-    model = load_encoder("SentenceTransformer", arguments)  # before a cluster is asked for, which takes longer
+    workers, given = _workers(arguments), _encode_options(arguments)
+    model = _load(arguments)  # before a cluster is asked for, which takes longer
     with workers as entered:
-        given = {"dtype": arguments.dtype, "workers": entered, **_encode_options(arguments)}
-        what = f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}"
+        given |= {"dtype": arguments.dtype, "workers": entered}
+        what = f"vectors of tokens ({{n_tokens}}, {{width}}) {arguments.dtype}"
+        what = what if arguments.multi_vector else f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}"
         _run_over_files(arguments, embed_corpus, model, what=what, **given)
 
 
@@ -296,11 +319,12 @@ def _search_texts(arguments: argparse.Namespace) -> Iterator[_Found]:
     lines = [line for line in output.usable_lines(source) if not line.empty]
     if not lines:
         raise ValueError(f"{source.name} does not hold a text to search in; give a file with texts.")
-    model, given = load_encoder("SentenceTransformer", arguments), _encode_options(arguments)
+    given = _encode_options(arguments)
+    model = _load(arguments)
     query = model.encode_query(arguments.query, **given)
     given |= {"prompt": None, "prompt_name": None, "show_progress_bar": arguments.progress}
     corpus = model.encode_document([line.text for line in lines], **given)
-    score_function = SIMILARITY_FUNCTIONS[model.similarity_fn_name][0]
+    score_function = _SCORES[model.similarity_fn_name][0]
     for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
         line = lines[int(hit["corpus_id"])]
         yield float(hit["score"]), {**({} if line.id is None else {"id": line.id}), "line": line.line}, line.text
@@ -326,11 +350,13 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
     if file.manifest:
         arguments.compute_type, arguments.prompts = settings.get("compute_type", "float32"), settings.get("prompts")
         given = {name: settings[name] for name in EncodeOptions.__dataclass_fields__ if name in settings}
-    model = load_encoder("SentenceTransformer", arguments)
-    if given["layers"] == [model.config.num_hidden_layers]:
+    arguments.multi_vector = bool(settings.get("multi_vector"))
+    model = _load(arguments)
+    if given.get("layers") == [model.config.num_hidden_layers]:
         given["layers"] = None  # the default; some poolings take no other
     if file.manifest:
-        model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.max_length)
+        if not arguments.multi_vector:  # which has a length of its own for queries
+            model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.max_length)
         own, theirs = probe_vector(model.plan(EncodeOptions(**given))), file.manifest["probe"]
         if len(own) != len(theirs) or not np.allclose(own, theirs, atol=1e-4):
             made = f"{path} was made with {settings.get('model', 'a model')}"
@@ -340,8 +366,10 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
     if not any(asked.values()) and any(before.values()) and not model.prompts.get("query"):
         asked = before
         output.report_problem(f"the query gets the prompt of the texts, {before['prompt'] or before['prompt_name']!r}")
-    query = model.encode_query(arguments.query, **{**given, **asked, "batch_size": arguments.batch_size})
-    score_function, column = SIMILARITY_FUNCTIONS[model.similarity_fn_name][0], arguments.text_column or "text"
+    given |= asked | {"batch_size": arguments.batch_size}
+    given = {name: value for name, value in given.items() if not arguments.multi_vector or name in _OF_TOKENS}
+    query = model.encode_query(arguments.query, **given)
+    score_function, column = _SCORES[model.similarity_fn_name][0], arguments.text_column or "text"
     hits, texts = file.search(query, arguments.top_k, score_function, column), dict[str, str | None]()
     if not hits:
         raise ValueError(f"{path} does not hold a vector.")

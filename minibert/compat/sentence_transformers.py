@@ -35,7 +35,7 @@ _OTHER = (
 )
 _PARTS = f"{MODULES_ARE_READ} To build a model from single modules use sentence-transformers itself: {_WITHOUT}."
 
-_CLASSES = ("SentenceTransformer", "CrossEncoder", "SparseEncoder")
+_CLASSES = ("SentenceTransformer", "CrossEncoder", "SparseEncoder", "MultiVectorEncoder")
 _ENCODERS = ("cross_encoder", "cross_encoder.CrossEncoder", "sparse_encoder", "multi_vector_encoder")
 _OF_UTIL = ("util", "similarity_functions", "quantization")
 _OF_TRAINING = ("losses", "datasets", "readers", "trainer", "training_args", "model_card", "evaluation")
@@ -54,7 +54,7 @@ MODULES = {
 # Names of other parts of the library, in any module.
 _NOT_HERE = {
     *(f"{model}{part}" for model in _CLASSES for part in ("Trainer", "TrainingArguments", "ModelCardData")),
-    *("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler", "MultiVectorEncoder"),
+    *("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler"),
     *("ParallelSentencesDataset", "mine_hard_negatives"),
 }
 

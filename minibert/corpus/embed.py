@@ -21,11 +21,14 @@ from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, is_folder, json
 from minibert.encode.options import EncodeOptions
 from minibert.encode.plan import Plan
 from minibert.encode.run import EncodedTexts
+from minibert.encode.tokens import TokenPlan
 from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.tokenizer.windows import count_tokens
 from minibert.vectors.layers import resolve_layers
 
 if TYPE_CHECKING:
     from minibert.sentence.cross_encoder import CrossEncoder
+    from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
     from minibert.sentence.sparse_encoder import SparseEncoder
 
 # A text that all kinds of models can read, and how many of the weights of its sparse vector the manifest holds.
@@ -53,7 +56,7 @@ class Workers(Protocol):
 
 
 def embed_corpus(
-    model: SentenceTransformer,
+    model: SentenceTransformer | MultiVectorEncoder,
     sources: Sequence[Source],
     output: str | os.PathLike[str],
     *,
@@ -65,7 +68,9 @@ def embed_corpus(
 
     Parameters
     ----------
-    model : SentenceTransformer
+    model : SentenceTransformer or MultiVectorEncoder
+        The vectors of a MultiVectorEncoder are those of the tokens of documents. `VectorWriter` says how a file holds
+        them; ``n_tokens`` counts the vectors.
     sources : sequence of Source
     output : str or path
         Name of the file: .npy (with the ids beside it), .jsonl or .parquet. The manifest ``<output>.manifest.json`` is
@@ -101,20 +106,22 @@ def embed_corpus(
     chosen = EncodeOptions(**{name: value for name, value in options.items() if name not in fields})
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     output_suffix(output)
-    limit = model.max_seq_length
     # A run needs to know only whether a text is cut, and texts that are too long are found before they are computed.
     how = "silent" if chosen.truncation in ("warn", "error") else chosen.truncation
     silent = dataclasses.replace(chosen, truncation=how)
-    plan = model.plan(silent)
-    probe = probe_vector(plan)
+    plan: Any = model.plan(silent)
+    probe, limit, of_tokens = probe_vector(plan), plan.windows.max_length, isinstance(plan, TokenPlan)
+    if of_tokens and workers is not None:
+        raise ValueError("workers= compute sentence vectors, not vectors of tokens; leave it out.")
     numbered = all(source.id_column is None for source in sources)
-    writer = VectorWriter(os.path.realpath(output), len(probe), dtype, numbered, is_folder(output))
+    writer = VectorWriter(os.path.realpath(output), len(probe), dtype, numbered, is_folder(output), of_tokens)
     encoder = None if workers is None else workers.start(silent, probe, model.model.ops.processor())
 
     def refuse_long(lines: Lines) -> None:
         usable = [line for line in lines if line.text is not None]
-        counts = model.num_tokens(texts_of(lines), prompt_name=chosen.prompt_name, prompt=chosen.prompt)
-        for line, n in zip(usable, counts, strict=True):
+        texts = texts_of(lines)
+        groups = [group for _, some in plan.windows.of(texts, range(len(texts))) for group in some]
+        for line, (n, _) in zip(usable, map(count_tokens, groups), strict=True):
             if n > limit:
                 line.text, line.problem = None, f"has {n} tokens, the limit is {limit} (max_seq_length)"
 
@@ -124,6 +131,7 @@ def embed_corpus(
     settings["layers"] = resolve_layers(layers, model.model.config.num_hidden_layers)
     settings["pooling"] = chosen.pooling if isinstance(chosen.pooling, str | None) else [*chosen.pooling]
     settings["truncation_side"] = model.tokenizer.truncation_side
+    settings |= {"multi_vector": True} if of_tokens else {}
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
     return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
 
@@ -133,7 +141,7 @@ class _Vectors(Task):
     """The task of `embed_corpus`. Without an encoder this process computes a shard when its result is asked for."""
 
     writer: VectorWriter
-    plan: Plan
+    plan: Plan | TokenPlan
     encoder: Pool | None
 
     def __post_init__(self) -> None:
@@ -159,20 +167,24 @@ class _Vectors(Task):
         encoded, processor = computed or (EncodedTexts(*nothing), None)
         vectors = encoded.vectors  # which is not copied if all lines have texts
         if len(vectors) < len(lines):
-            vectors = np.full((len(lines), self.width), np.nan, dtype=np.float32)
+            of_tokens = self.writer.of_tokens
+            vectors = np.full(len(lines) if of_tokens else (len(lines), self.width), np.nan, encoded.vectors.dtype)
             vectors[[line.text is not None for line in lines]] = encoded.vectors
         self.writer.write(files, before.n_texts, [line.row() for line in lines], vectors)
         cut = encoded.n_truncated
-        return int((encoded.n_tokens - cut).sum()), cut, processor
+        n_tokens = sum(map(len, encoded.vectors)) if self.writer.of_tokens else int((encoded.n_tokens - cut).sum())
+        return n_tokens, cut, processor
 
 
-def probe_vector(plan: Plan) -> FloatArray:
+def probe_vector(plan: Plan | TokenPlan) -> FloatArray:
     """Compute the vector of a fixed text, (width,). Runs with the same model and options get the same vector.
 
-    If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
+    Of vectors of tokens it is the mean. If texts are split, this text is long: then windows that cannot hold any of a
+    text's tokens are refused at once.
     """
     text = f"{_PROBE} " * (plan.windows.max_length if plan.windows.truncation == "split" else 1)
-    return np.asarray(next(plan.run([text])).vectors[0])
+    vector = np.asarray(next(plan.run([text])).vectors[0])
+    return vector if vector.ndim == 1 else vector.mean(axis=0)
 
 
 # --- sparse vectors and scores ----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from minibert.corpus.manifests import check_outputs, manifest_path, read_manifes
 from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source, checksum, numbered_lines
 from minibert.tokenizer.windows import in_chunks
+from minibert.vectors.multi_vectors import MultiVectors
 from minibert.vectors.search import ScoreFunction, semantic_search
 
 _ROWS = 4096  # that are read together
@@ -73,7 +74,7 @@ class VectorFile:
 
         Parameters
         ----------
-        query : ndarray of shape (width,)
+        query : ndarray of shape (width,); of tokens, (tokens, width)
         top_k, score_function
             As in `semantic_search`.
         text_column : str
@@ -87,16 +88,20 @@ class VectorFile:
         best = list[Hit]()
         try:
             for ids, texts, vectors in self._blocks(text_column):
-                if vectors.ndim != 2 or vectors.dtype.kind != "f":
+                if isinstance(vectors, MultiVectors):
+                    usable = np.flatnonzero(np.diff(vectors.offsets))
+                    corpus = vectors[usable]
+                elif vectors.ndim != 2 or vectors.dtype.kind != "f":
                     raise ValueError(f"it holds {vectors.dtype} numbers of shape (n, {str(vectors.shape[1:])[1:-1]})")
-                usable = np.flatnonzero(~np.isnan(vectors[:, 0]))
-                corpus = vectors[usable].astype(np.float32)
+                else:
+                    usable = np.flatnonzero(~np.isnan(vectors[:, 0]))
+                    corpus = vectors[usable].astype(np.float32)
                 for hit in semantic_search(query, corpus, top_k=top_k, score_function=score_function)[0]:
                     row = usable[int(hit["corpus_id"])]
                     best.append((hit["score"], ids[row], texts[row] if texts else None))
                 best = sorted(best, key=lambda hit: -hit[0])[:top_k]
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            what = f"vectors of {len(query)} numbers"
+            what = f"vectors of {query.shape[-1]} numbers"
             raise ValueError(f"{self.path} cannot be searched for {what}: {os_reason(error).rstrip('.')}.") from error
         return best
 
@@ -120,9 +125,17 @@ class VectorFile:
                 found[key] = None if key in found else line.text
         return found
 
-    def _blocks(self, text_column: str) -> Iterator[tuple[Sequence[Any], Sequence[str | None] | None, FloatArray]]:
+    def _blocks(self, text_column: str) -> Iterator[tuple[Sequence[Any], Sequence[str | None] | None, Any]]:
         """Yield the ids, the texts if they are there, and the vectors of some rows."""
-        if self._suffix == ".npy":
+        of_tokens = bool(self.manifest.get("settings", {}).get("multi_vector"))
+        if self._suffix == ".npy" and of_tokens:
+            array: np.ndarray[Any, Any] = np.lib.format.open_memmap(self.path, mode="r")
+            first = 0
+            for some in in_chunks(map(json.loads, _lines(f"{os.path.splitext(self.path)[0]}.ids.jsonl")), _ROWS):
+                offsets = np.cumsum([0, *(one["vectors"] for one in some)])
+                yield [one["id"] for one in some], None, MultiVectors(array[first : first + offsets[-1]], offsets)
+                first += int(offsets[-1])
+        elif self._suffix == ".npy":
             array = np.atleast_1d(np.lib.format.open_memmap(self.path, mode="r"))
             index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
             lines = _lines(index) if os.path.exists(index) else None
@@ -133,8 +146,13 @@ class VectorFile:
         elif self._suffix == ".jsonl":
             dtype = self.manifest["settings"]["dtype"]  # decimals of float16 are not exactly its numbers
             for some in in_chunks(map(json.loads, _lines(self.path)), _ROWS):
-                if kept := [one for one in some if one[_COLUMN] is not None]:
-                    yield [one["id"] for one in kept], None, np.array([one[_COLUMN] for one in kept], dtype)
+                if kept := [one for one in some if one[_COLUMN]]:
+                    vectors: Any = [np.array(one[_COLUMN], dtype) for one in kept]
+                    yield (
+                        [one["id"] for one in kept],
+                        None,
+                        MultiVectors.of("", vectors) if of_tokens else np.array(vectors),
+                    )
         else:
             wanted, first = (_COLUMN, "id", text_column), 0
             for batch in parquet.batches(self.path, lambda names: [name for name in wanted if name in names]):
@@ -143,8 +161,14 @@ class VectorFile:
                 ids = ids or range(first, first + len(batch))
                 first += len(batch)
                 if len(valid):
-                    vectors = batch[_COLUMN].flatten().to_numpy().reshape(len(valid), -1)
-                    yield [ids[row] for row in valid], texts and [texts[row] for row in valid], vectors
+                    column, found = batch[_COLUMN], texts and [texts[row] for row in valid]
+                    vectors = column.flatten().to_numpy().reshape(len(valid), -1) if not of_tokens else None
+                    if of_tokens:
+                        lengths = column.value_lengths().drop_null().to_numpy()
+                        flat = column.flatten()
+                        numbers = flat.flatten().to_numpy().reshape(len(flat), -1)
+                        vectors = MultiVectors(numbers, np.cumsum([0, *lengths]))
+                    yield [ids[row] for row in valid], found, vectors
 
 
 def _lines(path: str) -> Iterator[bytes]:

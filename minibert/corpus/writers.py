@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_output
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import IntArray
 from minibert.corpus import parquet
 from minibert.corpus.shards import Counts, ShardFile
 from minibert.tokenizer.windows import in_chunks
@@ -90,6 +90,9 @@ class VectorWriter:
     numbered : bool
         The ids are the numbers of the input lines. Then a Parquet file stores them as integers, else as strings.
     into_folder : bool
+    of_tokens : bool
+        A text has several vectors. An .npy file has those of one text after those of another, and the index says how
+        many; elsewhere they are a list in the row of the text.
     """
 
     path: str
@@ -97,6 +100,7 @@ class VectorWriter:
     dtype: str
     numbered: bool
     into_folder: bool
+    of_tokens: bool = False
 
     @property
     def files(self) -> tuple[ShardFile, ...]:
@@ -107,10 +111,12 @@ class VectorWriter:
         if suffix == ".parquet":
             return (_ParquetFile(suffix, self.path),)
         index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
-        array = ShardFile(suffix, self.path, lambda counts: npy_header((counts.n_texts, self.width), self.dtype))
+        counted = "n_tokens" if self.of_tokens else "n_texts"
+        size = self.width, self.dtype
+        array = ShardFile(suffix, self.path, lambda counts: npy_header((getattr(counts, counted), size[0]), size[1]))
         return array, ShardFile(".ids.jsonl", index)
 
-    def write(self, files: Sequence[BinaryIO], first: int, rows: Sequence[dict[str, Any]], vectors: FloatArray) -> None:
+    def write(self, files: Sequence[BinaryIO], first: int, rows: Sequence[dict[str, Any]], vectors: Any) -> None:
         """Write a shard.
 
         Parameters
@@ -121,29 +127,41 @@ class VectorWriter:
             Number of the first row in the whole output.
         rows : sequence of n dict
             See `InputLine.row`: id, file and line; "null" if there is no text.
-        vectors : ndarray of shape (n, width)
+        vectors : ndarray of shape (n, width); of tokens, n arrays of shape (tokens, width), not read for "null"
         """
+        ends = None
+        if self.of_tokens:
+            nothing = np.zeros((0, self.width), np.float32)
+            texts = [nothing if "null" in row else one for row, one in zip(rows, vectors, strict=True)]
+            ends, vectors = np.cumsum([0, *map(len, texts)]), np.concatenate([nothing, *texts])
+            rows = [{**row, "vectors": len(one)} for row, one in zip(rows, texts, strict=True)]
         converted = np.ascontiguousarray(rounded(vectors, np.dtype(self.dtype)))
         if len(self.files) == 2:
             files[0].write(converted.data)
             for some in in_chunks(enumerate(rows, first), _ROWS_AT_ONCE):
                 files[1].write(b"".join(json_line({"row": number, **row}) for number, row in some))
         elif self.files[0].suffix == ".parquet":
-            self._write_parquet(files[0], rows, converted)
+            self._write_parquet(files[0], rows, converted, ends)
         else:
-            for pairs in in_chunks(zip(rows, converted, strict=True), _ROWS_AT_ONCE):
+            of_rows = converted if ends is None else np.split(converted, ends[1:-1])
+            for pairs in in_chunks(zip(rows, of_rows, strict=True), _ROWS_AT_ONCE):
                 files[0].write(b"".join(_vector_line(row, vector) for row, vector in pairs))
 
-    def _write_parquet(self, file: BinaryIO, rows: Sequence[dict[str, Any]], vectors: npt.NDArray[Any]) -> None:
+    def _write_parquet(
+        self, file: BinaryIO, rows: Sequence[dict[str, Any]], vectors: npt.NDArray[Any], ends: IntArray | None
+    ) -> None:
         arrow = parquet.pyarrow()
         flat = arrow.array(vectors.reshape(-1))
         kind = arrow.list_(flat.type, self.width)
+        column_kind = kind if ends is None else arrow.list_(kind)
         id_kind = arrow.int64() if self.numbered else arrow.string()
         metadata = {"minibert": json.dumps({"format": _FORMAT})}
-        schema = arrow.schema([("id", id_kind), ("embedding", kind)], metadata=metadata)
+        schema = arrow.schema([("id", id_kind), ("embedding", column_kind)], metadata=metadata)
         ids = [row["id"] if self.numbered or row["id"] is None else str(row["id"]) for row in rows]
         null = arrow.array(np.array(["null" in row for row in rows], dtype=np.bool_))
-        column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=null)
+        column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=null if ends is None else None)
+        if ends is not None:
+            column = arrow.ListArray.from_arrays(arrow.array(ends, arrow.int32()), column, type=column_kind, mask=null)
         table = arrow.Table.from_arrays([arrow.array(ids, type=id_kind), column], schema=schema)
         with parquet.writer(file, schema) as writer:
             writer.write_table(table)
@@ -163,7 +181,8 @@ def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:
         numbers = "null"
     elif np.isfinite(vector).all():
         # NumPy writes the fewest digits from which the same float16 or float32 can be read again.
-        numbers = f"[{', '.join(vector.astype(np.str_).tolist())}]"
+        lines = [f"[{', '.join(line)}]" for line in np.atleast_2d(vector.astype(np.str_)).tolist()]
+        numbers = lines[0] if vector.ndim == 1 else f"[{', '.join(lines)}]"
     else:
         numbers = json.dumps(vector.tolist())
     return f'{{"id": {_encode(row["id"])}, "embedding": {numbers}}}\n'.encode()

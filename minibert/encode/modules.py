@@ -30,6 +30,11 @@ HEAD_MODULES = {
 }
 """The kinds in modules.json of models whose BERT has a head -> the class that loads them."""
 
+TOKEN_MODULES = ("MultiVectorMask", "HierarchicalTokenPooling")
+"""The kinds in modules.json that only a `MultiVectorEncoder` has."""
+
+_PYLATE_DENSE = "pylate.models.Dense.Dense"  # the name of Dense in the files of PyLate
+
 
 @dataclasses.dataclass(frozen=True)
 class Module:
@@ -131,9 +136,13 @@ def check_modules(files: ModelFiles, modules: list[Module], loader: str = "Sente
     kinds = [module.kind for module in modules]
     plain = kinds[:2] == ["Transformer", "Pooling"] and {*kinds[2:]} <= {*_READERS}
     found = "SentenceTransformer" if plain else loader_of(modules)
-    if found == loader:
+    # A `MultiVectorEncoder` reads the Dense of a SentenceTransformer for tokens, as sentence-transformers does.
+    of_tokens = loader == "MultiVectorEncoder" and plain and "Dense" in kinds and "LayerNorm" not in kinds
+    if found == loader or of_tokens:
         return modules
     known = [" and then ".join(known) for known, name in HEAD_MODULES.items() if name == loader]
+    if loader == "MultiVectorEncoder":
+        known = [f"Transformer and then any of Dense, Normalize, {', '.join(TOKEN_MODULES)}, with a Dense or a mask"]
     expected = " or ".join(known or [f"Transformer, Pooling and then any of {', '.join(_READERS)}"])
     raise ModelFormatError(
         f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; {loader} implements {expected}."
@@ -161,15 +170,19 @@ def list_modules(files: ModelFiles) -> list[Module] | None:
 
 
 def loader_of(modules: list[Module] | None) -> str | None:
-    """Return the name of the class that loads a model with these modules, if it has a head; else None."""
-    return HEAD_MODULES.get(tuple(module.kind for module in modules or ()))
+    """Return the name of the class that loads a model with these modules, if it is no `SentenceTransformer`."""
+    kinds = tuple(module.kind for module in modules or ())
+    of_tokens = kinds[:1] == ("Transformer",) and {*kinds[1:]} <= {"Dense", "Normalize", *TOKEN_MODULES}
+    if of_tokens and ("Dense" in kinds or "MultiVectorMask" in kinds):
+        return "MultiVectorEncoder"
+    return HEAD_MODULES.get(kinds)
 
 
 def _read_module(entry: object, name: str) -> Module:
     kind, folder = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(folder, str):
         raise ModelFormatError(f"{name} must hold a list of objects with a type and a path; found {entry!r}.")
-    if not kind.startswith("sentence_transformers."):
+    if not kind.startswith("sentence_transformers.") and kind != _PYLATE_DENSE:
         raise ModelFormatError(f"{name} asks for {kind}, which is code of the repository; such code is never run.")
     if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
         raise ModelFormatError(f"{name} has the path {folder!r}, which leaves the model.")
@@ -197,9 +210,29 @@ def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, op
     pipeline = Pipeline(hidden_size, *_read_pooling(files, modules[1], hidden_size))
     for module in modules[2:]:
         if read := _READERS[module.kind]:
-            step = read(files, module, pipeline.widths[-1], ops)
+            step = read(files, module, pipeline.widths[-1], ops, _SENTENCE)
             pipeline = dataclasses.replace(pipeline, steps=(*pipeline.steps, step))
     return pipeline
+
+
+def read_token_steps(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> list[Step | Module]:
+    """Read the modules after the Transformer of a `MultiVectorEncoder`; those of `TOKEN_MODULES` stay as they are.
+
+    Modules for sentence vectors are left out, as sentence-transformers does. A Dense is always one for tokens.
+    """
+    steps, width = list[Step | Module](), hidden_size
+    for module in modules[1:]:
+        if module.kind == "Dense":
+            steps.append(dense := _read_dense(files, module, width, ops, _TOKENS, _SENTENCE))
+            width = dense.width
+        elif module.kind in TOKEN_MODULES:
+            steps.append(module)
+        elif module.kind == "Normalize":
+            path = f"{module.path}/config.json"
+            config = files.settings(path) if module.path else {}
+            if config.get(_NAMES[0]) == _TOKENS:
+                steps.append(_read_normalize(files, module, width, ops, _TOKENS))
+    return steps
 
 
 # --- Pooling ---------------------------------------------------------------------------------------------------------
@@ -354,10 +387,13 @@ _NAMES = ("module_input_name", "module_output_name")
 _DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual", *_NAMES)
 
 
-def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
-    """Read activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual."""
+_SENTENCE, _TOKENS = "sentence_embedding", "token_embeddings"
+
+
+def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops, *names: str) -> Step:
+    """Read the settings and the weights of `dense_step`."""
     config, name = read_config(files, module, _DENSE)
-    _only_sentence_vectors(config, name)
+    _check_names(config, name, *names)
     inward = _check_width(config, "in_features", width, name)
     outward = check_stored_int(f"{name}: out_features", config.get("out_features"), 1, 2**20)
     bias, use_residual = _stored_bool(name, config, "bias", True), _stored_bool(name, config, "use_residual", False)
@@ -370,17 +406,37 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step
         shapes["linear.bias"] = (outward,)
     if use_residual and inward != outward:
         shapes["residual.weight"] = (outward, inward)
-    tensors = load_tensors(files.subfolder(module.path), shapes)
+    return dense_step(ops, load_tensors(files.subfolder(module.path), shapes), activation, use_residual, module.path)
 
+
+def dense_step(
+    ops: Ops,
+    tensors: Mapping[str, FloatArray],
+    activation: str = "Identity",
+    use_residual: bool = False,
+    path: str = "",
+) -> Step:
+    """Make activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual.
+
+    Parameters
+    ----------
+    tensors : mapping
+        "linear.weight" of shape (out, in), and where they are there "linear.bias" and "residual.weight".
+    activation : str
+        A key of `ACTIVATIONS`.
+    path : str
+        Of the module, for wrapped ops.
+    """
+    outward, inward = tensors["linear.weight"].shape
     maps, nothing = dict[str, PreparedLinear](), np.zeros(outward, dtype=np.float32)
-    for part in [name.removesuffix(".weight") for name in shapes if name.endswith(".weight")]:
+    for part in [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]:
         weight, added = tensors[f"{part}.weight"], tensors.get(f"{part}.bias", nothing)
-        maps[part] = ops.prepare(Linear((f"{module.path}.{part}",), weight, added))
+        maps[part] = ops.prepare(Linear((f"{path}.{part}",), weight, added))
     compute = functools.partial(_dense, ops, maps, ACTIVATIONS[activation], use_residual)
     saved = {
         "in_features": inward,
         "out_features": outward,
-        "bias": bias,
+        "bias": "linear.bias" in tensors,
         "activation_function": activation_path(activation),
         **({"use_residual": True} if use_residual else {}),
     }
@@ -396,7 +452,7 @@ def _dense(
     return ops.linear(vectors, maps["linear"], activation=activation, residual=added)
 
 
-def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
+def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops, *names: str) -> Step:
     config, name = read_config(files, module, ("dimension",))
     _check_width(config, "dimension", width, name)
     tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
@@ -408,13 +464,13 @@ def _layer_norm(ops: Ops, norm: LayerNorm, vectors: FloatArray) -> FloatArray:
     return ops.layer_norm(vectors, norm)
 
 
-def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> Step:
+def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops, *names: str) -> Step:
     if module.path and files.find(f"{module.path}/config.json") is not None:  # only new files have one
-        _only_sentence_vectors(*read_config(files, module, _NAMES))
+        _check_names(*read_config(files, module, _NAMES), *names)
     return Step("Normalize", width, normalize_embeddings)
 
 
-_Reader = Callable[[ModelFiles, Module, int, Ops], Step]
+_Reader = Callable[..., Step]
 _READERS: Mapping[str, _Reader | None] = {
     "Dense": _read_dense,
     "LayerNorm": _read_layer_norm,
@@ -442,10 +498,10 @@ def _stored_bool(name: str, config: dict[str, Any], key: str, default: bool) -> 
     return value
 
 
-def _only_sentence_vectors(config: dict[str, Any], name: str) -> None:
+def _check_names(config: dict[str, Any], name: str, *names: str) -> None:
     for key in _NAMES:
-        if config.get(key) not in (None, "sentence_embedding"):
-            raise ModelFormatError(f"{name} has {key}={config[key]!r}; minibert implements 'sentence_embedding'.")
+        if config.get(key) not in (None, *names):
+            raise ModelFormatError(f"{name} has {key}={config[key]!r}; minibert implements {names[0]!r} here.")
 
 
 def _check_width(config: dict[str, Any], key: str, width: int, name: str) -> int:

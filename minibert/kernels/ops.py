@@ -50,6 +50,8 @@ ATTENTION_WORDS = {name: TaskKind(7 + 3 * i, *_ATTENTION) for i, name in enumera
 # Three tables and three look-ups into them; y (T, H).
 EMBED = TaskKind(3, "words ids type_table token_types position_table positions y", "T H")
 LAYER_NORM = TaskKind(4, "x weight bias y", "T H eps")
+# x (T, K) and the offsets of its documents; panels of N tokens of queries, and their offsets; y (documents, queries)
+MAX_SIMILARITY = TaskKind(20, "x offsets panels query_offsets y", "N K num_queries")
 
 ACTIVATION_CODES: dict[str | None, int] = {None: 0, **{name: code for code, name in enumerate(ACTIVATION_FUNCTIONS, 1)}}
 
@@ -190,6 +192,7 @@ def make_ops(
         linear=functools.partial(linear, resources),
         attention=functools.partial(attention, resources),
         layer_norm=functools.partial(layer_norm, resources),
+        max_similarity=functools.partial(max_similarity, resources),
         takes=functools.partial(is_prepared, compute_type, PackedLinear, PackedWords),
         processor=processor_name,
         num_threads=num_threads,
@@ -274,6 +277,20 @@ def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArr
     x, weight, bias = _floats(x), _floats(norm.weight), _floats(norm.bias)
     y = resources.buffers.empty(T, H)
     resources.team.run(LAYER_NORM, (x, weight, bias, y), T, H, norm.eps, num_chunks=row_chunks(T))
+    return y
+
+
+def max_similarity(
+    resources: Resources, x: FloatArray, offsets: IntArray, queries: PreparedLinear, query_offsets: IntArray
+) -> FloatArray:
+    """Compute the scores of queries with documents (max_similarity.py): float32, (documents, queries)."""
+    packed: PackedLinear = queries  # type: ignore[assignment]  # `prepare` returned it
+    (N, K), numbers = packed.shape, (len(offsets) - 1, len(query_offsets) - 1)
+    y = np.empty(numbers, np.float32)
+    ends, query_ends = (np.ascontiguousarray(one, np.int64) for one in (offsets, query_offsets))
+    arrays = (_floats(x), ends, packed.panels, query_ends, y)
+    scratch = -(-N // NR) * NR
+    resources.team.run(MAX_SIMILARITY, arrays, N, K, numbers[1], num_chunks=numbers[0], scratch=scratch)
     return y
 
 

@@ -28,7 +28,8 @@ from minibert.kernels.compilation import compile_library, function
 from minibert.kernels.embed_layer_norm import embed_chunk, layer_norm_chunk
 from minibert.kernels.gemm import do_nothing, linear_chunk, make_linear_chunk
 from minibert.kernels.low_precision import quantisers
-from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
+from minibert.kernels.max_similarity import max_similarity_chunk
+from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS, EMBED, LINEAR, LINEAR_WORDS, MAX_SIMILARITY, QUANTISE
 from minibert.kernels.processor import ARM64, LEVEL, Words, words_of
 from minibert.kernels.simd import call_llvm, instruction, long_memory, longs_at, stack_floats
 
@@ -136,6 +137,7 @@ _TURN = 500
 _ZERO = np.int64(0)
 _WORD = 8  # bytes of an int64
 _LINEAR, _ATTENTION, _EMBED = LINEAR.number, ATTENTION.number, EMBED.number
+_MAX_SIMILARITY = MAX_SIMILARITY.number
 
 
 @function
@@ -148,6 +150,8 @@ def compute_chunk(task, chunk, scratch):
         attention_chunk(task, chunk, scratch)
     elif kind == _EMBED:
         embed_chunk(task, chunk)
+    elif kind == _MAX_SIMILARITY:
+        max_similarity_chunk(task, chunk, scratch)
     else:
         layer_norm_chunk(task, chunk)
 

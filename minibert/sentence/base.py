@@ -74,6 +74,7 @@ class SentenceModel(TorchLike):
     _fewer_layers: ClassVar[str] = "Save fewer layers with transformers, and give the folder."
     _prompt_names: ClassVar[tuple[str, ...]] = ("query", "document")  # always there; empty if nobody sets them
     _settings: ClassVar[tuple[str, ...]] = ()  # the attributes that config_sentence_transformers.json stores
+    _of_transformer: ClassVar[tuple[str, ...]] = ()  # further settings of sentence_bert_config.json
     _takes_pairs: ClassVar[bool] = False
 
     model: Any
@@ -92,6 +93,7 @@ class SentenceModel(TorchLike):
         found = loading.read_files(options.locate(loading.full_name(name, self._organisation)), self._call)
         if not found.modules:
             self._check_plain(found)
+        found = self._read_older(found)
         check_remote_code(self._call, load.get("trust_remote_code"), found.config)
         self._builtin_prompts = loading.builtin_prompts(os.fspath(name), found.config.get("_name_or_path"))
         self._prompts, self.default_prompt_name = loading.read_prompts(
@@ -113,6 +115,10 @@ class SentenceModel(TorchLike):
 
     def _check_plain(self, found: loading.SentenceFiles) -> None:
         """Refuse a model without modules.json that the class cannot use, or warn of it."""
+
+    def _read_older(self, found: loading.SentenceFiles) -> loading.SentenceFiles:
+        """Return the files with the settings of older formats under their present names."""
+        return found
 
     def _use_settings(
         self, found: loading.SentenceFiles, stored: loading.Tables, asked: loading.Tables, config: BertConfig
@@ -159,7 +165,7 @@ class SentenceModel(TorchLike):
             if value != implemented.get(name, value):
                 raise ModelFormatError(f"{where}: {name}={brief(value)}; expected {implemented[name]!r}.")
             off: tuple[Any, ...] = (None, {}) if name.endswith("_length") else (None, {}, False, "", [])
-            if name not in (*implemented, *loading.TRANSFORMER_KEYS) and value not in off:
+            if name not in (*implemented, *loading.TRANSFORMER_KEYS, *self._of_transformer) and value not in off:
                 raise ModelFormatError(f"{where}: {name}={brief(value)} is not implemented.")
         return limit
 
@@ -241,8 +247,8 @@ class SentenceModel(TorchLike):
             raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(self.prompts) or 'none'}.")
         return check_text(self.prompts[name], f"prompts[{name!r}]")  # callers may change the dict
 
-    def windows(self, options: WindowOptions) -> TokenWindows:
-        """Return what turns texts into windows of tokens.
+    def windows(self, options: WindowOptions, max_length: int | None = None) -> TokenWindows:
+        """Return what turns texts into windows of tokens, of `max_seq_length` tokens if the caller does not say.
 
         Raises
         ------
@@ -252,7 +258,7 @@ class SentenceModel(TorchLike):
         return (PairWindows if self._takes_pairs else TokenWindows)(
             self.tokenizer,
             prompt=self.resolve_prompt(options.prompt, options.prompt_name),
-            max_length=self.max_seq_length,
+            max_length=self.max_seq_length if max_length is None else max_length,
             truncation=options.truncation,
             stride=options.stride,
             at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", options.batch_size, 1)),
@@ -329,7 +335,7 @@ class SentenceModel(TorchLike):
             write_json(part / "config.json", dict(config))
             if tensors:
                 write_safetensors(part / "model.safetensors", tensors.items())
-        transformer = {} if self._model is BertModel else self._transformer()
+        transformer = self._saved_transformer()
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": self.max_seq_length, **transformer})
         prompts = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
         write_json(folder / "config_sentence_transformers.json", {"model_type": self._call, **prompts, **settings})
@@ -345,6 +351,10 @@ class SentenceModel(TorchLike):
         """Return the modules after the Transformer."""
         return []
 
+    def _saved_transformer(self) -> dict[str, Any]:
+        """Return further settings of sentence_bert_config.json."""
+        return {} if self._model is BertModel else self._transformer()
+
     def _saved_settings(self) -> dict[str, Any]:
         """Return further settings of config_sentence_transformers.json."""
         return {name: value for name in self._settings if (value := getattr(self, name)) is not None}
@@ -354,9 +364,9 @@ class SentenceModel(TorchLike):
 
 
 class VectorModel(SentenceModel):
-    """A model that turns single texts into vectors: `SentenceTransformer` and `SparseEncoder`."""
+    """A model that turns single texts into vectors: all but the `CrossEncoder`."""
 
-    SUPPORTED_SIMILARITY_FN_NAMES = tuple(SIMILARITY_FUNCTIONS)
+    SUPPORTED_SIMILARITY_FN_NAMES: ClassVar[tuple[str, ...]] = tuple(SIMILARITY_FUNCTIONS)
     _default_similarity: ClassVar[str] = "cosine"
 
     encode: Any
@@ -364,7 +374,7 @@ class VectorModel(SentenceModel):
 
     @property
     def similarity_fn_name(self) -> str:
-        """The function of `similarity`: "cosine", "dot", "euclidean" or "manhattan". Settable, also as an enum.
+        """The function of `similarity`, one of `SUPPORTED_SIMILARITY_FN_NAMES`. Settable, also as an enum.
 
         None sets the default of the class.
         """
@@ -373,7 +383,7 @@ class VectorModel(SentenceModel):
     @similarity_fn_name.setter
     def similarity_fn_name(self, value: str | SimilarityFunction | None) -> None:
         name = self._default_similarity if value is None else value
-        self._similarity_fn_name = check_similarity("similarity_fn_name", name)
+        self._similarity_fn_name = check_similarity("similarity_fn_name", name, self.SUPPORTED_SIMILARITY_FN_NAMES)
 
     def get_sentence_embedding_dimension(self) -> int:
         """Return `get_embedding_dimension()`. This is the name before sentence-transformers 6."""

@@ -66,7 +66,7 @@ def full_name(
     """Put an organisation before a short hub id, as sentence-transformers does."""
     if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
         return name_or_path
-    plain = _PLAIN_BERT.fullmatch(name_or_path.lower()) or os.path.exists(name_or_path)
+    plain = not organisation or _PLAIN_BERT.fullmatch(name_or_path.lower()) or os.path.exists(name_or_path)
     return name_or_path if plain else f"{organisation}/{name_or_path}"
 
 
@@ -163,6 +163,10 @@ TRANSFORMER_KEYS = ("max_seq_length", "do_lower_case", "unpad_inputs", "backend"
 _PLACES = ("subfolder", "token", "cache_dir", "revision", "local_files_only", "trust_remote_code")
 
 
+# A class, and other model types of config_sentence_transformers.json that it loads too; ColBERT is that of PyLate.
+_READ_AS = {"MultiVectorEncoder": ("ColBERT", "SentenceTransformer")}
+
+
 class SentenceFiles(NamedTuple):
     """What the files of a model say, besides its tokenizer and its tensors.
 
@@ -201,7 +205,7 @@ def read_files(files: ModelFiles, call: str) -> SentenceFiles:
         return SentenceFiles(files, files, [], files.settings("config.json"), {}, "", {})
     stored = files.settings("config_sentence_transformers.json")
     bert = files.subfolder(check_modules(files, modules, call)[0].path)
-    if (kind := stored.get("model_type", call)) != call:
+    if (kind := stored.get("model_type", call)) != call and kind not in _READ_AS.get(call, ()):
         found = f"config_sentence_transformers.json has model_type={brief(kind)}"
         raise ModelFormatError(f"{files.source}: {found}; {call} loads {call!r}.")
     return SentenceFiles(files, bert, modules, bert.settings("config.json"), stored, *transformer_settings(bert))

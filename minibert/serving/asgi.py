@@ -22,14 +22,15 @@ import minibert
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS, Metrics
-from minibert.serving.protocols import bert_as_service, cohere, ollama, openai, tei
+from minibert.serving.protocols import bert_as_service, cohere, jina, ollama, openai, tei
 from minibert.serving.settings import GRACE, ApiKeys, ServiceError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]
 
-POSTS: Mapping[str, base.Post] = {**openai.POSTS, **cohere.POSTS, **ollama.POSTS, **tei.POSTS, **bert_as_service.POSTS}
+_PROTOCOLS = (openai, cohere, jina, ollama, tei, bert_as_service)
+POSTS: Mapping[str, base.Post] = {path: post for one in _PROTOCOLS for path, post in one.POSTS.items()}
 """The routes that take a body."""
 
 _MODEL = re.compile(r"(?:/v1)?/models/(.*)", re.DOTALL)

@@ -28,15 +28,25 @@ from minibert.checkpoint.files import locate
 from minibert.encode.modules import list_modules, loader_of
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.loading import full_name
+from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
-from minibert.serving.served_models import Classifier, Embedder, Report, ScoreOptions, ServedModel, TextOptions
+from minibert.serving.served_models import (
+    Classifier,
+    Embedder,
+    Report,
+    ScoreOptions,
+    ServedModel,
+    TextOptions,
+    TokenEmbedder,
+)
 from minibert.serving.settings import ServiceError, Settings
 from minibert.tokenizer.texts import shown
 
 _LOG = logging.getLogger("minibert.serving")
 _Served = TypeVar("_Served", bound=ServedModel[Any])
+_Model = SentenceTransformer | CrossEncoder | MultiVectorEncoder
 
 
 class Answer(NamedTuple):
@@ -94,9 +104,12 @@ class ModelsByName(dict[str, ServedModel[Any]]):
         return found or next(iter(self.values()))
 
     def of(
-        self, kind: type[_Served], name: str | None = None, best: Callable[[_Served], bool] = lambda served: True
+        self,
+        kind: type[_Served] | tuple[Any, ...],
+        name: str | None = None,
+        best: Callable[[_Served], bool] = lambda served: True,
     ) -> _Served:
-        """Return a model of a class; the name is as for `served`.
+        """Return a model of a class, or of one of several; the name is as for `served`.
 
         If the name does not choose a model, it is the first one of the class, or the first one that is the best.
 
@@ -112,7 +125,8 @@ class ModelsByName(dict[str, ServedModel[Any]]):
         if not some:
             such_as = f", such as {every[0].name}" if every else ""
             message = f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives"
-            raise ServiceError("unsupported", f"{message} {kind.gives}{such_as}.")
+            gives = (kind[0] if isinstance(kind, tuple) else kind).gives
+            raise ServiceError("unsupported", f"{message} {gives}{such_as}.")
         return next(filter(best, some), some[0])
 
     def _find(self, name: str) -> ServedModel[Any] | None:
@@ -127,7 +141,7 @@ class Engine:
 
     Parameters
     ----------
-    models : SentenceTransformer or CrossEncoder, or mapping of names to them
+    models : SentenceTransformer, CrossEncoder or MultiVectorEncoder, or mapping of names to them
         The first one of each class is the default for vectors, and for scores.
     settings : Settings
     clock : callable
@@ -151,7 +165,7 @@ class Engine:
 
     def __init__(
         self,
-        models: SentenceTransformer | CrossEncoder | Mapping[str, SentenceTransformer | CrossEncoder],
+        models: _Model | Mapping[str, _Model],
         *,
         settings: Settings | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -174,11 +188,14 @@ class Engine:
         self._heartbeat, self._busy_seconds = clock(), 0.0
         self._cancelled_units = 0
 
-    def _served(self, name: str, model: SentenceTransformer | CrossEncoder) -> ServedModel[Any]:
+    def _served(self, name: str, model: Any) -> ServedModel[Any]:
         if isinstance(model, CrossEncoder):
             return Classifier(name, model, self.settings)
+        if isinstance(model, MultiVectorEncoder):
+            return TokenEmbedder(name, model, self.settings)
         if not isinstance(model, SentenceTransformer):
-            raise TypeError(f"models: {name!r} is {shown(model)}; expected a SentenceTransformer or a CrossEncoder.")
+            expected = "expected a SentenceTransformer, a CrossEncoder or a MultiVectorEncoder"
+            raise TypeError(f"models: {name!r} is {shown(model)}; {expected}.")
         prompt = self.settings.default_prompt_name
         if prompt is not None and prompt not in model.prompts:
             raise ValueError(f"default_prompt_name={prompt!r}; the model {name} has {[*model.prompts]}.")
@@ -253,7 +270,8 @@ class Engine:
         TypeError
             There is no such option, or the texts are not in a list.
         """
-        prepared = self.models.of(Embedder, model).prepare(_listed(inputs), TextOptions(**options))
+        kind: Any = (Embedder, TokenEmbedder) if options.get("tokens") else Embedder
+        prepared = self.models.of(kind, model).prepare(_listed(inputs), TextOptions(**options))
         return Answer(self._computed(prepared.job), prepared.report)
 
     def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:
@@ -301,7 +319,9 @@ class Engine:
         """Compute a text with each model twice: the first time compiles the kernels, the second measures the speed."""
         for served in [*self.models.values()] * 2:
             text = "minibert " * 60
-            if isinstance(served, Embedder):
+            if isinstance(served, TokenEmbedder):
+                self.embed([text], served.name, truncation="mark", tokens=True)
+            elif isinstance(served, Embedder):
                 self.embed([text], served.name, truncation="mark", normalize=True)
             else:
                 self.score([(text, None)], served.name, truncation="mark")
@@ -477,8 +497,10 @@ def _reason_of(error: Exception) -> str:
     return f"{error}." if isinstance(error, ArithmeticError) else "an error of the service; its log has the details."
 
 
-def load_served(name: str, **options: Any) -> SentenceTransformer | CrossEncoder:
+def load_served(name: str, **options: Any) -> _Model:
     """Load a folder or a hub id: as a `CrossEncoder` if it has a head for sequence classification.
+
+    A model of late interaction is a `MultiVectorEncoder`, every other one a `SentenceTransformer`.
 
     modules.json decides if the model has it, else `architectures` of config.json. `options` and errors are those of the
     two classes.
@@ -486,7 +508,10 @@ def load_served(name: str, **options: Any) -> SentenceTransformer | CrossEncoder
     files = locate(full_name(name), revision=options.get("revision"))
     listed = list_modules(files)
     if listed is None:
-        scores = "BertForSequenceClassification" in architectures(files.settings("config.json"))
+        named = architectures(files.settings("config.json"))
+        scores = "BertForSequenceClassification" in named
     else:
         scores = loader_of(listed) == "CrossEncoder"
-    return (CrossEncoder if scores else SentenceTransformer)(name, **options)
+    of_tokens = "HF_ColBERT" in named if listed is None else loader_of(listed) == "MultiVectorEncoder"
+    kind: Any = CrossEncoder if scores else MultiVectorEncoder if of_tokens else SentenceTransformer
+    return kind(name, **options)

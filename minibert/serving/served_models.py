@@ -18,7 +18,9 @@ import numpy as np
 from minibert._utils.validation import FloatArray
 from minibert.encode.options import EncodeOptions
 from minibert.encode.plan import Plan
+from minibert.encode.tokens import TokenPlan
 from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving import reading
 from minibert.serving.scheduler import Job
@@ -35,7 +37,7 @@ _MOST_MODES = 8  # of pooling, in one request
 _MOST_SPLIT = 2**20  # characters of a text that is split into windows
 _MOST_TASKS = 64  # that are kept
 
-_Model = TypeVar("_Model", SentenceTransformer, CrossEncoder)
+_Model = TypeVar("_Model", SentenceTransformer, MultiVectorEncoder, CrossEncoder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +82,7 @@ class ServedModel(Generic[_Model]):
     Attributes
     ----------
     name : str
-    model : SentenceTransformer or CrossEncoder
+    model : SentenceTransformer, MultiVectorEncoder or CrossEncoder
     created : int
         Seconds since 1970.
     compute_type : str
@@ -377,6 +379,87 @@ def _assemble(task: _Task, groups: list[list[Encoding]], rows: list[int], result
 def _assemble_tokens(scale: bool, rows: list[int], results: list[FloatArray]) -> list[FloatArray]:
     """Return an array per text of a request, with a row per token."""
     return [normalize_embeddings(results[row]) if scale else results[row] for row in rows]
+
+
+# --- vectors of tokens, and the scores of late interaction ------------------------------------------------------------
+
+_TASKS = ("query", "document")
+_Unit = tuple[int, Encoding]
+
+
+@dataclasses.dataclass(frozen=True)
+class _EmbedTokens:
+    """The vectors of the tokens of queries and documents; a `Kind`. A unit is an index in `plans`, and a text."""
+
+    rate_key: Hashable
+    plans: tuple[TokenPlan, ...]
+
+    def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
+        found: dict[int, FloatArray] = {}
+        for which, plan in enumerate(self.plans):
+            rows = [i for i, (task, _) in enumerate(units) if task == which]
+            found |= zip(rows, map(np.asarray, plan.tokens([units[i][1] for i in rows])), strict=True)
+        return [found[i] for i in range(len(units))]
+
+
+class TokenEmbedder(ServedModel[MultiVectorEncoder]):
+    """A `MultiVectorEncoder` under the name that clients use."""
+
+    gives = "vectors of tokens"
+
+    def details(self) -> dict[str, Any]:
+        """See `ServedModel`."""
+        return {"embedding_dimension": self.model.get_embedding_dimension(), **super().details()}
+
+    def prepare(self, inputs: Sequence[Any], options: TextOptions | ScoreOptions, query: str | None = None) -> Prepared:
+        """Tokenize the texts of a request, and return its job and report.
+
+        The answer of the job is an array (tokens, D) for each text; with a query, the score of each text, (B, 1).
+
+        Raises
+        ------
+        ServiceError
+            An input or an option is wrong; the message names it.
+        """
+        model, field, width = self.model, getattr(options, "field", "input"), self.model.get_embedding_dimension()
+        self.settings.check_number(len(inputs))
+        self.check_texts([*inputs, query or ""], field)
+        for name in ("dimensions", "max_tokens", "layers", "pooling"):
+            if getattr(options, name, None) not in (None, width if name == "dimensions" else None):
+                raise wrong(name, "is not for vectors of tokens; leave it out.")
+        truncation = options.truncation or ("error" if self.settings.truncation == "error" else "mark")
+        if truncation not in ("mark", "error"):
+            raise wrong("truncate", f"{truncation[:50]!r}; expected true, false or 'error'.")
+        asked: str | None = getattr(options, "input_type", None)
+        if asked is not None and asked not in _PROMPTS_OF:
+            raise wrong("input_type", f"{asked[:200]!r}; expected 'query' or 'document'.")
+        prompt_name = None if options.prompt_name is None else self.check_prompt(options.prompt_name)
+        task = 0 if query is None and ("query" in (prompt_name, asked) or asked == "search_query") else 1
+        before = None if prompt_name in _TASKS or query is not None else prompt_name  # a task has its own
+        scaled = bool(getattr(options, "normalize", False))
+        how = EncodeOptions(normalize_embeddings=scaled, truncation="silent", prompt_name=before)
+        plans = tuple(model.plan(how, name) for name in _TASKS)
+        distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
+        rows, units = [distinct[text] for text in inputs], list[_Unit]()
+        for which, texts in ((0, [] if query is None else [query]), (task, [*distinct])):
+            windows = plans[which].windows
+            whole = [(windows.prompt + text, None) for text in texts]
+            found = reading.encodings_of(whole, self.tokenizer(options.side), windows.max_length, truncation)
+            units += ((which, encoding) for encoding in found)
+
+        def assemble(results: list[FloatArray]) -> Any:
+            if query is None:
+                return [results[row] for row in rows]
+            return np.asarray(model.similarity(results[:1], results[1:]))[0][rows, None]
+
+        least, texts_first = (model[0].query_expansion or {"length": 1})["length"], len(units) - len(distinct)
+        sizes = [max(1, len(encoding), 0 if which else least) for which, encoding in units]
+        numbers = len(rows) if query is not None else width * sum(sizes[texts_first + row] for row in rows)
+        job = Job(_EmbedTokens(id(model), plans), units, sizes, assemble)
+        groups, most = [[encoding] for _, encoding in units[texts_first:]], plans[task].windows.max_length
+        size = {"n_characters": sum(map(len, inputs)) + len(query or ""), "n_bytes": 4 * numbers}
+        limit = most if truncation == "error" else None
+        return self.prepared(job, rows, groups, limit, field, prompt_name=prompt_name, **size)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

@@ -209,6 +209,11 @@ class BertTokenizer(Vocabulary):
         )
         keywords.check_agreement(call, asked, settings, remedy)
 
+    def add_special_token(self, token: str) -> None:
+        """Read a token of the vocabulary as one special token, as it is written, wherever it is in a text."""
+        files.add_special_token(self._tokenizer, token)
+        self._raw = RawEncoder(self._tokenizer)  # it remembers what it knows about the tokens
+
     # --- text to ids ---
 
     def __call__(

@@ -348,6 +348,13 @@ def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_t
     tokenizer.add_tokens([token for token in special_tokens if token.content not in known])
 
 
+def add_special_token(tokenizer: Tokenizer, token: str) -> None:
+    """Make a token of the vocabulary a special one, which the library finds in a text before it changes the text."""
+    from tokenizers import AddedToken
+
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
+
+
 def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> dict[str, int]:
     """Return the vocabulary in the order of its ids.
 

@@ -17,6 +17,7 @@ from minibert._utils import torch_interop
 from minibert._utils.torch_interop import Scores
 from minibert._utils.validation import FloatArray, Int64Array, IntArray, as_array, brief, check_int
 from minibert.vectors import similarity
+from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES, MultiVectors
 
 __all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
 
@@ -26,7 +27,9 @@ ScoreFunction = Callable[[Any, Any], Any]
 _SCORES = 2**21
 _NUMBERS = 2**23
 
+_OF_TOKENS = tuple(function for functions in MULTI_VECTOR_SIMILARITIES.values() for function in functions)
 _OUR_SCORES = tuple(function for functions in similarity.SIMILARITY_FUNCTIONS.values() for function in functions)
+_OUR_SCORES += _OF_TOKENS
 
 
 def semantic_search(
@@ -43,6 +46,7 @@ def semantic_search(
     ----------
     query_embeddings : array-like or tensor of shape (m, H), or (H,) for one query; or a list of m vectors
     corpus_embeddings : array-like or tensor of shape (n, H), or a list of n vectors
+        With `maxsim` or `mean_maxsim` both are texts with a vector for each token, as `MultiVectors.of` takes them.
     query_chunk_size, corpus_chunk_size : int
         The most vectors that are scored at a time. They change the result only by rounding.
     top_k : int
@@ -62,7 +66,9 @@ def semantic_search(
     query_chunk_size = check_int("query_chunk_size", query_chunk_size, 1)
     corpus_chunk_size = check_int("corpus_chunk_size", corpus_chunk_size, 1)
     top_k = check_int("top_k", top_k, 1)
-    queries, corpus = as_matrix("query_embeddings", query_embeddings), as_matrix("corpus_embeddings", corpus_embeddings)
+    of_tokens = any(score_function is ours for ours in _OF_TOKENS)
+    as_rows: Any = MultiVectors.of if of_tokens else as_matrix  # the length, shape and slices of both are the same
+    queries, corpus = as_rows("query_embeddings", query_embeddings), as_rows("corpus_embeddings", corpus_embeddings)
     score_function = _of_arrays(score_function, query_embeddings, corpus_embeddings)
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
         raise ValueError(f"query_embeddings is {queries.shape}, corpus_embeddings {corpus.shape}; expected one width.")

@@ -13,7 +13,7 @@ power of two, which is exact. For vectors that hold NaN or infinity, NumPy's ari
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -155,9 +155,11 @@ class SimilarityFunction(str, enum.Enum):  # noqa: UP042  # a StrEnum prints oth
     DOT = "dot"
     EUCLIDEAN = "euclidean"
     MANHATTAN = "manhattan"
+    MAXSIM = "maxsim"
+    MEAN_MAXSIM = "meanmaxsim"
 
 
-def check_similarity(name: str, value: object) -> str:
+def check_similarity(name: str, value: object, known: Iterable[str] = SIMILARITY_FUNCTIONS) -> str:
     """Return the name of a similarity function, given as a str or as a `SimilarityFunction` of any library.
 
     Raises
@@ -166,7 +168,7 @@ def check_similarity(name: str, value: object) -> str:
         It is another name.
     """
     given = value.value if isinstance(value, enum.Enum) else value
-    check_choice(name, given, SIMILARITY_FUNCTIONS)
+    check_choice(name, given, known)
     return str(given)
 
 

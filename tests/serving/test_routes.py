@@ -442,7 +442,8 @@ def test_a_field_that_is_null_is_not_given(client: TestClient, path: str, body: 
 
 
 def test_all_routes_are_among_these() -> None:
-    assert {path for path, _ in BODIES} == {*POSTS}
+    late = "/v1/multi-vector"  # which needs another model; test_late_interaction.py
+    assert {path for path, _ in BODIES} == POSTS.keys() - {late}
 
 
 def test_equal_values_under_two_names_of_a_field_are_one(client: TestClient) -> None:

@@ -19,7 +19,7 @@ from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
-from minibert.serving.served_models import Classifier, Embedder, ScoreOptions, TextOptions
+from minibert.serving.served_models import Classifier, Embedder, ScoreOptions, TextOptions, TokenEmbedder
 from minibert.serving.settings import ServiceError
 from minibert.tokenizer.encodings import Encoding
 from minibert.vectors.similarity import pairwise_cos_sim
@@ -126,7 +126,8 @@ def _embed_all(engine: Engine, request: EmbedRequest, ignored: tuple[str, ...]) 
     ignored += tuple(name for name in ("dimensions", "pooling") if getattr(request, name) is not None)
     ignored += request.without_effect(inputs, "mark")
     options = request.text_options(tokens=True, dimensions=None, pooling=None)
-    return base.Work(base.list_of_vectors, engine.models.of(Embedder, request.model).prepare(inputs, options), ignored)
+    served: Any = engine.models.of((Embedder, TokenEmbedder), request.model)
+    return base.Work(base.list_of_vectors, served.prepare(inputs, options), ignored)
 
 
 def _similarity(engine: Engine, request: SimilarityRequest, ignored: tuple[str, ...]) -> base.Work:
@@ -198,8 +199,9 @@ def _decode(engine: Engine, request: DecodeRequest, ignored: tuple[str, ...]) ->
 
 
 def _model_type(served: Any) -> dict[str, Any]:
-    if isinstance(served, Embedder):
-        return {"embedding": {"pooling": "+".join(served.model.pipeline.pooling)}}
+    if isinstance(served, Embedder | TokenEmbedder):
+        modes = served.model.pipeline.pooling if isinstance(served, Embedder) else ("none",)
+        return {"embedding": {"pooling": "+".join(modes)}}
     labels: dict[str, Any] = {"id2label": {str(i): name for i, name in enumerate(served.labels)}}
     labels["label2id"] = {name: i for i, name in enumerate(served.labels)}
     return {"reranker" if len(served.labels) == 1 else "classifier": labels}
@@ -237,7 +239,8 @@ def _predict(engine: Engine, request: PredictRequest, ignored: tuple[str, ...]) 
 
 
 def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) -> base.Work:
-    served = engine.models.of(Classifier, request.model, lambda served: served.model.num_labels == 1)
+    kinds = (Classifier, TokenEmbedder)
+    served: Any = engine.models.of(kinds, request.model, lambda served: getattr(served.model, "num_labels", 1) == 1)
     documents = request.documents and [one if isinstance(one, str) else one.text for one in request.documents]
     texts = base.same(texts=request.texts, documents=documents)
     if texts is None:
@@ -249,7 +252,10 @@ def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) ->
     if request.top_n is not None and request.top_n < 1:
         raise ServiceError("invalid", f"top_n is {request.top_n}; expected a number from 1.", param="top_n")
     options = _score_options(request, "rank", field)
-    prepared = served.prepare([(request.query, text) for text in texts], options)
+    if isinstance(served, TokenEmbedder):
+        prepared = served.prepare(texts, options, request.query)
+    else:
+        prepared = served.prepare([(request.query, text) for text in texts], options)
     score = "score" if theirs else "relevance_score"
 
     def result(index: int, scores: FloatArray) -> dict[str, Any]:
@@ -279,8 +285,10 @@ class _Root(base.Post):
 
     def read(self, engine: Engine, body: bytes) -> base.Work:
         content, _ = base.decode(body, RootRequest)
-        if isinstance(engine.models.served(content.model), Classifier):
-            path = "/rerank" if bytes(content.query) else "/predict"
+        served = engine.models.served(content.model)
+        if isinstance(served, Classifier | TokenEmbedder):
+            other = "/predict" if isinstance(served, Classifier) else "/embed_all"
+            path = "/rerank" if bytes(content.query) else other
         else:
             path = "/similarity" if bytes(content.inputs).lstrip().startswith(b"{") else "/embed"
         return POSTS[path].read(engine, body)

@@ -1,0 +1,157 @@
+"""Files of the vectors of tokens: written, resumed, searched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import MultiVectorEncoder
+from minibert.corpus.embed import embed_corpus
+from minibert.corpus.shards import RunFolder
+from minibert.corpus.sources import Source
+from tests.support.command_line import run
+from tests.support.corpus_runs import contents, text_file, texts_of
+from tests.support.multi_vectors import bert_folder, native, pylate
+
+OUTPUTS = ("out.npy", "out.jsonl", "out.parquet", "out/")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("multi")
+    return pylate(bert_folder(home / "bert"), home / "model", query_prefix="[unused1] ", query_length=24)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> MultiVectorEncoder:
+    return MultiVectorEncoder(folder)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    (tmp_path / "in").mkdir()
+    return text_file(tmp_path / "in" / "texts.txt", texts_of(45))
+
+
+def silent(_: object) -> None:
+    """Report nothing."""
+
+
+def embed(model: MultiVectorEncoder, source: Source, output: Path | str, **options: Any) -> Any:
+    return embed_corpus(model, [source], output, shard_size=10, report=silent, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_files_hold_the_vectors_of_documents(
+    model: MultiVectorEncoder, source: Source, tmp_path: Path, name: str, dtype: str
+) -> None:
+    import pyarrow.parquet
+
+    out = f"{tmp_path}/{name}"
+    summary = embed(model, source, out, on_empty="null", dtype=dtype)
+    given = texts_of(45)
+    expected = [
+        np.zeros((0, 16)) if not text else one for text, one in zip(given, documents(model, given), strict=True)
+    ]
+    assert (summary.n_texts, summary.n_tokens) == (45, sum(map(len, expected)))
+    found: list[Any]
+    if name == "out.npy":
+        lines = [json.loads(line) for line in (tmp_path / "out.ids.jsonl").read_text().splitlines()]
+        array = np.load(out, mmap_mode="r")
+        assert array.dtype == dtype
+        found = np.split(array, np.cumsum([line["vectors"] for line in lines])[:-1])
+    elif name == "out.jsonl":
+        found = [json.loads(line)["embedding"] for line in Path(out).read_text().splitlines()]
+    else:
+        found = pyarrow.parquet.read_table(out)["embedding"].to_pylist()
+    assert [one is None for one in found] == [not text and name != "out.npy" for text in given]
+    for one, other in zip(found, expected, strict=True):
+        vectors = np.array([] if one is None else one, dtype).reshape(-1, 16)
+        np.testing.assert_array_equal(vectors, other.astype(dtype))
+
+
+def documents(model: MultiVectorEncoder, texts: list[str]) -> list[np.ndarray]:
+    return [np.asarray(one) for one in model.encode_document(texts, truncation="silent")]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_resumed_run_has_the_same_bytes(
+    model: MultiVectorEncoder, source: Source, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in ("whole", "again"):
+        (tmp_path / part).mkdir()
+    embed(model, source, f"{tmp_path}/whole/{name}", on_empty="null")
+    save, saved = RunFolder.save, list[int]()
+
+    def stop(self: RunFolder, number: int, write: Callable[..., Any]) -> Any:
+        if len(saved) == 2:
+            raise OSError("no space")
+        saved.append(number)
+        return save(self, number, write)
+
+    output = f"{tmp_path}/again/{name}"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save", stop)
+        with pytest.raises(OSError, match="no space"):
+            embed(model, source, output, on_empty="null")
+    assert embed(model, source, output, on_empty="null", resume=True).n_resumed == 20
+    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+    with pytest.raises(ValueError, match="normalize_embeddings"):
+        embed(model, source, output, on_empty="null", resume=True, normalize_embeddings=True)
+
+
+@pytest.mark.parametrize("name", [*OUTPUTS, "texts"])
+def test_search_finds_the_best_documents(
+    model: MultiVectorEncoder,
+    folder: Path,
+    source: Source,
+    tmp_path: Path,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = f"{tmp_path}/{name}"
+    chosen = ("-m", str(folder), "--multi-vector")
+    if name != "texts":
+        arguments = ("embed", "-i", source.path, "-o", out, "--on-empty", "null", "--shard-size", "10", *chosen)
+        assert run(capsys, *arguments)[0] == 0
+        chosen = ()
+    code, printed, _ = run(capsys, "search", "a river bank", source.path if name == "texts" else out, "--json", *chosen)
+    assert code == 0
+    given = texts_of(45)
+    query = model.encode_query("a river bank")
+    scores = np.array(model.similarity(query, documents(model, given)))[0]
+    scores[[not text for text in given]] = -np.inf
+    best = np.argsort(-scores, kind="stable")[:5]
+    hits = [json.loads(line) for line in printed.splitlines()]
+    assert [hit["text"] for hit in hits] == [given[i] for i in best]
+    np.testing.assert_allclose([hit["score"] for hit in hits], scores[best], rtol=1e-6)
+
+
+def test_options_for_sentence_vectors_are_refused(
+    model: MultiVectorEncoder, folder: Path, source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options in ({"pooling": "cls"}, {"layers": [1]}, {"truncation": "split"}, {"truncate_dim": 3}, {"workers": 3}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            embed(model, source, tmp_path / "out.npy", **options)
+    for arguments in (("--pooling", "cls"), ("-o", "out.npy"), ("--truncate-dim", "3"), ("--precision", "int8")):
+        assert run(capsys, "embed", "a cat", "--multi-vector", "-m", str(folder), *arguments)[0] != 0
+    assert run(capsys, "embed", "a cat", "-m", str(folder))[0] != 0
+    code, printed, _ = run(capsys, "embed", "a cat", "--multi-vector", "-m", str(folder))
+    assert code == 0
+    np.testing.assert_array_equal(
+        np.array(json.loads(printed)["embedding"], np.float32), model.encode_document("a cat")
+    )
+
+
+def test_a_text_that_is_too_long_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    short = MultiVectorEncoder(native(bert_folder(tmp_path / "bert"), tmp_path / "model", document_length=20))
+    source = text_file(tmp_path / "texts.txt", ["a cat", "the river " * 30])
+    with pytest.raises(ValueError, match="20"):
+        embed(short, source, tmp_path / "out.npy", truncation="error")
+    assert not (tmp_path / "out.npy").exists()
