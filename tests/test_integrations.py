@@ -238,5 +238,5 @@ def test_a_library_that_is_not_installed(tmp_path: Path) -> None:
     assert lines[1] == "ChromaEmbeddingFunction"
     assert lines[2].startswith("this part of minibert needs haystack, which is not installed: pip install haystack-ai")
     assert "LangChainEmbeddings" in lines
-    assert sum("is not installed: pip install " in line for line in lines) == 4
+    assert sum("is not installed: pip install " in line for line in lines) == 6
     assert lines[-1].startswith("module 'minibert.integrations' has no attribute 'Nothing'; it has BERTopicBackend, ")

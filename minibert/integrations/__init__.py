@@ -1,4 +1,4 @@
-"""Classes for other libraries: each one wraps a `SentenceTransformer` and has the methods that its library calls.
+"""Classes for other libraries: each one wraps a model and has the methods that its library calls.
 
 `LangChainEmbeddings` and `ChromaEmbeddingFunction` also work where their library is not installed. The modules of the
 other classes import their library. No library is imported before its class is asked for.
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.system import missing_library
+from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
 # Each class with its module, and the package that the module needs.
@@ -20,9 +21,11 @@ _CLASSES = {
     "BERTopicBackend": ("bertopic_keybert", "bertopic"),
     "ChromaEmbeddingFunction": ("chroma", "chromadb"),
     "HaystackDocumentEmbedder": ("haystack", "haystack-ai"),
+    "HaystackRanker": ("haystack", "haystack-ai"),
     "HaystackTextEmbedder": ("haystack", "haystack-ai"),
     "KeyBERTBackend": ("bertopic_keybert", "keybert"),
     "LangChainEmbeddings": ("langchain", "langchain-core"),
+    "LangChainReranker": ("langchain_reranker", "langchain-core"),
 }
 __all__ = list(_CLASSES)
 
@@ -59,4 +62,17 @@ def load_model(
     if not isinstance(loaded.encode([], **encode_options), np.ndarray):
         shown = ", ".join(f"{name}={value!r}" for name, value in encode_options.items())
         raise ValueError(f"With {shown} encode does not give an array of one vector per text. Leave that out.")
+    return loaded
+
+
+def load_ranker(model: CrossEncoder | str, options: Mapping[str, Any]) -> CrossEncoder:
+    """Return the model, and check the options of `CrossEncoder.rank`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is wrong, or the model has several labels.
+    """
+    loaded = model if isinstance(model, CrossEncoder) else CrossEncoder(model)
+    loaded.rank("", [], **options)
     return loaded

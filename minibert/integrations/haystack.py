@@ -8,7 +8,8 @@ from typing import Any
 from haystack import Document, component
 
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.integrations import load_model
+from minibert.integrations import load_model, load_ranker
+from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
 
@@ -51,3 +52,58 @@ class HaystackDocumentEmbedder(_Embedder):
         vectors = self._loaded.encode_document([document.content for document in documents], **self._options).tolist()
         pairs = zip(documents, vectors, strict=True)
         return {"documents": [replace(document, embedding=vector) for document, vector in pairs]}
+
+
+@component
+class HaystackRanker:
+    """A `CrossEncoder` as a component: a query and documents in, the best documents out.
+
+    Parameters
+    ----------
+    model : str or CrossEncoder
+        The name of a model, or a model. Haystack can write a pipeline to YAML only if a name is given.
+    top_k : int, optional
+        The most documents to return; None: all.
+    score_threshold : float, optional
+        Leave out documents with a lower score.
+    meta_fields_to_embed : list of str, optional
+        Fields of `meta` that are put before the content, each with `embedding_separator` behind it.
+    predict_options : dict, optional
+        Passed to every `rank`, such as ``{"truncation": "silent"}``.
+    """
+
+    def __init__(
+        self,
+        model: str | CrossEncoder,
+        top_k: int | None = 10,
+        score_threshold: float | None = None,
+        meta_fields_to_embed: list[str] | None = None,
+        embedding_separator: str = "\n",
+        predict_options: dict[str, Any] | None = None,
+    ) -> None:
+        self.model, self.top_k, self.score_threshold = model, top_k, score_threshold
+        self.meta_fields_to_embed, self.embedding_separator = meta_fields_to_embed, embedding_separator
+        self.predict_options = predict_options
+        self._loaded = load_ranker(model, {"top_k": top_k, **(predict_options or {})})
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self, query: str, documents: list[Document], top_k: int | None = None, score_threshold: float | None = None
+    ) -> dict[str, Any]:
+        """Return ``{"documents": [...]}``: copies with `score` set, the best first; of equal ids there is one."""
+        unique = list({document.id: document for document in documents}.values())
+        ranked = self._loaded.rank(
+            query, list(map(self._text, unique)), self.top_k if top_k is None else top_k, **(self.predict_options or {})
+        )
+        least = self.score_threshold if score_threshold is None else score_threshold
+        return {
+            "documents": [
+                replace(unique[one["corpus_id"]], score=one["score"])
+                for one in ranked
+                if least is None or one["score"] >= least
+            ]
+        }
+
+    def _text(self, document: Document) -> Any:
+        fields = [str(document.meta[name]) for name in self.meta_fields_to_embed or () if document.meta.get(name)]
+        return self.embedding_separator.join([*fields, document.content or ""]) if fields else document.content

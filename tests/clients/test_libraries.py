@@ -10,6 +10,7 @@ import pytest
 
 from minibert import SentenceTransformer
 from tests.support.client_programs import MINIBERT, STAND_IN, TEXTS, assert_close, needs, run_client
+from tests.support.sentence_heads import SEQUENCE, model_folder
 
 pytestmark = pytest.mark.clients
 
@@ -179,7 +180,69 @@ def test_haystack(tmp_path: Path, minilm_folder: Path) -> None:
     assert_close(vectors, model.encode_document(TEXTS).tolist())
     assert_close(again, model.encode_query(TEXTS[0]).tolist())
     assert set(found) == {"The kitten naps on the mat.", "A cat sleeps."}
-    assert "inputs[0] is a NoneType" in refused
+    assert "inputs[0] is NoneType" in refused
+
+
+RERANKED = """
+    import warnings
+    warnings.simplefilter("error")
+    from minibert import CrossEncoder
+    expected = [[one["corpus_id"], one["score"]] for one in CrossEncoder(MODEL).rank("cats", TEXTS, 3)]
+    """
+
+
+def test_haystack_ranks(tmp_path: Path) -> None:
+    needs("haystack-ai")
+    folder = model_folder(tmp_path / "pairs", SEQUENCE, num_labels=1, scale=20.0)
+    program = f"""{RERANKED}
+    from haystack import Document, Pipeline
+    from minibert.integrations import HaystackRanker
+    documents = [Document(content=text, meta={{"number": i}}) for i, text in enumerate(TEXTS)]
+    pipeline = Pipeline()
+    pipeline.add_component("ranker", HaystackRanker(MODEL, top_k=3, predict_options={{"truncation": "silent"}}))
+    pipeline = Pipeline.loads(pipeline.dumps(), allowed_modules=["minibert.integrations.haystack"])
+    given = {{"query": "cats", "documents": [*documents, documents[0]]}}
+    found = pipeline.run({{"ranker": given}})["ranker"]["documents"]
+    ranker = HaystackRanker(CrossEncoder(MODEL), top_k=None, meta_fields_to_embed=["number"], embedding_separator=" ")
+    every = ranker.run("cats", documents)["documents"]
+    best = ranker.run("cats", documents, score_threshold=every[1].score)["documents"]
+    texts = [TEXTS[0], *(f"{{i}} {{text}}" for i, text in enumerate(TEXTS) if i)]  # a field that is 0 is left out
+    with_meta = [one["score"] for one in CrossEncoder(MODEL).rank("cats", texts)]
+    pairs = [[one.meta["number"], one.score] for one in found]
+    first, nothing = (ranker.run("cats", some, top_k=1)["documents"] for some in (documents, []))
+    scores = [one.score for one in every]
+    answer([pairs == expected, scores == with_meta, len(best), nothing, first == every[:1], documents[0].score])
+    """
+    assert run_client(program, tmp_path, folder)["value"] == [True, True, 2, [], True, None]
+
+
+def test_langchain_reranks(tmp_path: Path) -> None:
+    needs("langchain-core", "langchain-classic")
+    folder = model_folder(tmp_path / "pairs", SEQUENCE, num_labels=1, scale=20.0)
+    program = f"""{RERANKED}
+    import asyncio
+    from langchain_classic.retrievers import ContextualCompressionRetriever
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from minibert.integrations import LangChainReranker
+    class All(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):
+            return [Document(page_content=text, metadata={{"number": i}}) for i, text in enumerate(TEXTS)]
+    reranker = LangChainReranker(MODEL, truncation="silent")
+    found = ContextualCompressionRetriever(base_compressor=reranker, base_retriever=All()).invoke("cats")
+    every = LangChainReranker(CrossEncoder(MODEL), top_n=None)
+    later = asyncio.run(every.acompress_documents(All().invoke(""), "cats"))
+    refused = []
+    for options in ({{"top_n": 0}}, {{"nonsense": 1}}):
+        try: LangChainReranker(MODEL, **options)
+        except (TypeError, ValueError) as error: refused.append(str(error))
+    pairs = [[one.metadata["number"], one.metadata["relevance_score"]] for one in found]
+    answer([pairs == expected, len(later), reranker.compress_documents([], "cats"), refused])
+    """
+    same, count, nothing, refused = run_client(program, tmp_path, folder)["value"]
+    assert (same, count, nothing) == (True, len(TEXTS), [])
+    assert "top_k=0" in refused[0]
+    assert "nonsense" in refused[1]
 
 
 def test_chroma_opens_a_collection_again_in_another_process(tmp_path: Path, minilm_folder: Path) -> None:
