@@ -779,3 +779,13 @@ def test_an_error_of_the_service_is_500_without_details(
         assert "division" not in response.text
         assert "division" in caplog.text
         assert response.headers["x-request-id"] in message_of(response)
+
+
+def test_the_routes_that_the_files_of_docker_name() -> None:
+    """Open WebUI asks for embeddings below its base URL, and for ranks at the URL itself."""
+    folder = Path(__file__).parents[2] / ".docker"
+    named = re.findall(r"http://minibert:8080(/\S+)", (folder / "compose.yaml").read_text(encoding="utf-8"))
+    assert named == ["/v1", "/v1/rerank"]
+    assert {"/v1/embeddings", "/v1/rerank"} <= {*POSTS}
+    dockerfile = (folder / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"http://127.0.0.1:8080(/\w+)", dockerfile) == ["/readyz"]
