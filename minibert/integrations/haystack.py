@@ -92,17 +92,11 @@ class HaystackRanker:
     ) -> dict[str, Any]:
         """Return ``{"documents": [...]}``: copies with `score` set, the best first; of equal ids there is one."""
         unique = list({document.id: document for document in documents}.values())
-        ranked = self._loaded.rank(
-            query, list(map(self._text, unique)), self.top_k if top_k is None else top_k, **(self.predict_options or {})
-        )
+        most = self.top_k if top_k is None else top_k
         least = self.score_threshold if score_threshold is None else score_threshold
-        return {
-            "documents": [
-                replace(unique[one["corpus_id"]], score=one["score"])
-                for one in ranked
-                if least is None or one["score"] >= least
-            ]
-        }
+        ranked = self._loaded.rank(query, list(map(self._text, unique)), most, **(self.predict_options or {}))
+        found = [replace(unique[one["corpus_id"]], score=one["score"]) for one in ranked]
+        return {"documents": [one for one in found if least is None or one.score >= least]}
 
     def _text(self, document: Document) -> Any:
         fields = [str(document.meta[name]) for name in self.meta_fields_to_embed or () if document.meta.get(name)]

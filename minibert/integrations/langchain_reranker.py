@@ -41,9 +41,6 @@ class LangChainReranker(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Any = None
     ) -> Sequence[Document]:
         """Return copies of the best documents, the best first, with the score as ``metadata["relevance_score"]``."""
-        texts = [document.page_content for document in documents]
-        found = [
-            (documents[one["corpus_id"]], one["score"])
-            for one in self.model.rank(query, texts, self.top_n, **self.predict_options)
-        ]
-        return [one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}}) for one, score in found]
+        ranked = self.model.rank(query, [one.page_content for one in documents], self.top_n, **self.predict_options)
+        found = [(documents[one["corpus_id"]], {"relevance_score": one["score"]}) for one in ranked]
+        return [one.model_copy(update={"metadata": one.metadata | score}) for one, score in found]
