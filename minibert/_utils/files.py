@@ -52,9 +52,9 @@ def parse_json(content: bytes, name: str) -> Any:
     except UnicodeDecodeError as error:
         raise ModelFormatError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
     except json.JSONDecodeError as error:
-        found = "it is empty" if not content.strip() else error.msg
+        fault = "it is empty" if not content.strip() else error.msg
         place = f"line {error.lineno}, column {error.colno}"
-        raise ModelFormatError(f"{name} is not valid JSON: {found} at {place}.") from error
+        raise ModelFormatError(f"{name} is not valid JSON: {fault} at {place}.") from error
     except ValueError as error:  # from the three hooks, or from an integer with thousands of digits
         raise ModelFormatError(f"{name} is not valid JSON: {error}.") from error
     except RecursionError as error:
@@ -98,9 +98,9 @@ def check_format(content: Mapping[str, Any], newest: int, name: str) -> None:
 
     Files of minibert 0.1 do not have a format number. `name` is for the message.
     """
-    found = content.get("format", 0)
-    if type(found) is not int or not 0 <= found <= newest:
-        raise ValueError(f"{name} has the format {found!r}, but this minibert reads up to {newest}; use a newer one.")
+    number = content.get("format", 0)
+    if type(number) is not int or not 0 <= number <= newest:
+        raise ValueError(f"{name} has the format {number!r}, but this minibert reads up to {newest}; use a newer one.")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

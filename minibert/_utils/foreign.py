@@ -100,12 +100,12 @@ _HOMES = ("minibert.util", "minibert.cross_encoder", "minibert.sparse_encoder", 
 
 def _message(module: str, name: str) -> str | None:
     instead = _INSTEAD.get(module, {}).get(name)
-    if instead is None and module == "minibert" and (found := _ARCHITECTURE.fullmatch(name)):
-        kind, own = found[1].removesuffix("Fast"), sys.modules[module].__dict__["__all__"]
+    if instead is None and module == "minibert" and (match := _ARCHITECTURE.fullmatch(name)):
+        kind, own = match[1].removesuffix("Fast"), sys.modules[module].__dict__["__all__"]
         use = next((auto for auto in (f"Auto{kind}", f"AutoModel{kind}") if auto in own), "AutoModel")
         instead = f"it has models with the forward of BERT only; for these use {use}"
-    elif instead is None and module == "minibert" and (found := _PIPELINE.fullmatch(name)):
-        task = re.sub("(?<=[a-z])(?=[A-Z])", "-", found[1]).lower()
+    elif instead is None and module == "minibert" and (match := _PIPELINE.fullmatch(name)):
+        task = re.sub("(?<=[a-z])(?=[A-Z])", "-", match[1]).lower()
         instead = f'use pipeline("{task}", model=model, tokenizer=tokenizer)'
     return instead and f"{module} has no {name}: {instead}."
 

@@ -39,7 +39,7 @@ def is_float32(value: object) -> bool:
 def _is_cpu_map(value: object) -> bool:
     """Return whether a device_map puts everything on the CPU."""
     values = list(value.values()) if isinstance(value, Mapping) else [value]
-    return all(one is None or one == "auto" or is_cpu(one) for one in values)
+    return all(device is None or device == "auto" or is_cpu(device) for device in values)
 
 
 def _nothing(names: str, remedy: str) -> dict[str, Keyword]:
@@ -49,7 +49,7 @@ def _nothing(names: str, remedy: str) -> dict[str, Keyword]:
 def _one_of(name: str, *values: object, remedy: str) -> dict[str, Keyword]:
     def accepts(value: object) -> bool:
         value = getattr(value, "value", value)  # of an enum
-        return any(value is one or (isinstance(one, str) and value == one) for one in values)
+        return any(value is accepted or (isinstance(accepted, str) and value == accepted) for accepted in values)
 
     return {name: Keyword(accepts, " or ".join(map(repr, values)), remedy)}
 
@@ -193,7 +193,7 @@ def check_keywords(
 def arguments_of(function: Callable[..., object]) -> list[str]:
     """Return the names of a function's arguments, without those of ``self`` and ``**keywords``."""
     parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.name != "self" and one.kind != one.VAR_KEYWORD]
+    return [p.name for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD]
 
 
 def check_agreement(call: str, given: Mapping[str, object], settings: Mapping[str, object], remedy: str) -> None:

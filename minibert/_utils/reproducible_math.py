@@ -85,5 +85,5 @@ def as_score(probability: Any) -> float:
 def largest(values: FloatArray, count: int) -> Int64Array:
     """Return the indices of the largest values, the largest first; equal ones are in the order of the indices."""
     least = np.partition(values, len(values) - count)[len(values) - count]
-    found = np.flatnonzero(~(values < least))  # also NaN, which comes last
-    return found[np.argsort(-values[found], kind="stable")[:count]]
+    places = np.flatnonzero(~(values < least))  # also NaN, which comes last
+    return places[np.argsort(-values[places], kind="stable")[:count]]

@@ -43,7 +43,7 @@ def to_array(value: Any) -> Any:
     """
     if is_tensor(value):
         return _array_of(value)
-    return [_array_of(one) if is_tensor(one) else one for one in value] if holds_tensor(value) else value
+    return [_array_of(part) if is_tensor(part) else part for part in value] if holds_tensor(value) else value
 
 
 def to_tensor(array: Any) -> torch.Tensor:
@@ -228,7 +228,7 @@ def _as_tensors(value: Any) -> Any:
     if isinstance(value, Scores):
         return to_tensor(value.view(np.ndarray))
     if isinstance(value, dict):
-        return {name: _as_tensors(one) for name, one in value.items()}
+        return {name: _as_tensors(part) for name, part in value.items()}
     return type(value)(map(_as_tensors, value)) if type(value) in (list, tuple) else value
 
 
@@ -236,7 +236,7 @@ def as_dense_array(value: Any) -> Any:
     """Turn a tensor (dense or sparse), or the tensors in a list, into arrays; return other values as they are."""
     if is_tensor(value):
         return to_array(value.detach().to_dense())
-    return [as_dense_array(one) for one in value] if holds_tensor(value) else value
+    return [as_dense_array(part) for part in value] if holds_tensor(value) else value
 
 
 def as_given(function: Callable[_P, _R]) -> Callable[_P, _R]:

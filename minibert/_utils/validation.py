@@ -131,8 +131,8 @@ def check_indices(name: str, value: object, count: int, *, what: str, expected: 
     except TypeError:  # an int, or an array without axes
         asked = [value]
     indices = []
-    for one in asked:
-        index = _as_int(one)
+    for number in asked:
+        index = _as_int(number)
         if index is None:
             raise TypeError(f"{name}={brief(value)}; expected {expected}.")
         if not -count <= index < count:

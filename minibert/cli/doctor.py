@@ -79,15 +79,15 @@ def _as_text(report: dict[str, Any]) -> str:
     packages = ", ".join(f"{name} {version or 'missing'}" for name, version in versions.items())
     rows = [("versions", packages), ("system", system)]
     if "processor" in report:
-        cpu, found = report["processor"], report["kernels"]
+        cpu, kernels = report["processor"], report["kernels"]
         cores = f"{cpu['available_cores']} of {cpu['cores']} cores may be used"
         named = ", ".join(f"{name} by {instruction}" for name, instruction in cpu["instructions"].items())
-        built = f"{found['folder']}: {', '.join(found['built'])}"
+        built = f"{kernels['folder']}: {', '.join(kernels['built'])}"
         rows += [
             ("processor", f"{cpu['name']} ({cpu['machine']}), vectors of {cpu['vector_width']} floats"),
             ("threads", f"{cpu['num_threads']}: {cpu['rule']} ({cores})"),
             ("computes", f"in {cpu['compute_type']}, unless a program chooses; {named}"),
-            ("kernels", f"{found['level']}, because {found['reason']}; {built}"),
+            ("kernels", f"{kernels['level']}, because {kernels['reason']}; {built}"),
         ]
     chosen = "shared" if shared["chosen"] else "not shared"
     size = sum(file["bytes"] for file in shared["files"]) / 1e6
@@ -95,7 +95,9 @@ def _as_text(report: dict[str, Any]) -> str:
     ignored = f", not used: {shared['untrusted']}" if shared["untrusted"] else ""
     rows += [("weights", f"{chosen}, unless a program chooses; {files}{ignored}")]
     rows += [("BLAS", f"{blas['name']} {blas['version']}")]
-    rows += [("ok" if one["passed"] else "FAILED", f"{one['name']}: {one['detail']}") for one in report["checks"]]
+    rows += [
+        ("ok" if check["passed"] else "FAILED", f"{check['name']}: {check['detail']}") for check in report["checks"]
+    ]
     return "\n".join(f"{name:10} {text}" for name, text in rows)
 
 
@@ -105,7 +107,7 @@ def _as_text(report: dict[str, Any]) -> str:
 def versions() -> dict[str, str | None]:
     """Return the versions of minibert, Python and the runtime packages; None for a package that is not installed."""
     names = ("numpy", "safetensors", "tokenizers", "huggingface-hub")
-    packages = {name: next((found.version for found in distributions(name=name)), None) for name in names}
+    packages = {name: next((distribution.version for distribution in distributions(name=name)), None) for name in names}
     packages |= {"python": platform.python_version(), "system": platform.platform()}
     return {"minibert": minibert.__version__, **packages}  # that of this code, not of what pip has installed
 
@@ -177,7 +179,7 @@ def blas() -> dict[str, Any]:
 def check_ops(ops: Ops) -> list[Check]:
     """Compare every op with its definition in bert/reference.py, computed in float64."""
     exact = _results(reference.OPS, np.float64)
-    return [_compare(name, found, exact[name]) for name, found in _results(ops, np.float32).items()]
+    return [_compare(name, result, exact[name]) for name, result in _results(ops, np.float32).items()]
 
 
 def _results(ops: Ops, kind: type[np.floating[Any]]) -> dict[str, FloatArray]:
@@ -209,8 +211,8 @@ def _results(ops: Ops, kind: type[np.floating[Any]]) -> dict[str, FloatArray]:
     }
 
 
-def _compare(name: str, found: FloatArray, exact: FloatArray) -> Check:
-    error = np.abs(found - exact)
+def _compare(name: str, result: FloatArray, exact: FloatArray) -> Check:
+    error = np.abs(result - exact)
     scale = float(np.sqrt(np.mean(exact * exact)))
     rms, largest = float(np.sqrt(np.mean(error * error))) / scale, float(error.max()) / scale
     return Check(name, rms <= _RMS_LIMIT and largest <= _MAX_LIMIT, f"error {rms:.1e} RMS, {largest:.1e} at most")
@@ -224,8 +226,8 @@ def check_low_precision(compute_type: str) -> Check:
     paths = ["encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"]
     query, key, value = np.random.default_rng(0).standard_normal((3, 60, 128)).astype(np.float32)
     inputs = AttentionInput(query, key, value, np.array([0, 60], dtype=np.int32), 2)
-    found, wanted = ([*_products(ops, paths, 33, 77), ops.attention(inputs).context] for ops in (ours, theirs))
-    same = all(map(np.array_equal, found, wanted))
+    results, wanted = ([*_products(ops, paths, 33, 77), ops.attention(inputs).context] for ops in (ours, theirs))
+    same = all(map(np.array_equal, results, wanted))
     details = "the same bits as NumPy" if same else "other numbers than NumPy"
     return Check(f"linear, attention, {compute_type}", same, details)
 
@@ -234,8 +236,8 @@ def check_threads(num_threads: int) -> Check:
     """Check that a product on several threads equals one on a single thread, bit for bit."""
     from minibert.kernels import make_ops
 
-    one, several = (_products(make_ops(count), ["dense"], 333, 777) for count in (1, num_threads))
-    same = np.array_equal(one, several)
+    alone, several = (_products(make_ops(count), ["dense"], 333, 777) for count in (1, num_threads))
+    same = np.array_equal(alone, several)
     return Check("threads", same, f"1 and {num_threads} threads give {'the same bits' if same else 'other numbers'}")
 
 

@@ -79,7 +79,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     modules = attempt(lambda: list_modules(files))
     loader = loader_of(modules)
     if loader is None:
-        modules = attempt(lambda: [] if (found := list_modules(files)) is None else check_modules(files, found))
+        modules = attempt(lambda: [] if (listed := list_modules(files)) is None else check_modules(files, listed))
     bert = files.subfolder(modules[0].path if modules else "")
     limits: list[int] = []
     settings = attempt(lambda: bert.settings("config.json")) or {}

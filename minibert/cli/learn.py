@@ -68,13 +68,13 @@ def _check(arguments: argparse.Namespace) -> int:
     steps = [names.get(step, step) for step in arguments.steps]
     options = chosen(arguments, ("seconds", "text", "model"))
     start, results = time.perf_counter(), []
-    for found in check_file(arguments.file, steps, **options):
-        print(dataclasses.replace(found, more=arguments.more), flush=True)
-        results.append(found)
+    for result in check_file(arguments.file, steps, **options):
+        print(dataclasses.replace(result, more=arguments.more), flush=True)
+        results.append(result)
     wrong = [found for found in results if not found.right]
     checked = f"{counted(len(results), 'function')} checked in {time.perf_counter() - start:.1f} seconds"
     if wrong:
-        more = " --more tells the cause." if any(found.cause for found in wrong) and not arguments.more else ""
+        more = " --more tells the cause." if any(result.cause for result in wrong) and not arguments.more else ""
         print(f"{checked}, {len(wrong)} to do. Next: {wrong[0].step}.{more}")
     elif steps:
         print(f"{checked}. {results[-1].next}")

@@ -72,10 +72,10 @@ def in_options(message: str, parser: argparse.ArgumentParser | None) -> str:
     """
     options = parser.flags() if isinstance(parser, Parser) else {}
 
-    def translated(found: re.Match[str]) -> str:
-        name, value = found[1] or found[3], found[2] or ""
+    def translated(match: re.Match[str]) -> str:
+        name, value = match[1] or match[3], match[2] or ""
         if name not in options:
-            return found[0]
+            return match[0]
         action, flag = options[name], _flag(options[name])
         if value in ("None", "False"):
             negative = f"--no-{flag[2:]}"
@@ -88,7 +88,9 @@ def in_options(message: str, parser: argparse.ArgumentParser | None) -> str:
         value = plain if re.fullmatch(r"[\w./:,-]+", plain) else value
         return f"{flag}={value}" if value.startswith("-") else f"{flag} {value}"
 
-    message = re.sub(rf"\b({'|'.join(_VERBS)}) loads it", lambda one: f"minibert {_VERBS[one[1]]} loads it", message)
+    message = re.sub(
+        rf"\b({'|'.join(_VERBS)}) loads it", lambda match: f"minibert {_VERBS[match[1]]} loads it", message
+    )
     return _ARGUMENT.sub(translated, re.sub(r"\b[\w.]+\(\.\.\., (\w+=[^()]*)\)", r"\1", message))
 
 
@@ -146,14 +148,14 @@ def add_options(parser: argparse._ActionsContainer, text: str, **rest: Mapping[s
     """
     for item in filter(None, _ITEM.split(text.strip())):
         line = " ".join(item.split())
-        if found := _TEXT.fullmatch(line):
-            optional, name, several, shown = found.groups()
+        if match := _TEXT.fullmatch(line):
+            optional, name, several, shown = match.groups()
             number: Any = {"nargs": "*" if optional else "+"} if several else {}
             parser.add_argument(name.lower() + ("s" if several else ""), metavar=name, help=shown, **number)
             continue
-        found = _OPTION.fullmatch(line)
-        assert found is not None, line
-        flags, value, default, shown = found.groups()
+        match = _OPTION.fullmatch(line)
+        assert match is not None, line
+        flags, value, default, shown = match.groups()
         name = re.sub("-", "_", re.search(r"--([\w-]+)", flags)[1])  # type: ignore[index]
         options: dict[str, Any] = {"help": shown, "default": default}
         if value is None:

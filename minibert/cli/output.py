@@ -159,7 +159,7 @@ def bar(part: float, width: int = 20) -> str:
 
 def without_controls(text: str) -> str:
     """Replace each control character and line end in a text by a space."""
-    return "".join(one if one.isprintable() else " " for one in text)
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def one_line(text: str) -> str:

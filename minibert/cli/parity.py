@@ -71,10 +71,10 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _raw(text: str) -> tuple[str, tuple[int, ...]]:
-    found = re.fullmatch(r"(.+)=([0-9]{1,12}(?:,[0-9]{1,12})*)", text)
-    if found is None:
+    match = re.fullmatch(r"(.+)=([0-9]{1,12}(?:,[0-9]{1,12})*)", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SHAPE, such as hidden_states.6=5,24,384")
-    return found[1], tuple(map(int, found[2].split(",")))
+    return match[1], tuple(map(int, match[2].split(",")))
 
 
 def _budget(text: str) -> str | float:
@@ -100,7 +100,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     options = chosen(arguments, ("backend", "num_threads", "shared_weights")) | {"compute_type": "float32"}
     files = locate_model(arguments)
     modules = list_modules(files)
-    dense = modules is not None and [one.kind for one in modules][:2] == ["Transformer", "Pooling"]
+    dense = modules is not None and [module.kind for module in modules][:2] == ["Transformer", "Pooling"]
     listed = check_modules(files, modules) if modules and dense else []
     folder = files.subfolder(listed[0].path) if listed else files
     pipeline = None
@@ -143,9 +143,9 @@ def _check(arguments: argparse.Namespace) -> int:
         waiting.start()
 
     try:
-        given: dict[str, Any] = chosen(arguments, ("budget", "diagnosis", "port")) | {"raw": dict(arguments.raw or ())}
+        options = {"raw": dict(arguments.raw or ()), **chosen(arguments, ("budget", "diagnosis", "port"))}
         on_table = None if arguments.json == "-" else print_table
-        report = check(subject, arguments.dump, inputs, names=names, on_table=on_table, **given)
+        report = check(subject, arguments.dump, inputs, names=names, on_table=on_table, **options)
     except NothingComparedError as error:
         report_problem(str(error))
         return 3
@@ -177,8 +177,8 @@ def _probe(arguments: argparse.Namespace) -> None:
     made = probe(_subject(arguments))
     for path in made.save(arguments.output):
         print(path)
-    for i, shown in enumerate(made.shows):
-        print(f"  row {i}: {shown} ({int(made.attention_mask[i].sum())} tokens)")
+    for i, purpose in enumerate(made.shows):
+        print(f"  row {i}: {purpose} ({int(made.attention_mask[i].sum())} tokens)")
 
 
 def _names(arguments: argparse.Namespace) -> None:
@@ -186,13 +186,13 @@ def _names(arguments: argparse.Namespace) -> None:
 
     arguments.backend, arguments.num_threads, arguments.shared_weights = "numpy", None, False
     subject = _subject(arguments)
-    shown = {name: both_names(name) for name in subject.specs}
-    if "embeddings_project" in shown:  # which hidden state 0 is
-        shown["embeddings"] = "embeddings"
-    width = max(map(len, shown.values()))
+    labels = {name: both_names(name) for name in subject.specs}
+    if "embeddings_project" in labels:  # which hidden state 0 is
+        labels["embeddings"] = "embeddings"
+    width = max(map(len, labels.values()))
     shapes = {"tokens": "(B, S, {})", "pairs": "(B, {}, S, S)", "pooled": "(B, {})"}
     for name, spec in subject.specs.items():
-        print(f"{shown[name]:{width}}  {shapes[spec.kind].format(spec.width)}")
+        print(f"{labels[name]:{width}}  {shapes[spec.kind].format(spec.width)}")
     print("The hidden states alone are enough to begin.")
 
 

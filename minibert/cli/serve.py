@@ -81,7 +81,7 @@ def _variables(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator
     A misspelt variable is an error, because a service without the key or the limit in it would start without a word.
     """
     actions = {flag: action for action in parser._actions for flag in action.option_strings}
-    given = {actions.get(argument.partition("=")[0]) for argument in args}
+    present = {actions.get(argument.partition("=")[0]) for argument in args}
     flags = [flag for flag in actions if flag.startswith("--") and flag != "--help"]
     known = {_ENVIRONMENT + flag[2:].replace("-", "_").upper(): flag for flag in flags}
     for name, value in sorted(os.environ.items()):
@@ -92,7 +92,7 @@ def _variables(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator
             meant = f"did you mean {close[0]}?" if close else "see minibert serve --help."
             raise ValueError(f"the variable {name} is set, but the service does not have it; {meant}")
         flag = known[name]
-        if actions[flag] in given:
+        if actions[flag] in present:
             continue
         if actions[flag].nargs != 0:
             yield f"{flag}={value}"
@@ -141,7 +141,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         return engine
 
     def announce(ready: bool, address: str) -> None:
-        shown = ", ".join(served)
-        report_problem(f"serving {shown} on {address}" if ready else f"loading {shown}, listening on {address}")
+        names = ", ".join(served)
+        report_problem(f"serving {names} on {address}" if ready else f"loading {names}, listening on {address}")
 
     return serve(load, bound, settings, keys, announce)

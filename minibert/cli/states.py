@@ -162,20 +162,20 @@ def _words(arguments: argparse.Namespace) -> None:
     what = numbers if arguments.layers is None else ", ".join(states)
     print(f"\n{len(layers)} hidden states of shape ({sum(map(len, texts))}, {texts[0].vectors.shape[2]}): {what}")
 
-    found = minibert.word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
-    if len(found) < 2:
+    occurrences = minibert.word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
+    if len(occurrences) < 2:
         raise ValueError(f"{arguments.word!r} occurs once in the texts; give texts with at least two occurrences.")
-    compared = min(arguments.most, len(found))
-    shown = f", the first {compared} compared" if compared < len(found) else ""
-    print(f"\n{arguments.word!r} occurs {len(found)} times{shown}:")
+    compared = min(arguments.most, len(occurrences))
+    limited = f", the first {compared} compared" if compared < len(occurrences) else ""
+    print(f"\n{arguments.word!r} occurs {len(occurrences)} times{limited}:")
     first_tokens = [0, *accumulate(map(len, texts))]
     names = [f"{ascii_lowercase[i % 26]}{i // 26 or ''}" for i in range(compared)]  # a, b, ..., z, a1, b1, ...
-    for name, place in zip(names, found.places, strict=False):
+    for name, place in zip(names, occurrences.places, strict=False):
         first, last = (first_tokens[place.text_index] + token for token in (place.tokens.start, place.tokens.stop - 1))
         tokens = f"token {first}" if first == last else f"tokens {first}-{last}"
         print(f"  {name}  {tokens:12} {place.in_context()}")
 
-    rows = list(zip(states, found.similarities(), strict=True))
+    rows = list(zip(states, occurrences.similarities(), strict=True))
     pooled = layers if arguments.layers is not None else layers[1:][-4:]
     best = rows[-1][0]
     if len(pooled) > 1:
@@ -202,7 +202,7 @@ def _words(arguments: argparse.Namespace) -> None:
     if arguments.plot:
         from minibert.vectors.plot import plot_word_similarities
 
-        _save_picture(plot_word_similarities(found), arguments.plot)
+        _save_picture(plot_word_similarities(occurrences), arguments.plot)
 
 
 def _print_tokens(texts: list[TokenVectors]) -> None:
@@ -292,9 +292,9 @@ def _vector(model: SentenceTransformer, texts: list[str], trace: Trace) -> list[
     """Return the steps to the vector of each text, or report why there are none."""
     from minibert.inside.sentences import vector_steps
 
-    found = vector_steps(model, texts)
-    if found.tokens == trace.tokens:
-        return found.steps
+    vectors = vector_steps(model, texts)
+    if vectors.tokens == trace.tokens:
+        return vectors.steps
     output.report_problem("the page does not show how the vector comes about: sentence vectors take other tokens")
     return []
 
@@ -305,14 +305,14 @@ def _parts(arguments: argparse.Namespace, sentences: SentenceTransformer | None,
 
     model = options.load_encoder("SentenceTransformer", arguments) if sentences is None else sentences
     try:
-        found = explain_similarity(model, arguments.text, arguments.pair)
+        similarity = explain_similarity(model, arguments.text, arguments.pair)
     except ValueError as error:
         output.report_problem(f"the page does not show how the cosine comes about: {error}")
         return None
-    if [found.tokens_a, found.tokens_b] != trace.tokens:
+    if [similarity.tokens_a, similarity.tokens_b] != trace.tokens:
         output.report_problem("the page does not show how the cosine comes about: sentence vectors take fewer tokens")
         return None
-    return found.parts
+    return similarity.parts
 
 
 def _explain(arguments: argparse.Namespace) -> None:

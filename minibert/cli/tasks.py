@@ -67,8 +67,8 @@ def _run(
     from minibert.tasks.pipelines import pipeline
 
     texts = read_texts(arguments.texts)
-    given = {name: value for name, value in chosen(arguments, options.split()).items() if value is not None}
-    find = pipeline(task, arguments.model, **loading(arguments), **given)
+    keywords = {name: value for name, value in chosen(arguments, options.split()).items() if value is not None}
+    find = pipeline(task, arguments.model, **loading(arguments), **keywords)
     # An iterator, because of a list of one text some tasks give the answer alone.
     for text, answers in zip(texts, find(map(of_text, texts), batch_size=_BATCH_SIZE), strict=True):
         if arguments.json:

@@ -220,13 +220,13 @@ def _embed(arguments: argparse.Namespace) -> None:
         output.check_file(arguments.output, ".npy")
         if arguments.multi_vector:
             raise ValueError("--output with --multi-vector is for files of texts; give them with --input.")
-    texts, given = output.read_texts(arguments.texts), _encode_options(arguments)
+    texts, keywords = output.read_texts(arguments.texts), _encode_options(arguments)
     model = _load(arguments)
     if arguments.multi_vector:
-        for text, vectors in zip(texts, model.encode_document(texts, **given), strict=True):
+        for text, vectors in zip(texts, model.encode_document(texts, **keywords), strict=True):
             output.print_json(text=text, embedding=vectors)
         return
-    vectors = model.encode(texts, precision=arguments.precision, **given)
+    vectors = model.encode(texts, precision=arguments.precision, **keywords)
     if arguments.output is not None:
         output.write_file(arguments.output, lambda file: np.save(file, vectors))
         output.report_written(arguments.output, f"vectors {vectors.shape}")
@@ -239,13 +239,13 @@ def _embed_files(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
 
     output_suffix(arguments.output)  # raises before a model is loaded
-    workers, given = _workers(arguments), _encode_options(arguments)
+    workers, keywords = _workers(arguments), _encode_options(arguments)
     model = _load(arguments)  # before a cluster is asked for, which takes longer
     with workers as entered:
-        given |= {"dtype": arguments.dtype, "workers": entered}
+        keywords |= {"dtype": arguments.dtype, "workers": entered}
         what = f"vectors of tokens ({{n_tokens}}, {{width}}) {arguments.dtype}"
         what = what if arguments.multi_vector else f"vectors ({{n_texts}}, {{width}}) {arguments.dtype}"
-        _run_over_files(arguments, embed_corpus, model, what=what, **given)
+        _run_over_files(arguments, embed_corpus, model, what=what, **keywords)
 
 
 def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[RayWorkers | None]:
@@ -259,20 +259,20 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
         raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
     from minibert.integrations.ray import RayWorkers
 
-    given = chosen(arguments, ("actors", "prompts")) | options.loading(arguments)
+    keywords = chosen(arguments, ("actors", "prompts")) | options.loading(arguments)
     report = partial(output.report_problem, parser=arguments.parser)
-    return RayWorkers(arguments.model, address=address or None, report=report, **given)
+    return RayWorkers(arguments.model, address=address or None, report=report, **keywords)
 
 
 def _sparse(arguments: argparse.Namespace) -> None:
-    texts, given = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
+    texts, keywords = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
     model = load_encoder("SparseEncoder", arguments)
     if texts is None:
         from minibert.corpus.embed import sparse_corpus
 
-        _run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **given)
+        _run_over_files(arguments, sparse_corpus, model, what="sparse vectors", **keywords)
         return
-    for text, vector in zip(texts, model.encode(texts, **given), strict=True):
+    for text, vector in zip(texts, model.encode(texts, **keywords), strict=True):
         if arguments.json:
             indices = vector.indices.tolist()
             tokens = model.tokenizer.convert_ids_to_tokens(indices)
@@ -305,9 +305,9 @@ def _search(arguments: argparse.Namespace) -> None:
     from minibert.corpus.readers import holds_vectors
 
     for score, place, text in (_search_vectors if holds_vectors(arguments.file) else _search_texts)(arguments):
-        shown = {} if text is None else {"text": text}
+        fields = {} if text is None else {"text": text}
         if arguments.json:
-            output.print_json(score=round(score, 6), **place, **shown)
+            output.print_json(score=round(score, 6), **place, **fields)
         else:
             print(f"{score:8.3f}  {next(iter(place.values()))!s:>6}  {output.one_line(text or '')}".rstrip())
 
@@ -319,11 +319,11 @@ def _search_texts(arguments: argparse.Namespace) -> Iterator[_Found]:
     lines = [line for line in output.usable_lines(source) if not line.empty]
     if not lines:
         raise ValueError(f"{source.name} does not hold a text to search in; give a file with texts.")
-    given = _encode_options(arguments)
+    keywords = _encode_options(arguments)
     model = _load(arguments)
-    query = model.encode_query(arguments.query, **given)
-    given |= {"prompt": None, "prompt_name": None, "show_progress_bar": arguments.progress}
-    corpus = model.encode_document([line.text for line in lines], **given)
+    query = model.encode_query(arguments.query, **keywords)
+    keywords |= {"prompt": None, "prompt_name": None, "show_progress_bar": arguments.progress}
+    corpus = model.encode_document([line.text for line in lines], **keywords)
     score_function = _SCORES[model.similarity_fn_name][0]
     for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
         line = lines[int(hit["corpus_id"])]
@@ -346,29 +346,29 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
         if "model" not in settings:
             raise ValueError(f"no manifest beside {path} says which model has made it; name the model with --model.")
         arguments.model, arguments.revision = settings["model"], arguments.revision or settings.get("revision")
-    given = _encode_options(arguments)
+    keywords = _encode_options(arguments)
     if file.manifest:
         arguments.compute_type, arguments.prompts = settings.get("compute_type", "float32"), settings.get("prompts")
-        given = {name: settings[name] for name in EncodeOptions.__dataclass_fields__ if name in settings}
+        keywords = {name: settings[name] for name in EncodeOptions.__dataclass_fields__ if name in settings}
     arguments.multi_vector = bool(settings.get("multi_vector"))
     model = _load(arguments)
-    if given.get("layers") == [model.config.num_hidden_layers]:
-        given["layers"] = None  # the default; some poolings take no other
+    if keywords.get("layers") == [model.config.num_hidden_layers]:
+        keywords["layers"] = None  # the default; some poolings take no other
     if file.manifest:
         if not arguments.multi_vector:  # which has a length of its own for queries
             model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.max_length)
-        own, theirs = probe_vector(model.plan(EncodeOptions(**given))), file.manifest["probe"]
+        own, theirs = probe_vector(model.plan(EncodeOptions(**keywords))), file.manifest["probe"]
         if len(own) != len(theirs) or not np.allclose(own, theirs, atol=1e-4):
             made = f"{path} was made with {settings.get('model', 'a model')}"
             raise ValueError(f"{made}, and {arguments.model} has other vectors. Leave out --model and --revision.")
-    before = {name: given.pop(name, None) for name in ("prompt", "prompt_name")}
+    before = {name: keywords.pop(name, None) for name in ("prompt", "prompt_name")}
     asked = chosen(arguments, before)
     if not any(asked.values()) and any(before.values()) and not model.prompts.get("query"):
         asked = before
         output.report_problem(f"the query gets the prompt of the texts, {before['prompt'] or before['prompt_name']!r}")
-    given |= asked | {"batch_size": arguments.batch_size}
-    given = {name: value for name, value in given.items() if not arguments.multi_vector or name in _OF_TOKENS}
-    query = model.encode_query(arguments.query, **given)
+    keywords |= asked | {"batch_size": arguments.batch_size}
+    keywords = {name: value for name, value in keywords.items() if not arguments.multi_vector or name in _OF_TOKENS}
+    query = model.encode_query(arguments.query, **keywords)
     score_function, column = _SCORES[model.similarity_fn_name][0], arguments.text_column or "text"
     hits, texts = file.search(query, arguments.top_k, score_function, column), dict[str, str | None]()
     if not hits:
@@ -384,18 +384,18 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
 
 
 def _rerank(arguments: argparse.Namespace) -> None:
-    texts, given = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
+    texts, keywords = _texts_or_files(arguments), chosen(arguments, _OF_LINES)
     model = load_encoder("CrossEncoder", arguments)
     if texts is None:
         from minibert.corpus.embed import rerank_corpus
 
-        _run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **given)
+        _run_over_files(arguments, rerank_corpus, model, arguments.query, what="scores", **keywords)
         return
-    found = model.rank(arguments.query, texts, top_k=arguments.top_k, **given)
-    scores = [float(str(np.float32(hit["score"]))) for hit in found]
+    ranked = model.rank(arguments.query, texts, top_k=arguments.top_k, **keywords)
+    scores = [float(str(np.float32(hit["score"]))) for hit in ranked]
     # A score of a model without sigmoid can be any number: the bars then go from the least to the greatest one.
     least, most = min([0.0, *scores]), max([1.0, *scores])
-    for hit, score in zip(found, scores, strict=True):
+    for hit, score in zip(ranked, scores, strict=True):
         index, text = hit["corpus_id"], texts[hit["corpus_id"]]
         if arguments.json:
             output.print_json(score=score, index=index, text=text)
@@ -481,7 +481,7 @@ def _extract(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--do_lower_case={asked}, but the tokenizer of {arguments.model} has {own}; leave it out.")
     if arguments.format == "google":
         arguments.parser.refuse(("dtype", "id_column"), "has no place in Google's lines of JSON; leave it out.")
-    given = chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype"))
+    keywords = chosen(arguments, ("format", "layers", "max_length", "batch_size", "dtype"))
     shape = f"vectors ({{n_tokens}}, {len(arguments.layers)}, {{width}}) {arguments.dtype}"
     what = shape if arguments.format == "binary" else "JSON lines"
-    _run_over_files(arguments, extract_corpus, options.load_bert(arguments), tokenizer, what=what, **given)
+    _run_over_files(arguments, extract_corpus, options.load_bert(arguments), tokenizer, what=what, **keywords)

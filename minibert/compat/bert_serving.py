@@ -95,8 +95,8 @@ class BertClient:
         self._options: dict[str, Any] = {"layers": layers, "pooling": pooling_strategy}
         if model is None and (ip is not None or port is not None):
             if modes == ("none",):
-                given = f"pooling_strategy={brief(pooling_strategy)}"
-                raise ValueError(f"{given} gives a vector per token, which a service cannot send. Give model=.")
+                setting = f"pooling_strategy={brief(pooling_strategy)}"
+                raise ValueError(f"{setting} gives a vector per token, which a service cannot send. Give model=.")
             seconds = None if timeout < 0 else timeout / 1000
             self._service = _Service("localhost" if ip is None else ip, _PORT if port is None else port, seconds)
             return

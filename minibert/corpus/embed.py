@@ -224,7 +224,7 @@ def sparse_corpus(
 
     def compute(texts: list[str], progress: Progress) -> _Fields:
         chunk = next(model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **chosen))
-        fields = [{"indices": one.indices.tolist(), "values": _decimals(one.data)} for one in chunk.vectors]
+        fields = [{"indices": vector.indices.tolist(), "values": _decimals(vector.data)} for vector in chunk.vectors]
         return fields, int((chunk.n_tokens - chunk.n_truncated).sum()), chunk.n_truncated
 
     # If texts are split, this text is long: windows that cannot hold any token of a text are refused at once.
@@ -274,10 +274,10 @@ def rerank_corpus(
 
     def compute(texts: list[str], progress: Progress) -> _Fields:
         pairs = [(query, text) for text in texts]
-        found = model.score_pairs(pairs, prompt=before, batch_size=batch_size, truncation="silent", progress=progress)
-        scores = _decimals(model.activation_fn(found.vectors).reshape(-1))
-        cut = found.n_truncated
-        return [{"score": score} for score in scores], int((found.n_tokens - cut).sum()), cut
+        scored = model.score_pairs(pairs, prompt=before, batch_size=batch_size, truncation="silent", progress=progress)
+        scores = _decimals(model.activation_fn(scored.vectors).reshape(-1))
+        cut = scored.n_truncated
+        return [{"score": score} for score in scores], int((scored.n_tokens - cut).sum()), cut
 
     settings: dict[str, Any] = {"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation}
     settings |= {"max_seq_length": model.max_seq_length, "activation_fn": repr(model.activation_fn)}
@@ -309,9 +309,9 @@ class _Lines(Task):
         texts = texts_of(lines)
         fields, n_tokens, n_truncated = self.compute(texts, progress) if texts else ([], 0, ())
         progress(len(lines) - len(texts))
-        found = iter(fields)
+        following = iter(fields)
         for line in lines:
-            files[0].write(json_line({"id": line.id, **(self.nothing if line.text is None else next(found))}))
+            files[0].write(json_line({"id": line.id, **(self.nothing if line.text is None else next(following))}))
         return n_tokens, n_truncated, self.model.model.ops.processor()
 
 

@@ -174,8 +174,8 @@ class _States(_TokenTask):
 
     def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
         how: dict[str, Any] = {"layer_pooling": "tokens_first", "truncation": "silent", "max_length": self.max_length}
-        found = embed_tokens(self.model, self.tokenizer, texts, layers=self.layers, **how)
-        return ((one, one.vectors) for one in found)
+        embedded = embed_tokens(self.model, self.tokenizer, texts, layers=self.layers, **how)
+        return ((tokens, tokens.vectors) for tokens in embedded)
 
     def write_line(self, files: Files, line: InputLine, first: int, tokens: Any, vectors: FloatArray | None) -> None:
         row = line.row()
@@ -248,8 +248,8 @@ class TokenFeatures:
             reason = str(error).rstrip(".")
             raise ValueError(f"{path} and {self._index} cannot be read as token vectors: {reason}.") from error
         if self.vectors.ndim != 3 or self.vectors.shape[:2] != (n_tokens, len(self.layers)):
-            found = f"{path}, {self.vectors.shape}, and {self._index}, with {n_tokens} tokens,"
-            raise ValueError(f"{found} do not belong together.")
+            files = f"{path}, {self.vectors.shape}, and {self._index}, with {n_tokens} tokens,"
+            raise ValueError(f"{files} do not belong together.")
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -299,7 +299,7 @@ class _GoogleLines(_TokenTask):
 
     def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
         encodings = [_encode(self.tokenizer, text, self.limit) for text in texts]
-        ids, types = [one.ids for one in encodings], [one.token_types for one in encodings]
+        ids, types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
         batch = PackedBatch.from_sequences(self.model.config, ids, types)
         steps = (states for _, states in self.model.states(batch, self.states))
         # float64, because Python's `round` needs it
@@ -340,10 +340,10 @@ def _encode(tokenizer: BertTokenizer, text: str, limit: int) -> Encoding:
     (whole,) = tokenizer.encodings(*([part] for part in parts), truncation=False)
     sequences = np.array([-1 if sequence is None else sequence for sequence in whole.sequence_ids])
     special, *places = (np.flatnonzero(sequences == sequence) for sequence in range(-1, len(parts)))
-    kept = [min(len(one), limit) for one in places]
+    kept = [min(len(place), limit) for place in places]
     while sum(kept) > limit - len(special):
         longest = 0 if len(kept) == 1 or kept[0] > kept[1] else 1  # of two equally long texts the second is cut
         kept[longest] -= 1
-    left = (one[:length] for one, length in zip(places, kept, strict=True))
+    left = (positions[:length] for positions, length in zip(places, kept, strict=True))
     made = whole.take(np.sort(np.concatenate([special, *left])))
     return dataclasses.replace(made, n_truncated=len(whole) - len(made))

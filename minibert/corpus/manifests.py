@@ -16,12 +16,12 @@ minibert 0.3.0 wrote format 1. Its finished runs are read; its unfinished ones c
 """
 
 
-def manifest_path(output: str) -> str:
+def path_of(output: str) -> str:
     """Return the path of the manifest beside the output: the settings and counts of a finished run, as JSON."""
     return f"{output}.manifest.json"
 
 
-def read_manifest(
+def read(
     path: Path, way_on: str = "A run writes its manifest there; delete it or move it elsewhere, or give another output."
 ) -> dict[str, Any] | None:
     """Return a manifest; None if there is none, ValueError with a sentence on what to do if it is damaged."""
@@ -37,7 +37,7 @@ def read_manifest(
     return content
 
 
-def write_manifest(path: Path, content: dict[str, Any]) -> None:
+def write(path: Path, content: dict[str, Any]) -> None:
     """Write a manifest, or the record of a shard."""
     write_whole(path, lambda file: file.write(as_json(content).encode()))
 

@@ -45,8 +45,8 @@ def batches(path: str | BinaryIO, choose: Callable[[list[str]], list[str]]) -> I
         paths = sorted(Path(path).glob("[!.]*.parquet"))
     if not paths:
         raise FileNotFoundError("the folder does not hold a .parquet file")
-    for one in paths:
-        with _file(one) as file:
+    for name in paths:
+        with _file(name) as file:
             yield from file.iter_batches(_ROWS_AT_ONCE, columns=choose(file.schema_arrow.names))
 
 

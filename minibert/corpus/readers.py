@@ -13,8 +13,7 @@ import numpy as np
 
 from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
-from minibert.corpus import parquet
-from minibert.corpus.manifests import check_outputs, manifest_path, read_manifest
+from minibert.corpus import manifests, parquet
 from minibert.corpus.shards import folder_of
 from minibert.corpus.sources import Source, checksum, numbered_lines
 from minibert.tokenizer.windows import in_chunks
@@ -36,7 +35,7 @@ def holds_vectors(path: str) -> bool:
             return _COLUMN in parquet.column_names(path)
         except OSError as error:
             raise OSError(f"{path} cannot be read: {os_reason(error)}.") from error
-    return suffix == ".npy" or os.path.isdir(path) or (suffix == ".jsonl" and os.path.exists(manifest_path(path)))
+    return suffix == ".npy" or os.path.isdir(path) or (suffix == ".jsonl" and os.path.exists(manifests.path_of(path)))
 
 
 class VectorFile:
@@ -63,9 +62,9 @@ class VectorFile:
             why = " Its run has not ended; finish that first." if folder_of(path).exists() else ""
             raise FileNotFoundError(f"{path} does not exist.{why}")
         self.path, self._suffix = os.path.normpath(path), os.path.splitext(path)[1].lower()
-        beside, unfinished = Path(manifest_path(os.path.realpath(path))), folder_of(self.path) / "manifest.json"
-        self.manifest = read_manifest(beside) or (read_manifest(unfinished) if os.path.isdir(path) else None) or {}
-        check_outputs(self.manifest, beside.parent, "Delete the manifest to use the file as it is.")
+        beside, unfinished = Path(manifests.path_of(os.path.realpath(path))), folder_of(self.path) / "manifest.json"
+        self.manifest = manifests.read(beside) or (manifests.read(unfinished) if os.path.isdir(path) else None) or {}
+        manifests.check_outputs(self.manifest, beside.parent, "Delete the manifest to use the file as it is.")
 
     def search(
         self, query: FloatArray, top_k: int, score_function: ScoreFunction, text_column: str = "text"
@@ -119,11 +118,11 @@ class VectorFile:
         for source, expected in zip(sources, self.manifest.get("checksums", ()), strict=True):
             if os.path.exists(source.path) and checksum(source) != expected:
                 raise OSError(f"{source.name} has changed since the run.")
-        wanted, found = {str(one) for one in ids}, dict[str, str | None]()
+        wanted, by_id = {str(id) for id in ids}, dict[str, str | None]()
         for line in numbered_lines(sources, self.manifest["checksums"]) if wanted and sources else ():
             if (key := str(line.id)) in wanted:
-                found[key] = None if key in found else line.text
-        return found
+                by_id[key] = None if key in by_id else line.text
+        return by_id
 
     def _blocks(self, text_column: str) -> Iterator[tuple[Sequence[Any], Sequence[str | None] | None, Any]]:
         """Yield the ids, the texts if they are there, and the vectors of some rows."""
@@ -142,7 +141,7 @@ class VectorFile:
             for first in range(0, len(array), _ROWS):
                 block = array[first : first + _ROWS]
                 rows = range(first, first + len(block))
-                yield rows if lines is None else [json.loads(one)["id"] for one in islice(lines, _ROWS)], None, block
+                yield rows if lines is None else [json.loads(line)["id"] for line in islice(lines, _ROWS)], None, block
         elif self._suffix == ".jsonl":
             dtype = self.manifest["settings"]["dtype"]  # decimals of float16 are not exactly its numbers
             for some in in_chunks(map(json.loads, _lines(self.path)), _ROWS):

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
 from minibert._version import __version__
-from minibert.corpus.manifests import as_json, manifest_path
+from minibert.corpus import manifests
 from minibert.corpus.shards import Counts, Files, Lines, RunFolder, Task
 from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_memory, numbered_lines, survey
 
@@ -117,13 +117,13 @@ class RunOptions:
         ValueError
             The first reading did not find a line with which nothing may be computed, so the file has changed.
         """
-        found = [(line, self.treatment(line)) for line in lines]
-        for line, treatment in found:
+        treated = [(line, self.treatment(line)) for line in lines]
+        for line, treatment in treated:
             if treatment == "stop":
                 raise ValueError(f"{line.file} was changed while it was read: line {line.line} {line.problem}.")
             if line.problem is not None and (self.on_empty == "keep" or not line.empty):
                 self.report(line.describe())
-        return [line for line, treatment in found if treatment != "skip"]
+        return [line for line, treatment in treated if treatment != "skip"]
 
 
 def run_shards(
@@ -164,9 +164,9 @@ def run_shards(
     """
     start = time.perf_counter()
     output, resume, shard_size = task.files[0].output, options.resume, options.shard_size
-    given = {name: getattr(options, name) for name in ("on_error", "on_empty", "shard_size")}
-    settings = {**(options.settings or {}), **settings, **given}
-    _refuse_inputs(sources, [manifest_path(output), *(file.output for file in task.files)])
+    own = {name: getattr(options, name) for name in ("on_error", "on_empty", "shard_size")}
+    settings = {**(options.settings or {}), **settings, **own}
+    _refuse_inputs(sources, [manifests.path_of(output), *(file.output for file in task.files)])
     if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
     with RunFolder(task, options.report) as folder:
@@ -267,7 +267,7 @@ def number_settings(model: Any) -> dict[str, Any]:
 
 def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: str) -> None:
     """Raise if a run to resume, finished or not, differs from this one."""
-    then, now = _facts(theirs), _facts(json.loads(as_json(mine)))
+    then, now = _facts(theirs), _facts(json.loads(manifests.as_json(mine)))
     for name in now | then:
         if then.get(name) != now.get(name):
             has = [f"{name}={run[name]!r}" if name in run else f"the default {name}" for run in (then, now)]
@@ -282,7 +282,7 @@ def _facts(manifest: dict[str, Any]) -> dict[str, Any]:
     The version is the first, because another version may have other names and values, and round differently.
     """
     names = [source["name"] for source in manifest["inputs"]]
-    checksums = {f"checksum of {name}": one for name, one in zip(names, manifest["checksums"], strict=True)}
+    checksums = {f"checksum of {name}": checksum for name, checksum in zip(names, manifest["checksums"], strict=True)}
     version = manifest["settings"].get("minibert")
     return {"minibert": version, "input": names, **checksums, "inputs": manifest["inputs"], **manifest["settings"]}
 

@@ -29,15 +29,7 @@ from typing import Any, BinaryIO, Self
 
 from minibert._utils.files import FileLock, os_reason, printable, sync_folder, write_whole
 from minibert._utils.validation import IntArray
-from minibert.corpus.manifests import (
-    FORMAT,
-    as_json,
-    check_outputs,
-    manifest_path,
-    outputs_of,
-    read_manifest,
-    write_manifest,
-)
+from minibert.corpus import manifests
 from minibert.corpus.sources import InputLine, Source
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
@@ -193,7 +185,7 @@ class RunFolder:
         self.output, self.task, self.path, self.digits = Path(output), task, folder_of(output), _DIGITS
         self.to_delete = f"{self.path} and {output}" if task.into_folder else str(self.path)
         self.again = f"Delete {output} to compute it again."
-        self.beside = Path(manifest_path(output))
+        self.beside = Path(manifests.path_of(output))
         self._report = report
 
     def __enter__(self) -> Self:
@@ -245,8 +237,8 @@ class RunFolder:
         ValueError
             The manifest is damaged, or that of minibert 0.3.0, whose unfinished runs have other files.
         """
-        manifest = read_manifest(self.path / _MANIFEST, f"Delete {self.to_delete} to start again.")
-        if manifest is not None and manifest.get("format") != FORMAT:
+        manifest = manifests.read(self.path / _MANIFEST, f"Delete {self.to_delete} to start again.")
+        if manifest is not None and manifest.get("format") != manifests.FORMAT:
             how = f"Finish it with that version, or delete {self.to_delete} to start again."
             raise ValueError(f"{self.path} holds an unfinished run of an earlier minibert. {how}")
         return manifest
@@ -261,10 +253,10 @@ class RunFolder:
         """
         if not (_names(self.output) if self.task.into_folder else self.output.exists()):
             return None  # the run starts again, even if the manifest is still there
-        manifest = read_manifest(self.beside)
+        manifest = manifests.read(self.beside)
         if manifest is None and not self.task.into_folder:
             raise ValueError(f"There is nothing to resume: {self.output} has no {self.beside.name}. {self.again}")
-        check_outputs(manifest or {}, self.output.parent, self.again)
+        manifests.check_outputs(manifest or {}, self.output.parent, self.again)
         return manifest
 
     def path_of(self, source: Source) -> str:
@@ -286,7 +278,7 @@ class RunFolder:
     def refuse_strangers(self) -> None:
         """Raise a FileExistsError if the output is a folder that holds files, or if a file beside it is not ours."""
         self._refuse_others(0)
-        earlier = {output["name"] for output in outputs_of(read_manifest(self.beside) or {})}
+        earlier = {output["name"] for output in manifests.outputs_of(manifests.read(self.beside) or {})}
         for file in self.task.files[1:]:
             if os.path.lexists(file.output) and os.path.basename(file.output) not in earlier:
                 raise FileExistsError(
@@ -298,7 +290,7 @@ class RunFolder:
     def start(self, manifest: dict[str, Any]) -> None:
         """Write the manifest. From now on there is a run to resume."""
         self._clear(_STANDARD_INPUT)  # of a run that was killed before it wrote its manifest, or at its end
-        write_manifest(self.path / _MANIFEST, {"format": FORMAT, **manifest})
+        manifests.write(self.path / _MANIFEST, {"format": manifests.FORMAT, **manifest})
         if self.task.into_folder:
             self.beside.unlink(missing_ok=True)  # of an earlier run, whose folder is gone
         sync_folder(self.path.parent)
@@ -369,7 +361,7 @@ class RunFolder:
             sync_folder(self.output)
         states = {path.name: _state_of(path) for path in self._final_files(number)}
         record = {"counts": dataclasses.asdict(counts), **facts, "files": states}
-        write_manifest(self._shard(number, ".json"), {**record, "checksum": _checksum(record)})
+        manifests.write(self._shard(number, ".json"), {**record, "checksum": _checksum(record)})
         return counts
 
     def finish(self, total: Counts, n_shards: int) -> None:
@@ -397,7 +389,7 @@ class RunFolder:
         manifest = self.manifest() or {}
         manifest["processors"] = sorted(processors)
         manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs, **named}
-        write_manifest(self.path / _MANIFEST, manifest)
+        manifests.write(self.path / _MANIFEST, manifest)
         # Files of an earlier run must not be beside a new output, because they do not belong to it.
         for stale in (self.beside, *(path for _, path in renames[1:])):
             stale.unlink(missing_ok=True)
@@ -440,7 +432,7 @@ def _state_of(path: Path) -> dict[str, int] | None:
 
 
 def _checksum(record: dict[str, Any]) -> int:
-    return zlib.crc32(as_json({**record, "checksum": None}).encode())
+    return zlib.crc32(manifests.as_json({**record, "checksum": None}).encode())
 
 
 def _names(path: Path) -> list[str]:

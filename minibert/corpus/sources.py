@@ -394,10 +394,10 @@ def survey(
     for source in sources:
         for chunk in in_memory(read_input_lines(source), 1024):
             count += len(chunk)
-            found = stops(chunk)
-            n_problems += len(found)
-            problems += [one.describe() for one in found[: _PROBLEMS_SHOWN - len(problems)]]
-            options |= {"on_empty" if one.empty else "on_error" for one in found}
+            stopping = stops(chunk)
+            n_problems += len(stopping)
+            problems += [line.describe() for line in stopping[: _PROBLEMS_SHOWN - len(problems)]]
+            options |= {"on_empty" if line.empty else "on_error" for line in stopping}
             progress(len(chunk))
         checksums.append(checksum(source))
     if n_problems:

@@ -138,8 +138,8 @@ class VectorWriter:
         converted = np.ascontiguousarray(rounded(vectors, np.dtype(self.dtype)))
         if len(self.files) == 2:
             files[0].write(converted.data)
-            for some in in_chunks(enumerate(rows, first), _ROWS_AT_ONCE):
-                files[1].write(b"".join(json_line({"row": number, **row}) for number, row in some))
+            for chunk in in_chunks(enumerate(rows, first), _ROWS_AT_ONCE):
+                files[1].write(b"".join(json_line({"row": number, **row}) for number, row in chunk))
         elif self.files[0].suffix == ".parquet":
             self._write_parquet(files[0], rows, converted, ends)
         else:

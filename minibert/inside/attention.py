@@ -94,7 +94,7 @@ def heads(trace: Trace, layers: Any = None) -> HeadKinds:
 
 def _measure(trace: Trace, name: str, lengths: npt.NDArray[Any]) -> dict[str, FloatArray]:
     """Return the means of one layer by name, (A,) each; a share that no token has is 0."""
-    found: dict[str, list[FloatArray]] = {}
+    by_measure: dict[str, list[FloatArray]] = {}
     for b in np.flatnonzero(lengths):
         probs = _of(trace, name, int(b))
         S = probs.shape[1]
@@ -114,8 +114,8 @@ def _measure(trace: Trace, name: str, lengths: npt.NDArray[Any]) -> dict[str, Fl
             there = np.isin(words, special)
             values[key] = probs[:, :, there].sum(axis=2) if there.any() else probs[:, :0, 0]
         for key, value in values.items():
-            found.setdefault(key, []).append(value)
-    joined = {key: np.concatenate(values, axis=1) for key, values in found.items()}
+            by_measure.setdefault(key, []).append(value)
+    joined = {key: np.concatenate(values, axis=1) for key, values in by_measure.items()}
     return {key: value.mean(axis=1) if value.size else np.zeros(len(value)) for key, value in joined.items()}
 
 
@@ -164,30 +164,30 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
         maps = pad_maps(
             trace, [[_FUSE[heads](_of(trace, name, b), axis=0) for b in range(len(trace.mask))] for name in names]
         )
-        shown = trace.mask
+        mask = trace.mask
     else:
         maps = _check_maps(trace)
         if maps.ndim == 5:
             maps = _FUSE[heads](maps, axis=2)
         if layers is not None:
             raise ValueError("layers= chooses layers of a trace; of an array, choose them yourself: maps[2:5].")
-        shown = maps[0].any(axis=-1)
-    eye = shown[:, :, None] * np.eye(shown.shape[1])
-    found = np.empty_like(maps)
+        mask = maps[0].any(axis=-1)
+    eye = mask[:, :, None] * np.eye(mask.shape[1])
+    result = np.empty_like(maps)
     joined = eye
-    for one, into in zip(maps, found, strict=True):
-        step = residual * eye + (1 - residual) * one
+    for attention_map, into in zip(maps, result, strict=True):
+        step = residual * eye + (1 - residual) * attention_map
         joined = shares(step) @ joined
         into[:] = joined
-    return found
+    return result
 
 
-def _check_maps(given: object) -> FloatArray:
+def _check_maps(values: object) -> FloatArray:
     """Return maps of attention as a float64 array."""
-    maps = copied_array("the maps", given)
+    maps = copied_array("the maps", values)
     if maps.dtype.kind != "f" or maps.ndim not in (4, 5) or maps.shape[-1] != maps.shape[-2] or not len(maps):
         raise TypeError(
-            f"rollout was given {brief(given) if not isinstance(given, np.ndarray) else f'an array {maps.shape}'}; "
+            f"rollout was given {brief(values) if not isinstance(values, np.ndarray) else f'an array {maps.shape}'}; "
             "expected a Trace, or a float array of shape (layers, B, S, S) or (layers, B, A, S, S)."
         )
     if not np.isfinite(maps).all() or maps.min(initial=0) < 0:
@@ -274,7 +274,7 @@ def _of_sequence(layer: Any, trace: Trace, i: int, b: int, include: str, heads: 
     if include == "layer_norm":
         sums = value(f"encoder.layer.{i}.attention.output.LayerNorm.input")
         scale = 1 / np.sqrt(sums.var(axis=1) + layer.attention_norm.eps)  # (S,)
-    found = np.empty((S, S))
+    lengths = np.empty((S, S))
     size = max(1, _BLOCK // max(1, S * H))
     for start in range(0, S, size):
         keys = np.arange(start, min(start + size, S))
@@ -284,5 +284,5 @@ def _of_sequence(layer: Any, trace: Trace, i: int, b: int, include: str, heads: 
         if scale is not None:
             parts -= parts.mean(axis=2, keepdims=True)
             parts *= np.asarray(layer.attention_norm.weight, dtype=np.float64)
-        found[:, keys] = np.linalg.norm(parts, axis=2).T
-    return found if scale is None else found * scale[:, None]
+        lengths[:, keys] = np.linalg.norm(parts, axis=2).T
+    return lengths if scale is None else lengths * scale[:, None]

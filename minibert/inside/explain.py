@@ -203,9 +203,9 @@ def trace_texts(model: Any, tokenizer: BertTokenizer, texts: Sequence[str]) -> t
     if not isinstance(tokenizer, BertTokenizer):
         raise TypeError(f"the tokenizer is {brief(tokenizer)}; expected a BertTokenizer.")
     limit = token_limit(model.config, tokenizer)
-    given = tokenizer(list(texts), padding=True, truncation=True, max_length=limit, return_tensors="np")
-    TooLong("warn", limit, silence="").add([encoding.n_truncated for encoding in given.encodings]).warn()
-    return model.trace(**given, record="*", tokens=tokenizer), given.encodings
+    inputs = tokenizer(list(texts), padding=True, truncation=True, max_length=limit, return_tensors="np")
+    TooLong("warn", limit, silence="").add([encoding.n_truncated for encoding in inputs.encodings]).warn()
+    return model.trace(**inputs, record="*", tokens=tokenizer), inputs.encodings
 
 
 class _Numbers:
@@ -258,24 +258,24 @@ class _Numbers:
         value = self._value(layer, symbol)
         return value if value.ndim == 1 else value[self._token]
 
-    def _norm(self, layer: int | None, given: str, norm: LayerNorm) -> Iterator[Line]:
-        x = self._vector(layer, given)
-        yield _line(given, x[:_FEATURES])
+    def _norm(self, layer: int | None, source: str, norm: LayerNorm) -> Iterator[Line]:
+        x = self._vector(layer, source)
+        yield _line(source, x[:_FEATURES])
         yield _line(f"mean of all {len(x)}", [x.mean()])
         yield _line(f"variance of all {len(x)}", [x.var()])
         yield _line("eps", [norm.eps])
         yield _line("weight", norm.weight[:_FEATURES])
         yield _line("bias", norm.bias[:_FEATURES])
 
-    def _linear(self, layer: int | None, given: str, module: str) -> Iterator[Line]:
+    def _linear(self, layer: int | None, source: str, module: str) -> Iterator[Line]:
         """Yield feature 0 of a linear map as a sum."""
         linear, index = self._maps[module]
         row = index * (linear.shape[0] // len(linear.paths))  # W_Q, W_K and W_V are stacked
-        if given == "x[0]":
-            given, x = "x of token 0", self._value(layer, "x")[0]
+        if source == "x[0]":
+            source, x = "x of token 0", self._value(layer, "x")[0]
         else:
-            x = self._vector(layer, given)
-        yield from _products(given, x, "W[0]", np.asarray(linear.weight[row], dtype=np.float64))
+            x = self._vector(layer, source)
+        yield from _products(source, x, "W[0]", np.asarray(linear.weight[row], dtype=np.float64))
         yield _line("b[0]", [linear.bias[row]])
 
     def _scores(self, layer: int) -> Iterator[Line]:
@@ -325,9 +325,9 @@ def _activation(name: str, x: FloatArray) -> Generator[Line, None, str]:
 
 def _place(tokens: list[str], word: str) -> int:
     """Return the first place of a token."""
-    for one in (word, word.lower(), f"\u2581{word}", f"\u0120{word}"):  # the marks of a space before the word
-        if one in tokens:
-            return tokens.index(one)
+    for spelling in (word, word.lower(), f"\u2581{word}", f"\u0120{word}"):  # the marks of a space before the word
+        if spelling in tokens:
+            return tokens.index(spelling)
     raise ValueError(f"token={brief(word)}; the text has no such token. Give one of {brief(tokens)}, or its number.")
 
 
@@ -348,5 +348,5 @@ def _products(x_label: str, x: FloatArray, y_label: str, y: FloatArray) -> Itera
 
 def _wrapped(text: str, width: int = WIDTH) -> list[str]:
     """Return lines of at most this number of columns, broken at spaces where there are any."""
-    filled = "".join(_FILL + one if unicodedata.east_asian_width(one) in "WF" else one for one in text)
+    filled = "".join(_FILL + c if unicodedata.east_asian_width(c) in "WF" else c for c in text)
     return [line.replace(_FILL, "") for line in textwrap.wrap(filled, width, break_on_hyphens=False)]

@@ -156,11 +156,11 @@ def ablate_heads(model: Any, inputs: Any, metric: Metric = None, *, layers: Any 
     ------
     TypeError, ValueError
     """
-    model, given = check_model("ablate_heads", model), check_inputs("ablate_heads", inputs)
-    trace = model.trace(**given, record="hidden_states.*")
+    model, arrays = check_model("ablate_heads", model), check_inputs("ablate_heads", inputs)
+    trace = model.trace(**arrays, record="hidden_states.*")
     chosen = check_layers(trace, layers)
     measure = make_metric("ablate_heads", metric, trace.output)
-    whole, mask = measure(trace.output), input_mask(given)
+    whole, mask = measure(trace.output), input_mask(arrays)
     A = model.config.num_attention_heads
     D = model.config.hidden_size // A
 
@@ -198,12 +198,12 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
     ------
     TypeError, ValueError
     """
-    model, given = check_model("value_zeroing", model), check_inputs("value_zeroing", inputs)
+    model, arrays = check_model("value_zeroing", model), check_inputs("value_zeroing", inputs)
     bert = model.base_model
-    trace = model.trace(**given, record="hidden_states.*")
+    trace = model.trace(**arrays, record="hidden_states.*")
     chosen = check_layers(trace, layers)
-    shown = trace.mask
-    longest = int(shown.sum(axis=1).max(initial=0))
+    mask = trace.mask
+    longest = int(mask.sum(axis=1).max(initial=0))
 
     def zero(token: int, sequence: int, value: FloatArray) -> None:
         value[token : token + 1] = 0  # a shorter text does not have this token
@@ -211,15 +211,15 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
     maps = []
     for layer in chosen:
         clean = normalize_embeddings(trace[f"hidden_states.{layer + 1}"].astype(np.float64))
-        changed = np.zeros((len(shown), shown.shape[1], longest))
+        changed = np.zeros((len(mask), mask.shape[1], longest))
         outputs = run_copies(
-            bert, layer, trace[f"hidden_states.{layer}"], shown.astype(np.int64), longest, last=1, value=zero
+            bert, layer, trace[f"hidden_states.{layer}"], mask.astype(np.int64), longest, last=1, value=zero
         )
         for token, output in enumerate(outputs):
             unit = normalize_embeddings(output.last_hidden_state.astype(np.float64))
             # 1 - cos of vectors of length 1; written so, it is exactly 0 for the same bits.
             changed[:, :, token] = 0.5 * np.square(unit - clean).sum(axis=-1)
-        maps.append([shares(changed[b][row][:, : int(row.sum())]) for b, row in enumerate(shown)])
+        maps.append([shares(changed[b][row][:, : int(row.sum())]) for b, row in enumerate(mask)])
     return pad_maps(trace, maps)
 
 
@@ -296,17 +296,17 @@ def patch(
     """
     check_choice("over", over, ("tokens", "heads"))
     model = check_model("patch", model)
-    sources, given = check_inputs("patch", clean, "clean"), check_inputs("patch", corrupt, "corrupt")
+    sources, corrupted = check_inputs("patch", clean, "clean"), check_inputs("patch", corrupt, "corrupt")
     record = ["hidden_states.*", "*.attention.self"] if over == "heads" else "hidden_states.*"
     from_ = model.trace(**sources, record=record)
-    into = model.trace(**given, record="hidden_states.*")
+    into = model.trace(**corrupted, record="hidden_states.*")
     if from_.mask.shape != into.mask.shape or not np.array_equal(from_.mask, into.mask):
         raise ValueError(
             f"patch needs texts with the same attention mask; clean is a batch {from_.mask.shape} with "
             f"{int(from_.mask.sum())} tokens, corrupt {into.mask.shape} with {int(into.mask.sum())}. Choose others."
         )
     measure = make_metric("patch", metric, from_.output)
-    mask, A = input_mask(given), model.config.num_attention_heads
+    mask, A = input_mask(corrupted), model.config.num_attention_heads
     D = model.config.hidden_size // A
     rows = []
     for layer in check_layers(into, layers, hidden_states=over == "tokens"):

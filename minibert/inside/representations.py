@@ -103,12 +103,12 @@ def _cka(xs: list[FloatArray], ys: list[FloatArray]) -> FloatArray:
 
     grams = {id(x): x @ x.T for x in [*xs, *ys]} if few else {}
     own = {id(x): np.sqrt(inner(x, x)) for x in [*xs, *ys]}
-    found = np.zeros((len(xs), len(ys)))
+    similarities = np.zeros((len(xs), len(ys)))
     for i, x in enumerate(xs):
         for j, y in enumerate(ys):
             scale = own[id(x)] * own[id(y)]
-            found[i, j] = min(1.0, inner(x, y) / scale) if scale else 0.0  # rounding can give more than 1
-    return found
+            similarities[i, j] = min(1.0, inner(x, y) / scale) if scale else 0.0  # rounding can give more than 1
+    return similarities
 
 
 def _anisotropy(units: FloatArray) -> float:
@@ -177,10 +177,10 @@ def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> Log
     for row, state in enumerate(chosen):
         x = np.ascontiguousarray(traced[f"hidden_states.{state}"][mask], dtype=np.float32)
         size = max(1, SLICE_BYTES // (4 * config.vocab_size))  # of the logits of several rows
-        found = [_most_probable(model, x[start : start + size], k) for start in range(0, len(x), size)]
-        if found:
-            ids[row][mask] = np.concatenate([one for one, _ in found])
-            probs[row][mask] = np.concatenate([one for _, one in found])
+        blocks = [_most_probable(model, x[start : start + size], k) for start in range(0, len(x), size)]
+        if blocks:
+            ids[row][mask] = np.concatenate([best for best, _ in blocks])
+            probs[row][mask] = np.concatenate([shares for _, shares in blocks])
     return LogitLens(chosen, ids, probs)
 
 

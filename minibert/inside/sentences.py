@@ -228,11 +228,11 @@ def _encoded(
     model: SentenceTransformer, plan: Plan, text: str, **options: Any
 ) -> tuple[list[str], FloatArray, npt.NDArray[np.bool_]]:
     """Return the tokens of a text, their last hidden states, and which of them the pooling counts."""
-    found = model.encode(text, output_value=None, **options)
-    counts = np.ones(len(found["input_ids"]), dtype=np.bool_)
+    encoded = model.encode(text, output_value=None, **options)
+    counts = np.ones(len(encoded["input_ids"]), dtype=np.bool_)
     counts[: plan.num_skipped] = False
-    tokens: Any = model.tokenizer.convert_ids_to_tokens(found["input_ids"].tolist())
-    return tokens, found["token_embeddings"], counts
+    tokens: Any = model.tokenizer.convert_ids_to_tokens(encoded["input_ids"].tolist())
+    return tokens, encoded["token_embeddings"], counts
 
 
 # Mode of pooling -> the formula and what it does. `place` counts the tokens from 1.
@@ -279,14 +279,14 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
     """Run a model on texts, and return its pooling and the modules after it, with the vector after each step."""
     _check("vector_steps", model, *texts)
     plan = model.plan(EncodeOptions())
-    found = [_encoded(model, plan, text) for text in texts]
+    encoded = [_encoded(model, plan, text) for text in texts]
     pooled: list[FloatArray] = []
     steps = []
     modes = plan.pooling
     for mode in modes:
         symbol = "pooling" if len(modes) == 1 else f"pooling_{mode}"
-        values = [pool(state, np.array([0, len(state)]), [mode], count)[0] for _, state, count in found]
-        notes = [f"n = {counted(int(count.sum()), 'token')}" for *_, count in found]
+        values = [pool(state, np.array([0, len(state)]), [mode], count)[0] for _, state, count in encoded]
+        notes = [f"n = {counted(int(count.sum()), 'token')}" for *_, count in encoded]
         line = source_line("minibert/encode/modules.py", f'"{mode}": ')
         steps.append(VectorStep(symbol, "Pooling", *_POOLING[mode], (line,), values, notes))
         pooled = values if not pooled else [np.concatenate(both) for both in zip(pooled, values, strict=True)]
@@ -307,7 +307,7 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         words = f"The first {width} features are kept."
         formula = f"{before}[:{width}]"
         steps.append(VectorStep("truncated", "truncate_dim", formula, words, (line,), cut, [""] * len(cut)))
-    return TextVectors([tokens for tokens, *_ in found], steps)
+    return TextVectors([tokens for tokens, *_ in encoded], steps)
 
 
 def _dense(formula: str, before: str, config: Mapping[str, Any], tensors: Mapping[str, FloatArray]) -> str:

@@ -49,7 +49,7 @@ def check_inputs(function: str, inputs: object, name: str = "inputs") -> dict[st
     return {key: to_array(value) for key, value in inputs.items() if value is not None}
 
 
-def as_trace(function: str, model: object, given: object, record: Record) -> Trace:
+def as_trace(function: str, model: object, source: object, record: Record) -> Trace:
     """Return a trace unchanged, or run the model on inputs and record what is needed.
 
     Raises
@@ -58,16 +58,16 @@ def as_trace(function: str, model: object, given: object, record: Record) -> Tra
         The model or the inputs are wrong, or the trace is of a model with other sizes or other weights.
     """
     checked = check_model(function, model)
-    if not isinstance(given, Trace):
-        return checked.trace(**check_inputs(function, given), record=record)
+    if not isinstance(source, Trace):
+        return checked.trace(**check_inputs(function, source), record=record)
     fields = ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    same = all(getattr(given.sizes, field) == getattr(checked.config, field) for field in fields)
+    same = all(getattr(source.sizes, field) == getattr(checked.config, field) for field in fields)
     for i, layer in enumerate(checked.weights.layers if same else ()):
-        weight = given.output_map(i)  # None for a trace from a file
+        weight = source.output_map(i)  # None for a trace from a file
         same = same and (weight is None or np.array_equal(weight, layer.attention_output.weight))
     if not same:
         raise ValueError(f"{function}: the trace is of another model. Give the model that made the trace.")
-    return given
+    return source
 
 
 def check_trace(function: str, trace: object) -> Trace:
@@ -114,9 +114,9 @@ def pad_maps(trace: Trace, maps: list[list[FloatArray]]) -> FloatArray:
     extra = maps[0][0].shape[:-2] if maps[0] else ()
     padded = np.zeros((len(maps), len(trace.mask), *extra, length, length))
     for of_layer, into in zip(maps, padded, strict=True):
-        for b, one in enumerate(of_layer):
+        for b, attention_map in enumerate(of_layer):
             columns = np.flatnonzero(trace.mask[b])
-            into[b][..., columns[:, None], columns] = one
+            into[b][..., columns[:, None], columns] = attention_map
     return padded
 
 

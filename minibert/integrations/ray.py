@@ -202,8 +202,8 @@ class Pool:
             raise next(kinds, OSError)(f"A worker could not compute its texts: {_first_lines(error.cause)}") from error
         except self._ray.exceptions.RayError as error:
             often = f"Often its memory is too small, or minibert {__version__} is not installed there."
-            said = f"Ray says: {_first_lines(error)}"
-            raise OSError(f"A worker died again and again, or cannot start. {often} {said}") from error
+            message = f"Ray says: {_first_lines(error)}"
+            raise OSError(f"A worker died again and again, or cannot start. {often} {message}") from error
         self._running.pop(reference, None)
         progress(count)
         # Copied, because the arrays of `ray.get` lie in Ray's shared memory, which is small.

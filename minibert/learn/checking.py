@@ -94,9 +94,9 @@ def judge(lesson: Lesson, step: str, outcome: Outcome, *, causes: bool = True) -
     cases, compare = lesson.cases(step), _wrong_tokens if step == "tokenize" else _wrong_numbers
     for index, value in enumerate(outcome.values):
         if wrong := compare(lesson, step, index, value):
-            found = _causes(lesson, step, outcome.values) if causes else ()
+            ids = _causes(lesson, step, outcome.values) if causes else ()
             text = f"With {cases[index].label}: {wrong}" if cases[index].label else wrong
-            return Result(step, "wrong", text, *_said(found), found, outcome.printed)
+            return Result(step, "wrong", text, *_said(ids), ids, outcome.printed)
     if outcome.status == "done":
         return Result(step, "right", printed=outcome.printed)
     text = outcome.text
@@ -110,23 +110,25 @@ def judge(lesson: Lesson, step: str, outcome: Outcome, *, causes: bool = True) -
 # --- compare ----------------------------------------------------------------------------------------------------------
 
 
-def _wrong_tokens(lesson: Lesson, step: str, index: int, given: list[str]) -> str:
+def _wrong_tokens(lesson: Lesson, step: str, index: int, result: list[str]) -> str:
     """Return the first wrong token of a text; "" if all are right."""
     right = lesson.right(step, index)
-    if given == right:
+    if result == right:
         return ""
-    place = next((i for i, (a, b) in enumerate(zip(given, right, strict=False)) if a != b), min(len(given), len(right)))
-    first, second = (repr(some[place]) if place < len(some) else "missing" for some in (given, right))
-    return f"token {place} is {first}; right is {second}.\nYours: {given}\nRight: {right}"
+    place = next(
+        (i for i, (a, b) in enumerate(zip(result, right, strict=False)) if a != b), min(len(result), len(right))
+    )
+    first, second = (repr(tokens[place]) if place < len(tokens) else "missing" for tokens in (result, right))
+    return f"token {place} is {first}; right is {second}.\nYours: {result}\nRight: {right}"
 
 
 def _rms(x: FloatArray) -> float:
     return float(np.sqrt(np.mean(x * x))) if x.size else 0.0
 
 
-def _outside(given: FloatArray, right: FloatArray, plain: FloatArray) -> Any:
+def _outside(result: FloatArray, right: FloatArray, plain: FloatArray) -> Any:
     """Return which numbers are outside the limits, as a bool array; `plain` is the result of plain code in float32."""
-    error, rounding = np.abs(given - right), np.abs(plain - right)
+    error, rounding = np.abs(result - right), np.abs(plain - right)
     usual = _RMS * max(_rms(rounding), _ROUNDING * _rms(right))
     most = _SINGLE * max(rounding.max(initial=0), _ROUNDING * np.abs(right).max(initial=0))
     single = ~(error <= most)
@@ -139,29 +141,29 @@ def _wrong_numbers(lesson: Lesson, step: str, index: int, value: Sequence[FloatA
     if len(value) != len(right):
         return f"there are {counted(len(value) - 1, 'state')}; expected {len(right) - 1}."
     names = [*(f"states[{i}]" for i in range(len(right) - 1)), "vector"] if step == "bert" else ["result"]
-    for name, given, true, rounded in zip(names, value, right, plain, strict=True):
-        if given.shape != true.shape:
-            return f"the shape of {name} is {given.shape}; expected {true.shape}."
-        outside = _outside(given, true, rounded)
+    for name, array, true, rounded in zip(names, value, right, plain, strict=True):
+        if array.shape != true.shape:
+            return f"the shape of {name} is {array.shape}; expected {true.shape}."
+        outside = _outside(array, true, rounded)
         if outside.any():
             place = tuple(int(axis[0]) for axis in np.nonzero(outside))
-            digits = 6 if f"{given[place]:.6g}" != f"{true[place]:.6g}" else 9
-            found = f"{name}{[*place]} is {given[place]:.{digits}g}; right is {true[place]:.{digits}g}."
-            return f"{found} {'; '.join(_pattern(given, true, outside))}."
+            digits = 6 if f"{array[place]:.6g}" != f"{true[place]:.6g}" else 9
+            first = f"{name}{[*place]} is {array[place]:.{digits}g}; right is {true[place]:.{digits}g}."
+            return f"{first} {'; '.join(_pattern(array, true, outside))}."
     return ""
 
 
-def _pattern(given: FloatArray, right: FloatArray, outside: Any) -> list[str]:
+def _pattern(result: FloatArray, right: FloatArray, outside: Any) -> list[str]:
     """Say how many numbers are wrong, and what they have in common."""
-    said = [f"{outside.sum()} of {counted(outside.size, 'number')} are wrong"]
-    if not np.isfinite(given).all():
-        return [*said, f"{(~np.isfinite(given)).sum()} are nan or infinite"]
-    factor, difference = float((given * right).sum() / max((right * right).sum(), 1e-300)), given - right
-    if _rms(given - factor * right) < 1e-4 * _rms(difference):
-        said.append(f"each is {factor:.5g} times the right number" if factor else "each is 0")
+    facts = [f"{outside.sum()} of {counted(outside.size, 'number')} are wrong"]
+    if not np.isfinite(result).all():
+        return [*facts, f"{(~np.isfinite(result)).sum()} are nan or infinite"]
+    factor, difference = float((result * right).sum() / max((right * right).sum(), 1e-300)), result - right
+    if _rms(result - factor * right) < 1e-4 * _rms(difference):
+        facts.append(f"each is {factor:.5g} times the right number" if factor else "each is 0")
     elif _rms(difference - difference.mean()) < 1e-4 * _rms(difference):
-        said.append(f"each differs by {difference.mean():+.5g}")
-    return said
+        facts.append(f"each differs by {difference.mean():+.5g}")
+    return facts
 
 
 # --- the cause --------------------------------------------------------------------------------------------------------
@@ -169,35 +171,35 @@ def _pattern(given: FloatArray, right: FloatArray, outside: Any) -> list[str]:
 
 def _causes(lesson: Lesson, step: str, values: Sequence[list[Any]]) -> tuple[str, ...]:
     """Return the ids of the mistakes that give the results of all cases that were called."""
-    if step != "tokenize" and not any(np.isfinite(one).any() for value in values for one in value):
+    if step != "tokenize" and not any(np.isfinite(array).any() for value in values for array in value):
         return ()
     # The last cases are the smallest ones.
     calls = [(lesson.cases(step)[i].arguments, value) for i, value in enumerate(values)][::-1]
     return tuple(id for id in mistakes_in(step) if all(_makes(id, step, *call) for call in calls))
 
 
-def _makes(id: str, step: str, arguments: tuple[Any, ...], given: list[Any]) -> bool:
+def _makes(id: str, step: str, arguments: tuple[Any, ...], result: list[Any]) -> bool:
     """Return whether a function with a mistake makes a result, up to rounding."""
     # A mistake may not fit to this case.
     with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
         plain = as_list(run(step, *arguments, dtype=np.float32, mistake=id))
         if step == "tokenize":
-            return plain == given
-        if [one.shape for one in plain] == [one.shape for one in given] and all(map(_near, given, plain)):
+            return plain == result
+        if [array.shape for array in plain] == [array.shape for array in result] and all(map(_near, result, plain)):
             made = as_list(run(step, *arguments, mistake=id))
-            return all(map(_near, plain, made)) and not any(map(_differs, given, made, plain))
+            return all(map(_near, plain, made)) and not any(map(_differs, result, made, plain))
     return False
 
 
-def _near(one: FloatArray, other: FloatArray) -> bool:
-    both = np.isfinite(one) & np.isfinite(other)
-    return _rms((one - other)[both]) <= 1e-4 * _rms(other[both]) + 1e-12
+def _near(first: FloatArray, other: FloatArray) -> bool:
+    both = np.isfinite(first) & np.isfinite(other)
+    return _rms((first - other)[both]) <= 1e-4 * _rms(other[both]) + 1e-12
 
 
-def _differs(given: FloatArray, made: FloatArray, plain: FloatArray) -> bool:
+def _differs(result: FloatArray, made: FloatArray, plain: FloatArray) -> bool:
     """Return whether numbers differ by more than rounding, or whether others are infinite or nan."""
     finite = np.isfinite(plain)
-    return bool((finite != np.isfinite(given)).any() or _outside(given[finite], made[finite], plain[finite]).any())
+    return bool((finite != np.isfinite(result)).any() or _outside(result[finite], made[finite], plain[finite]).any())
 
 
 def _said(ids: Sequence[str]) -> tuple[str, str]:
@@ -207,7 +209,7 @@ def _said(ids: Sequence[str]) -> tuple[str, str]:
     first, *others = (mistakes()[id] for id in ids)
     either = "one of these, which give the same numbers here: " if others else ""
     lines = (f"Right: {old}\nIt gives your numbers: {new}" for old, new in first.edits)
-    cause = "; or ".join(one.text for one in (first, *others))
+    cause = "; or ".join(mistake.text for mistake in (first, *others))
     return first.hint, "\n".join((f"Cause: {either}{cause}.", *lines))
 
 
@@ -237,8 +239,8 @@ def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Res
         There is no such step, or the model is not a BERT with GELU.
     """
     known = _lesson(**lesson)
-    found = _judged(known, step, lambda calls, **options: attempt(step, function, calls, **options))
-    return dataclasses.replace(found, more=more)
+    result = _judged(known, step, lambda calls, **options: attempt(step, function, calls, **options))
+    return dataclasses.replace(result, more=more)
 
 
 def _judged(lesson: Lesson, step: str, call: Callable[..., Outcome]) -> Result:
@@ -280,9 +282,9 @@ def check_file(
     with contextlib.closing(Student(path, seconds)) as student:
         known = _lesson(**lesson)
         for step in named or RIGHT:
-            found = _judged(known, step, functools.partial(student.ask, step))
-            if named or step != "batch" or found.status != "missing":  # files of older versions end with `bert`
-                yield found
+            result = _judged(known, step, functools.partial(student.ask, step))
+            if named or step != "batch" or result.status != "missing":  # files of older versions end with `bert`
+                yield result
 
 
 def sentence(path: str | Path, *, seconds: float = SECONDS, **lesson: Any) -> tuple[FloatArray, FloatArray]:
@@ -319,8 +321,8 @@ def bench(paths: Iterable[str | Path], **lesson: Any) -> Iterator[tuple[str, flo
     calls = [case.arguments for case in known.cases("bert")]
     for path in paths:
         with contextlib.closing(Student(path, _BENCH)) as student:
-            found = judge(known, "bert", student.ask("bert", calls), causes=False)
-            outcome = student.ask("time", calls[:1]) if found.right else Outcome(found.status, found.text)
+            result = judge(known, "bert", student.ask("bert", calls), causes=False)
+            outcome = student.ask("time", calls[:1]) if result.right else Outcome(result.status, result.text)
         if outcome.status != "done":
             raise ValueError(f"{path}: bert is {_STATUS.get(outcome.status, outcome.status)}. {outcome.text}")
         yield str(path), float(outcome.values[0][0])

@@ -101,8 +101,8 @@ class Lesson:
         few, size = three[0][-40:], max(x.shape[1] // heads // 4, 1)
         fewer = next((n for n in range(2, heads) if heads % n == 0), 1)
         line = np.linspace(-12, 12, 97, dtype=np.float32)
-        some = {"num_hidden_layers": max(layers // 3, 1), "num_attention_heads": fewer, "layer_norm_eps": _EPS}
-        one_layer, short = some | {"num_hidden_layers": 1}, self.config | {"num_hidden_layers": min(layers, 2)}
+        small = {"num_hidden_layers": max(layers // 3, 1), "num_attention_heads": fewer, "layer_norm_eps": _EPS}
+        one_layer, short = small | {"num_hidden_layers": 1}, self.config | {"num_hidden_layers": min(layers, 2)}
         texts, kinds = np.resize(ids, (3, 8)), np.resize(types, (3, 8))
         mask = (np.arange(8) < np.array([[8], [5], [3]])).astype(np.int64)
         words = (self.vocabulary, bool(self.tokenizer.do_lower_case))
@@ -119,7 +119,7 @@ class Lesson:
         @functools.cache
         def parts() -> list[list[Any]]:
             three = [dense(x, first, f"attention.self.{name}") for name in ("query", "key", "value")]
-            return [[columns(one, a, heads) for one in three] for a in range(heads)]
+            return [[columns(rows, a, heads) for rows in three] for a in range(heads)]
 
         def scores() -> Any:
             return np.stack([query @ key.T / query.shape[1] ** 0.5 for query, key, _ in parts()])
@@ -143,14 +143,18 @@ class Lesson:
             ],
             "layer_norm": lambda: [
                 ("", total, *scale, eps),
-                (f"eps = {_EPS}", total[::-1], *(one[::-1] for one in scale), _EPS),
+                (f"eps = {_EPS}", total[::-1], *(array[::-1] for array in scale), _EPS),
                 ("one row of large numbers", total[:1] * 1000 + 5, *scale, _EPS),
             ],
             "linear": lambda: [
                 ("", x, *two(first, "attention.self.query")),
                 ("more numbers out than in", between(), *two(first, "intermediate.dense")),
                 ("other weights", between(), *two(first, "attention.self.key")),
-                ("one row, and 7 numbers out", -100 * x[:1], *(one[:7] for one in two(first, "intermediate.dense"))),
+                (
+                    "one row, and 7 numbers out",
+                    -100 * x[:1],
+                    *(array[:7] for array in two(first, "intermediate.dense")),
+                ),
             ],
             "softmax": lambda: [
                 ("", scores()),
@@ -163,8 +167,8 @@ class Lesson:
             ],
             "head": lambda: [
                 *((f"head {a}", *part) for a, part in enumerate(parts())),
-                (f"a head of {size} features", *(one[:, :size] for one in parts()[0])),
-                ("one token", *(one[:1] for one in parts()[0])),
+                (f"a head of {size} features", *(part[:, :size] for part in parts()[0])),
+                ("one token", *(part[:1] for part in parts()[0])),
             ],
             "attention": lambda: [
                 ("", x, first, heads),
@@ -183,7 +187,7 @@ class Lesson:
             ],
             "bert": lambda: [
                 ("", ids, types, self.weights, self.config),
-                (f"3 tokens, config = {some}", ids[:3], types[-3:], self.weights, some),
+                (f"3 tokens, config = {small}", ids[:3], types[-3:], self.weights, small),
                 (f"other weights, 3 tokens, config = {one_layer}", ids[-3:], types[:3], turned, one_layer),
             ],
             "batch": lambda: [

@@ -68,10 +68,10 @@ def mistakes_in(step: str) -> list[str]:
     names = {step}
     while names := names - seen:
         seen |= names
-        names = {name for one in names for name in re.findall(r"(\w+)\(", parts[one]) if name in parts}
+        names = {name for function in names for name in re.findall(r"(\w+)\(", parts[function]) if name in parts}
     text = "".join(parts[name] for name in seen)
-    known = {id: one for id, one in mistakes().items() if one.section != "batch" or step == "batch"}
-    return [id for id, one in known.items() if any(old in text for old, _ in one.edits)]
+    known = {id: mistake for id, mistake in mistakes().items() if mistake.section != "batch" or step == "batch"}
+    return [id for id, mistake in known.items() if any(old in text for old, _ in mistake.edits)]
 
 
 class _Edited(importlib.abc.InspectLoader):
@@ -98,12 +98,12 @@ def functions(id: str = "") -> Mapping[str, Callable[..., Any]]:
 def run(step: str, *arguments: Any, dtype: npt.DTypeLike = np.float64, mistake: str = "") -> Any:
     """Call a right function, or one with a mistake, with arrays, lists or tensors; it computes in `dtype`."""
 
-    def convert(one: Any, name: str = "embeddings") -> Any:
-        if isinstance(one, str | int | float) or one is None or step == "tokenize":
-            return one
-        if isinstance(one, Mapping):
-            return {name: convert(value, name) for name, value in one.items()}
-        array = np.asarray(one)
+    def convert(argument: Any, name: str = "embeddings") -> Any:
+        if isinstance(argument, str | int | float) or argument is None or step == "tokenize":
+            return argument
+        if isinstance(argument, Mapping):
+            return {name: convert(value, name) for name, value in argument.items()}
+        array = np.asarray(argument)
         # The others become float64 where they meet float64: weights of layers, and rows of the large table of words.
         converted = array.dtype.kind == "f" and array.size < 2**22 and name.startswith("embeddings")
         return array.astype(dtype, copy=False) if converted else array

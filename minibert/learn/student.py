@@ -92,15 +92,14 @@ def attempt(step: str, function: Any, calls: Sequence[tuple[Any, ...]], *, helpe
         with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             for arguments in calls:
                 # Copies of large weights would take long; those of the model are read-only.
-                given = [
-                    one.copy() if isinstance(one, dict) or getattr(one, "size", _LARGE) < _LARGE else one
-                    for one in arguments
+                copies = [
+                    x.copy() if isinstance(x, dict) or getattr(x, "size", _LARGE) < _LARGE else x for x in arguments
                 ]
-                result = function(*given)
+                result = function(*copies)
                 if result is None or result is ...:
                     return Outcome("error", "it returns None.", outcome.values) if outcome.values else Outcome("empty")
-                pairs = zip(given, arguments, strict=True)
-                if not all(isinstance(one, dict) or one is two or np.array_equal(one, two) for one, two in pairs):
+                pairs = zip(copies, arguments, strict=True)
+                if not all(isinstance(x, dict) or x is before or np.array_equal(x, before) for x, before in pairs):
                     raise _UnfitError("it changes what it was given. Make a new array: x = x + y, not x += y.")
                 outcome.values.append(_as_value(step, result))
     except KeyboardInterrupt:
@@ -267,13 +266,13 @@ def unpacked(line: bytes, stream: IO[bytes]) -> Any:
     """Return a request; its arrays are read from the stream, in the order in which the line has them."""
     arrays: dict[int, np.ndarray[Any, Any]] = {}
 
-    def read(one: dict[str, Any]) -> Any:
-        if one.keys() != {"array", "dtype", "shape"}:
-            return one
-        dtype, number = np.dtype(one["dtype"]), one["array"]
+    def read(item: dict[str, Any]) -> Any:
+        if item.keys() != {"array", "dtype", "shape"}:
+            return item
+        dtype, number = np.dtype(item["dtype"]), item["array"]
         if number not in arrays:
-            content = stream.read(dtype.itemsize * math.prod(one["shape"]))
-            arrays[number] = np.frombuffer(content, dtype).reshape(one["shape"])
+            content = stream.read(dtype.itemsize * math.prod(item["shape"]))
+            arrays[number] = np.frombuffer(content, dtype).reshape(item["shape"])
         return arrays[number]
 
     return json.loads(line, object_hook=read)
@@ -293,7 +292,7 @@ def receive(stream: IO[bytes]) -> Outcome | None:
             line += part
         outcome = Outcome(**json.loads(line))
         for value in outcome.values:
-            value[:] = [one if isinstance(one, str) else np.array(one, np.float64) for one in value]
+            value[:] = [item if isinstance(item, str) else np.array(item, np.float64) for item in value]
         outcome.text, outcome.printed = (text.strip() for text in (outcome.text, outcome.printed))
         return outcome
     return None

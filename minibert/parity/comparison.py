@@ -152,7 +152,7 @@ def _about(subject: Subject, inputs: Mapping[str, Any], source: str) -> dict[str
     """Return what a citation needs of the model, the inputs and this machine."""
     config, mask = subject.config, subject.pack(inputs).mask
     sizes = f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
-    given = {name: np.asarray(inputs[name], "<f8") for name in INPUTS if name in inputs}
+    arrays = {name: np.asarray(inputs[name], "<f8") for name in INPUTS if name in inputs}
     shape = f"{counted(len(mask), 'row')} of {mask.shape[1]}, {counted(int(mask.sum()), 'token')}"
     kind = type(subject.model).__name__ if subject.head or config.model_type != "bert" else None
     about = {"model": ", ".join(filter(None, [subject.name, kind, sizes]))}
@@ -166,7 +166,7 @@ def _about(subject: Subject, inputs: Mapping[str, Any], source: str) -> dict[str
         about["config"] = _digest_of_file(subject.files.require("config.json"))
     return about | {
         "layers": "counted from 0; hidden_states.0 is the output of the embeddings, hidden_states.1 that of layer 0",
-        "inputs": ", ".join(filter(None, [source, shape, _digest(given)])),
+        "inputs": ", ".join(filter(None, [source, shape, _digest(arrays)])),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": f"minibert {__version__}, NumPy {np.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()}",

@@ -91,14 +91,14 @@ def read_dump(path: str | os.PathLike[str], raw: Mapping[str, tuple[int, ...]] |
     if not where.exists():
         raise FileNotFoundError(f"{printable(str(where))} does not exist.")
     try:
-        found = _read_folder(where, raw) if where.is_dir() else _read_file(where, raw)
+        dump = _read_folder(where, raw) if where.is_dir() else _read_file(where, raw)
     except ModelFormatError as error:  # the same kind of error for all formats
         raise ValueError(str(error)) from error
     if raw:
         raise ValueError(f"There is no .bin or .raw file for {', '.join(raw)}, of which a shape was given.")
-    if not found:
+    if not dump:
         raise NothingComparedError(f"{printable(str(where))} holds no values; expected arrays by name.")
-    return found
+    return dump
 
 
 def as_dump(values: Mapping[Any, Any]) -> Dump:
@@ -108,15 +108,15 @@ def as_dump(values: Mapping[Any, Any]) -> Dump:
     ------
     TypeError, ValueError
     """
-    found: Dump = {}
+    dump: Dump = {}
     for name, value in values.items():
         if not isinstance(name, str):
             raise TypeError(f"The name {brief(name)} of a value is a {type(name).__name__}; expected a str.")
         value = _from_lists(to_array(value), name) if isinstance(value, list | tuple) else value
-        found[name] = _as_numbers(value, name)
-    if not found:
+        dump[name] = _as_numbers(value, name)
+    if not dump:
         raise NothingComparedError("The dump holds no values; expected arrays by name.")
-    return found
+    return dump
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -129,26 +129,26 @@ def _read_folder(folder: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
         raise ValueError(f"{printable(str(folder))} has several call trees: {names}. Give the file of one of them.")
     if trees:
         return _read_tree(trees[0])
-    found: Dump = {}
-    for file in sorted(one for one in folder.rglob("*") if one.is_file() and not one.name.startswith(".")):
+    dump: Dump = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
         if file.suffix.lower() in _NOT_VALUES:
             continue
         # Folders are parts of the name: encoder/layer.0/attention.npy.
         prefix = "".join(f"{part}." for part in file.relative_to(folder).parent.parts)
         for name, array in _read_file(file, raw).items():
             full = f"{prefix}{name}"
-            if full in found:
+            if full in dump:
                 raise ValueError(f"{printable(full)} is in several files of {printable(str(folder))}; keep one.")
-            found[full] = array
-    return found
+            dump[full] = array
+    return dump
 
 
 def _read_file(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
-    suffix, shown = path.suffix.lower(), printable(str(path))
+    suffix, source = path.suffix.lower(), printable(str(path))
     if not is_regular_file(path):
-        raise FileNotFoundError(f"{shown} does not exist.")
+        raise FileNotFoundError(f"{source} does not exist.")
     if suffix in _PICKLES or _begins_as_pickle(path):
-        raise ValueError(f"{shown} {_PICKLE_REMEDY}")
+        raise ValueError(f"{source} {_PICKLE_REMEDY}")
     if suffix in (".npz", ".npy"):
         try:
             if suffix == ".npz":
@@ -157,14 +157,16 @@ def _read_file(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
         except (MemoryError, OSError, ModelFormatError):
             raise
         except Exception as error:  # zipfile, zlib and NumPy raise errors of many types
-            raise ValueError(f"{shown} is not a whole {suffix} file ({error}). Write or copy it again.") from error
+            raise ValueError(f"{source} is not a whole {suffix} file ({error}). Write or copy it again.") from error
     if suffix == ".safetensors":
         return _read_safetensors(path)
     if suffix == ".json":
         return _read_tree(path) if path.name.endswith((_TREE, _SUMMARY)) else _read_json(path)
     if suffix in (".bin", ".raw"):
         return _read_raw(path, raw)
-    raise ValueError(f"{shown} is of an unknown kind; expected a file that ends in {', '.join(SUFFIXES)}, or a folder.")
+    raise ValueError(
+        f"{source} is of an unknown kind; expected a file that ends in {', '.join(SUFFIXES)}, or a folder."
+    )
 
 
 def _begins_as_pickle(path: Path) -> bool:
@@ -186,13 +188,13 @@ def _check_memory(needed: int, path: Path) -> None:
 
 
 def _read_npz(path: Path) -> Dump:
-    found: Dump = {}
+    arrays: Dump = {}
     with zipfile.ZipFile(path) as archive:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         _check_memory(sum(entry.file_size for entry in entries), path)
         for entry in entries:
             name = entry.filename.removesuffix(".npy")
-            if name in found:
+            if name in arrays:
                 raise ValueError(f"it holds {brief(name)} twice")
             if not entry.filename.endswith(".npy"):
                 raise ValueError(f"it holds {brief(entry.filename)}, which is not an array")
@@ -203,8 +205,8 @@ def _read_npz(path: Path) -> Dump:
                 content += file.read(entry.file_size + 1 - len(content))  # not more than the size that was checked
             array = parse_npy(content)
             if array.dtype.kind not in "US" or array.shape:  # not a header, such as a trace's
-                found[name] = _as_numbers(array, name)
-    return found
+                arrays[name] = _as_numbers(array, name)
+    return arrays
 
 
 def _read_safetensors(path: Path) -> Dump:
@@ -214,15 +216,15 @@ def _read_safetensors(path: Path) -> Dump:
 
 
 def _read_tensor(stored: StoredTensor) -> Array:
-    shown = printable(str(stored.path))
+    source = printable(str(stored.path))
     if stored.dtype not in _DTYPES:
-        raise ValueError(f"{shown}: {printable(stored.name)} is {stored.dtype}; expected {', '.join(_DTYPES)}.")
+        raise ValueError(f"{source}: {printable(stored.name)} is {stored.dtype}; expected {', '.join(_DTYPES)}.")
     count, dtype = math.prod(stored.shape), np.dtype(_DTYPES[stored.dtype])
     with open(stored.path, "rb") as file:
         file.seek(stored.offset)
         content = file.read(count * dtype.itemsize)
     if len(content) != count * dtype.itemsize:
-        raise ValueError(f"{shown} changed while it was being read; give it again.")
+        raise ValueError(f"{source} changed while it was being read; give it again.")
     values = np.frombuffer(content, dtype)
     if stored.dtype == "BF16":
         values = _widen(values)
@@ -231,17 +233,17 @@ def _read_tensor(stored: StoredTensor) -> Array:
 
 def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     """Read float32 numbers without a header: flat, or of the shape in `raw`, from which it is taken out."""
-    shown, size = printable(str(path)), path.stat().st_size
+    source, size = printable(str(path)), path.stat().st_size
     # One shape that is left belongs to a file of any name.
     name = path.stem if path.stem in raw or len(raw) != 1 else next(iter(raw))
     shape = raw.pop(name, None)
     if shape is None and (size % 4 or not size):
-        raise ValueError(f"{shown} has {size:,} bytes, which is not a number of float32 numbers. Write it again.")
+        raise ValueError(f"{source} has {size:,} bytes, which is not a number of float32 numbers. Write it again.")
     needed = size if shape is None else 4 * math.prod(shape)
     if size != needed:
         stored = {2 * needed: "float64", needed // 2: "float16"}.get(size)
         raise ValueError(
-            f"{shown} has {size:,} bytes; {name} of shape {shape} takes {needed:,} as float32."
+            f"{source} has {size:,} bytes; {name} of shape {shape} takes {needed:,} as float32."
             + (f" It has the size of {stored} numbers: write float32." if stored else "")
         )
     values = np.frombuffer(_content(path), "<f4")
@@ -249,7 +251,7 @@ def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
         sizes, swapped = np.abs(values), np.abs(values.byteswap())
         if not sizes.max(initial=0) < 1e15 and swapped.max(initial=0) < 1e15 and np.median(swapped) > 1e-12:
             raise ValueError(
-                f"{shown} holds big-endian numbers; expected little-endian ones. Java: "
+                f"{source} holds big-endian numbers; expected little-endian ones. Java: "
                 "ByteBuffer.order(ByteOrder.LITTLE_ENDIAN)."
             )
     return {name: values.astype(np.float32, copy=False).reshape(shape or -1)}
@@ -262,9 +264,9 @@ _NOT_FINITE = "Find the first step of the port whose result is not finite; .npz 
 
 def _read_json(path: Path) -> Dump:
     """Read `{name: values}`; a list alone has the name of the file."""
-    shown = printable(str(path))
+    source = printable(str(path))
     try:
-        content = parse_json(_content(path), shown)
+        content = parse_json(_content(path), source)
     except ModelFormatError as error:
         if isinstance(error.__cause__, NotFiniteError):
             raise ValueError(f"{error} {_NOT_FINITE}") from error
@@ -272,40 +274,42 @@ def _read_json(path: Path) -> Dump:
     if isinstance(content, list):
         content = {path.stem: content}
     if not isinstance(content, dict):
-        raise ValueError(f"{shown} holds {brief(content)}; expected an object {{name: values}}, or a list of vectors.")
-    return {name: _as_numbers(_json_value(one, f"{shown}: {printable(name)}"), name) for name, one in content.items()}
+        raise ValueError(f"{source} holds {brief(content)}; expected an object {{name: values}}, or a list of vectors.")
+    return {
+        name: _as_numbers(_json_value(value, f"{source}: {printable(name)}"), name) for name, value in content.items()
+    }
 
 
-def _json_value(value: Any, shown: str) -> Any:
+def _json_value(value: Any, where: str) -> Any:
     """Turn nested lists, or an object with shape, dtype and data, into an array."""
     if not isinstance(value, dict):
-        return _from_lists(value, shown)
+        return _from_lists(value, where)
     shape = value.get("shape", value.get("dims"))
     data = value.get("data", value.get("cpuData"))
     name = str(value.get("dtype", value.get("type", "float32"))).removeprefix("torch.").lower()
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**40 for size in shape):
-        raise ValueError(f"{shown} has the shape {brief(shape)}; expected a list of integers: {{shape, dtype, data}}.")
+        raise ValueError(f"{where} has the shape {brief(shape)}; expected a list of integers: {{shape, dtype, data}}.")
     short = name.replace("uint", "u").replace("int", "i").replace("float", "f").upper()
     if short not in _DTYPES:
-        raise ValueError(f"{shown} has the dtype {brief(name)}; expected one of {', '.join(_DTYPES)}.")
+        raise ValueError(f"{where} has the dtype {brief(name)}; expected one of {', '.join(_DTYPES)}.")
     count = math.prod(shape)
     if isinstance(data, str):
         dtype = np.dtype(_DTYPES[short])
         try:
             content = base64.b64decode(re.sub(r"\s+", "", data), validate=True)
         except (binascii.Error, ValueError) as error:
-            raise ValueError(f"{shown}: its data is not base64 ({error}).") from error
+            raise ValueError(f"{where}: its data is not base64 ({error}).") from error
         if len(content) != count * dtype.itemsize:
-            raise ValueError(f"{shown} has {len(content)} bytes of data; shape {shape} takes {count * dtype.itemsize}.")
+            raise ValueError(f"{where} has {len(content)} bytes of data; shape {shape} takes {count * dtype.itemsize}.")
         flat = np.frombuffer(content, dtype)
         return (_widen(flat) if short == "BF16" else flat).reshape(shape)
     if isinstance(data, dict):  # JSON.stringify(new Float32Array([1, 2])) is {"0": 1, "1": 2}
         if list(data) != [str(i) for i in range(len(data))]:
-            raise ValueError(f"{shown}: the keys of its data are not 0, 1, 2, ...; write Array.from(tensor.data).")
+            raise ValueError(f"{where}: the keys of its data are not 0, 1, 2, ...; write Array.from(tensor.data).")
         data = list(data.values())
-    if not isinstance(data, list) or len(data) != count or any(isinstance(one, list | dict) for one in data):
-        raise ValueError(f"{shown}: its data is {brief(data)}; expected base64, or a flat list of {count} numbers.")
-    return np.asarray(_from_lists(data, shown)).reshape(shape)
+    if not isinstance(data, list) or len(data) != count or any(isinstance(number, list | dict) for number in data):
+        raise ValueError(f"{where}: its data is {brief(data)}; expected base64, or a flat list of {count} numbers.")
+    return np.asarray(_from_lists(data, where)).reshape(shape)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -314,9 +318,9 @@ def _json_value(value: Any, shown: str) -> Any:
 def _as_numbers(value: Any, name: str) -> Any:
     """Return an array of numbers in the byte order of the machine; floats that NumPy lacks are widened."""
     if isinstance(value, list):
-        if any(isinstance(one, list) or one.ndim == 0 for one in value):
+        if any(isinstance(part, list) or part.ndim == 0 for part in value):
             raise ValueError(f"{printable(name)} holds lists of different lengths; expected one array, or one a text.")
-        return [_as_numbers(one, name) for one in value]
+        return [_as_numbers(part, name) for part in value]
     if type(value) is np.ndarray and value.dtype == np.float32 and value.dtype.isnative:
         return value
     array = np.asarray(to_array(value))
@@ -336,7 +340,7 @@ def _widen(stored: Array) -> Array:
     return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _from_lists(value: Any, shown: str, depth: int = 0) -> Any:
+def _from_lists(value: Any, where: str, depth: int = 0) -> Any:
     """Turn nested lists of numbers into an array; lists of different lengths into a list of arrays."""
     try:
         array = np.asarray(value)
@@ -344,18 +348,18 @@ def _from_lists(value: Any, shown: str, depth: int = 0) -> Any:
             raise ValueError("it is deeper")
     except ValueError as error:
         if depth == _DEEPEST or not isinstance(value, list | tuple):
-            text = f"{shown[:60]} is {brief(value)}; expected numbers in at most {_DEEPEST} levels of lists"
+            text = f"{where[:60]} is {brief(value)}; expected numbers in at most {_DEEPEST} levels of lists"
             raise ValueError(f"{text} ({error}).") from None
         array = None
     if array is None:
-        return [_from_lists(one, f"{shown}[{i}]", depth + 1) for i, one in enumerate(value)]
+        return [_from_lists(part, f"{where}[{i}]", depth + 1) for i, part in enumerate(value)]
     if array.dtype.kind not in "biuf":
         if _has_null(value):
             raise ValueError(
-                f"{shown} holds null among its numbers: JavaScript writes NaN and Infinity as null, and Python writes "
+                f"{where} holds null among its numbers: JavaScript writes NaN and Infinity as null, and Python writes "
                 f"None so. {_NOT_FINITE}"
             )
-        raise ValueError(f"{shown} is {brief(value)}; expected numbers in nested lists, or {{shape, dtype, data}}.")
+        raise ValueError(f"{where} is {brief(value)}; expected numbers in nested lists, or {{shape, dtype, data}}.")
     if array.dtype == np.float64:  # JSON has one type of numbers; what float32 numbers became is float32 again
         with np.errstate(all="ignore"):
             narrow = array.astype(np.float32)
@@ -384,54 +388,54 @@ _LAYER = re.compile(r"encoder\.layer\.(\d{1,6})$")
 
 def _read_tree(path: Path) -> Dump:
     """Return the values of a call tree: outputs of modules by their names, and inputs as "module.input"."""
-    shown = printable(str(path))
+    source = printable(str(path))
     if path.name.endswith(_SUMMARY):
-        raise ValueError(f"{shown} is the summary, which has no values. Give the file that ends in {_TREE}.")
-    nodes = list(_nodes(parse_json(_content(path), shown), shown))
+        raise ValueError(f"{source} is the summary, which has no values. Give the file that ends in {_TREE}.")
+    nodes = list(_nodes(parse_json(_content(path), source), source))
     layers = sorted({int(match[1]) for module, _ in nodes if (match := _LAYER.search(module))})
     if layers and layers != list(range(layers[-1] + 1)):
         listed = ", ".join(map(str, layers))
-        raise ValueError(f"{shown} has only the layers {listed}; others were left out. {_TREE_REMEDY}")
+        raise ValueError(f"{source} has only the layers {listed}; others were left out. {_TREE_REMEDY}")
     values: Dump = {}
     for module, node in nodes[1:]:
         name = module.removeprefix(f"{nodes[0][0]}.").removeprefix("bert.")
         for key, end in (("outputs", ""), ("inputs", ".input"))[: 2 if _WITH_INPUT.search(name) else 1]:
-            file = _first_tensor(node.get(key), shown)
+            file = _first_tensor(node.get(key), source)
             if file is not None and f"{name}{end}" not in values:
                 values[f"{name}{end}"] = _tensor_beside(path, file)
     return values
 
 
-def _nodes(tree: Any, shown: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _nodes(tree: Any, source: str) -> Iterator[tuple[str, dict[str, Any]]]:
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         if not isinstance(node, dict) or not isinstance(node.get("module_path"), str):
-            raise ValueError(f"{shown} is not a call tree: a node {brief(node)} has no module_path. {_TREE_REMEDY}")
+            raise ValueError(f"{source} is not a call tree: a node {brief(node)} has no module_path. {_TREE_REMEDY}")
         yield node["module_path"], node
         if isinstance(children := node.get("children"), list):
             waiting += reversed(children)
 
 
-def _first_tensor(value: Any, shown: str, depth: int = 0) -> str | None:
+def _first_tensor(value: Any, source: str, depth: int = 0) -> str | None:
     """Return the file of the first tensor among the inputs or outputs of a module; None if there is none."""
     if depth > _DEEPEST:
-        raise ValueError(f"{shown} has inputs or outputs of more than {_DEEPEST} levels. {_TREE_REMEDY}")
+        raise ValueError(f"{source} has inputs or outputs of more than {_DEEPEST} levels. {_TREE_REMEDY}")
     if isinstance(value, dict) and {"shape", "dtype", "value"} <= set(value):
         stored = value["value"]
         if isinstance(stored, list):
-            raise ValueError(f"{shown} holds printed tensors, from which most numbers are missing. {_TREE_REMEDY}")
+            raise ValueError(f"{source} holds printed tensors, from which most numbers are missing. {_TREE_REMEDY}")
         return stored if isinstance(stored, str) else None
     parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    return next((file for part in parts[:8] if (file := _first_tensor(part, shown, depth + 1)) is not None), None)
+    return next((file for part in parts[:8] if (file := _first_tensor(part, source, depth + 1)) is not None), None)
 
 
 def _tensor_beside(tree: Path, file: str) -> Array | list[Array]:
     """Read a safetensors file with one tensor, `data`; it must be in the folder of the tree."""
     name = PurePosixPath(file).name
     if file not in (name, f"./{name}") or not name.endswith(".safetensors"):
-        shown = printable(str(tree))
-        raise ValueError(f"{shown} names the file {brief(file)}; expected a safetensors file in the same folder.")
+        source = printable(str(tree))
+        raise ValueError(f"{source} names the file {brief(file)}; expected a safetensors file in the same folder.")
     path = tree.parent / name
     if not is_regular_file(path):
         raise FileNotFoundError(f"{printable(str(path))} does not exist.")

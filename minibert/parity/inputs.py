@@ -106,7 +106,7 @@ def probe(model: Any, *, tokenizer: Any = None) -> Probe:
         for i, (first, second, _, most_tokens) in enumerate(_ROWS)
     ]
     texts: list[tuple[str, str | None]] = [(first, second) for first, second, _, _ in _ROWS]
-    shows = [shown for _, _, shown, _ in _ROWS]
+    shows = [purpose for _, _, purpose, _ in _ROWS]
     pad = (config.padding_id if tokenizer is None else tokenizer.pad_token_id) or 0
     ids = np.full((len(rows), width), pad, np.int64)
     mask, types = np.zeros_like(ids), np.zeros_like(ids)
@@ -131,7 +131,7 @@ def row_labels(subject: Subject, mask: npt.NDArray[np.bool_], inputs: Mapping[st
         return []
     rows = np.asarray(ids)
     known = mask & (rows < len(subject.tokenizer))
-    texts = (subject.tokenizer.decode(row[some].tolist()) for row, some in zip(rows, known, strict=True))
+    texts = (subject.tokenizer.decode(row[columns].tolist()) for row, columns in zip(rows, known, strict=True))
     return [repr(text if len(text) <= _LABEL else f"{text[:_LABEL]}...") for text in texts]
 
 
@@ -146,7 +146,7 @@ def _ids(
         return generator.integers(low, config.vocab_size, width).tolist(), types
     encoded = tokenizer(first, second, truncation="longest_first", max_length=width)
     types = encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
-    return list(encoded["input_ids"]), [min(int(one), config.type_vocab_size - 1) for one in types]
+    return list(encoded["input_ids"]), [min(int(token_type), config.type_vocab_size - 1) for token_type in types]
 
 
 _LARGEST = 2**30
@@ -181,15 +181,15 @@ def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    shown = printable(str(path))
+    source = printable(str(path))
     try:
         if path.suffix.lower() != ".json":
             return dict(read_dump(path))
-        content = parse_json(read_bytes(path, limit=_LARGEST), shown)
+        content = parse_json(read_bytes(path, limit=_LARGEST), source)
         if not isinstance(content, dict):
-            raise ModelFormatError(f"{shown} holds {brief(content)}; expected an object with input_ids.")
+            raise ModelFormatError(f"{source} holds {brief(content)}; expected an object with input_ids.")
         if "format" in content:
-            check_format(content, FORMAT, shown)
+            check_format(content, FORMAT, source)
     except (ModelFormatError, NothingComparedError) as error:  # these are said of the model and of the dump only
         raise ValueError(str(error)) from error
     return content
@@ -219,7 +219,7 @@ def of_texts(subject: Subject, texts: Sequence[str | tuple[str, str]]) -> dict[s
         raise ValueError("The model has no tokenizer; give its ids.")
     if not texts:
         raise ValueError("There are no texts.")
-    rows = [subject.tokenizer(*((one,) if isinstance(one, str) else one), truncation=True) for one in texts]
+    rows = [subject.tokenizer(*((text,) if isinstance(text, str) else text), truncation=True) for text in texts]
     widths, side = [max(len(row["input_ids"]) for row in rows)] * len(rows), subject.tokenizer.padding_side
     fills = {"input_ids": subject.tokenizer.pad_token_id or 0}
     return {
@@ -238,23 +238,23 @@ def check_inputs(
     findings: list[Finding] = []
     notes: list[str] = []
     for name, ids in dumped:
-        given = np.asarray(inputs[name]) if name in inputs else usual.get(name)
-        if given is not None and name != "inputs_embeds":
-            given = np.broadcast_to(given, padded.ids.shape)
-        if given is not None and ids.shape in (given.shape[1:], (1, *given.shape[1:])):
-            ids = np.broadcast_to(ids, given.shape)
-        if given is None or name == "inputs_embeds" or (name not in inputs and ids.shape != given.shape):
+        expected = np.asarray(inputs[name]) if name in inputs else usual.get(name)
+        if expected is not None and name != "inputs_embeds":
+            expected = np.broadcast_to(expected, padded.ids.shape)
+        if expected is not None and ids.shape in (expected.shape[1:], (1, *expected.shape[1:])):
+            ids = np.broadcast_to(ids, expected.shape)
+        if expected is None or name == "inputs_embeds" or (name not in inputs and ids.shape != expected.shape):
             notes.append(f"{name} in the dump, of shape {ids.shape}, was not compared: it is not in the inputs.")
             continue
-        shown = np.ones(given.shape, np.bool_) if name == "attention_mask" else padded.mask
-        if ids.shape != given.shape:
-            text = f"{name} has shape {ids.shape} in the dump; expected {given.shape}."
-        elif not ((ids != given) & shown).any():
+        visible = np.ones(expected.shape, np.bool_) if name == "attention_mask" else padded.mask
+        if ids.shape != expected.shape:
+            text = f"{name} has shape {ids.shape} in the dump; expected {expected.shape}."
+        elif not ((ids != expected) & visible).any():
             continue
         else:
-            row = int(np.flatnonzero(((ids != given) & shown).any(axis=1))[0])
+            row = int(np.flatnonzero(((ids != expected) & visible).any(axis=1))[0])
             text = f"{name} differ in row {row}. The port has {_row(subject, name, ids[row])}, expected "
-            text += f"{_row(subject, name, given[row])}."
+            text += f"{_row(subject, name, expected[row])}."
         text += " So the values are not compared."
         findings.append(Finding(text, "", (name,), 0.0, "Give both the same integers, or repair the tokenizer first."))
     return findings, notes
@@ -291,8 +291,9 @@ def check_weights(subject: Subject, dumped: Sequence[tuple[str, Array]]) -> tupl
         if array.shape != true.shape:
             text += f": its shape is {array.shape}, expected {true.shape}."
         else:
-            rounded = [one for one in HALF_PRECISIONS if np.array_equal(array.astype(np.float32), round_to(one, true))]
-            wrong = int(np.count_nonzero(array.astype(np.float32) != true))
+            numbers = array.astype(np.float32)
+            rounded = [form for form in HALF_PRECISIONS if np.array_equal(numbers, round_to(form, true))]
+            wrong = int(np.count_nonzero(numbers != true))
             text += f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
         findings.append(Finding(text, "", (name,), 0.0, "Repair what loads the weights first."))
     notes = [f"These weights are stored transposed: {some_of(transposed)}."] if transposed else []

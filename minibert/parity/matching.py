@@ -115,9 +115,9 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
         elif key in renamed and name != VECTOR:
             matched.values.append(Meaning(subject.names.resolve(name)[0], given, value))  # or it raises
         else:
-            found = _values(name, given, value, subject, batch)
-            matched.values.extend(found)
-            matched.unknown.extend([] if found else [given])
+            meanings = _values(name, given, value, subject, batch)
+            matched.values.extend(meanings)
+            matched.unknown.extend([] if meanings else [given])
     if len(matched.unknown) > 1:
         _match_behind_prefix(matched, dump, subject)
     if not matched.values and len(matched.unknown) == 1:
@@ -137,9 +137,9 @@ def _match_behind_prefix(matched: Matched, dump: Dump, subject: Subject) -> None
     behind: dict[str, dict[str, str]] = {}
     for given in matched.unknown:
         for end in [i for i, character in enumerate(given[:_LONGEST]) if character in "./" and i][:4]:
-            found = subject.names.find(given[end:]) or subject.names.find(given[end + 1 :])
-            if found is not None:
-                behind.setdefault(given[:end], {})[given] = found[0]
+            resolved = subject.names.find(given[end:]) or subject.names.find(given[end + 1 :])
+            if resolved is not None:
+                behind.setdefault(given[:end], {})[given] = resolved[0]
                 break
     if len(behind) != 1:  # of two prefixes, such as query and passage, none is better
         return
@@ -165,9 +165,9 @@ def _values(name: str, given: str, value: Array | list[Array], subject: Subject,
     vectors = (len(shape) == 2 and shape[0] == len(batch.mask)) or flat_vectors
     if name.lower() in _VECTOR_NAMES and vectors and name != "pooled":
         return [Meaning(VECTOR, given, value)]
-    found = subject.names.find(name)
-    if found is not None:
-        return [Meaning(found[0], given, value)]
+    resolved = subject.names.find(name)
+    if resolved is not None:
+        return [Meaning(resolved[0], given, value)]
     if name.lower() in _SEVERAL and not isinstance(value, list):
         if len(shape) == 1 and shape[0] % (depth + 1) == 0:  # a file without a header
             return _states(given, value.reshape(depth + 1, -1), states)
@@ -243,13 +243,13 @@ def align(value: Array | list[Array], name: str, subject: Subject, batch: Packed
     """Convert a dumped value to the padded form of a name; return None if its shape does not fit any layout."""
     spec, num_heads = subject.specs[name], subject.config.num_attention_heads
     candidates = _of_texts(value, spec, batch) if isinstance(value, list) else _of_array(value, spec, batch, num_heads)
-    found: dict[str, Array] = {}
+    by_layout: dict[str, Array] = {}
     for array, layout in candidates:
-        found.setdefault(layout, np.ascontiguousarray(array))
-    aligned = [Aligned(array, layout) for layout, array in found.items()]
+        by_layout.setdefault(layout, np.ascontiguousarray(array))
+    aligned = [Aligned(array, layout) for layout, array in by_layout.items()]
     if len(aligned) < 2:
         return aligned[0] if aligned else None
-    errors = [error(one.array, name) for one in aligned]
+    errors = [error(candidate.array, name) for candidate in aligned]
     best = int(np.argmin([np.inf if np.isnan(e) else e for e in errors]))
     # The first one is the usual one. A wrong value may by chance be a little nearer in another layout.
     return aligned[best]._replace(by_value=best > 0) if not errors[best] > 0.1 * errors[0] else aligned[0]
@@ -267,17 +267,17 @@ def _of_array(value: Array, spec: Spec, batch: PackedBatch, num_heads: int) -> I
             yield value.reshape(B, W), str(value.shape)
         return
     for layout in _LAYOUTS["packed"]:
-        for packed, shown in _arranged(value, layout, "T W", sizes):
-            yield _scatter(packed, batch), f"{shown or '(T, H)'}, without padding"
+        for packed, form in _arranged(value, layout, "T W", sizes):
+            yield _scatter(packed, batch), f"{form or '(T, H)'}, without padding"
     if value.ndim == 3 and value.shape[0] == B and value.shape[2] == W and value.shape[1] != S:
         yield from _of_other_length(value, batch)
     if spec.has_heads:
         for layout in _LAYOUTS["heads"]:
-            for array, shown in _arranged(value, layout, "B S A D", sizes):
-                yield array.reshape(B, S, W), shown or "(B, S, A, D)"
+            for array, form in _arranged(value, layout, "B S A D", sizes):
+                yield array.reshape(B, S, W), form or "(B, S, A, D)"
         for layout in _LAYOUTS["packed heads"]:
-            for packed, shown in _arranged(value, layout, "T A D", sizes):
-                yield _scatter(packed.reshape(T, W), batch), f"{shown or '(T, A, D)'}, without padding"
+            for packed, form in _arranged(value, layout, "T A D", sizes):
+                yield _scatter(packed.reshape(T, W), batch), f"{form or '(T, A, D)'}, without padding"
     if spec.name == "embeddings.position_embeddings" and B != 1 and value.shape in ((1, S, W), (S, W)):
         yield np.broadcast_to(value.reshape(1, S, W), (B, S, W)), "one array for all texts"
     if (value.ndim > 2 and value.shape[0] == 1 != B) or (value.ndim > 3 and 1 in value.shape):
@@ -286,8 +286,8 @@ def _of_array(value: Array, spec: Spec, batch: PackedBatch, num_heads: int) -> I
 
 def _arranged(value: Array, layout: str, padded: str, sizes: dict[str, int]) -> Iterator[tuple[Array, str]]:
     """Yield an array with the axes of `padded`, if its shape is that of the layout; of one text, B may be left out."""
-    for given in (layout, layout.replace("B", "").strip()) if sizes["B"] == 1 else (layout,):
-        axes = [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\w", given)]
+    for own_layout in (layout, layout.replace("B", "").strip()) if sizes["B"] == 1 else (layout,):
+        axes = [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\w", own_layout)]
         if value.shape != tuple(math.prod(sizes[axis] for axis in group) for group in axes):
             continue
         order = [axis for group in axes for axis in group]
@@ -299,7 +299,7 @@ def _arranged(value: Array, layout: str, padded: str, sizes: dict[str, int]) -> 
         if len(letters) == 1:
             yield array, f"numbers without a shape, ({letters[0].replace(' ', ', ')})"
         else:
-            yield array, "" if given == padded else f"({', '.join(letters)})"
+            yield array, "" if own_layout == padded else f"({', '.join(letters)})"
 
 
 def _scatter(packed: Array, batch: PackedBatch) -> Array:
@@ -323,18 +323,18 @@ def _of_texts(value: list[Array], spec: Spec, batch: PackedBatch) -> Iterator[tu
     if len(value) != len(batch.mask):
         return
     rows = []
-    for given, shown in zip(value, batch.mask, strict=True):
-        columns = np.flatnonzero(shown)
-        array = np.asarray(given)
+    for numbers, row_mask in zip(value, batch.mask, strict=True):
+        columns = np.flatnonzero(row_mask)
+        array = np.asarray(numbers)
         while len(array) == 1 and array.ndim > (3 if spec.kind == "pairs" else 2):
             array = array[0]
         if spec.kind == "pooled" and array.shape == (spec.width,):
             rows.append(array)
         elif spec.kind == "tokens" and array.shape == (len(columns), spec.width):
-            rows.append(np.zeros((len(shown), spec.width), array.dtype))
+            rows.append(np.zeros((len(row_mask), spec.width), array.dtype))
             rows[-1][columns] = array
         elif spec.kind == "pairs" and array.shape == (spec.width, len(columns), len(columns)):
-            rows.append(np.zeros((spec.width, len(shown), len(shown)), array.dtype))
+            rows.append(np.zeros((spec.width, len(row_mask), len(row_mask)), array.dtype))
             rows[-1][:, columns[:, None], columns] = array
         else:
             return
@@ -379,7 +379,7 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
             placement.notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
             continue
         names = filter(None, (entry.name, entry.before))
-        fitting = {name: one for name in names if (one := align(entry.value, name, subject, batch, error))}
+        fitting = {name: aligned for name in names if (aligned := align(entry.value, name, subject, batch, error))}
         if fitting:
             tried.append((entry, fitting))
         else:
@@ -389,7 +389,7 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
     taken: list[tuple[Meaning, str]] = []
     for entry, fitting in tried:
         name = entry.before if entry.before and entry.group in from_embeddings else entry.name
-        if entry.group and name in exact and not any(error(fitting[name].array, one) < _FAR for one in exact):
+        if entry.group and name in exact and not any(error(fitting[name].array, other) < _FAR for other in exact):
             placement.unknown.append(entry.given)
             placement.notes.append(
                 f"{entry.given} is far from {name}, whose exact name is there, so it is not compared."
@@ -407,7 +407,7 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
         more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
         placement.notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
     order = {name: i for i, name in enumerate(specs)}
-    placement.arrays.sort(key=lambda one: order[one.name])
+    placement.arrays.sort(key=lambda placed: order[placed.name])
     return placement
 
 

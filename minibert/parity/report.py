@@ -140,22 +140,22 @@ class Report:
 
     def table(self, *, every_row: bool = False) -> str:
         """Return the first part of the text: the headline and the table, which do not depend on the diagnosis."""
-        shown = self._shown(every_row)
-        lines = [self._headline(), *(f"Warning: {one}" for one in self.warnings)]
+        rows = self._shown(every_row)
+        lines = [self._headline(), *(f"Warning: {warning}" for warning in self.warnings)]
         lines += [f"  {key}: {self.about[key]}" for key in ("model", "inputs", "port") if self.about.get(key)]
-        if shown:
+        if rows:
             lines.append("  unit: RMS error of a plain float32 forward of this model on these inputs")
-        width = max((len(_label(row)) for row in shown), default=0)
-        axes = [_AXES.get(len(row.at), "place") for row in shown if row.level != "float32" and not row.holds]
+        width = max((len(_label(row)) for row in rows), default=0)
+        axes = [_AXES.get(len(row.at), "place") for row in rows if row.level != "float32" and not row.holds]
         if axes:
             columns = f"relative  largest error at [{axes[0]}]: theirs instead of the true value"
             lines.append(f"  {'':{width}}  {'units':>9}  {columns}")
         before: Row | None = None
         for row in self.names:
-            if row in shown:
+            if row in rows:
                 mark = ">" if self._is_marked(row) else " "
                 lines.append(f"{mark} {_label(row):{width}}  {_number(row.ratio):>9}{_detail(row)}".rstrip())
-            elif before is None or before in shown:
+            elif before is None or before in rows:
                 lines.append("  ...")
             before = row
         return "\n".join(lines)
@@ -177,16 +177,16 @@ class Report:
 
     def to_markdown(self, *, every_row: bool = False) -> str:
         """Return the report for a pull request or a paper: headline, table, causes, and what a citation needs."""
-        lines = [f"**{self._headline()}**", "", *(f"> {one}\n" for one in self.warnings)]
+        lines = [f"**{self._headline()}**", "", *(f"> {warning}\n" for warning in self.warnings)]
         lines += ["| name | units | relative | largest error | |", "|---|--:|--:|--:|---|"]
-        shown = self._shown(every_row)
-        for row in shown:
+        rows = self._shown(every_row)
+        for row in rows:
             level = f"holds {both_names(row.holds)}" if row.holds else "wrong by itself" if row.own else row.level
             lines.append(
                 f"| `{row.name}` | {_number(row.ratio)} | {_percent(row.relative)} | {row.largest:.1e} | {level} |"
             )
-        if hidden := len(self.names) - len(shown):
-            wrong = sum(row.level == "wrong" for row in self.names if row not in shown)
+        if hidden := len(self.names) - len(rows):
+            wrong = sum(row.level == "wrong" for row in self.names if row not in rows)
             lines += ["", f"Not shown: {counted(hidden, 'more name')}, {wrong or 'none'} of them wrong."]
         for label, text in itertools.chain(*map(_paragraphs, self.diagnosis)):
             lines += ["", f"**{label}:** {text}" if label else text]
@@ -222,13 +222,13 @@ class Report:
                 return f"WRONG at {first} (nothing before it was compared); {len(wrong)} of {compared} wrong"
             return f"WRONG from {first} on{right}; {len(wrong)} of {compared} wrong"
         largest = _number(max((row.ratio for row in rows), default=0.0))
-        said = {
+        sentence = {
             "bits": f"BITS: {compared} equal{'s' if len(rows) == 1 else ''} minibert bit for bit",
             "float32": f"FLOAT32: {compared} compared, all as exact as float32; the largest error is {largest} units",
             "float16": f"FLOAT16: {compared} compared; the errors are those of a forward in float16",
             "bfloat16": f"BFLOAT16: {compared} compared; the errors are those of a forward in bfloat16",
         }[self.verdict]
-        return said + ("" if self.allowed else f", which is more than the budget allows ({self.budget})")
+        return sentence + ("" if self.allowed else f", which is more than the budget allows ({self.budget})")
 
     def _shown(self, every_row: bool) -> list[Row]:
         """Return the rows of a table: all, or the hidden states, the first ones, and the marked ones."""
@@ -288,7 +288,7 @@ def _number(value: float) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(part) for part in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

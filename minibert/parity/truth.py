@@ -149,14 +149,14 @@ class Padded:
         unknown = [key for key in inputs if key not in INPUTS]
         if unknown:
             raise ValueError(f"inputs has {brief(unknown[0])}; expected {', '.join(INPUTS)}.")
-        given = {key: inputs.get(key) for key in INPUTS}
-        batch = pack(config, **given)
+        arrays = {key: inputs.get(key) for key in INPUTS}
+        batch = pack(config, **arrays)
         shape = batch.mask.shape
-        embeds = None if given["inputs_embeds"] is None else np.array(given["inputs_embeds"], dtype=np.float64)
-        ids = np.zeros(shape, np.int64) if embeds is not None else np.array(given["input_ids"], dtype=np.int64)
+        embeds = None if arrays["inputs_embeds"] is None else np.array(arrays["inputs_embeds"], dtype=np.float64)
+        ids = np.zeros(shape, np.int64) if embeds is not None else np.array(arrays["input_ids"], dtype=np.int64)
         usual = positions_of(config, ids if embeds is None else np.full(shape, -1))
         types, positions = (
-            np.broadcast_to(np.asarray(default if given[key] is None else given[key], dtype=np.int64), shape)
+            np.broadcast_to(np.asarray(default if arrays[key] is None else arrays[key], dtype=np.int64), shape)
             for key, default in (("token_type_ids", 0), ("position_ids", usual))
         )
         return cls(ids, batch.mask, types, positions, embeds)

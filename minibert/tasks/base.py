@@ -66,12 +66,12 @@ class TextOptions:
         if self.padding is not None:
             choose_strategy("padding", self.padding, PADDING)
 
-    def _take(self, given: Any) -> None:
+    def _take(self, mapping: Any) -> None:
         """Set the options of a mapping of arguments for the tokenizer."""
-        if not isinstance(given, Mapping):
-            raise TypeError(f"{self.mapping}={brief(given)}; expected a mapping, such as {{'truncation': True}}.")
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"{self.mapping}={brief(mapping)}; expected a mapping, such as {{'truncation': True}}.")
         known = [field.name for field in dataclasses.fields(TextOptions)]
-        for key, value in given.items():
+        for key, value in mapping.items():
             if key not in known:
                 raise ValueError(f"{self.mapping} has {brief(key)}; expected {', '.join(known)}. Leave it out.")
             if getattr(self, key) is not None:
@@ -188,7 +188,7 @@ class TaskPipeline(Closes):
 
     def _tokenize(self, inputs: list[Any], first: int, options: Any, too_long: TooLong) -> list[list[Encoding]]:
         """Return the encodings of each input: one, or its windows. `first` is the index of the first input."""
-        pairs = [one if isinstance(one, tuple) else (one, None) for one in inputs]
+        pairs = [value if isinstance(value, tuple) else (value, None) for value in inputs]
         indices = range(first, first + len(inputs))
         return [[encoding] for encoding in self._encodings(pairs, indices, options, too_long)]
 
@@ -223,10 +223,11 @@ class TaskPipeline(Closes):
 
     # --- calls ---
 
-    def _options(self, given: Mapping[str, Any]) -> Any:
+    def _options(self, arguments: Mapping[str, Any]) -> Any:
         """Return the arguments of this call, and those of the pipeline where the call has none."""
         known = self.argument_names()
-        own = {name: value for name, value in given.items() if name != "num_workers"}  # of processes that read texts
+        # num_workers is the number of processes that read texts.
+        own = {name: value for name, value in arguments.items() if name != "num_workers"}
         for name in own:
             if name not in known:
                 raise TypeError(self.unknown_argument(name))
@@ -254,8 +255,8 @@ class TaskPipeline(Closes):
         answers = self._answers(values, options, size or (1 if kind == "lazy" else BATCH_SIZE))
         if kind == "lazy":
             return kind, answers
-        found = list(answers)
-        return kind, found[0] if kind == "one" else found
+        results = list(answers)
+        return kind, results[0] if kind == "one" else results
 
     def _sorted(self, inputs: Any, options: Any) -> tuple[str, Iterable[Any]]:
         """Return "one", "several" or "lazy", and the inputs as an iterable.
@@ -277,7 +278,7 @@ class TaskPipeline(Closes):
     def _answers(self, inputs: Iterable[Any], options: Any, batch_size: int) -> Iterator[Any]:
         too_long, first = options.too_long(self.model.config, self.tokenizer), 0
         for chunk in in_chunks(inputs, batch_size):
-            values = [self._check_input(one, f"inputs[{i}]", options) for i, one in enumerate(chunk, first)]
+            values = [self._check_input(value, f"inputs[{i}]", options) for i, value in enumerate(chunk, first)]
             groups = self._tokenize(values, first, options, too_long)
             logits = self._run([window for group in groups for window in group], batch_size)
             for index, (value, group) in enumerate(zip(values, groups, strict=True), first):
@@ -288,8 +289,8 @@ class TaskPipeline(Closes):
             first += len(values)
 
     def _run(self, windows: list[Encoding], batch_size: int) -> Iterator[FloatArray]:
-        for some in in_chunks(windows, batch_size):
-            yield from self._compute(some)
+        for chunk in in_chunks(windows, batch_size):
+            yield from self._compute(chunk)
 
 
 def check_encoding(encoding: Encoding, index: int, too_long: TooLong) -> None:

@@ -88,8 +88,8 @@ class FillMaskPipeline(TaskPipeline):
         kind, answers = self._call(inputs, batch_size, arguments)
         return answers[0] if kind == "several" and isinstance(inputs, list) and len(answers) == 1 else answers
 
-    def _options(self, given: Mapping[str, Any]) -> FillMaskOptions:
-        options: FillMaskOptions = super()._options(given)
+    def _options(self, arguments: Mapping[str, Any]) -> FillMaskOptions:
+        options: FillMaskOptions = super()._options(arguments)
         options.target_ids = self._target_ids(options)
         return options
 
@@ -107,8 +107,8 @@ class FillMaskPipeline(TaskPipeline):
         def size(window: Encoding) -> int:
             return 4 * self.model.config.vocab_size * int((window.ids == self.tokenizer.mask_token_id).sum())
 
-        for some in in_chunks(windows, batch_size, size, _LOGITS_AT_ONCE):
-            yield from self._compute(some)
+        for chunk in in_chunks(windows, batch_size, size, _LOGITS_AT_ONCE):
+            yield from self._compute(chunk)
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         inputs = self._inputs(windows)
@@ -127,8 +127,8 @@ class FillMaskPipeline(TaskPipeline):
             candidates = np.arange(len(of_words)) if targets is None else targets
             top_k = min(5 if options.top_k is None else options.top_k, len(candidates))
             best = candidates[largest(of_words[candidates], top_k)]  # softmax keeps the order
-            found = zip(best, softmax(of_words)[best], strict=True)
-            rows.append([self._word(ids, int(place), int(token), as_score(share), single) for token, share in found])
+            ranked = zip(best, softmax(of_words)[best], strict=True)
+            rows.append([self._word(ids, int(place), int(token), as_score(share), single) for token, share in ranked])
         return rows[0] if single else rows
 
     def _word(self, ids: Any, place: int, token: int, score: float, single: bool) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class FillMaskPipeline(TaskPipeline):
 
     def _text(self, ids: list[int], skip_special_tokens: bool) -> str:
         """Return the text of ids. Many models have rows for more ids than the vocabulary; these have no text."""
-        known = [one for one in ids if self.tokenizer.backend_tokenizer.id_to_token(one) is not None]
+        known = [id for id in ids if self.tokenizer.backend_tokenizer.id_to_token(id) is not None]
         return str(self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens))
 
     def _target_ids(self, options: FillMaskOptions) -> Any:
@@ -158,10 +158,10 @@ class FillMaskPipeline(TaskPipeline):
         if not len(targets):
             raise ValueError("targets is empty; give at least one word, or leave targets out.")
         vocab = self.tokenizer.vocab
-        found = sorted({self._target_id(target, vocab) for target in targets})
-        if found[-1] >= self.model.config.vocab_size:
-            raise ModelFormatError(f"the id {found[-1]} of a target is not in the model. Use the model's tokenizer.")
-        return np.array(found, dtype=np.int64)
+        ids = sorted({self._target_id(target, vocab) for target in targets})
+        if ids[-1] >= self.model.config.vocab_size:
+            raise ModelFormatError(f"the id {ids[-1]} of a target is not in the model. Use the model's tokenizer.")
+        return np.array(ids, dtype=np.int64)
 
     def _target_id(self, target: Any, vocab: Mapping[str, int]) -> int:
         check_text(target, "a word of targets")

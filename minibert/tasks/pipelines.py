@@ -104,16 +104,16 @@ def pipeline(
     name = _task_name(task)
     if model is None:
         raise TypeError("pipeline() needs model=: a hub id, a folder or a loaded model. minibert does not choose one.")
-    given = {option: arguments.pop(option) for option in _OPTIONS if option in arguments} | dict(model_kwargs or {})
+    loading = {option: arguments.pop(option) for option in _OPTIONS if option in arguments} | dict(model_kwargs or {})
     loaded: Any
     if isinstance(model, BertPreTrainedModel):
-        asked = [option for option, value in given.items() if value not in (None, False, "")]
+        asked = [option for option, value in loading.items() if value not in (None, False, "")]
         if asked:
             raise ValueError(f"{asked[0]}= is for a model that is loaded by name; leave it out for a loaded one.")
         name, used = name or _task_of(type(model)), _tokenizer(tokenizer, model)
         loaded = _with_head(model, name)
     elif isinstance(model, str | os.PathLike):
-        files, options, family = find_model("minibert.pipeline", model, given, BertModel.from_pretrained)
+        files, options, family = find_model("minibert.pipeline", model, loading, BertModel.from_pretrained)
         kind = heads.choose_class(files, family) if name is None else TASKS[name][1]
         name = name or _task_of(kind)
         names = architectures(files.settings("config.json"))
@@ -174,10 +174,10 @@ def _paths(head: str) -> set[str]:
     return {row.path for row in HEADS[head].rows}
 
 
-def _other_head(task: str, config: Any, found: str, source: str) -> ValueError:
-    kind, found = (config.family.own_class(name) for name in (TASKS[task][1].__name__, found))
+def _other_head(task: str, config: Any, head: str, source: str) -> ValueError:
+    kind, head = (config.family.own_class(name) for name in (TASKS[task][1].__name__, head))
     return ValueError(
-        f"the task {task!r} needs a {kind}, but {source} is a {found}. Use a checkpoint for this task; or, if it has "
+        f"the task {task!r} needs a {kind}, but {source} is a {head}. Use a checkpoint for this task; or, if it has "
         f"this head, give {kind}.from_pretrained(...) as model=, with tokenizer=."
     )
 

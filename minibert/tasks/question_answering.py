@@ -141,7 +141,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
     def _tokenize(
         self, inputs: list[tuple[str, str]], first: int, options: QuestionAnsweringOptions, too_long: TooLong
     ) -> list[list[Encoding]]:
-        return [self._windows(*one, f"inputs[{index}]", options, too_long) for index, one in enumerate(inputs, first)]
+        return [self._windows(*pair, f"inputs[{index}]", options, too_long) for index, pair in enumerate(inputs, first)]
 
     def _windows(self, question: str, context: str, name: str, options: Any, too_long: TooLong) -> list[Encoding]:
         question, n_question = self._cut_question(question, name, options.max_question_len, too_long)
@@ -182,13 +182,13 @@ class QuestionAnsweringPipeline(TaskPipeline):
 
     def _answer(self, value: tuple[str, str], windows: list[Encoding], logits: list[FloatArray], options: Any) -> Any:
         _, context = value
-        found, null = _best_spans(windows, logits, options, self.tokenizer.cls_token_id)
+        spans, null = _best_spans(windows, logits, options, self.tokenizer.cls_token_id)
         if options.handle_impossible_answer and null is not None:
             # "No answer" comes after an answer of the same score, as in transformers.
-            found = sorted([*found, (null, 0, 0)], key=lambda one: -one[0])[: options.top_k]
+            spans = sorted([*spans, (null, 0, 0)], key=lambda answer: -answer[0])[: options.top_k]
         answers = [
             {"score": as_score(score), "start": start, "end": end, "answer": context[start:end]}
-            for score, *span in found
+            for score, *span in spans
             for start, end in [without_spaces(context, *span)]
         ]
         return answers[0] if options.top_k == 1 else answers
@@ -214,12 +214,12 @@ def _inputs_of(inputs: Any, question: Any, context: Any) -> Any:
         raise TypeError(f"{'question' if question is None else 'context'}= is missing; give both: question=, context=.")
     if isinstance(question, str) and isinstance(context, str):
         return {"question": question, "context": context}
-    (questions, _), (contexts, one) = checked_texts("question", question), checked_texts("context", context)
-    if one:
+    (questions, _), (contexts, single) = checked_texts("question", question), checked_texts("context", context)
+    if single:
         contexts = contexts * len(questions)
     if len(questions) != len(contexts):
         raise ValueError(f"{len(questions)} questions and {len(contexts)} contexts; expected as many, or one context.")
-    return [{"question": one, "context": other} for one, other in zip(questions, contexts, strict=True)]
+    return [{"question": text, "context": context} for text, context in zip(questions, contexts, strict=True)]
 
 
 def _word_spans(windows: Iterable[Encoding]) -> dict[int | None, tuple[int, int]]:
@@ -267,7 +267,7 @@ def _best_spans(
         if n == 0:
             continue
         spans = [words.get(word_ids[i], offsets[i]) for i in context]
-        special = [i for i, one in enumerate(window.ids.tolist()) if one == cls_id and sequences[i] is None]
+        special = [i for i, id in enumerate(window.ids.tolist()) if id == cls_id and sequences[i] is None]
         start, end = (softmax(of[special[:1] + context]) for of in both)
         if special:
             product = float(start[0] * end[0])

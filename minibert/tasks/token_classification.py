@@ -113,7 +113,7 @@ class TokenClassificationPipeline(TaskPipeline):
 
     def _is_one(self, value: Any, options: TokenClassificationOptions) -> bool:
         if options.is_split_into_words:
-            return isinstance(value, list | tuple) and any(isinstance(one, str) for one in value)
+            return isinstance(value, list | tuple) and any(isinstance(word, str) for word in value)
         return isinstance(value, str)
 
     def _check_options(self, options: TokenClassificationOptions) -> None:
@@ -135,7 +135,7 @@ class TokenClassificationPipeline(TaskPipeline):
     def _tokenize(
         self, inputs: list[_Text], first: int, options: TokenClassificationOptions, too_long: TooLong
     ) -> list[list[Encoding]]:
-        texts: Any = [one.text if one.words is None else one.words for one in inputs]
+        texts: Any = [item.text if item.words is None else item.words for item in inputs]
         groups: list[list[Encoding]] = [[] for _ in inputs]
         common: Any = {"max_length": too_long.limit, "is_split_into_words": options.is_split_into_words}
         if options.stride is not None:
@@ -156,19 +156,20 @@ class TokenClassificationPipeline(TaskPipeline):
     def _answer(
         self, value: _Text, windows: list[Encoding], logits: list[FloatArray], options: TokenClassificationOptions
     ) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         ignored = options.ignore_labels or ()
         labels = self.model.config.id2label
         for window, rows in zip(windows, logits, strict=True):
             tokens = self._scored(value, window, softmax(rows).astype(np.float32))
             how, join = options.aggregation_strategy or "none", self.tokenizer.convert_tokens_to_string
             entities = aggregate(tokens, how, labels, join)
-            found += [one for one in entities if one.get("entity", one.get("entity_group")) not in ignored]
-        return found if len(windows) == 1 else choose_overlapping(found)
+            kept = (entity for entity in entities if entity.get("entity", entity.get("entity_group")) not in ignored)
+            answers.extend(kept)
+        return answers if len(windows) == 1 else choose_overlapping(answers)
 
     def _scored(self, value: _Text, window: Encoding, scores: FloatArray) -> list[ScoredToken]:
         """Return the tokens of the text in a window, with their characters in the whole text."""
-        found = []
+        scored = []
         prefix = getattr(self.tokenizer.backend_tokenizer.model, "continuing_subword_prefix", None)
         numbers = (column.tolist() for column in (window.ids, window.special_tokens_mask, window.offsets))
         for index, (token_id, special, (start, end), word) in enumerate(zip(*numbers, window.word_ids, strict=True)):
@@ -186,8 +187,8 @@ class TokenClassificationPipeline(TaskPipeline):
                 continues = start > 0 and " " not in value.text[start - 1 : start + 1]
             if token_id == self.tokenizer.unk_token_id:
                 token, continues = characters, False
-            found.append(ScoredToken(token, scores[index], index, start, end, continues))
-        return found
+            scored.append(ScoredToken(token, scores[index], index, start, end, continues))
+        return scored
 
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
@@ -229,7 +230,7 @@ def aggregate(
     """
     whole = how not in ("none", "simple")
     words = _grouped(tokens, lambda _, token: whole and token.continues)
-    found = []
+    groups = []
     for word in words:
         scores = _scores_of(word, how)
         label = int(scores.argmax())
@@ -237,14 +238,14 @@ def aggregate(
         entity = {"entity": labels[label], "score": as_score(scores[label])}
         if how == "none":
             entity["index"] = word[0].index
-        found.append({**entity, "word": text, "start": word[0].start, "end": word[-1].end})
-    return found if how == "none" else [_joined(group, join) for group in _grouped(found, _same_entity)]
+        groups.append({**entity, "word": text, "start": word[0].start, "end": word[-1].end})
+    return groups if how == "none" else [_joined(group, join) for group in _grouped(groups, _same_entity)]
 
 
 def choose_overlapping(entities: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of overlapping entities from several windows, keep the longest; among equally long ones, the best score."""
     kept: list[dict[str, Any]] = []
-    for entity in sorted(entities, key=lambda one: one["start"]):
+    for entity in sorted(entities, key=lambda other: other["start"]):
         if not kept or not kept[-1]["start"] <= entity["start"] < kept[-1]["end"]:
             kept.append(entity)
         elif _rank(entity) > _rank(kept[-1]):

@@ -91,8 +91,8 @@ class ZeroShotClassificationPipeline(TaskPipeline):
             if len(labels) > 1 or "candidate_labels" in arguments:
                 raise TypeError("candidate_labels is given twice; give one list of labels.")
             arguments = {**arguments, "candidate_labels": labels[0]}
-        given = {**self._arguments, **arguments}
-        if given.get("candidate_labels") is None:
+        together = {**self._arguments, **arguments}
+        if together.get("candidate_labels") is None:
             raise TypeError("candidate_labels is missing; give the labels to choose from, such as ['sports', 'news'].")
         return super().__call__(sequences, batch_size=batch_size, **arguments)
 
@@ -130,11 +130,11 @@ def _labels_of(labels: Any) -> tuple[str, ...]:
         labels = [label.strip() for label in labels.split(",") if label.strip()]
     if not isinstance(labels, Iterable) or isinstance(labels, bytes):
         raise TypeError(f"candidate_labels={brief(labels)}; expected a list of str, or a str with commas.")
-    found = tuple(check_text(label, "a label of candidate_labels") for label in labels)
-    if not found or not all(label.strip() for label in found):
-        what = "has an empty label" if found else "is empty"
+    texts = tuple(check_text(label, "a label of candidate_labels") for label in labels)
+    if not texts or not all(label.strip() for label in texts):
+        what = "has an empty label" if texts else "is empty"
         raise ValueError(f"candidate_labels {what}; give at least one label, and each must have a character.")
-    return found
+    return texts
 
 
 def _hypothesis(template: str, label: str) -> str:
@@ -162,6 +162,8 @@ def _label_ids(labels: dict[int, str]) -> tuple[int, int]:
     if not others and len(names) == 2:
         others = [index for index in names if index not in entailments]
     if len(entailments) != 1 or len(others) != 1:
-        found = ", ".join(map(repr, labels.values()))
-        raise ValueError(f"the model has the labels {found}; expected one like 'entailment', one like 'contradiction'.")
+        listed = ", ".join(map(repr, labels.values()))
+        raise ValueError(
+            f"the model has the labels {listed}; expected one like 'entailment', one like 'contradiction'."
+        )
     return entailments[0], others[0]

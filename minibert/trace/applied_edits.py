@@ -86,8 +86,8 @@ class Target:
         """
         if where.sequences is not None and sequence not in where.sequences % self.batch.num_sequences:
             return None
-        found = tuple(self._axis(name, where, sequence) for name in _AXES[self.spec.kind])
-        return found if all(len(axis) for axis in found) else None
+        axes = tuple(self._axis(name, where, sequence) for name in _AXES[self.spec.kind])
+        return axes if all(len(axis) for axis in axes) else None
 
     def _axis(self, name: str, where: Where, sequence: int) -> IntArray:
         chosen, width = getattr(where, name), self.spec.width
@@ -216,16 +216,16 @@ def _once(indices: npt.NDArray[Any]) -> IntArray:
 
 def _call(function: Callable[..., Any], part: FloatArray, site: Site) -> FloatArray | None:
     """Call a function of the user with a copy, and check what it returns."""
-    given = part.copy()
-    result = function(given, site) if _takes_site(function) else function(given)
+    copy = part.copy()
+    result = function(copy, site) if _takes_site(function) else function(copy)
     if result is None:
-        if not np.array_equal(given, part):
+        if not np.array_equal(copy, part):
             raise ValueError(f"The function of {site.name} changed its array, but returned None. Return the array.")
         return None
     array = copied_array(f"The result of the function of {site.name}", result)
     if array.dtype.kind not in "biuf" or array.shape != part.shape:
-        found = f"{array.dtype} values of shape {array.shape}"
-        raise ValueError(f"The function of {site.name} returned {found}; expected numbers of shape {part.shape}.")
+        kind = f"{array.dtype} values of shape {array.shape}"
+        raise ValueError(f"The function of {site.name} returned {kind}; expected numbers of shape {part.shape}.")
     return array
 
 
@@ -296,8 +296,8 @@ class Edits:
 
     def _add(self, tally: Tally, names: Names, batch: PackedBatch) -> None:
         """Check an item of ``edit=``, and keep it."""
-        if (found := names.find(tally.pattern)) is not None and found[1]:
-            raise ValueError(f"{tally.pattern} has another shape than {found[0]}; edit the latter.")
+        if (resolved := names.find(tally.pattern)) is not None and resolved[1]:
+            raise ValueError(f"{tally.pattern} has another shape than {resolved[0]}; edit the latter.")
         self._tallies.append(tally)
         for name in tally.names:
             target = self._targets.setdefault(name, Target(names.specs[name], names, batch, self._columns))
@@ -330,9 +330,9 @@ class Edits:
         for tally in self._by_name[name]:
             before, fired = array, False
             for change in tally.edit.changes:
-                shown = array.view()
-                shown.flags.writeable = False  # a function gets the site, and must not change what was recorded
-                site = Site(name, target.spec.layer, sequence, self._columns[sequence], shown)
+                view = array.view()
+                view.flags.writeable = False  # a function gets the site, and must not change what was recorded
+                site = Site(name, target.spec.layer, sequence, self._columns[sequence], view)
                 new = target.apply(change, site)
                 if new is not None:
                     array, fired = new, True

@@ -393,17 +393,17 @@ class Names:
         ValueError
             The model does not have it, or it is not computed; the message lists the nearest names.
         """
-        found = self.find(name)
-        if found is not None:
-            return found
+        resolved = self.find(name)
+        if resolved is not None:
+            return resolved
         short = _without_prefix(name)
         raise ValueError(self._complaint(name, short, self._aliases.get(short, (short,))[0] in self._not_computed))
 
     def find(self, name: str) -> tuple[str, bool] | None:
         """Return what `resolve` returns; None if the model does not compute a value with this name."""
         short = _without_prefix(name)
-        found, by_head = self._aliases.get(short, (short, False))
-        return (found, by_head) if found in self.specs else None
+        canonical, by_head = self._aliases.get(short, (short, False))
+        return (canonical, by_head) if canonical in self.specs else None
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019  # a search takes as long as the forward of a few tokens
     def match(self, pattern: str) -> tuple[str, ...]:
@@ -418,17 +418,17 @@ class Names:
         if not re.search(r"[*?[]", short):
             return (self.resolve(short)[0],)
         regex = _compile(short)
-        found = {name for name in (*self.specs, *self._not_computed) if regex.fullmatch(name)}
+        names = {name for name in (*self.specs, *self._not_computed) if regex.fullmatch(name)}
         # "encoder.layer.3.*" does not mean the input of layer 3, because that is the output of layer 2.
         inputs = short.endswith("input")
-        found |= {
+        names |= {
             name
             for alias, (name, _) in self._aliases.items()
             if (inputs or not alias.endswith(".input")) and regex.fullmatch(alias)
         }
-        computed = tuple(name for name in self.specs if name in found)
+        computed = tuple(name for name in self.specs if name in names)
         if not computed:
-            raise ValueError(self._complaint(pattern, short, bool(found)))
+            raise ValueError(self._complaint(pattern, short, bool(names)))
         return computed
 
     def select(self, record: Record) -> list[str]:
@@ -453,19 +453,19 @@ class Names:
 
     def symbol(self, layer: int, symbol: str) -> str:
         """Return the name of a symbol in one layer: (3, "probs") gives the name of the probs of layer 3."""
-        found = [entry.path.format(i=layer) for entry in LAYER if entry.symbol == symbol]
-        return found[0] if found else f"encoder.layer.{layer}.{symbol}"
+        paths = [entry.path.format(i=layer) for entry in LAYER if entry.symbol == symbol]
+        return paths[0] if paths else f"encoder.layer.{layer}.{symbol}"
 
     def _complaint(self, name: str, short: str, not_computed: bool) -> str:
-        shown = repr(name) if len(name) <= 120 else brief(name)
+        quoted = repr(name) if len(name) <= 120 else brief(name)
         if not_computed:
-            return f"{shown} is not computed with num_layers={self.sizes.num_layers}. Give a larger num_layers."
+            return f"{quoted} is not computed with num_layers={self.sizes.num_layers}. Give a larger num_layers."
         layer = re.match(r"blocks\.(\d+|\*|\[[^]]+\]|\?)\.", short)  # a number, or the pattern of several
         template = short if layer is None else f"blocks.{{i}}.{short[layer.end() :]}"
         if template in TWO_MEANINGS and layer is not None:
             hooked, bridge = (meaning.format(i=layer[1]) for meaning in TWO_MEANINGS[template])
             return (
-                f"{shown} has two meanings: {hooked} in HookedEncoder of TransformerLens, {bridge} in its "
+                f"{quoted} has two meanings: {hooked} in HookedEncoder of TransformerLens, {bridge} in its "
                 "TransformerBridge. Write one of these."
             )
         known = [*self.specs, *self._aliases]
@@ -474,7 +474,7 @@ class Names:
         layers = counted(self.sizes.num_hidden_layers, "layer")
         pooler = "a pooler" if self.sizes.pooler else "no pooler"
         return (
-            f"{shown} is not the name of a value of this model, which has {layers}, {pooler} and "
+            f"{quoted} is not the name of a value of this model, which has {layers}, {pooler} and "
             f"{self.sizes.head or 'no head'}. The nearest names are {', '.join(nearest)}."
         )
 

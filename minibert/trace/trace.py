@@ -165,9 +165,9 @@ class Trace(Mapping[str, FloatArray]):
         except (TypeError, ValueError) as error:
             raise KeyError(str(error)) from None
         if name not in self._values:
-            some = ", ".join(islice(self._values, 4)) or "nothing"
+            first = ", ".join(islice(self._values, 4)) or "nothing"
             more = f" and {len(self) - 4} more" if len(self) > 4 else ""
-            raise KeyError(f"{name} was not recorded; recorded are {some}{more}. Add it to record=.")
+            raise KeyError(f"{name} was not recorded; recorded are {first}{more}. Add it to record=.")
         return name, by_head
 
     def _padded(self, name: str) -> FloatArray:
@@ -218,8 +218,8 @@ class Trace(Mapping[str, FloatArray]):
         They have the shapes (S, width), (A, S, S), or (width,). A sequence whose first token is masked does not have
         the values of [CLS].
         """
-        found = {name: self.value_of(name, index) for name in self._values}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: self.value_of(name, index) for name in self._values}
+        return {name: value for name, value in values.items() if value is not None}
 
     def value_of(self, name: str, index: int) -> FloatArray | None:
         """Return one recorded value for sequence `index`, read-only; None for [CLS] if it is masked."""
@@ -411,13 +411,13 @@ def _read_safetensors(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]
 
 
 def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
-    found = Sizes(**sizes)
-    for name in (*(field.name for field in dataclasses.fields(found)[:6]), "embedding_size"):
-        check_int(name, found.hidden_size if getattr(found, name) is None else getattr(found, name), 0, 2**31 - 1)
-    check_int("num_layers", found.num_layers, 0, found.num_hidden_layers)
-    if found.num_hidden_layers > 10_000:
-        raise ValueError(f"it has {found.num_hidden_layers} layers")
-    return found
+    checked = Sizes(**sizes)
+    for name in (*(field.name for field in dataclasses.fields(checked)[:6]), "embedding_size"):
+        check_int(name, checked.hidden_size if getattr(checked, name) is None else getattr(checked, name), 0, 2**31 - 1)
+    check_int("num_layers", checked.num_layers, 0, checked.num_hidden_layers)
+    if checked.num_hidden_layers > 10_000:
+        raise ValueError(f"it has {checked.num_hidden_layers} layers")
+    return checked
 
 
 def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch) -> Value:
@@ -429,8 +429,8 @@ def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch) -> Value:
         return np.ascontiguousarray(array[batch.mask])
     if spec.kind == "pooled":
         return np.ascontiguousarray(array[batch.shows_first])
-    shown = [np.flatnonzero(row) for row in batch.mask]
-    return [np.ascontiguousarray(array[b][:, columns[:, None], columns]) for b, columns in enumerate(shown)]
+    places = [np.flatnonzero(row) for row in batch.mask]
+    return [np.ascontiguousarray(array[b][:, columns[:, None], columns]) for b, columns in enumerate(places)]
 
 
 def check_tokens(tokens: object, lengths: IntArray) -> None:

@@ -170,8 +170,8 @@ def _open_faiss(corpus: npt.NDArray[Any] | None, index: Any, precision: str, exa
             index = faiss.index_factory(width, "Flat" if exact else "HNSW16", faiss.METRIC_INNER_PRODUCT)
         index.add(np.ascontiguousarray(corpus, dtype))
     elif not isinstance(index, kind):
-        given = type(index).__name__
-        raise TypeError(f"corpus_index is a {given}; expected a faiss.{kind.__name__} for {precision!r}.")
+        kind_of_index = type(index).__name__
+        raise TypeError(f"corpus_index is a {kind_of_index}; expected a faiss.{kind.__name__} for {precision!r}.")
 
     def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
         scores, ids = index.search(np.ascontiguousarray(sent, dtype), max(1, min(count, index.ntotal)))
@@ -194,8 +194,8 @@ def _open_usearch(corpus: npt.NDArray[Any] | None, index: Any, precision: str, e
         if len(corpus):
             index.add(np.arange(len(corpus)), _as_bytes(corpus, precision))
     elif not isinstance(index, Index) or index.dtype.name.lower() != dtype:
-        given = index.dtype.name if isinstance(index, Index) else type(index).__name__
-        raise TypeError(f"corpus_index is {given}; expected a usearch Index of {dtype!r} for {precision!r}.")
+        kind = index.dtype.name if isinstance(index, Index) else type(index).__name__
+        raise TypeError(f"corpus_index is {kind}; expected a usearch Index of {dtype!r} for {precision!r}.")
 
     def find(sent: npt.NDArray[Any], count: int) -> tuple[Int64Array, FloatArray]:
         if not len(sent) or not len(index):

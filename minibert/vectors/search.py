@@ -72,11 +72,11 @@ def semantic_search(
     score_function = _of_arrays(score_function, query_embeddings, corpus_embeddings)
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
         raise ValueError(f"query_embeddings is {queries.shape}, corpus_embeddings {corpus.shape}; expected one width.")
-    found: list[list[dict[str, int | float]]] = []
+    hits: list[list[dict[str, int | float]]] = []
     for first in range(0, len(queries), query_chunk_size):
         chunk = queries[first : first + query_chunk_size]
-        found += as_hits(*_best(chunk, corpus, top_k, corpus_chunk_size, score_function))
-    return found
+        hits += as_hits(*_best(chunk, corpus, top_k, corpus_chunk_size, score_function))
+    return hits
 
 
 def paraphrase_mining(
@@ -107,8 +107,8 @@ def paraphrase_mining(
     if isinstance(sentences, str):
         raise TypeError("sentences is one str; expected a list of several str, to find pairs among them.")
     options = {"truncate_dim": truncate_dim, "prompt_name": prompt_name, "prompt": prompt}
-    found = model.encode(sentences, show_progress_bar=show_progress_bar, batch_size=batch_size, **options)
-    return paraphrase_mining_embeddings(found, query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function)
+    vectors = model.encode(sentences, show_progress_bar=show_progress_bar, batch_size=batch_size, **options)
+    return paraphrase_mining_embeddings(vectors, query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function)
 
 
 def paraphrase_mining_embeddings(
@@ -145,13 +145,13 @@ def paraphrase_mining_embeddings(
     pairs, scores = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64)
     for first in range(0, len(x), query_chunk_size):
         chunk = x[first : first + query_chunk_size]
-        ids, found = _best(chunk, x, top_k + 1, corpus_chunk_size, score_function)
+        ids, best_scores = _best(chunk, x, top_k + 1, corpus_chunk_size, score_function)
         itself = np.arange(first, first + len(chunk))[:, None]
         others = ids != itself
         others &= np.cumsum(others, axis=1) <= top_k  # if the vector itself is not among them, they are one too many
         low, high = np.minimum(ids, itself)[others], np.maximum(ids, itself)[others]
         pairs = np.concatenate([pairs, low * len(x) + high])
-        scores = np.concatenate([scores, found[others]])
+        scores = np.concatenate([scores, best_scores[others]])
         pairs, firsts = np.unique(pairs, return_index=True)
         scores = scores[firsts]
         if len(pairs) > max_pairs:
@@ -248,7 +248,7 @@ def _best(
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(best, order, axis=1)
 
 
-def _of_arrays(score_function: ScoreFunction, *given: object) -> ScoreFunction:
+def _of_arrays(score_function: ScoreFunction, *inputs: object) -> ScoreFunction:
     """Return a function of arrays; the caller's own function gets tensors if those were given, else `Scores`.
 
     Functions of torch take `Scores`, as in ``torch.mm(a, b.T)``: sentence-transformers gives tensors here.
@@ -257,7 +257,7 @@ def _of_arrays(score_function: ScoreFunction, *given: object) -> ScoreFunction:
         raise TypeError(f"score_function={brief(score_function)}; expected a function, such as cos_sim or dot_score.")
     if any(score_function is ours for ours in _OUR_SCORES):
         return score_function
-    if any(map(torch_interop.holds_tensor, given)):
+    if any(map(torch_interop.holds_tensor, inputs)):
         return lambda a, b: score_function(torch_interop.to_tensor(a), torch_interop.to_tensor(b))
     return lambda a, b: score_function(a.view(Scores), b.view(Scores))
 

@@ -275,13 +275,13 @@ def _lengths(x: FloatArray) -> FloatArray:
 
 def _distances(x: FloatArray, y: FloatArray, distance: Callable[[FloatArray], FloatArray]) -> FloatArray:
     """Return the distance of each pair of rows, from their difference, block by block: (m, H), (n, H) -> (m, n)."""
-    found = np.empty((len(x), len(y)), dtype=np.result_type(x, y))
+    distances = np.empty((len(x), len(y)), dtype=np.result_type(x, y))
     columns = max(1, min(len(y), _BLOCK // max(1, x.shape[1])))
     rows = max(1, _BLOCK // max(1, columns * x.shape[1]))
     for i in range(0, len(x), rows):
         for j in range(0, len(y), columns):
-            found[i : i + rows, j : j + columns] = distance(x[i : i + rows, None] - y[None, j : j + columns])
-    return found
+            distances[i : i + rows, j : j + columns] = distance(x[i : i + rows, None] - y[None, j : j + columns])
+    return distances
 
 
 # --- quantize ---------------------------------------------------------------------------------------------------------
@@ -381,12 +381,12 @@ def quantization_ranges(
 ) -> FloatArray:
     """Return the least and the greatest value of each feature, of shape (2, H); ValueError if one is not finite."""
     if ranges is not None:
-        given = as_vectors("ranges", ranges)
-        if given.shape != (2, x.shape[-1]):
-            raise ValueError(f"ranges has shape {given.shape}; expected (2, {x.shape[-1]}): least and greatest values.")
-        if not np.isfinite(given).all() or not (given[0] <= given[1]).all():
+        limits = as_vectors("ranges", ranges)
+        if limits.shape != (2, x.shape[-1]):
+            raise ValueError(f"ranges has shape {limits.shape}; expected (2, {x.shape[-1]}): least and greatest.")
+        if not np.isfinite(limits).all() or not (limits[0] <= limits[1]).all():
             raise ValueError("ranges must hold the least value of each feature, then the greatest, all finite.")
-        return given
+        return limits
     source = x
     if calibration_embeddings is not None:
         source = as_vectors("calibration_embeddings", calibration_embeddings)

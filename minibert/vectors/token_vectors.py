@@ -114,7 +114,7 @@ class TokenVectors:
                 tokens_of[word] = slice(indices[0], indices[-1] + 1)
         if self.given_words is None:
             tokens = list(tokens_of.values())
-            offsets = [self._characters(one) for one in tokens]
+            offsets = [self._characters(token) for token in tokens]
             names = [self.text[start:end] for start, end in offsets]
         else:
             names = list(self.given_words)
@@ -258,15 +258,15 @@ def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | 
     `word` are the ids of its tokens; `word_ids` has the index of each token's word, None for special tokens.
     """
     length = len(word)
-    found = []
+    places = []
     for start in range(len(ids) - length + 1 if length else 0):
         end = start + length
         starts_word = start == 0 or word_ids[start] != word_ids[start - 1]
         ends_word = end == len(ids) or word_ids[end] != word_ids[end - 1]
         inside = None not in word_ids[start:end]
         if inside and starts_word and ends_word and list(ids[start:end]) == list(word):
-            found.append(slice(start, end))
-    return found
+            places.append(slice(start, end))
+    return places
 
 
 def word_occurrences(
@@ -310,7 +310,9 @@ def word_occurrences(
         if text.layers != embedded[0].layers or text.vectors.shape[1:] != embedded[0].vectors.shape[1:]:
             raise ValueError(f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}. Embed all alike.")
     # Some tokenizers have other tokens for a word after a space.
-    forms = {tuple(one.ids.tolist()) for one in tokenizer.encodings([word, f" {word}"], add_special_tokens=False)}
+    forms = {
+        tuple(encoding.ids.tolist()) for encoding in tokenizer.encodings([word, f" {word}"], add_special_tokens=False)
+    }
     if not all(forms):
         raise ValueError(f"the word {word!r} has no token; give the word to search.")
     if any(tokenizer.unk_token_id in ids for ids in forms):
@@ -407,17 +409,17 @@ def embed_tokens(
     encodings, cut_words = _encode(tokenizer, checked, limit, truncation, is_split_into_words)
     embedded = []
     ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
-    found: list[FloatArray] = []
+    arrays: list[FloatArray] = []
     for step, states in model.states(PackedBatch.from_sequences(model.config, ids, token_types), chosen):
-        found += np.split(combine_layers([states[i] for i in chosen], layer_pooling), step.cu_seqlens[1:-1])
-    for text, encoding, lost, vectors in zip(checked, encodings, cut_words, found, strict=True):
+        arrays += np.split(combine_layers([states[i] for i in chosen], layer_pooling), step.cu_seqlens[1:-1])
+    for text, encoding, lost, vectors in zip(checked, encodings, cut_words, arrays, strict=True):
         word_ids, offsets = tuple(encoding.word_ids), encoding.offsets
-        given = tuple(text) if is_split_into_words else None
-        if given is not None:
-            starts = word_starts(given)
+        own_words = tuple(text) if is_split_into_words else None
+        if own_words is not None:
+            starts = word_starts(own_words)
             offsets = offsets + np.array([[0 if word is None else starts[word]] for word in word_ids], dtype=np.int64)
-        one = TokenVectors(
-            text=text if given is None else " ".join(given),
+        tokens = TokenVectors(
+            text=text if own_words is None else " ".join(own_words),
             tokens=tuple(tokenizer.convert_ids_to_tokens(encoding.ids)),
             ids=encoding.ids,
             offsets=offsets,
@@ -425,11 +427,11 @@ def embed_tokens(
             special=encoding.special_tokens_mask.astype(np.bool_),
             vectors=vectors,
             layers=chosen,
-            given_words=given,
+            given_words=own_words,
             n_truncated=encoding.n_truncated,
             cut_words=lost,
         )
-        embedded.append(one)
+        embedded.append(tokens)
     return embedded[0] if single else embedded
 
 

@@ -51,7 +51,7 @@ _MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entr
 _SUMS = ("attention_sum", "output_sum")
 _ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "attention", "output")
 _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
-_ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{one}" for one in _OTHERS))
+_ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{name}" for name in _OTHERS))
 
 
 # What a port takes for the mask. It ends in what a row attends to whose mask has no ones, for which see `mask_as`.
@@ -102,11 +102,11 @@ _WHAT_IS: dict[str, Mistake] = {
     "A4.query-value": wrong.instead(2, 1, 0),
     "A4.key-value": wrong.instead(0, 2, 1),
     "A4.by-head": part_mistake(wrong.IN_LAYER[:3], dense=wrong.sliced_by_head),
-    "A5.none": wrong.mask(lambda scores, shown: scores),
+    "A5.none": wrong.mask(lambda scores, visible: scores),
     "A6.minus-ten": wrong.leaking(-10.0),
-    "A6.added": wrong.mask(lambda scores, shown: scores + shown),
-    "A6.multiplied": wrong.mask(lambda scores, shown: scores * shown),
-    "A6.after": part_mistake("probs", mask=lambda inner, here, scores, shown: scores, softmax=wrong.zeroed),
+    "A6.added": wrong.mask(lambda scores, visible: scores + visible),
+    "A6.multiplied": wrong.mask(lambda scores, visible: scores * visible),
+    "A6.after": part_mistake("probs", mask=lambda inner, here, scores, visible: scores, softmax=wrong.zeroed),
     **{f"A6.{id}{end}": wrong.mask_as(mask, end[1:]) for id, mask in _MASKS.items() for end in _EMPTY_ROWS},
     "A6.ten-thousand": wrong.leaking(-1e4),
     "A7.causal": part_mistake("probs", mask=wrong.causal),
@@ -159,12 +159,12 @@ _WHAT_IS: dict[str, Mistake] = {
     "T1.shifted": wrong.fed(ids=lambda inputs, config: (inputs.ids + 1) % config.vocab_size),
     **{f"P4.cut-{length}": wrong.cut(length) for length in (64, 128, 256)},
     **{
-        f"W1.{_MODULES[one]}": wrong.weights(one, wrong.transposed)
-        for one in DENSE
-        if one not in ("intermediate_dense", "output_dense", "projected")
+        f"W1.{_MODULES[symbol]}": wrong.weights(symbol, wrong.transposed)
+        for symbol in DENSE
+        if symbol not in ("intermediate_dense", "output_dense", "projected")
     },
     "W1.embeddings_project": wrong.weights("projected", lambda weight, bias: (weight.reshape(weight.T.shape).T, bias)),
-    **{f"W2.{_MODULES[one]}": wrong.weights(one, wrong.without_bias) for one in DENSE},
+    **{f"W2.{_MODULES[symbol]}": wrong.weights(symbol, wrong.without_bias) for symbol in DENSE},
     "W2.all": wrong.weights(DENSE, wrong.without_bias),
     "W3.shifted": wrong.weights_of(lambda i, count: (i + 1) % count),
     "W3.reversed": wrong.weights_of(lambda i, count: count - 1 - i),
@@ -242,21 +242,21 @@ _FITS: dict[str, Callable[[Model], bool]] = {
 
 def _read_page() -> dict[str, Mistake]:
     """Put the texts and the remedies of mistakes.md into the mistakes."""
-    found: dict[str, Mistake] = {}
+    mistakes: dict[str, Mistake] = {}
     above: list[str] = []
     for block in (files(__package__) / "mistakes.md").read_text(encoding="utf-8").split("\n\n"):
         if block.startswith("> "):
             remedy = " ".join(line.removeprefix("> ") for line in block.splitlines())
-            found |= {id: dataclasses.replace(found[id], cure=remedy) for id in above}
+            mistakes |= {id: dataclasses.replace(mistakes[id], cure=remedy) for id in above}
             above = []
         elif block.startswith("- "):
             for item in block.removeprefix("- ").split("\n- "):
                 id, text = " ".join(item.split()).removeprefix("`").split("` ", 1)
                 fits = _FITS.get(id, _FITS.get(id.partition(".")[0]))
                 rules: dict[str, Any] = {"rounds": id in _ROUND, "harmless": _HARMLESS.get(id), "fits": fits}
-                found[id] = dataclasses.replace(_WHAT_IS[id], id=id, template=text, **rules)
+                mistakes[id] = dataclasses.replace(_WHAT_IS[id], id=id, template=text, **rules)
                 above.append(id)
-    return found
+    return mistakes
 
 
 MISTAKES = _read_page()
@@ -282,11 +282,11 @@ def find_mistakes(mistake: Wrong, num_layers: int | None = None) -> list[Mistake
     if not isinstance(mistake, str):
         if not isinstance(mistake, Sequence) or not mistake:
             raise TypeError(f"mistake={brief(mistake)}; expected an id such as 'G1.tanh', or several.")
-        return [one for item in mistake for one in find_mistakes(item, num_layers)]
-    found = []
+        return [known for item in mistake for known in find_mistakes(item, num_layers)]
+    mistakes = []
     for part in mistake.split("+"):
         id, at, layer = part.strip().partition("@")
-        known = MISTAKES.get(id) or next((one for one in MISTAKES.values() if one.kind == id), None)
+        known = MISTAKES.get(id) or next((other for other in MISTAKES.values() if other.kind == id), None)
         if known is None:
             kin = [other for other in MISTAKES if other.startswith(f"{id.partition('.')[0]}.")]
             nearest = ", ".join(kin or difflib.get_close_matches(id, MISTAKES, 5, 0.0))
@@ -296,8 +296,8 @@ def find_mistakes(mistake: Wrong, num_layers: int | None = None) -> list[Mistake
                 raise ValueError(f"mistake={brief(part)}; after @ the number of a layer is expected: {id}@0.")
             number = check_int("the layer of the mistake", int(layer), 0, (num_layers or 2**31) - 1)
             known = known.only(names_of_layer(number))
-        found.append(known)
-    return found
+        mistakes.append(known)
+    return mistakes
 
 
 # --- simulated ports --------------------------------------------------------------------------------------------------
@@ -330,18 +330,18 @@ def simulate(
         An input or an id is wrong; or this mistake is not possible with this model or these inputs.
     """
     mistakes = find_mistakes(mistake, model.config.num_hidden_layers) if mistake != () else []
-    for one in mistakes:
-        if not one.is_for(model):
-            raise ValueError(f"{one.id} is not possible here: it is not a mistake of {model.config.model_type}.")
+    for single in mistakes:
+        if not single.is_for(model):
+            raise ValueError(f"{single.id} is not possible here: it is not a mistake of {model.config.model_type}.")
     padded = Padded.of(model.config, inputs)
     patterns = {record} if isinstance(record, str) else {*record}
     chosen = names_of(model).select([*patterns - {VECTOR}])
-    if VECTOR in patterns or ("*" in patterns and any(one.vector is not None for one in mistakes)):
+    if VECTOR in patterns or ("*" in patterns and any(single.vector is not None for single in mistakes)):
         chosen.append(VECTOR)
     try:
         values = forward_values(model, padded, mistakes, recipe=Recipe("mean", "unit"))
     except InapplicableError as error:
-        raise ValueError(f"{'+'.join(one.id for one in mistakes)} is not possible here: {error}.") from None
+        raise ValueError(f"{'+'.join(single.id for single in mistakes)} is not possible here: {error}.") from None
     return {name: np.ascontiguousarray(values[name], dtype=np.float32) for name in chosen}
 
 

@@ -100,7 +100,7 @@ def explain(
         value. [] if it is right.
     """
     right = simulate(model, inputs, (), record=[*([known] if isinstance(known, str) else known), name])
-    port = dict(itertools.takewhile(lambda one: one[0] != name, right.items())) | {name: np.asarray(value)}
+    port = dict(itertools.takewhile(lambda item: item[0] != name, right.items())) | {name: np.asarray(value)}
     search = Search(Replay(model, Padded.of(model.config, inputs), port), BUDGET)
     search.trials_left *= several
     return _Diagnosis(search, port, [name]).findings({}) if search.wrong() else []
@@ -110,14 +110,14 @@ def namings(moved: Mapping[str, str], names: Collection[str], states: Sequence[s
     """Return the naming mistakes that would mislabel exactly the names in `moved`, and none of the others."""
     sums = ["embeddings.LayerNorm.input", *(f"{state}.output.LayerNorm.input" for state in states[1:])]
     true = {name: np.zeros(0) for name in (*states, *sums, "embeddings.word_embeddings")}
-    found = []
+    matching = []
     for mistake in MISTAKES.values():
         if mistake.dump is not None:
             made = mistake.dump(dict(true), states)
             changed = {name for name, value in made.items() if value is not true[name] and name in names}
             if changed == moved.keys() and all(made[name] is true.get(held) for name, held in moved.items()):
-                found.append(mistake)
-    return found
+                matching.append(mistake)
+    return matching
 
 
 class _Diagnosis:
@@ -171,7 +171,7 @@ class _Diagnosis:
             remaining = self._explain(remaining)
         search.unknown += remaining
         # States that are counted from the first layer's output look like weights of the next layer.
-        is_early = self._states[0] in search.unknown and any(one.id == "W3.shifted" for one in search.chosen)
+        is_early = self._states[0] in search.unknown and any(mistake.id == "W3.shifted" for mistake in search.chosen)
         if is_early and (shifted := self._shifted(dict(itertools.pairwise(self._states)))):
             return [*findings, *shifted]
         return [*findings, *self._known(), *self._unknown()]
@@ -239,16 +239,16 @@ class _Diagnosis:
     def _moved(self) -> dict[str, str]:
         """Find arrays that are the true values of other names."""
         wrong = [name for name in self._wrong if name != VECTOR and np.ndim(self._port[name]) == 3]
-        inputs, found = self._search.inputs, dict[str, str]()
+        inputs, moved = self._search.inputs, dict[str, str]()
         for name, value in Forward(self._search.model, inputs).run_all() if wrong else ():
-            shown = visible(value, inputs.mask)
-            for given in wrong:
-                if np.shape(self._port[given]) == value.shape and given != name and given not in found:
+            values = visible(value, inputs.mask)
+            for own in wrong:
+                if np.shape(self._port[own]) == value.shape and own != name and own not in moved:
                     with np.errstate(all="ignore"):
-                        error = np.linalg.norm(visible(self._port[given], inputs.mask) - shown)
-                    if error <= 1e-5 * np.linalg.norm(shown):
-                        found[given] = name
-        return found
+                        error = np.linalg.norm(visible(self._port[own], inputs.mask) - values)
+                    if error <= 1e-5 * np.linalg.norm(values):
+                        moved[own] = name
+        return moved
 
     def _shifted(self, holds: Mapping[str, str]) -> list[Finding]:
         """Return what is wrong if the states are off by one, and known mistakes explain the rest; [] if they do not."""
@@ -274,40 +274,40 @@ class _Diagnosis:
         """Yield the causes that were found; one mistake in several layers is one cause."""
         search = self._search
         merged: dict[tuple[str, str], tuple[Cause, tuple[str, ...], Sites]] = {}
-        for one, names in self._needed():
-            sites = Sites.of(search.replay.segments, one, names)
-            key = (one.mistake.id, one.mistake.text)
+        for cause, names in self._needed():
+            sites = Sites.of(search.replay.segments, cause, names)
+            key = (cause.mistake.id, cause.mistake.text)
             if key in merged:
                 first, before, earlier = merged[key]
                 names = tuple(name for name in search.replay.port if name in {*before, *names})
-                ids = {other.id for other in one.alternatives}
+                ids = {other.id for other in cause.alternatives}
                 alike = tuple(other for other in first.alternatives if other.id in ids)
-                one, sites = first._replace(alternatives=alike), earlier.together(sites)
-            merged[key] = (one, names, sites)
+                cause, sites = first._replace(alternatives=alike), earlier.together(sites)
+            merged[key] = (cause, names, sites)
         for key, (one, names, sites) in merged.items():
             mistake = one.mistake
-            others = {layer for other in merged if other != key for _, layer in merged[other][2].found}
+            others = {layer for other in merged if other != key for _, layer in merged[other][2].present}
             if mistake.source is not None:  # it changes nothing in this layer
                 others.add(mistake.source)
             where = sites.text(mistake, len(self._states) - 1, others)
             words = words_of(search.model.config)  # the catalogue is for any model
-            said = mistake.template.format(**words) + where
+            text = mistake.template.format(**words) + where
             if one.alternatives:
                 either = "; or ".join(other.template for other in (mistake, *one.alternatives[:5]))
-                said = f"This dump cannot tell which{where}: {either.format(**words)}"
+                text = f"This dump cannot tell which{where}: {either.format(**words)}"
             alternatives = tuple(other.id for other in one.alternatives)
             separate = sentences.separate_by(mistake, one.alternatives)
             remedy = mistake.cure.format(**words)
-            found = tuple(sorted(sites.found, key=str))
-            yield Finding(said, mistake.id, names, self._share(names), remedy, alternatives, separate, found)
+            places = tuple(sorted(sites.present, key=str))
+            yield Finding(text, mistake.id, names, self._share(names), remedy, alternatives, separate, places)
 
     def _needed(self) -> Iterator[tuple[Cause, tuple[str, ...]]]:
         """Yield each cause with the names that are wrong without it; a cause without such names is not one."""
         search = self._search
-        for one in list(self._causes):
-            others = [mistake for mistake in search.chosen if mistake is not one.mistake]
+        for cause in list(self._causes):
+            others = [mistake for mistake in search.chosen if mistake is not cause.mistake]
             known = [name for name in search.measured if name not in search.unknown]
-            affected = search.replay.affected(one.mistake, known)
+            affected = search.replay.affected(cause.mistake, known)
             without = search.replay.measure(others, compute=affected)
             made = search.replay.measure(search.chosen, compute=affected)
             names = tuple(
@@ -316,7 +316,7 @@ class _Diagnosis:
                 if not search.within_budget(without[name]) and not made[name].error > 0.5 * without[name].error
             )
             if names:
-                yield one, names
+                yield cause, names
             else:
                 search.chosen = others
 
@@ -340,7 +340,7 @@ class _Diagnosis:
         for names in kinds[:_MOST]:
             yield sentences.unknown(search, names, evidence[names[0]])
         if kinds[_MOST:]:
-            shown = ", ".join(names[0] for names in kinds[_MOST:])
+            listed = ", ".join(names[0] for names in kinds[_MOST:])
             every = tuple(name for names in kinds[_MOST:] for name in names)
-            text = f"Also wrong, though what goes in is right, and with no known cause: {shown}"
+            text = f"Also wrong, though what goes in is right, and with no known cause: {listed}"
             yield Finding(text, "", every, 0.0, "")

@@ -167,8 +167,8 @@ def sliced_by_head(inner: Part, here: Here, x: FloatArray, linear: PreparedLinea
 
 
 def mask(change: Callable[[FloatArray, npt.NDArray[np.bool_]], FloatArray]) -> Mistake:
-    """Return the mistake of another masking, from scores and `shown`, (B, 1, 1, S), False for hidden keys."""
-    return part_mistake("probs", mask=lambda inner, here, scores, shown: change(scores, shown[:, None, None, :]))
+    """Return the mistake of another masking, from scores and `visible`, (B, 1, 1, S), False for hidden keys."""
+    return part_mistake("probs", mask=lambda inner, here, scores, visible: change(scores, visible[:, None, None, :]))
 
 
 def mask_as(change: Callable[[Padded, BertConfig], npt.NDArray[np.bool_]], nothing: str = "") -> Mistake:
@@ -178,7 +178,7 @@ def mask_as(change: Callable[[Padded, BertConfig], npt.NDArray[np.bool_]], nothi
     keys alike, "zeros" nothing, so that its context is zero. Frameworks differ in that.
     """
 
-    def mask(inner: Part, here: Here, scores: FloatArray, shown: object) -> FloatArray:
+    def mask(inner: Part, here: Here, scores: FloatArray, visible: object) -> FloatArray:
         changed = change(here.forward.true_inputs, here.forward.config)
         empty = ~changed.any(axis=1, keepdims=True)
         if not empty.any() if nothing else (changed | empty).all():
@@ -199,20 +199,20 @@ def length(inputs: Padded, *_: object) -> npt.NDArray[np.bool_]:
 
 def leaking(constant: float) -> Mistake:
     """Return the mistake of a mask that only adds a constant to the scores of hidden keys."""
-    return mask(lambda scores, shown: scores + ~shown * scores.dtype.type(constant))
+    return mask(lambda scores, visible: scores + ~visible * scores.dtype.type(constant))
 
 
 def zeroed(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
     """Set the probs of hidden keys to zero after a softmax over all keys; the rest does not sum to 1."""
-    probs, shown = inner(here, masked), here.forward.shown
-    return probs * shown[:, None, None, :] if len(probs) == len(shown) else probs
+    probs, visible = inner(here, masked), here.forward.visible
+    return probs * visible[:, None, None, :] if len(probs) == len(visible) else probs
 
 
-def causal(inner: Part, here: Here, scores: FloatArray, shown: npt.NDArray[np.bool_]) -> FloatArray:
+def causal(inner: Part, here: Here, scores: FloatArray, visible: npt.NDArray[np.bool_]) -> FloatArray:
     """Hide the keys after each query."""
     later = np.triu(np.ones(scores.shape[-2:], np.bool_), 1)
     # Finite, because a query that sees no key at all must not become NaN.
-    return np.where(later, scores.dtype.type(-1e30), np.maximum(inner(here, scores, shown), scores.dtype.type(-1e30)))
+    return np.where(later, scores.dtype.type(-1e30), np.maximum(inner(here, scores, visible), scores.dtype.type(-1e30)))
 
 
 def bias(change: Callable[[FloatArray, BertConfig], FloatArray]) -> Mistake:

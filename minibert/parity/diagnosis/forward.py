@@ -130,7 +130,7 @@ def distances(here: Here) -> IntArray:
     return columns - columns[:, None]
 
 
-# In attention (B, A, S, D) are heads, scores and probs are (B, A, S, S), and `shown` (B, S) is False for hidden keys.
+# In attention (B, A, S, D) are heads, scores and probs are (B, A, S, S), and `visible` (B, S) is False for hidden keys.
 PARTS: dict[str, Callable[..., Any]] = {
     "layer": lambda here, layers: layers[here.layer],
     "rows": lambda here, table, ids: table[ids].astype(here.forward.dtype),
@@ -146,7 +146,7 @@ PARTS: dict[str, Callable[..., Any]] = {
         query @ key.transpose(0, 1, 3, 2) * query.dtype.type(1 / math.sqrt(query.shape[-1]))
     ),
     "bias": lambda here, bias: bias.table.astype(here.forward.dtype)[:, distances(here) + bias.table.shape[1] // 2],
-    "mask": lambda here, scores, shown: np.where(shown[:, None, None, :], scores, scores.dtype.type(-np.inf)),
+    "mask": lambda here, scores, visible: np.where(visible[:, None, None, :], scores, scores.dtype.type(-np.inf)),
     "softmax": lambda here, masked: reference.softmax(masked),
     "weigh": lambda here, probs, value: probs @ value,
     "merge": lambda here, context: context.transpose(0, 2, 1, 3).reshape(len(context), context.shape[2], -1),
@@ -326,7 +326,7 @@ class Forward(WrappedOps):
                 inputs = mistake.inputs(inputs, self.config)
         self.inputs = inputs
         # A row that shows nothing attends to everything, so that no number becomes NaN. Nobody compares such a row.
-        self.shown = inputs.mask | ~inputs.mask.any(axis=1, keepdims=True)
+        self.visible = inputs.mask | ~inputs.mask.any(axis=1, keepdims=True)
         self._layer: int | None = None
         self._given, self._forced = NOTHING, NOTHING
         self._computed: dict[str, FloatArray] = {}
@@ -424,7 +424,7 @@ class Forward(WrappedOps):
 
         def probs_of() -> Any:
             at = self._here(probs_name)
-            return self.part("softmax", at, self.part("mask", at, scores, self.shown))
+            return self.part("softmax", at, self.part("mask", at, scores, self.visible))
 
         def context_of() -> FloatArray:
             weighed = self.part("weigh", self._here(path), probs, split(value, path))

@@ -51,47 +51,47 @@ def _listed(layers: Iterable[int]) -> str:
 class Sites(NamedTuple):
     """The sites where a mistake was found and where values contradict it; both empty if the layer is unknown."""
 
-    found: frozenset[Site] = frozenset()
+    present: frozenset[Site] = frozenset()
     absent: frozenset[Site] = frozenset()
 
     @classmethod
     def of(cls, segments: Mapping[str, frozenset[str]], cause: Cause, names: Iterable[str]) -> Sites:
         """Find the sites of a cause that explains some names and is contradicted by others."""
-        found = [_sites(cause.mistake, segments[name]) for name in names] if cause.mistake.parts else []
-        if any(len({layer for _, layer in sites}) > 1 for sites in found):
+        by_name = [_sites(cause.mistake, segments[name]) for name in names] if cause.mistake.parts else []
+        if any(len({layer for _, layer in sites}) > 1 for sites in by_name):
             return cls()
         anywhere = dataclasses.replace(cause.mistake, names=None)
         absent = [_sites(anywhere, segments[name]) for name in cause.contradicted]
-        every = frozenset[Site]().union(*found)
+        every = frozenset[Site]().union(*by_name)
         return cls(every, frozenset[Site]().union(*absent) - every)
 
     def together(self, other: Sites) -> Sites:
         """Combine the sites of the same mistake that was found twice."""
-        found = self.found | other.found
-        return Sites(found, (self.absent | other.absent) - found) if self.found and other.found else Sites()
+        present = self.present | other.present
+        return Sites(present, (self.absent | other.absent) - present) if self.present and other.present else Sites()
 
     def text(self, mistake: Mistake, num_layers: int, others: Collection[int | None]) -> str:
         """Say where the mistake is: ", after attention, in layers 3, 4"; other causes explain the layers `others`."""
-        layers = {layer for _, layer in self.found}
+        layers = {layer for _, layer in self.present}
         beside = {symbol for symbol, layer in self.absent if layer in layers} - {"embeddings"}
         whole = mistake.id not in MISTAKES or mistake.symbols == MISTAKES[mistake.id].symbols
         if whole and not beside:
             return self._in_layers(layers, num_layers, others)
         alike: dict[frozenset[int | None], list[str]] = {}
         for symbol in mistake.symbols:
-            of_symbol = frozenset(layer for one, layer in self.found if one == symbol)
+            of_symbol = frozenset(layer for other, layer in self.present if other == symbol)
             if of_symbol:
                 alike.setdefault(of_symbol, []).append(_WHERE.get(symbol, f"in {symbol}"))
         return "".join(
             f", {' and '.join(dict.fromkeys(where))}"
-            + (self._in_layers({*found}, num_layers, others) if found != {None} else "")
-            for found, where in alike.items()
+            + (self._in_layers({*of_symbol}, num_layers, others) if of_symbol != {None} else "")
+            for of_symbol, where in alike.items()
         )
 
-    def _in_layers(self, found: set[int | None], count: int, others: Collection[int | None]) -> str:
-        layers = {layer for layer in found if layer is not None}
+    def _in_layers(self, places: set[int | None], count: int, others: Collection[int | None]) -> str:
+        layers = {layer for layer in places if layer is not None}
         elsewhere = {layer for _, layer in self.absent if layer is not None}
-        embeddings = None in found and any(symbol.startswith("embeddings") for symbol, _ in self.found)
+        embeddings = None in places and any(symbol.startswith("embeddings") for symbol, _ in self.present)
         if not layers:
             return ", in the embeddings only" if embeddings and elsewhere else ""
         first = "in the embeddings and " if embeddings else ""
@@ -123,7 +123,7 @@ def separate_by(mistake: Mistake, alternatives: Sequence[Mistake]) -> str:
     """Say which measurement would distinguish the mistakes."""
     if not alternatives:
         return ""
-    symbols = [set(one.symbols) for one in (mistake, *alternatives)]
+    symbols = [set(other.symbols) for other in (mistake, *alternatives)]
     places = sorted(symbols[0].union(*symbols[1:]) - symbols[0].intersection(*symbols[1:]))
     if places:
         return f"Dump every name; {', '.join(places[:4])} of `minibert parity names` would tell."
@@ -146,15 +146,15 @@ _OTHER_MODEL = (
 
 def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
     """Return the finding for names of one kind that no known mistake explains; `seen` describes the first one."""
-    first, shown = names[0], ""
+    first, evidence = names[0], ""
     measured, segment = search.measured[first], search.replay.segments[first]
     far = measured.error > measured.size / 2
     if seen.texts:
-        shown = f" ({'the first one: ' if len(names) > 1 else ''}{'; '.join(seen.texts)})"
+        evidence = f" ({'the first one: ' if len(names) > 1 else ''}{'; '.join(seen.texts)})"
     if search.has_several_layers(first):
         text = (
-            f"{first} is wrong, and no single known mistake explains it{shown}. This dump cannot tell where it begins: "
-            "there is no name before it. Combinations of mistakes were not tried."
+            f"{first} is wrong, and no single known mistake explains it{evidence}. This dump cannot tell where it "
+            "begins: there is no name before it. Combinations of mistakes were not tried."
         )
         remedy = f"{_OTHER_MODEL} {_DUMP_STATES}" if far else _DUMP_STATES
         if seen.some_rows:
@@ -162,14 +162,14 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
         return Finding(text, "", tuple(names), 0.0, remedy)
     like = f" and {counted(len(names) - 1, 'more name')} of this kind" if len(names) > 1 else ""
     where = "this op alone" if len(segment) == 1 else f"one of the {len(segment)} ops before it"
-    text = f"{first}{like}: wrong, though what goes in is right; {where}, with no known cause{shown}"
+    text = f"{first}{like}: wrong, though what goes in is right; {where}, with no known cause{evidence}"
     untried = [name for name in search.untried if name in names]
     if untried:
         more = f" and {len(untried) - 1} more" if len(untried) > 1 else ""
         text += f". Combinations of mistakes were not tried for {untried[0]}{more}"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py"
     entries = itertools.chain(*rows_of(search.model.value_names().sizes).values())
-    remedy += next((f": {one.symbol} = {one.formula}." for one in entries if one.symbol == symbol_of(first)), ".")
+    remedy += next((f": {row.symbol} = {row.formula}." for row in entries if row.symbol == symbol_of(first)), ".")
     if len(segment) > 1:
         missing = sorted(segment - {first})
         remedy = f"Dump every name of this part, so that one op is left: {', '.join(missing[:3])}, ..."
@@ -204,8 +204,8 @@ class Facts(NamedTuple):
 
 def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
     """Describe which rows, heads and features of a name differ, and how; `labels` are those of the rows."""
-    exact, given, mask = search.computed(name), search.replay.port[name], mask_of(name, search.inputs.mask)
-    values = visible(given, mask)
+    exact, port, mask = search.computed(name), search.replay.port[name], mask_of(name, search.inputs.mask)
+    values = visible(port, mask)
     if not np.isfinite(values).all():
         return Facts((f"it holds {int((~np.isfinite(values)).sum())} of {values.size} values that are not finite",))
     wrong, right = search.rows_that_differ(name, exact)
@@ -223,21 +223,21 @@ def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
             if not (columns := np.any(tokens, axis=0)).all():
                 numbers.insert(1, run_of("column", columns))
     elif exact.ndim == 4:
-        sums = given.sum(axis=-1)[np.broadcast_to(mask[:, None, :], given.shape[:3])]
+        sums = port.sum(axis=-1)[np.broadcast_to(mask[:, None, :], port.shape[:3])]
         if symbol_of(name) == "probs" and np.abs(sums - 1).max(initial=0) > 1e-4:
-            range_of_sums = " to ".join(dict.fromkeys(f"{one:.6g}" for one in (sums.min(), sums.max())))
+            range_of_sums = " to ".join(dict.fromkeys(f"{total:.6g}" for total in (sums.min(), sums.max())))
             numbers.append(f"the probs of a token do not sum to 1, but to {range_of_sums}")
     true = visible(exact, mask)
     factor = float(true @ values) / max(float(true @ true), 1e-300)
     if rms(values - factor * true) < _SAME * rms(values - true):
         numbers.append(f"it is {factor:.6g} times the right value")
     if symbol_of(name) in DENSE and exact.ndim == 3:
-        rows = (given - exact)[mask]
+        rows = (port - exact)[mask]
         if len(rows) > 1 and rms(rows - rows.mean(axis=0)) < _SAME * rms(rows):
             same.append("the difference is the same for every token, so the bias is wrong")
     if not np.isin(values, (0, 1, -1)).all():  # these are numbers of every format
-        stored = [one for one in reversed(HALF_PRECISIONS) if np.array_equal(values, round_to(one, values))]
-        same += [f"all its values are {one} numbers" for one in stored[:1]]
+        stored = [form for form in reversed(HALF_PRECISIONS) if np.array_equal(values, round_to(form, values))]
+        same += [f"all its values are {form} numbers" for form in stored[:1]]
     return Facts((*same, *numbers), tuple(same), bool(wrong and right))
 
 
@@ -245,6 +245,6 @@ def _only(noun: str, wrong: Sequence[object], right: Sequence[object]) -> list[s
     """Say which rows or heads are wrong, if others are right."""
     if not wrong or not right:
         return []
-    plural = [("s", "are") if some[1:] else ("", "is") for some in (wrong, right)]
-    texts = [some_of([*map(str, some)]) for some in (wrong, right)]
+    plural = [("s", "are") if numbers[1:] else ("", "is") for numbers in (wrong, right)]
+    texts = [some_of([*map(str, numbers)]) for numbers in (wrong, right)]
     return [f"{noun}{plural[0][0]} {texts[0]} only; {noun}{plural[1][0]} {texts[1]} {plural[1][1]} right"]

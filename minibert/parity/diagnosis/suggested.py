@@ -135,10 +135,10 @@ def _ids(search: Search, target: str) -> Iterator[Mistake]:
     inputs, weights = search.inputs, search.model.weights
     if target not in _WITH_IDS or inputs.embeds is not None:
         return
-    given, computed = np.asarray(search.replay.port[target], np.float64), search.computed(target)
+    port, computed = np.asarray(search.replay.port[target], np.float64), search.computed(target)
     limit = 1e-4 * search.replay.size(target, computed)
-    differs = inputs.mask & (np.abs(given - computed).max(axis=2, initial=0) > limit)
-    if not differs.any() or not np.isfinite(given[differs]).all():
+    differs = inputs.mask & (np.abs(port - computed).max(axis=2, initial=0) > limit)
+    if not differs.any() or not np.isfinite(port[differs]).all():
         return
     ids, table = inputs.ids.copy(), weights.word_embeddings.astype(np.float64)
     places = np.argwhere(differs)
@@ -149,14 +149,14 @@ def _ids(search: Search, target: str) -> Iterator[Mistake]:
             rows = rows + weights.position_embeddings[inputs.positions[row, column]]
         if target == "embeddings":
             rows = reference.layer_norm(rows, weights.embeddings_norm, dtype=np.float64)
-        ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ given[row, column]))
+        ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ port[row, column]))
     row, column = places[0]
     text = (
         f"input_ids: the port looked up other ids at {len(places)} places; at row {row}, column {column} it has "
         f"{ids[row, column]}, the inputs have {inputs.ids[row, column]}"
     )
     remedy = MISTAKES["T1.unknown"].cure
-    yield Mistake("T1.ids", text, remedy, ("words",), inputs=lambda one, _: dataclasses.replace(one, ids=ids))
+    yield Mistake("T1.ids", text, remedy, ("words",), inputs=lambda right, _: dataclasses.replace(right, ids=ids))
 
 
 def _added(search: Search, target: str) -> Iterator[Mistake]:
@@ -164,19 +164,20 @@ def _added(search: Search, target: str) -> Iterator[Mistake]:
     mistake, norm = MISTAKES["E7.added"], search.model.weights.embeddings_norm
     if not mistake.is_for(search.model) or target not in _WITH_IDS[1:] or not norm.weight.all():
         return
-    shown = search.inputs.mask
+    mask = search.inputs.mask
     values = Forward(search.model, search.inputs, search.chosen).run(EMBEDDINGS_STAGE)
-    total = values["embeddings.LayerNorm.input"][shown]
-    given = np.asarray(search.replay.port[target], np.float64)[shown]
+    total = values["embeddings.LayerNorm.input"][mask]
+    port = np.asarray(search.replay.port[target], np.float64)[mask]
     if target == "embeddings":
         # given[t] * sizes[t] = total[t] + vector, without their means: linear in the sizes and the vector.
-        given, total = (given - norm.bias) / norm.weight, total - total.mean(axis=1, keepdims=True)
-        products = np.diag((given * given).sum(axis=1)) - given @ given.T / len(given)
-        sizes = np.linalg.lstsq(products, (given * (total - total.mean(axis=0))).sum(axis=1), rcond=None)[0]
-        given = given * sizes[:, None]
-    vector = (given - total).mean(axis=0)
+        port, total = (port - norm.bias) / norm.weight, total - total.mean(axis=1, keepdims=True)
+        products = np.diag((port * port).sum(axis=1)) - port @ port.T / len(port)
+        sizes = np.linalg.lstsq(products, (port * (total - total.mean(axis=0))).sum(axis=1), rcond=None)[0]
+        port = port * sizes[:, None]
+    vector = (port - total).mean(axis=0)
     yield dataclasses.replace(
-        mistake, parts={"total": lambda inner, here, *found: inner(here, *found) + vector.astype(found[0].dtype)}
+        mistake,
+        parts={"total": lambda inner, here, *look_ups: inner(here, *look_ups) + vector.astype(look_ups[0].dtype)},
     )
 
 
@@ -193,9 +194,9 @@ def _pooled(search: Search, target: str) -> Iterator[Mistake]:
             made = recipes.vector(values, forward.inputs, forward.states, recipe)
             errors[recipe] = search.replay.error(VECTOR, made)
     # Some give the same vectors, such as the last column of all or of all but the first: the first one is the simplest.
-    found = next(recipe for recipe, error in errors.items() if error <= 2 * min(errors.values()))
-    text = f"pooling: {found.pooling}, length {found.scaling}; right is {right.pooling}, {right.scaling}"
-    yield Mistake("P2.read", text, MISTAKES["P2.special"].cure, (VECTOR,), vector=lambda _: found)
+    best = next(recipe for recipe, error in errors.items() if error <= 2 * min(errors.values()))
+    text = f"pooling: {best.pooling}, length {best.scaling}; right is {right.pooling}, {right.scaling}"
+    yield Mistake("P2.read", text, MISTAKES["P2.special"].cure, (VECTOR,), vector=lambda _: best)
 
 
 # --- a part of a value ------------------------------------------------------------------------------------------------
@@ -229,15 +230,15 @@ def dropout(search: Search, remaining: Sequence[str]) -> tuple[list[str], float]
     for name in remaining:
         if symbol_of(name) not in ("embeddings", "probs", "attention_sum", "output_sum"):
             continue
-        wanted, given = exact[name], search.replay.port[name]
+        wanted, port = exact[name], search.replay.port[name]
         if symbol_of(name).endswith("_sum"):
             dense = f"{name.removesuffix('LayerNorm.input')}dense"
             if dense not in search.replay.port:
                 continue
             residual = wanted - search.replay.port[dense]
-            wanted, given = search.replay.port[dense], given - residual
-            given = np.where(np.abs(given) < 1e-5 * np.abs(residual).max(initial=1), 0, given)
-        rate = _rate_of_dropout(visible(wanted, search.inputs.mask), visible(given, search.inputs.mask))
+            wanted, port = search.replay.port[dense], port - residual
+            port = np.where(np.abs(port) < 1e-5 * np.abs(residual).max(initial=1), 0, port)
+        rate = _rate_of_dropout(visible(wanted, search.inputs.mask), visible(port, search.inputs.mask))
         if rate is not None:
             rates[name] = rate
     if not rates:
@@ -248,16 +249,16 @@ def dropout(search: Search, remaining: Sequence[str]) -> tuple[list[str], float]
     return list(dict.fromkeys([*rates, *later])), float(np.median([*rates.values()]))
 
 
-def _rate_of_dropout(wanted: FloatArray, given: FloatArray) -> float | None:
+def _rate_of_dropout(wanted: FloatArray, port: FloatArray) -> float | None:
     """Return the rate of dropout (the share of zeros) if all other values are larger by 1 / (1 - rate); else None."""
-    live = np.isfinite(given) & (np.abs(wanted) > 1e-6 * np.abs(wanted).max(initial=0))
+    live = np.isfinite(port) & (np.abs(wanted) > 1e-6 * np.abs(wanted).max(initial=0))
     if live.sum() < 100:
         return None
-    zeros = given[live] == 0
+    zeros = port[live] == 0
     rate = float(zeros.mean())
     if not 0.005 < rate < 0.9:
         return None
-    factors = (given[live] / wanted[live])[~zeros]
+    factors = (port[live] / wanted[live])[~zeros]
     factor = float(np.median(factors))
     steady = np.abs(factors / factor - 1) < 1e-3
     chance = 3 * np.sqrt(rate * (1 - rate) / live.sum())  # a share of zeros differs from the rate by chance

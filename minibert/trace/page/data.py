@@ -77,13 +77,14 @@ def visible(token: str) -> str:
     """
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
     kept = "\u200c\u200d"  # parts of words and of emoji
-    shown = (one in kept or unicodedata.category(one) not in hidden for one in token)
-    return "".join(one if show else f"\u27e8U+{ord(one):04X}\u27e9" for one, show in zip(token, shown, strict=True))
+    is_plain = [c in kept or unicodedata.category(c) not in hidden for c in token]
+    return "".join(c if plain else f"\u27e8U+{ord(c):04X}\u27e9" for c, plain in zip(token, is_plain, strict=True))
 
 
 def direction(tokens: Iterable[str]) -> str:
     """Return "rtl" if most letters of the tokens are written from right to left, else "ltr"."""
-    kinds = [unicodedata.bidirectional(one) for token in tokens if not token.startswith("[") for one in token]
+    letters = "".join(token for token in tokens if not token.startswith("["))
+    kinds = [*map(unicodedata.bidirectional, letters)]
     return "rtl" if sum(kind in ("R", "AL") for kind in kinds) > kinds.count("L") else "ltr"
 
 
@@ -93,8 +94,8 @@ def cosine(states: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
     lengths = np.linalg.norm(x, axis=2)
     lengths[lengths == 0] = 1.0
     unit = x / lengths[:, :, None]
-    found = [np.einsum("pd,pd->p", one[first], one[second]) for one in unit]
-    return np.stack(found) if found else np.zeros((0, len(first)))
+    cosines = [np.einsum("pd,pd->p", state[first], state[second]) for state in unit]
+    return np.stack(cosines) if cosines else np.zeros((0, len(first)))
 
 
 def sparse_entries(num_rows: int, length: int) -> int:
@@ -133,18 +134,18 @@ def text_data(
     data["cosines"] = _cosines(trace, index, tokens, choice, payload)
     data["guesses"] = None
     if guesses is not None:
-        shown = np.flatnonzero(trace.mask[index])
+        columns = np.flatnonzero(trace.mask[index])
         data["guesses"] = {
             "states": guesses.states,
-            "words": [[[visible(word) for word in state[index][i]] for i in shown] for state in guesses.words],
-            "probs": payload.add("guesses", "mille", guesses.probs[:, index, shown]),
+            "words": [[[visible(word) for word in state[index][i]] for i in columns] for state in guesses.words],
+            "probs": payload.add("guesses", "mille", guesses.probs[:, index, columns]),
         }
     return data
 
 
 def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of each token in each step: NaN where a value was not recorded."""
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for part, entries in rows_of(trace.sizes).items():
         layers: Sequence[int | None] = choice.layers if part == "layer" else [None]
         rows = [entry for entry in entries if "S, S" not in entry.shape]
@@ -152,14 +153,14 @@ def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payl
         values = [[trace.value_of(name, index) if name in trace.names else None for name in row] for row in names]
         if any(value is not None for row in values for value in row):
             tokens = length if part != "pooler" else 1
-            found[part] = _described([entry.symbol for entry in rows], values, tokens, payload)
-    return found
+            parts[part] = _described([entry.symbol for entry in rows], values, tokens, payload)
+    return parts
 
 
 def _vector(steps: Sequence[VectorStep], index: int, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of the vector of a text after each step, and what the steps say of it."""
-    found = _described([step.symbol for step in steps], [[step.values[index] for step in steps]], 1, payload)
-    return {**found, "notes": [step.notes[index] for step in steps]}
+    description = _described([step.symbol for step in steps], [[step.values[index] for step in steps]], 1, payload)
+    return {**description, "notes": [step.notes[index] for step in steps]}
 
 
 def _described(
@@ -231,19 +232,19 @@ def _attention(
                 weighted[i] = np.take_along_axis(of_values, columns[i], axis=2)
     if np.isnan(probs).all():
         return {"attention": None}
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "probs": payload.add("attention", "mille", probs),
         "columns": None if kept == length else payload.add("attention", "whole", columns),
         "first": payload.add("attention", "f24", first),
         "measures": payload.add("attention", "f24", measures),
     }
     if not np.isnan(weighted).all():
-        found["weighted"] = payload.add("attention", "mille", weighted)
-        found["mapped"] = trace.output_map(0) is not None
+        description["weighted"] = payload.add("attention", "mille", weighted)
+        description["mapped"] = trace.output_map(0) is not None
     if not np.isnan(scores).all():
-        found["scores"] = payload.add("attention", "digits", scores)
-        found["sums"] = payload.add("attention", "digits", sums)
-    return {"attention": found}
+        description["scores"] = payload.add("attention", "digits", scores)
+        description["sums"] = payload.add("attention", "digits", sums)
+    return {"attention": description}
 
 
 def _log_sums(scores: FloatArray) -> FloatArray:

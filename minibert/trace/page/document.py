@@ -145,7 +145,7 @@ def _all_steps(trace: Trace, vector: Sequence[VectorStep]) -> dict[str, list[dic
     }
     if vector:
         parts["vector"] = [(*step[:5], f"(B, {len(step.values[0])})") for step in vector]
-    return {part: [dict(zip(keys, step, strict=True)) for step in found] for part, found in parts.items()}
+    return {part: [dict(zip(keys, step, strict=True)) for step in rows] for part, rows in parts.items()}
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
@@ -171,9 +171,9 @@ def _document(trace: Trace, title: str, note: str, description: dict[str, Any], 
     packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
     numbers = base64.b85encode(packed).translate(_HARMLESS).decode("ascii")
     sizes = trace.sizes
-    shown = visible(title) or f"{sizes.model_type.upper()} with {counted(sizes.num_hidden_layers, 'layer')}"
+    heading = visible(title) or f"{sizes.model_type.upper()} with {counted(sizes.num_hidden_layers, 'layer')}"
     parts = {
-        "title": escape(shown),
+        "title": escape(heading),
         "note": escape(visible(note)),
         "policy": f"default-src 'none'; script-src '{_digest(script)}' '{_digest(description['script'])}'; "
         f"style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'",
