@@ -62,7 +62,7 @@ def parse_json(content: bytes, name: str) -> Any:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that must hold an object; the errors are those of `read_json`."""
+    """Read a JSON file that must hold an object; the errors are as for `read_json`."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise ModelFormatError(f"{path} holds {json.dumps(value)[:40]}, expected an object {{...}}.")
@@ -178,14 +178,14 @@ def check_output(path: str | os.PathLike[str], suffixes: Sequence[str]) -> str:
     Returns
     -------
     str
-        The suffix, in lower case, which is the format.
+        The suffix in lower case: it is the format.
 
     Raises
     ------
     ValueError
         The name does not have one of the suffixes.
     OSError
-        The name is empty or that of a folder, or its folder does not exist.
+        The name is empty or a folder's, or its folder does not exist.
     """
     path = os.fspath(path)
     if not path:
@@ -197,7 +197,7 @@ def check_output(path: str | os.PathLike[str], suffixes: Sequence[str]) -> str:
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in suffixes:
         expected = " or ".join(filter(None, [", ".join(suffixes[:-1]), suffixes[-1]]))
-        raise ValueError(f"{printable(path)} must end in {expected}, which is the format; give another name.")
+        raise ValueError(f"{printable(path)} must end in {expected}, because the end is the format; give another name.")
     folder = os.path.dirname(target)
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{printable(path)} cannot be written: there is no folder {folder}. Make it first.")
@@ -205,7 +205,7 @@ def check_output(path: str | os.PathLike[str], suffixes: Sequence[str]) -> str:
 
 
 def make_folder(path: str | os.PathLike[str], name: str = "save_directory") -> str:
-    """Make a folder, and those above it, if it does not exist; return its path. `name` is that of the argument.
+    """Make a folder, and the folders above it, if it does not exist; return its path. `name` is the argument's.
 
     Raises
     ------
@@ -261,9 +261,9 @@ def replace_file(
     opener: Callable[[str, int], int] | None = None,
     folder: int | None = None,
 ) -> None:
-    """Write a file under the name `partial`, which must be free, then give it its name; delete it after an error.
+    """Write a file under the name `partial` (it must be free), then give it its name; delete it after an error.
 
-    `opener` is that of `open`. `folder` is the descriptor of an open folder, in which both names are then.
+    `opener` is as for `open`. `folder` is the descriptor of an open folder; both names are then names in this folder.
     """
     try:
         with open(partial, "xb", opener=opener) as file:
@@ -298,7 +298,7 @@ def parse_npy(content: bytes) -> npt.NDArray[Any]:
     Raises
     ------
     ValueError
-        It is not such a file, its length differs from its shape, or it holds Python objects, which are a pickle.
+        It is not such a file, its length differs from its shape, or it holds Python objects: a pickle.
     """
     # NumPy's own reader asks for the memory of the shape before it compares the shape with the file.
     if (declared := declared_nbytes(content)) != len(content):
@@ -327,7 +327,7 @@ def declared_nbytes(begin: bytes) -> int:
 
 
 class FileLock:
-    """A lock on a file. Making this object creates the file and takes the lock, which ends with the process.
+    """A lock on a file. Making this object creates the file and takes the lock. The lock ends with the process.
 
     Parameters
     ----------

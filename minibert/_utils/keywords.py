@@ -191,7 +191,7 @@ def check_keywords(
 
 
 def arguments_of(function: Callable[..., object]) -> list[str]:
-    """Return the names of a function's arguments, without those of ``self`` and ``**keywords``."""
+    """Return the names of a function's arguments, without ``self`` and ``**keywords``."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.name != "self" and p.kind != p.VAR_KEYWORD]
 
@@ -218,7 +218,7 @@ def check_remote_code(call: str, trust_remote_code: object, settings: Mapping[st
 
 
 def given_name(call: str, name: Any, keywords: dict[str, Any], also: str = "pretrained_model_name_or_path") -> Any:
-    """Return the name of a model; it may be given as transformers' keyword `also`, which is removed from `keywords`.
+    """Return the name of a model; it may be given as transformers' keyword `also`. This one is removed from `keywords`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Files that only trusted users can write: packed weights, which are used without further checks.
+"""Files that only trusted users can write: packed weights. They are used without further checks.
 
 The user and the owner of the package are trusted. For the folders above, root is trusted too. Other users must not have
 write access to any of these folders. A folder above may be sticky, as /tmp is, because there other users cannot rename

@@ -78,12 +78,12 @@ def sigmoid(logits: FloatArray) -> _Float64:
 
 
 def as_score(probability: Any) -> float:
-    """Round a probability to float32, and return it as a Python number, which JSON can hold."""
+    """Round a probability to float32, and return it as a Python number, because JSON can hold that."""
     return float(np.float32(probability))
 
 
 def largest(values: FloatArray, count: int) -> Int64Array:
     """Return the indices of the largest values, the largest first; equal ones are in the order of the indices."""
     least = np.partition(values, len(values) - count)[len(values) - count]
-    places = np.flatnonzero(~(values < least))  # also NaN, which comes last
+    places = np.flatnonzero(~(values < least))  # also NaN; it comes last
     return places[np.argsort(-values[places], kind="stable")[:count]]

@@ -47,7 +47,7 @@ def to_array(value: Any) -> Any:
 
 
 def to_tensor(array: Any) -> torch.Tensor:
-    """Turn an array of numbers into a tensor on the CPU, which shares its memory if the array can be written to.
+    """Turn an array of numbers into a tensor on the CPU. It shares the memory of an array that can be written to.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def to_tensor(array: Any) -> torch.Tensor:
 
 
 def to_sparse_tensor(indices: Any, values: Any, shape: tuple[int, ...]) -> torch.Tensor:
-    """Make a sparse tensor (COO) from numbers and their positions; the errors are those of `to_tensor`.
+    """Make a sparse tensor (COO) from numbers and their positions; the errors are as for `to_tensor`.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         )
 
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
-        """Return the scores as a plain array, which shares their memory."""
+        """Return the scores as a plain array that shares their memory."""
         return self.view(np.ndarray)
 
     def detach(self) -> Self:

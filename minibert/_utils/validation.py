@@ -25,11 +25,11 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class NotFiniteError(ValueError):
-    """JSON holds NaN or Infinity, which Python's json writes. It is the cause of the error of `files.parse_json`."""
+    """JSON holds NaN or Infinity, as Python's json writes them: the cause of an error of `files.parse_json`."""
 
 
 class _Brief(reprlib.Repr):
-    """reprlib's short repr, also for integers of thousands of digits, which Python refuses to write in decimal."""
+    """reprlib's short repr, also for integers of thousands of digits; Python refuses to write those in decimal."""
 
     def repr_int(self, x: int, level: int) -> str:
         return f"<an integer of {x.bit_length()} bits>" if x.bit_length() > 4096 else super().repr_int(x, level)
@@ -167,7 +167,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def is_masked(value: object) -> bool:
-    """Return whether a value is a masked array; without importing numpy.ma, which takes 20 ms."""
+    """Return whether a value is a masked array; without importing numpy.ma, because that takes 20 ms."""
     masked = sys.modules.get("numpy.ma")
     return masked is not None and isinstance(value, masked.MaskedArray)
 

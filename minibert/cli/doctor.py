@@ -109,7 +109,10 @@ def versions() -> dict[str, str | None]:
     names = ("numpy", "safetensors", "tokenizers", "huggingface-hub")
     packages = {name: next((distribution.version for distribution in distributions(name=name)), None) for name in names}
     packages |= {"python": platform.python_version(), "system": platform.platform()}
-    return {"minibert": minibert.__version__, **packages}  # that of this code, not of what pip has installed
+    return {
+        "minibert": minibert.__version__,
+        **packages,
+    }  # this code's version, not that of the package that pip installed
 
 
 def kernels(compute_type: str) -> dict[str, dict[str, Any]]:
@@ -219,7 +222,7 @@ def _compare(name: str, result: FloatArray, exact: FloatArray) -> Check:
 
 
 def check_low_precision(compute_type: str) -> Check:
-    """Check that the products of a compute type equal those of bert/low_precision.py, bit for bit."""
+    """Check that the products of a compute type equal bert/low_precision.py's, bit for bit."""
     from minibert.kernels import make_ops
 
     ours, theirs = make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)

@@ -44,7 +44,7 @@ def add_verbs(verbs: Any) -> None:
         """
     add_verb(parts, _check, text, seconds={"type": float})
     text = f"""bench: measure how fast the function bert of a file is
-        Measure the time of the function bert, beside that of minibert with NumPy and with its kernels.
+        Measure the time of the function bert, and of minibert with NumPy and with its kernels.
         FILE...: files, for example your first version and the present one
         {_LESSON}
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, which also accepts ``--layers -1,-2``.
+    """argparse's parser; it also accepts ``--layers -1,-2``.
 
     `given` holds the names of the arguments that the command line gives, even if the value is the default.
     """
@@ -114,7 +114,7 @@ _OPTION = re.compile(r"(-[\w-]+(?:, -[\w-]+)*)(?: ([^ :]+)(?: = ([^ :]+))?)?: (.
 
 
 def add_verb(verbs: Any, run: Callable[..., object], text: str, **rest: Mapping[str, Any]) -> argparse.ArgumentParser:
-    """Add a verb, which calls `run`.
+    """Add a verb that calls `run`.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def add_options(parser: argparse._ActionsContainer, text: str, **rest: Mapping[s
     Parameters
     ----------
     **rest : mapping
-        Further arguments of argparse for the option of this name, which is that of its first long flag.
+        Further arguments of argparse for an option, by the name of its first long flag.
     """
     for item in filter(None, _ITEM.split(text.strip())):
         line = " ".join(item.split())
@@ -190,7 +190,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
 
 
 def add_prompt(parser: argparse.ArgumentParser, before: str) -> None:
-    """Add --prompt-name and --prompt, which exclude each other; `before` says where the text of --prompt goes."""
+    """Add --prompt-name or --prompt (not both); `before` says where the text of --prompt goes."""
     text = f"""--prompt-name NAME: name of a prompt of the model, such as query
         --prompt TEXT: a text to put before {before}"""
     add_options(parser.add_mutually_exclusive_group(), text)

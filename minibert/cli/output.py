@@ -118,7 +118,7 @@ def write_file(path: str, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _is_stream(path: str) -> bool:
-    """Return whether a path is that of the standard output, of a pipe or a device."""
+    """Return whether a path names the standard output, a pipe or a device."""
     if path in _STANDARD_OUTPUT:
         return True
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)

@@ -94,7 +94,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
     if (compute_type := getattr(arguments, "compute_type", None)) not in (None, "float32"):
         raise ValueError(
-            f"--compute-type {compute_type}: the true values are those of float32. To see the error of this type, give "
+            f"--compute-type {compute_type}: the true values need float32. To see the error of this type, give "
             f"a dump of it: BertModel.from_pretrained(MODEL, compute_type={compute_type!r}).trace(**inputs).save(FILE)."
         )
     options = chosen(arguments, ("backend", "num_threads", "shared_weights")) | {"compute_type": "float32"}

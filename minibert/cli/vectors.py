@@ -58,7 +58,7 @@ def add_verbs(verbs: Any) -> None:
         --dtype {"|".join(OUTPUT_DTYPES)} = float32: type of the numbers, with --input
         --on ENGINE: compute with the machines of a Ray cluster, with --input: the address of its head, such as
             ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's
-            cluster. --threads is that of each worker
+            cluster. --threads holds for each worker
         --actors N: workers, with --on (default: as many as the cluster has room for)
         --normalize: scale each vector to length 1, even if the model does not
         --multi-vector: a vector for each token, of a model of late interaction (ColBERT); texts are its documents

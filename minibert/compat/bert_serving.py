@@ -54,7 +54,7 @@ class BertClient:
         What the server was started with, ``-model_dir``: it computes in this process. The modules after its pooling are
         not used. A service has its own model. Default: all-MiniLM-L6-v2.
     pooling_layer : int or ints
-        Layers of the encoder, whose vectors are concatenated: 0 is the first, -1 the last. If a service computes, the
+        Layers of the encoder: 0 is the first, -1 the last. Their vectors are concatenated. If a service computes, the
         first `encode` finds a layer that its model does not have.
     pooling_strategy : str
         One of the names that `SentenceTransformer.encode` takes with `layers`, such as "REDUCE_MEAN" or "CLS_TOKEN". A
@@ -188,7 +188,7 @@ class BertClient:
 
 
 class _Service:
-    """A connection to the route /encode of a service, which is opened by the first request."""
+    """A connection to the route /encode of a service. The first request opens it."""
 
     def __init__(self, ip: str, port: int, timeout: float | None) -> None:
         machine = f"[{ip}]" if ip.count(":") > 1 else ip  # the address of IPv6

@@ -1,7 +1,7 @@
 """A stand-in for sentence-transformers: import this module, and libraries that import that package get minibert.
 
 The modules of the stand-in are made from a table, and each name is looked up when it is first used. A library may
-import and inherit from a class that minibert does not have: it gets a placeholder, which raises when an object of it is
+import and inherit from a class that minibert does not have: it gets a placeholder that raises when an object of it is
 made.
 """
 

@@ -74,9 +74,8 @@ def embed_corpus(
     sources : sequence of Source
     output : str or path
         Name of the file: .npy (with the ids beside it), .jsonl or .parquet. The manifest ``<output>.manifest.json`` is
-        written beside it. Or the name of a folder, which exists and is empty, or whose name ends in a separator: each
-        shard is a file there when it is computed, ``part-00000.parquet`` and so on. The order of the names is that of
-        the texts.
+        written beside it. Or the name of a folder: an empty one, or a name that ends in a separator. Each shard is a
+        file there when it is computed, ``part-00000.parquet`` and so on, in the order of the texts.
     dtype : {"float32", "float16"}
         Type of the written numbers.
     workers : minibert.integrations.ray.RayWorkers, optional

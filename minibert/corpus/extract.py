@@ -1,7 +1,7 @@
 """Files of texts -> the hidden states of every token. Memory is bounded, and runs can be resumed (see runs.py).
 
-The binary format is two files: an .npy array of all tokens, which is read by memory mapping, and an index of JSON lines
-beside it. Its first line holds for all texts. Then there is one line per text, with the row of its first token in the
+The binary format is two files: an .npy array of all tokens, for memory mapping, and an index of JSON lines beside it.
+The index's first line holds for all texts. Then there is one line per text, with the row of its first token in the
 array and all other fields of `TokenVectors`.
 
 The google format is the JSON lines of Google's extract_features.py (google-research/bert): every token of a text or a
@@ -319,7 +319,7 @@ class _GoogleLines(_TokenTask):
 
 
 def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, ...]:
-    """Convert Google's layer numbers to those of hidden states: i -> i + 1, and -1 -> L.
+    """Convert Google's numbers of layers to numbers of hidden states: i -> i + 1, and -1 -> L.
 
     Raises
     ------

@@ -38,7 +38,7 @@ def column_names(path: str) -> list[str]:
 def batches(path: str | BinaryIO, choose: Callable[[list[str]], list[str]]) -> Iterator[Any]:
     """Yield the rows of a file, open or not, or of a folder's files in the order of their names, as pyarrow's batches.
 
-    `choose` returns those of the names of the columns that are to be read.
+    `choose` gets the names of the columns, and returns those that are to be read.
     """
     paths: list[Any] = [path]
     if isinstance(path, str) and Path(path).is_dir():

@@ -44,7 +44,7 @@ class VectorFile:
     Parameters
     ----------
     path : str
-        .npy, .jsonl, .parquet, or a folder of Parquet files, which may still grow.
+        .npy, .jsonl, .parquet, or a folder of Parquet files. The folder may still grow.
 
     Attributes
     ----------

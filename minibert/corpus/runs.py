@@ -30,7 +30,7 @@ from minibert.corpus.sources import ON_EMPTY, ON_ERROR, InputLine, Source, in_me
 SHARD_SIZE = 10_000
 """Most input lines of a shard if the caller does not say."""
 
-# The most texts that were cut, and that are empty, which the manifest names; without a limit it would need much memory.
+# The manifest names this many cut texts, and this many empty ones; without a limit it would need much memory.
 _NAMED = 100_000
 
 
@@ -273,7 +273,7 @@ def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: s
             has = [f"{name}={run[name]!r}" if name in run else f"the default {name}" for run in (then, now)]
             raise ValueError(f"{whose} has {has[0]}, this one has {has[1]}. {way_on}")
     if len(theirs["probe"]) != len(mine["probe"]) or not np.allclose(theirs["probe"], mine["probe"], atol=1e-4):
-        raise ValueError(f"{whose} has another model, which gives another vector. {way_on}")
+        raise ValueError(f"{whose} has another model: it gives another vector. {way_on}")
 
 
 def _facts(manifest: dict[str, Any]) -> dict[str, Any]:

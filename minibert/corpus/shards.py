@@ -9,7 +9,7 @@ Until the run ends, the folder ``<output>.parts`` holds
   name when it is whole and on the disk, and the record is the last one;
 - ``standard-input``: a copy of the standard input, if that is an input.
 
-At the end the files of all shards are joined, which needs the disk space of the output a second time. If the output is
+At the end the files of all shards are joined. That needs the disk space of the output a second time. If the output is
 a folder, each shard is a file there as soon as it is computed, ``part-00000.parquet`` and so on, and nothing is joined.
 """
 
@@ -177,7 +177,7 @@ class RunFolder:
     again : str
         A sentence on how to compute a finished output again.
     digits : int
-        Digits of a shard's number in the names of files; the order of the names is that of the shards.
+        Digits of a shard's number in the names of files, so that their names are in the order of the shards.
     """
 
     def __init__(self, task: Task, report: Callable[[str], object]) -> None:
@@ -235,7 +235,7 @@ class RunFolder:
         Raises
         ------
         ValueError
-            The manifest is damaged, or that of minibert 0.3.0, whose unfinished runs have other files.
+            The manifest is damaged, or minibert 0.3.0 wrote it: its unfinished runs have other files.
         """
         manifest = manifests.read(self.path / _MANIFEST, f"Delete {self.to_delete} to start again.")
         if manifest is not None and manifest.get("format") != manifests.FORMAT:
@@ -266,7 +266,7 @@ class RunFolder:
         copy = self.path / _STANDARD_INPUT
         if copy.exists() and (self.path / _MANIFEST).exists():
             # It is not compared with the present one, because reading that may never end.
-            self._report("the standard input is that of the unfinished run; it is not read again")
+            self._report("the standard input is the copy of the unfinished run; it is not read again")
         elif sys.stdin is None:
             raise ValueError("the standard input is closed.")
         else:
@@ -292,14 +292,14 @@ class RunFolder:
         self._clear(_STANDARD_INPUT)  # of a run that was killed before it wrote its manifest, or at its end
         manifests.write(self.path / _MANIFEST, {"format": manifests.FORMAT, **manifest})
         if self.task.into_folder:
-            self.beside.unlink(missing_ok=True)  # of an earlier run, whose folder is gone
+            self.beside.unlink(missing_ok=True)  # of an earlier run: its folder is gone
         sync_folder(self.path.parent)
 
     def records(self) -> dict[int, dict[str, Any]]:
-        """Return the records of the saved shards by number, which is their order."""
+        """Return the records of the saved shards by number, in order."""
         records = {}
         for path in sorted(self.path.glob("shard-*.json")):
-            with contextlib.suppress(OSError, ValueError):  # a damaged record is not that of any shard
+            with contextlib.suppress(OSError, ValueError):  # a damaged record belongs to no shard
                 records[int(path.stem.removeprefix("shard-"))] = json.loads(path.read_bytes())
         return records
 
@@ -365,7 +365,7 @@ class RunFolder:
         return counts
 
     def finish(self, total: Counts, n_shards: int) -> None:
-        """Join the shards into the outputs, which get their names when all are complete; write the manifest last.
+        """Join the shards into the outputs. They get their names when all are complete; the manifest is the last file.
 
         A run that is killed here joins the shards again when it is resumed, because they are deleted last.
         """
@@ -409,7 +409,7 @@ class RunFolder:
         return [self._shard(number, file.suffix) for file in self.task.files]
 
     def _refuse_others(self, count: int) -> None:
-        """Raise if the folder that is the output holds other files than those of so many shards."""
+        """Raise if the output is a folder with other files than the first `count` shards have."""
         if self.task.into_folder:
             known = {path.name for number in range(count) for path in self._final_files(number)}
             if others := [name for name in _names(self.output) if name not in known]:

@@ -95,7 +95,7 @@ class Source:
 
 @dataclasses.dataclass(slots=True)
 class InputLine:
-    """One text of a file, or the reason why it has no text. In a table it is one row, which can have several lines.
+    """One text of a file, or the reason why it has no text. In a table it is one row; a row can have several lines.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def _input_line(source: Source, number: int, fields: Iterator[Any]) -> InputLine
 
 
 def _decoded(data: bytes, number: int) -> str:
-    """Decode a line; bytes that are not UTF-8 become lone surrogates, which `_checked` finds in the field with them."""
+    """Decode a line; bytes that are not UTF-8 become lone surrogates, so that `_checked` finds their field."""
     return data.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
 
 
@@ -196,7 +196,7 @@ def _checked(field: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"is not UTF-8: byte 0x{ord(field[error.start]) & 0xFF:02x}") from None
     if "\0" in field:
-        raise ValueError("holds a NUL byte, which text does not; perhaps the file is damaged, or UTF-16")
+        raise ValueError("holds a NUL byte, and text has none; perhaps the file is damaged, or UTF-16")
     return field
 
 
@@ -235,7 +235,7 @@ def _line_fields(source: Source, line: str) -> Iterator[str | int | None]:
 
 
 def _object_fields(source: Source, pairs: Sequence[tuple[str, Any]]) -> Iterator[str | int | None]:
-    """Yield the id and the text, which can be null, of the keys and values of an object."""
+    """Yield the id and the text (it can be null) of the keys and values of an object."""
     names = [name for name, _ in pairs]
     for name in (source.id_column, source.text_column):
         if names.count(str(name)) > 1:
@@ -378,7 +378,7 @@ def survey(
     ----------
     sources : sequence of Source
     stops : callable
-        Returns those of some input lines with which nothing may be computed.
+        Returns the input lines, of those that it is given, with which nothing may be computed.
     progress : callable
         Called with the number of input lines read since its last call.
 

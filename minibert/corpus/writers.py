@@ -31,12 +31,12 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def is_folder(output: str) -> bool:
-    """Return whether an output is a folder: its name is that of an existing folder, or ends in a separator."""
+    """Return whether an output is a folder: the folder exists, or the name ends in a separator."""
     return output.endswith((os.sep, os.altsep or os.sep)) or os.path.isdir(output)
 
 
 def output_suffix(path: str) -> str:
-    """Check the name of a file of vectors, or of a folder of Parquet files, and return the suffix, which is the format.
+    """Check the name of a file of vectors, or of a folder of Parquet files; return its format as a suffix.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def output_suffix(path: str) -> str:
     if path and is_folder(path):
         suffix = os.path.splitext(os.path.realpath(path))[1].lower()
         if suffix in OUTPUT_SUFFIXES and suffix != ".parquet":
-            raise ValueError(f"{path} is a folder, which gets Parquet files, not {suffix}; give another name.")
+            raise ValueError(f"{path} is a folder, so it gets Parquet files, not {suffix}; give another name.")
         if os.path.ismount(path):
             inner = os.path.join(path, "vectors", "")
             raise OSError(f"{path} is a mount point, beside which a run cannot write; give a folder in it: {inner}.")
@@ -84,7 +84,7 @@ class VectorWriter:
     Parameters
     ----------
     path : str
-        Path of the file; its suffix is one of `OUTPUT_SUFFIXES`. Or that of a folder of Parquet files.
+        Path of the file, with one of `OUTPUT_SUFFIXES`; or path of a folder of Parquet files.
     width : int
     dtype : {"float32", "float16"}
     numbered : bool

@@ -26,7 +26,7 @@ class HeadKinds(NamedTuple):
     ----------
     layers : list of int            the layer of each row
     entropy : in nats               0 for a token that looks at one token only; the mean over all tokens
-    relative_entropy : 0 to 1       the entropy divided by that of uniform attention; the mean over all tokens
+    relative_entropy : 0 to 1       the entropy divided by the entropy of uniform attention; the mean over all tokens
     previous, following, itself : shares
     cls, sep : shares               None if the trace does not have tokens
     distance : in tokens            the mean distance to what is looked at

@@ -43,7 +43,7 @@ _TERMS, _FEATURES = 3, 4
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A label and numbers, which are printed with 6 digits; `last` marks a result, which is printed after "="."""
+    """A label and numbers, printed with 6 digits. `last` marks a result, printed after "="."""
 
     label: str
     numbers: tuple[float, ...]
@@ -254,7 +254,7 @@ class _Numbers:
         return np.asarray(self._trace.value_of(name, 0), dtype=np.float64)
 
     def _vector(self, layer: int | None, symbol: str) -> FloatArray:
-        """Return the numbers of the token; those of the pooler belong to token 0."""
+        """Return the numbers of the token; the pooler's numbers belong to token 0."""
         value = self._value(layer, symbol)
         return value if value.ndim == 1 else value[self._token]
 

@@ -28,7 +28,7 @@ _NUMBERS_AT_ONCE = 1 << 24
 
 
 Change: TypeAlias = Callable[[int, int, FloatArray], None]
-"""A function of the number of the copy, the row of the sequence, and its array, which it changes in place."""
+"""A function of the number of the copy, the row of the sequence, and its array. It changes the array in place."""
 
 
 def run_copies(
@@ -111,7 +111,7 @@ class _ChangedAttention(WrappedOps):
     context: Change | None
 
     def attention(self, inputs: AttentionInput, **options: bool) -> AttentionOutput:
-        """Compute attention, with the changes if it is that of the layer."""
+        """Compute attention, with the changes in the one layer."""
         if inputs.path != self.path:
             return self.inner.attention(inputs, **options)
         if self.value is not None:
@@ -277,7 +277,7 @@ def patch(
     clean, corrupt : mappings, as the tokenizer gives them
         Texts with the same attention mask.
     metric : function, str, or None
-        As for `ablate_heads`. A name means the distance to the array of the clean run, which is 0 there.
+        As for `ablate_heads`. A name means the distance to the array of the clean run; it is 0 for the clean run.
     over : {"tokens", "heads"}
         "tokens": one token (a column of the batch) of one hidden state. "heads": the result of one attention head, for
         all tokens.

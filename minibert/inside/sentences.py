@@ -120,7 +120,7 @@ def _weighted(
 
 
 def _through(step: Step, parts: FloatArray, share: FloatArray) -> FloatArray:
-    """Return the parts of a module's output, given those of its input."""
+    """Return the parts of a module's output from the parts of its input."""
     tensors = {key: np.asarray(value, dtype=np.float64) for key, value in step.tensors.items()}
     if step.kind == "Normalize":
         length = np.linalg.norm(parts.sum(axis=0))
@@ -145,7 +145,7 @@ class LeftOut(NamedTuple):
     tokens : list of n str
     positions : int ndarray of shape (n,)         the index of each among all tokens of the text
     changes : ndarray of shape (n,), float64      the score of the whole text minus the score without the token
-    score : float                                 that of the whole text
+    score : float                                 the score of the whole text
     """
 
     tokens: list[str]
@@ -191,7 +191,7 @@ def leave_one_out(
     ((_, groups),) = plan.windows.of([text], [0])
     whole = groups[0][0]
     special = whole.special_tokens_mask == 1
-    special[: plan.windows.num_prompt_tokens] = True  # those of the prompt stay
+    special[: plan.windows.num_prompt_tokens] = True  # the prompt's tokens stay
     positions = np.flatnonzero(~special)
     everything = np.arange(len(whole))
     encodings = [whole, *(whole.take(np.delete(everything, position)) for position in positions)]

@@ -54,7 +54,7 @@ class RayWorkers:
     actors : int, optional
         Default: as many as the machines of the cluster have room for.
     num_threads : int, optional
-        Threads of each worker, which are the CPUs that Ray reserves for it. Default: 4, or the CPUs of the smallest
+        Threads of each worker: the number of CPUs that Ray reserves for it. Default: 4, or the CPUs of the smallest
         machine if these are fewer.
     report : callable
         Called with each problem, as a line of text.
@@ -156,7 +156,7 @@ class _Worker:
         model = SentenceTransformer(self._name, num_threads=_assigned_threads(), **self._model_options)
         plan = model.plan(self._options)
         own = probe_vector(plan)
-        # NumPy's ops name the kind of processor only, which does not decide their bits.
+        # NumPy's ops name the kind of processor only; that does not decide their bits.
         same = model.model.ops.processor() == processor != platform.machine()
         if own.shape != probe.shape or not np.allclose(own, probe, rtol=0, atol=0 if same else 1e-4):
             other = f"{host} computes another vector for the same text"
@@ -165,7 +165,7 @@ class _Worker:
 
 
 class Pool:
-    """The workers of a run, which compute several shards at a time. A shard goes to a worker that has the fewest."""
+    """The workers of a run. They compute several shards at a time; a shard goes to a worker that has the fewest."""
 
     def __init__(self, ray: Any, handles: Sequence[Any], threads: int, report: Callable[[str], object]) -> None:
         self._ray, self._handles, self._threads, self._report = ray, handles, threads, report
@@ -206,7 +206,7 @@ class Pool:
             raise OSError(f"A worker died again and again, or cannot start. {often} {message}") from error
         self._running.pop(reference, None)
         progress(count)
-        # Copied, because the arrays of `ray.get` lie in Ray's shared memory, which is small.
+        # Copied, because the arrays of `ray.get` lie in Ray's shared memory, and that is small.
         vectors, n_tokens, n_truncated = (np.array(array) for array in arrays)
         return EncodedTexts(vectors, n_tokens, n_truncated, ()), processor
 
@@ -308,7 +308,7 @@ def _assigned_threads() -> int | None:
 class Embedder:
     """A class for `map_batches` of Ray Data: it adds the sentence vectors of a column of texts to batches.
 
-    Each actor of the pool makes one object, which loads the model. A text's vector has the same bits as on one machine,
+    Each actor of the pool makes one object; it loads the model. A text's vector has the same bits as on one machine,
     in any batch and with any number of actors and threads.
 
     Parameters
@@ -318,7 +318,7 @@ class Embedder:
     column : str
         Name of the column that holds the texts.
     output : str
-        Name of the column of vectors, which is added to a batch: float32 of shape (B, width).
+        Name of the column of vectors that is added to a batch: float32 of shape (B, width).
     num_threads : int, optional
         Default: the CPUs that Ray has assigned to the actor (``num_cpus=`` of `map_batches`), at least 1. Ray does not
         prevent an actor from using more.

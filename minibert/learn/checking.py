@@ -1,10 +1,10 @@
 """Check functions: compare their results with the right ones, find the first wrong number, and what makes it wrong.
 
-A result is right if its error, beside float64, is at most that of plain code in float32, times 4 for the root mean
-square and times 8 for a single number: the limits of `minibert.parity`. Plain code adds products one after the other,
-so other orders of summation have a smaller error. A wrong formula cannot be within this: the tanh form of GELU, one of
-the most similar ones, has an error of 1e-4, a thousand times as much. Formulas that differ less on the numbers of the
-model (eps outside the root, the maximum not subtracted) are checked on other numbers, too (lesson.py).
+A result is right if its error is at most 4 times the root mean square error of plain code in float32, and 8 times its
+largest error (the limits of `minibert.parity`). Plain code adds products one after the other, so other orders of
+summation have a smaller error. A wrong formula cannot be within this: the tanh form of GELU, one of the most similar
+ones, has an error of 1e-4, a thousand times as much. Formulas that differ less on the numbers of the model (eps outside
+the root, the maximum not subtracted) are checked on other numbers, too (lesson.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from minibert.learn.student import SECONDS, Outcome, Student, attempt, time_it
 from minibert.models.bert import BertModel
 
 _RMS, _SINGLE = 4, 8
-# The least error of float32, relative to the values: that of rounding the result once.
+# The least error of float32, relative to the values: the result is rounded once.
 _ROUNDING = 2.0**-24
 
 _STATUS = {"error": "stopped", "empty": "not filled in yet", "slow": "too slow", "not run": "not checked"}
@@ -260,7 +260,7 @@ def _judged(lesson: Lesson, step: str, call: Callable[..., Outcome]) -> Result:
 def check_file(
     path: str | Path, steps: Iterable[str] = (), *, seconds: float = SECONDS, **lesson: Any
 ) -> Iterator[Result]:
-    """Check the functions of a file or a notebook, which runs in a process of its own.
+    """Check the functions of a file or a notebook. It runs in a process of its own.
 
     Parameters
     ----------
@@ -310,7 +310,7 @@ def sentence(path: str | Path, *, seconds: float = SECONDS, **lesson: Any) -> tu
 
 
 def bench(paths: Iterable[str | Path], **lesson: Any) -> Iterator[tuple[str, float]]:
-    """Yield the seconds of `bert` in each file, then those of minibert with NumPy and with its kernels, by name.
+    """Yield the seconds of `bert` in each file, then of minibert with NumPy and with its kernels, by name.
 
     Raises
     ------

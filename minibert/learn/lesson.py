@@ -80,9 +80,9 @@ class Lesson:
 
     @functools.cache  # noqa: B019 (a lesson lives as long as its process)
     def right(self, step: str, index: int, *, plain: bool = False) -> list[Any]:
-        """Return the right result of a case in float64, or that of plain code in float32: tokens, or arrays."""
+        """Return the right result of a case, tokens or arrays: in float64, or of plain code in float32."""
         arguments = self.cases(step)[index].arguments
-        if plain and step == "softmax":  # with logsumexp, which is right, too, and has a larger error
+        if plain and step == "softmax":  # with logsumexp: it is right, too, and has a larger error
             below = arguments[0] - (most := arguments[0].max(axis=-1, keepdims=True))
             return [np.exp(arguments[0] - (most + np.log(np.exp(below).sum(axis=-1, keepdims=True))))]
         return as_list(run(step, *arguments, dtype=np.float32 if plain else np.float64))

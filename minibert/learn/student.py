@@ -1,4 +1,4 @@
-"""Run a student's functions: in this process, or in a process of their own, whose program is `main`.
+"""Run a student's functions: in this process, or in a process of their own that runs `main`.
 
 The process reads requests from its standard input, each a line of JSON and the bytes of its arrays, and answers on its
 standard output: one JSON object per line, of bounded length, because a student's code could write there too. A
@@ -91,7 +91,7 @@ def attempt(step: str, function: Any, calls: Sequence[tuple[Any, ...]], *, helpe
     try:
         with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             for arguments in calls:
-                # Copies of large weights would take long; those of the model are read-only.
+                # Copies of large weights would take long; the model's weights are read-only.
                 copies = [
                     x.copy() if isinstance(x, dict) or getattr(x, "size", _LARGE) < _LARGE else x for x in arguments
                 ]
@@ -208,7 +208,7 @@ class _Kept(io.StringIO):
 
 
 def main() -> None:
-    """Answer requests about one file, which is the argument: call a function, or measure the time of a call."""
+    """Answer requests about the file that is the argument: call a function, or measure the time of a call."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -299,7 +299,7 @@ def receive(stream: IO[bytes]) -> Outcome | None:
 
 
 class Student:
-    """A student's file in a process, which is started again if a function does not end.
+    """A student's file in a process. The process is started again if a function does not end.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ from minibert.trace.names import EMBEDDINGS
 __all__ = ["NothingComparedError", "check"]
 
 RMS, LARGEST = 4.0, 8.0
-"""The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
+"""The budget: RMS error and largest error, in units of the errors of a plain float32 forward. See the README."""
 
 # The share of a squared error that rounding leaves, and a factor for each token does not.
 _SCALED = 0.1
@@ -68,7 +68,7 @@ def check(
         Any names of trace/README.md, such as "hidden_states.0"; see parity/README.md for the formats of files.
     inputs : mapping or path, optional
         What both were given, as the model takes it: input_ids, attention_mask, token_type_ids, position_ids. Default:
-        the input_ids of the dump, with its mask and types; else those of `probe`, for a `SentenceTransformer`.
+        the input_ids of the dump, with its mask and types; else the inputs of `probe`, for a `SentenceTransformer`.
     budget : "float32", "float16", "bfloat16" or float
         The precision that is allowed, or the largest RMS error in units of a float32 forward's.
     names : mapping, optional
@@ -78,7 +78,7 @@ def check(
     diagnosis : bool
         Whether to look for the cause.
     on_table : function, optional
-        It is called with the report without causes before a cause is looked for, which can take many seconds.
+        It is called with the report without causes, before the search for a cause. That search can take many seconds.
     port : str
         What made the dump, with its version, for the report.
 
@@ -239,7 +239,7 @@ class _Comparison:
         return {row.name: placed.array for row, placed in pairs}
 
     def _is_ours(self) -> bool:
-        """Return whether all values are those of minibert, bit for bit."""
+        """Return whether all values equal minibert's, bit for bit."""
         names = [placed.name for placed in self._arrays]
         if VECTOR in names or any(placed.array.dtype != np.float32 for placed in self._arrays):
             return False
@@ -257,7 +257,7 @@ class _Comparison:
         self._truth.release()
         labels = row_labels(self._subject, self._truth.mask, self._inputs)
         holds = {row.name: row.holds for row in rows if row.holds}
-        if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged, which says enough
+        if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged: that is the cause
             return report
         model, padded = self._subject.model, Padded.of(self._subject.config, self._inputs)
         causes = diagnose(model, padded, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
@@ -423,7 +423,7 @@ class _Comparison:
 
 
 def _layouts(rows: list[Row]) -> Iterator[str]:
-    """Say which arrays lay in another form than that of a trace."""
+    """Say which arrays did not have the form of a trace."""
     by_layout: dict[str, list[str]] = {}
     for row in rows:
         if row.layout:

@@ -46,7 +46,7 @@ _PICKLE_REMEDY = (
     'safetensors.torch.save_file({name: tensor.contiguous()}, "dump.safetensors") or numpy.savez("dump.npz", **arrays).'
 )
 
-# The second and the third byte of pickles: the protocol, and the codes with which those of programs begin.
+# The second byte of a pickle is its protocol, the third one an opcode: these begin the pickles of programs.
 _PROTOCOLS, _OPCODES = (b"\x02", b"\x03", b"\x04", b"\x05"), (b"c", b"}", b"]", b"(", b"\x95", b"\x8a", b"X")
 
 # The bytes of an .npy file in which its header is; NumPy itself reads headers of at most 10,000 characters.
@@ -74,8 +74,7 @@ def read_dump(path: str | os.PathLike[str], raw: Mapping[str, tuple[int, ...]] |
         .npz, .npy, .safetensors, .json, or .bin and .raw, which are float32 numbers without a header; a folder of such
         files, whose names are the names of the values; or what transformers' model_addition_debugger_context wrote.
     raw : mapping of str to shape, optional
-        The name and shape of values in .bin and .raw files. Without it, the name is that of the file, and the array is
-        flat.
+        The name and shape of values in .bin and .raw files. Without it, the array is flat and has the file's name.
 
     Raises
     ------
@@ -238,7 +237,9 @@ def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     name = path.stem if path.stem in raw or len(raw) != 1 else next(iter(raw))
     shape = raw.pop(name, None)
     if shape is None and (size % 4 or not size):
-        raise ValueError(f"{source} has {size:,} bytes, which is not a number of float32 numbers. Write it again.")
+        raise ValueError(
+            f"{source} has {size:,} bytes; float32 numbers take a multiple of 4. Is it cut off? Write it again."
+        )
     needed = size if shape is None else 4 * math.prod(shape)
     if size != needed:
         stored = {2 * needed: "float64", needed // 2: "float16"}.get(size)
@@ -390,7 +391,7 @@ def _read_tree(path: Path) -> Dump:
     """Return the values of a call tree: outputs of modules by their names, and inputs as "module.input"."""
     source = printable(str(path))
     if path.name.endswith(_SUMMARY):
-        raise ValueError(f"{source} is the summary, which has no values. Give the file that ends in {_TREE}.")
+        raise ValueError(f"{source} is the summary, without values. Give the file that ends in {_TREE}.")
     nodes = list(_nodes(parse_json(_content(path), source), source))
     layers = sorted({int(match[1]) for module, _ in nodes if (match := _LAYER.search(module))})
     if layers and layers != list(range(layers[-1] + 1)):

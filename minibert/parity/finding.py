@@ -15,8 +15,8 @@ class Finding:
     text : str
         What differs and where; it names the config field or the op.
     mistake : str
-        The id of the mistake that explains the difference best, "" if none does. It is one of `catalogue.MISTAKES`, or
-        that of a mistake whose number was fitted, or that was read from the port's values, such as "T1.ids".
+        The id of the mistake that explains the difference best, "" if none does: a key of `catalogue.MISTAKES`, or the
+        id of a mistake that was read from the port's values, such as "T1.ids".
     names : tuple of str
         The names whose difference this finding is about, in the order of the forward pass.
     explained : float

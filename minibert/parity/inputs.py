@@ -91,7 +91,7 @@ def probe(model: Any, *, tokenizer: Any = None) -> Probe:
     ----------
     model : SentenceTransformer, BertModel or a model with a head
     tokenizer : BertTokenizer, optional
-        Default: that of a `SentenceTransformer`. Without one, the ids are made from a fixed seed.
+        Default: the tokenizer of a `SentenceTransformer`. Without a tokenizer, the ids are made from a fixed seed.
 
     Returns
     -------

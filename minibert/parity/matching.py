@@ -49,7 +49,7 @@ class Meaning:
     name : str           the canonical name, or `VECTOR`
     given : str          its name in the dump
     value : ndarray, or a list of one for each text
-    before : str         the value that it is if the numbers in the names begin with the embeddings; "" if they do not
+    before : str         the name to use if the dump counts the embeddings as number 0; otherwise empty
     group : str          the name without its number; the names of a group are counted in one way
     guessed : bool       the name does not say which value it is
     """
@@ -232,7 +232,7 @@ _LAYOUTS = {
 }
 
 
-_LETTERS = str.maketrans("WQK", "HSS")  # those of the pages
+_LETTERS = str.maketrans("WQK", "HSS")  # the letters that the pages use
 
 
 Error: TypeAlias = Callable[[FloatArray, str], float]

@@ -139,7 +139,7 @@ class Report:
         return "\n".join(text for text in (self.table(every_row=every_row), self.findings()) if text)
 
     def table(self, *, every_row: bool = False) -> str:
-        """Return the first part of the text: the headline and the table, which do not depend on the diagnosis."""
+        """Return the first part of the text: the headline and the table. They do not depend on the diagnosis."""
         rows = self._shown(every_row)
         lines = [self._headline(), *(f"Warning: {warning}" for warning in self.warnings)]
         lines += [f"  {key}: {self.about[key]}" for key in ("model", "inputs", "port") if self.about.get(key)]
@@ -216,7 +216,8 @@ class Report:
             if not wrong:
                 return f"WRONG: {self.first}"
             before = rows[: rows.index(wrong[0])]
-            right = f" ({counted(len(before), 'name')} before it: right)" if before else ""
+            values = f"all {len(before)} values before it are" if len(before) > 1 else "the value before it is"
+            right = f" ({values} right)" if before else ""
             first = _label(wrong[0])
             if not before and not wrong[0].name.startswith("embeddings"):
                 return f"WRONG at {first} (nothing before it was compared); {len(wrong)} of {compared} wrong"

@@ -27,7 +27,7 @@ from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of
 
 VECTOR = "sentence_embedding"
-"""The name of one vector per text, (B, H), which is that of sentence-transformers."""
+"""The name of one vector per text, (B, H), as sentence-transformers calls it."""
 
 Model: TypeAlias = BertModel | BertHead[Any]
 """`BertModel`, or a model with a head."""
@@ -42,8 +42,8 @@ class Subject:
     model : Model
     pipeline : Pipeline or None     what makes vectors of its hidden states; None if it is not known
     tokenizer : BertTokenizer or None
-    name : str                      that of the checkpoint, for reports
-    files : ModelFiles or None      those of the model, for reports
+    name : str                      the checkpoint's name, for reports
+    files : ModelFiles or None      the model's files, for reports
     """
 
     model: Model
@@ -76,7 +76,7 @@ class Subject:
         if model.compute_type != "float32":
             raise ValueError(
                 f"the model was loaded with compute_type={model.compute_type!r}, so its weights are rounded; the true "
-                "values need those of the checkpoint. Load it with compute_type='float32'."
+                "values need the weights of the checkpoint. Load it with compute_type='float32'."
             )
         if model.base_model is not model and model.head_name == "BertForMultipleChoice":
             raise ValueError("BertForMultipleChoice has inputs of three axes; check its base_model with inputs of two.")
@@ -105,7 +105,7 @@ class Subject:
         return self.names.sizes.head
 
     def weights(self) -> Mapping[str, FloatArray]:
-        """Return the arrays of the checkpoint by their names, without the prefix "bert." or that of another family."""
+        """Return the arrays of the checkpoint by their names, without the prefix of the family, such as "bert."."""
         prefix = f"{self.config.family.field}."
         return {name.removeprefix(prefix): array for name, array in named_arrays(self.model.weights, self.head)}
 
@@ -144,7 +144,7 @@ class Padded:
         Raises
         ------
         TypeError, ValueError
-            As for `BertModel.__call__`; or a name is not that of an input.
+            As for `BertModel.__call__`; or a name is not an input's.
         """
         unknown = [key for key in inputs if key not in INPUTS]
         if unknown:
@@ -262,7 +262,7 @@ class Values(Mapping[str, FloatArray]):
     inputs : mapping
         As the model takes it.
     names : the canonical names, and `VECTOR`
-    ops : Ops, optional      those of a float32 forward; None means float64
+    ops : Ops, optional      the ops of a float32 forward; None means float64
     """
 
     def __init__(

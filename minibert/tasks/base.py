@@ -32,7 +32,7 @@ _RULES |= dict.fromkeys((True, *STRATEGIES), "silent") | dict.fromkeys((False, "
 
 @dataclasses.dataclass(kw_only=True)
 class TextOptions:
-    """The arguments about the length of texts, which the tasks share.
+    """The arguments about the length of texts. All tasks have them.
 
     Parameters
     ----------
@@ -90,9 +90,9 @@ class TextOptions:
 class TaskPipeline(Closes):
     """A task on a model: call it with texts. `minibert.pipeline` makes it.
 
-    A call takes one text, a list, or any iterable. For an iterable it returns an iterator, which reads `batch_size`
-    texts (default: one) when the next answer is asked for. The answers do not depend on `batch_size`. Threads may share
-    a pipeline, because it does not change.
+    A call takes one text, a list, or any iterable. For an iterable it returns an iterator, and reads `batch_size` texts
+    (default: one) when the next answer is asked for. The answers do not depend on `batch_size`. Threads may share a
+    pipeline, because it does not change.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class TaskPipeline(Closes):
         inputs : an input, a list of inputs, or an iterable of inputs
         batch_size : int, optional
         **arguments
-            Those of the class `options`, instead of those of the pipeline.
+            Arguments of the class `options`; they replace the pipeline's.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class TaskPipeline(Closes):
     def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> None:
         """Write the model and the tokenizer into a folder, from which `pipeline` makes the same task.
 
-        The arguments and errors are those of `BertModel.save_pretrained`.
+        The arguments and errors are as for `BertModel.save_pretrained`.
         """
         self.model.save_pretrained(save_directory, **harmless)
         self.tokenizer.save_pretrained(save_directory)
@@ -195,7 +195,7 @@ class TaskPipeline(Closes):
     def _encodings(
         self, pairs: Sequence[tuple[str, str | None]], indices: Sequence[int], options: Any, too_long: TooLong
     ) -> list[Encoding]:
-        """Tokenize texts and pairs, which may be mixed, and cut them to the limit; `indices` are for messages."""
+        """Tokenize texts and pairs (they may be mixed), and cut them to the limit; `indices` are for messages."""
         strategy = options.truncation if options.truncation in STRATEGIES else options.strategy
         encodings = encode_pairs(self.tokenizer, pairs, indices, too_long.limit, strategy=strategy)
         for index, encoding in zip(indices, encodings, strict=True):
@@ -224,7 +224,7 @@ class TaskPipeline(Closes):
     # --- calls ---
 
     def _options(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the arguments of this call, and those of the pipeline where the call has none."""
+        """Return the arguments of this call; where the call has none, the pipeline's."""
         known = self.argument_names()
         # num_workers is the number of processes that read texts.
         own = {name: value for name, value in arguments.items() if name != "num_workers"}

@@ -73,7 +73,7 @@ class FillMaskPipeline(TaskPipeline):
         inputs : str, list of str, or iterable of str
         batch_size : int, optional
         **arguments
-            Those of `FillMaskOptions`, instead of those of the pipeline.
+            Arguments of `FillMaskOptions`; they replace the pipeline's.
 
         Returns
         -------

@@ -65,7 +65,7 @@ def pipeline(
     task : str, optional
         A name in `TASKS` or `ALIASES`. Default: the task of the model's head.
     model : str or path, or a loaded model
-        A hub id or a folder; or a `BertModel` or a model with a head, which needs `tokenizer`.
+        A hub id or a folder; or a `BertModel` or a model with a head, together with `tokenizer`.
     tokenizer : BertTokenizer, or str or path, optional
         Default: the one of the model's files.
     config, revision, cache_dir, token, local_files_only, subfolder, backend, num_threads, compute_type,
@@ -78,7 +78,7 @@ def pipeline(
     model_kwargs : mapping, optional
         More keywords of `BertModel.from_pretrained`.
     **arguments
-        The arguments of the task, which a call can replace; and keywords of transformers' ``pipeline`` at values that
+        The arguments of the task (a call can replace them), and keywords of transformers' ``pipeline`` at values that
         change nothing, such as ``device="cpu"``.
 
     Returns
@@ -118,7 +118,7 @@ def pipeline(
         name = name or _task_of(kind)
         names = architectures(files.settings("config.json"))
         for named in names if kind.__name__ in HEADS and kind.__name__ not in names else ():
-            # The classifier of texts and that of tokens cannot be told apart by the names of their tensors.
+            # The classifiers of texts and of tokens have tensors of the same names.
             if named in HEADS and _paths(named) == _paths(kind.__name__):
                 raise _other_head(name, options.config, named, f"{files.source}, as its config.json says,")
         loaded = _with_head(kind.from_files(files, options, output_hidden_states=False), name)

@@ -101,7 +101,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
             With one context, all questions are about it.
         batch_size : int, optional
         **arguments
-            Those of `QuestionAnsweringOptions`, instead of those of the pipeline.
+            Arguments of `QuestionAnsweringOptions`; they replace the pipeline's.
 
         Returns
         -------

@@ -70,7 +70,7 @@ class TextClassificationPipeline(TaskPipeline):
         inputs : str or dict, list of these, or iterable of these
         batch_size : int, optional
         **arguments
-            Those of `TextClassificationOptions`, instead of those of the pipeline.
+            Arguments of `TextClassificationOptions`; they replace the pipeline's.
 
         Returns
         -------
@@ -145,7 +145,7 @@ class NextSentencePipeline(TaskPipeline):
             The second text, if `inputs` is the first one.
         batch_size : int, optional
         **arguments
-            Those of `TextOptions`, instead of those of the pipeline.
+            Arguments of `TextOptions`; they replace the pipeline's.
 
         Returns
         -------

@@ -27,7 +27,7 @@ class TokenClassificationOptions(TextOptions):
     ----------
     aggregation_strategy : {"none", "simple", "first", "average", "max"}, optional
         "none" (the default) gives tokens, the others give entities. "simple" joins neighbours with the same label. The
-        other three first give each word one label: that of its first token, that of the best average score, that of the
+        other three first give each word one label: its first token's, that of the best average score, that of the
         token with the best score.
     ignore_labels : list of str, optional
         Labels that are left out; default ["O"]. For entities they are the labels without B- and I-.
@@ -96,7 +96,7 @@ class TokenClassificationPipeline(TaskPipeline):
             With `is_split_into_words`, a list of words, or a list or iterable of such lists.
         batch_size : int, optional
         **arguments
-            Those of `TokenClassificationOptions`, instead of those of the pipeline.
+            Arguments of `TokenClassificationOptions`; they replace the pipeline's.
 
         Returns
         -------

@@ -76,7 +76,7 @@ class ZeroShotClassificationPipeline(TaskPipeline):
             `candidate_labels` may be the second positional argument.
         batch_size : int, optional
         **arguments
-            Those of `ZeroShotOptions`, instead of those of the pipeline.
+            Arguments of `ZeroShotOptions`; they replace the pipeline's.
 
         Returns
         -------

@@ -14,7 +14,7 @@ from minibert._utils.validation import FloatArray, brief, check_choice
 from minibert.trace.trace import Trace
 
 EditValue: TypeAlias = "Edit | npt.ArrayLike | Callable[..., FloatArray | None]"
-"""A value of ``edit=``: an `Edit`; an array or a number, which replaces; or a function, which returns the new array."""
+"""A value of ``edit=``: an `Edit`; an array or a number that replaces; or a function that returns the new array."""
 
 Indices: TypeAlias = "int | Sequence[int] | npt.NDArray[Any] | None"
 
@@ -116,8 +116,8 @@ class Edit:
     def mean(cls, over: Literal["tokens", "features", "heads"] = "tokens", **where: Indices) -> Edit:
         """Replace the value by its mean over the sequence's tokens, over the token's features, or over the heads.
 
-        The mean is that of the whole axis, also if only a part is replaced. The axis "features" of scores and probs is
-        that of the keys.
+        The mean is over the whole axis, also if only a part is replaced. The axis "features" of scores and probs is
+        their axis of keys.
         """
         check_choice("over", over, ("tokens", "features", "heads"))
         return cls((Change("mean", over, Where(**where)),))
@@ -139,7 +139,7 @@ class Edit:
 
     @classmethod
     def patch(cls, other: Trace, **where: Indices) -> Edit:
-        """Replace by the value of the same name in another trace: that of the same sequence, or of its only sequence.
+        """Replace by the value of the same name in another trace, of the same sequence or of its only sequence.
 
         The two sequences must have the same masks.
         """
@@ -149,7 +149,7 @@ class Edit:
 
     @classmethod
     def function(cls, function: Callable[..., FloatArray | None], **where: Indices) -> Edit:
-        """Replace by the result of a function, which is called with one sequence's array or with the chosen part.
+        """Replace by the result of a function. It is called with one sequence's array, or with the chosen part.
 
         A function with two parameters also gets the `Site`, which has name, layer, sequence and columns. The result
         has the shape of the array; None leaves the value as it is. The array is a copy.

@@ -36,7 +36,7 @@ class Entry:
     symbol : str     its name in the formulas of other rows
     formula : str    the value of one sequence, as a Python expression in the symbols of the rows before it
     shape : str      the shape in a trace, in the letters of encoder.py; N is the number of labels
-    needs : tuple of str    the symbols in the formula, which are values that are computed before this one
+    needs : tuple of str    the symbols in the formula: values that are computed before this one
     aliases : other names of the same array
     by_head : names of the same array in the shape (B, S, A, D)
 

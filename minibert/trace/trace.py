@@ -302,7 +302,7 @@ class Trace(Mapping[str, FloatArray]):
         write_whole(path, lambda file: file.write(html))
 
     def show(self, *, height: int = 900, **options: Any) -> Frame:
-        """Return the page for a notebook, `height` pixels high; the other arguments and errors are those of `page`."""
+        """Return the page for a notebook, `height` pixels high; the other arguments and errors are as for `page`."""
         from minibert.trace.page.document import Frame, page
 
         return Frame(page(self, **options), check_int("height", height, 100, 100_000))

@@ -1,7 +1,7 @@
 """Search with an index of another library, faiss or usearch, where these are installed.
 
 The index finds candidates among quantized vectors; their scores are computed again with the queries' floats. The names,
-the arguments and the results are those of sentence_transformers.util, version 6.2.
+arguments and results are as in sentence_transformers.util, version 6.2.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def semantic_search_faiss(
     Parameters
     ----------
     query_embeddings : array-like or tensor of shape (m, H), or (H,) for one query
-        Floats; or vectors quantized like the corpus, which are not rescored.
+        Floats; or vectors quantized like the corpus. These are not rescored.
     corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "ubinary"
         As `quantize_embeddings` gives them.
     corpus_index : faiss.Index or faiss.IndexBinary
@@ -52,7 +52,7 @@ def semantic_search_faiss(
     ranges : array-like of shape (2, H), optional
         Least and greatest value of each feature, for "uint8": those with which the corpus was quantized.
     calibration_embeddings : array-like of shape (k, H), optional
-        Vectors from which the ranges are computed; default: the queries, which gives poor ranges.
+        Vectors from which the ranges are computed. Default: the queries; they give poor ranges.
     rescore : bool
         Ask the index for `rescore_multiplier` times as many candidates, and score them with the queries' floats. It has
         no effect on a float32 corpus and on quantized queries.
@@ -65,8 +65,8 @@ def semantic_search_faiss(
     Returns
     -------
     list of m lists of dict, seconds[, index]
-        {"corpus_id": int, "score": float}, best first; at most n in a list. Without rescoring the scores are those of
-        the index: for "ubinary" the number of bits that differ.
+        {"corpus_id": int, "score": float}, best first; at most n in a list. Without rescoring these are the scores
+        of the index: for "ubinary" the number of bits that differ.
 
     Raises
     ------

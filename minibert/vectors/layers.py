@@ -11,7 +11,7 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, brief, check_choice, check_indices, is_masked
 
 LayerSelection: TypeAlias = int | Iterable[int]
-"""One hidden state or several, by index: 0 the embeddings' output, i + 1 that of layer i, -1 the last one."""
+"""One hidden state or several, by index: 0 the embeddings' output, i + 1 layer i's output, -1 the last one."""
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
@@ -150,5 +150,5 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
 
 
 def _is_floats(value: Any) -> bool:
-    """Return whether a value is an array of floats; False for a masked array, whose hidden numbers would count."""
+    """Return whether a value is an array of floats, without a mask: the hidden numbers would count."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not is_masked(value)

@@ -1,6 +1,6 @@
 """Plots of hidden states, words and sentences. Only this module imports matplotlib.
 
-Every plot function returns a matplotlib Figure, which a notebook shows and ``figure.savefig(path)`` saves. pyplot is
+Every plot function returns a matplotlib Figure. A notebook shows it, and ``figure.savefig(path)`` saves it. pyplot is
 not used, because it has a global state and opens windows.
 """
 

@@ -1,6 +1,6 @@
 """Search among many vectors, block by block in bounded memory: the most similar ones, paraphrases, communities.
 
-The names, the arguments and the results are those of sentence_transformers.util, version 6.2. Of equal scores the one
+The names, arguments and results are as in sentence_transformers.util, version 6.2. Of equal scores the one
 with the lower index comes first; that library does not define their order. Tensors of torch are searched like arrays; a
 score function of the caller's is then called with tensors.
 """
@@ -95,7 +95,7 @@ def paraphrase_mining(
 ) -> list[list[float | int]]:
     """Encode texts with a `SentenceTransformer` and find the most similar pairs.
 
-    The parameters are those of its `encode` and of `paraphrase_mining_embeddings`; the result is that of the latter.
+    The parameters are as in `encode` and `paraphrase_mining_embeddings`; the result is as in the latter.
 
     Raises
     ------

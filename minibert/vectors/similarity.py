@@ -1,6 +1,6 @@
 """Similarity of vectors, and functions that normalize, truncate and quantize vectors.
 
-The names, the arguments and the results are those of sentence_transformers.util, version 6.2. The answer is a tensor if
+The names, arguments and results are as in sentence_transformers.util, version 6.2. The answer is a tensor if
 an argument is a tensor of torch, or a list of tensors; otherwise it is a NumPy array, where that library answers with a
 tensor too. Scores are arrays with the methods ``numpy``, ``cpu`` and ``detach`` of a tensor, see `Scores`.
 Floats are computed in their own dtype, at least float32; integers, such as quantized vectors, as float32.
@@ -241,7 +241,7 @@ def _sum_squares(x: FloatArray) -> tuple[FloatArray, IntArray]:
     """Sum the squares of each row, (..., H) -> (...); the sum is squares * 4**exponents.
 
     The exponents are 0, except for rows whose squares would overflow, or underflow so far that the sum loses precision.
-    Such rows are scaled by a power of two, which is exact, so that their greatest number lies in [1/2, 1).
+    Such rows are scaled by a power of two, without a rounding error, so that their greatest number lies in [1/2, 1).
     """
     squares = np.asarray((x * x).sum(axis=-1))
     exponents = np.zeros(squares.shape, dtype=np.int32)
@@ -302,7 +302,7 @@ def quantize_embeddings(
     ----------
     embeddings : array-like or tensor of shape (n, H), or (H,); floats
     precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
-        float16, which sentence-transformers does not have, rounds each number to 11 bits. int8 and uint8 have 256
+        float16 rounds each number to 11 bits; sentence-transformers does not have it. int8 and uint8 have 256
         levels in the range of each feature. binary and ubinary keep one bit per feature, 1 if it is above 0, packed
         into bytes.
     ranges : array-like of shape (2, H), optional

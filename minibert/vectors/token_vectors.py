@@ -356,7 +356,7 @@ def embed_tokens(
     texts : str, or sequence, 1-D array or column of str
         With `is_split_into_words`, a sequence of lists of words.
     layers : int or ints
-        Hidden states by index: 0 the embeddings' output, i that of layer i, -1 the last; see `resolve_layers`.
+        Hidden states by index: 0 the embeddings' output, i the output of layer i, -1 the last; see `resolve_layers`.
     layer_pooling : {"concat", "sum", "mean", "tokens_first"}
         How several layers become one vector of each token; see `combine_layers`. "tokens_first" keeps them apart.
     is_split_into_words : bool

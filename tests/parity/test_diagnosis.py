@@ -184,7 +184,7 @@ def test_a_corrupt_weight_has_no_known_cause(subject: Subject, symbol: str, size
                 assert finding.names[0].startswith("encoder.layer.1.")
                 assert "this op alone, with no known cause" in finding.text
             elif dump == "hidden states":
-                assert finding.text.startswith("encoder.layer.1: wrong, though what goes in is right")
+                assert finding.text.startswith("encoder.layer.1: wrong, and its inputs are right")
             else:
                 assert "This dump cannot tell" in finding.text
 

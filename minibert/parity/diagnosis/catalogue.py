@@ -3,7 +3,7 @@
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once. The kinds: G activation, N LayerNorm, A attention, E inputs and
 embeddings, T ids, W weights, C residual and order, D dropout and precision, P the vector of a text, H names of states.
-The texts and remedies are on the page mistakes.md. Some mistakes are those of one family (`_FITS`).
+The texts and remedies are on the page mistakes.md. Some mistakes are possible in one family only (`_FITS`).
 
 >>> from minibert import BertModel, BertTokenizer
 >>> from minibert.parity.diagnosis import MISTAKES, simulate

@@ -85,13 +85,13 @@ def explain(
     inputs : mapping
         As the model takes them.
     name : str
-        The name of the value in trace/names.py, which is the result of the formula.
+        The name of the value in trace/names.py: the result of the formula.
     value : float array in padded form
     known : str or several
-        Patterns of the names, as for `BertModel.trace`, whose right values went into the formula. The formula is what
-        leads from them to `name`: with all of them one op, with "hidden_states.*" a layer.
+        Patterns of names, as for `BertModel.trace`: the right values of these names went into the formula. The formula
+        leads from them to `name`: with all names it is one op, with "hidden_states.*" a layer.
     several : bool
-        Whether two and three mistakes at once are tried, which takes some seconds.
+        Whether two and three mistakes at once are tried. That takes some seconds.
 
     Returns
     -------
@@ -342,5 +342,5 @@ class _Diagnosis:
         if kinds[_MOST:]:
             listed = ", ".join(names[0] for names in kinds[_MOST:])
             every = tuple(name for names in kinds[_MOST:] for name in names)
-            text = f"Also wrong, though what goes in is right, and with no known cause: {listed}"
+            text = f"Also wrong, with right inputs and no known cause: {listed}"
             yield Finding(text, "", every, 0.0, "")

@@ -221,7 +221,7 @@ def bias(change: Callable[[FloatArray, BertConfig], FloatArray]) -> Mistake:
 
 
 def buckets(bucket_of: Callable[[IntArray], IntArray]) -> Mistake:
-    """Return the mistake of other ranges of distances, from the column of the key minus that of the query."""
+    """Return the mistake of other ranges of distances; a distance is the key's column minus the query's column."""
 
     def part(inner: Part, here: Here, bias: RelativeBias) -> FloatArray:
         table = here.forward.weights.relative_attention_bias
@@ -344,7 +344,7 @@ def shortened(symbol: str, count: int) -> Mistake:
 
 
 class Where(NamedTuple):
-    """The features of a value in which alone it is wrong; `heads` if they are those of whole heads."""
+    """The only features in which a value is wrong; `heads` if these are whole heads."""
 
     columns: npt.NDArray[np.bool_]
     heads: npt.NDArray[np.bool_] | None

@@ -62,7 +62,7 @@ EMBEDDINGS_STAGE = -1
 """The stage before layer 0."""
 
 FIRST_STATES = ("embeddings", "embeddings_project")
-"""The names of hidden state 0; the second one is that of ELECTRA, if its embeddings have another width."""
+"""The names of hidden state 0. The second name is for ELECTRA, if its embeddings have another width."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -125,7 +125,7 @@ def _dense(here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> Flo
 
 
 def distances(here: Here) -> IntArray:
-    """Return the column of each key minus that of each query, (S, S)."""
+    """Return the column of each key minus the column of each query, (S, S)."""
     columns = np.arange(here.forward.inputs.ids.shape[1])
     return columns - columns[:, None]
 
@@ -342,7 +342,7 @@ class Forward(WrappedOps):
 
         Parameters
         ----------
-        stage : `EMBEDDINGS_STAGE`, the number of a layer, or the number of layers, which means the pooler
+        stage : `EMBEDDINGS_STAGE`, the number of a layer, or the number of layers for the pooler
         before : mapping of names to padded arrays
             Values of the stage before: the hidden state at least.
         given : values that are not computed
@@ -453,7 +453,7 @@ class Forward(WrappedOps):
         return padded.reshape(-1, padded.shape[-1]) if padded.ndim == 3 else padded
 
     def _result_of(self, name: str, part: str, *arguments: Any) -> FloatArray:
-        """Return the value of a name, which is the result of one part."""
+        """Return the value of a name: the result of one part."""
         return self._rows_of(name, functools.partial(self.part, part, self._here(name), *arguments))
 
     def _rows_of(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:

@@ -28,7 +28,7 @@ def lengths(scaling: str) -> Mistake:
 
 
 def _ends(inputs: Padded) -> npt.NDArray[np.bool_]:
-    """Return the tokens with the id of the row's last visible one, which is [SEP]."""
+    """Return the tokens with the id of the row's last visible token, [SEP]."""
     last = inputs.mask.cumsum(axis=1).argmax(axis=1)
     return inputs.ids == inputs.ids[np.arange(len(last)), last][:, None]
 

@@ -58,7 +58,7 @@ def _in_blocks(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> Fl
     return sum((inner(here, x[:, k : k + 64], weight[:, k : k + 64]) for k in blocks), start=np.zeros((), x.dtype))
 
 
-# Other orders of summation, which are a library's choice.
+# Other orders of summation. A library may choose any.
 _ORDERS = tuple(part_mistake(DENSE, product=product) for product in (_backwards, _in_blocks))
 
 
@@ -126,7 +126,7 @@ class Replay:
         self._stores: dict[Any, Store] = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
 
     def _usable(self, array: FloatArray) -> FloatArray:
-        """Make rows of zeros in hidden places NaN, which means unknown."""
+        """Make rows of zeros in hidden places NaN. NaN means unknown."""
         hidden = ~self.inputs.mask
         if array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float64)
@@ -198,7 +198,7 @@ class Replay:
         mistakes : what the port is supposed to do wrong
         only : the number of a span; None means all spans, one after the other
         compute : the names to compute; None means all. The others have the port's values.
-        known : values that are not computed, beside those of the port
+        known : further values that are not computed, beside the port's
         dtype : float64 or float32
 
         Raises

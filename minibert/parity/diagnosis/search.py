@@ -71,7 +71,7 @@ class Search:
     chosen : list of Mistake        the mistakes that were found
     unknown : list of str           names that no mistake explains
     trials_left : int               for how many names several mistakes at once are still tried
-    untried : list of str           those of them for which several mistakes at once were not tried
+    untried : list of str           names for which several mistakes at once were not tried
     """
 
     def __init__(self, replay: Replay, budget: float) -> None:

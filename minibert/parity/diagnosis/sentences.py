@@ -108,7 +108,7 @@ class Sites(NamedTuple):
 
 
 def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Finding:
-    """Return the finding for mislabelled arrays, which hold the values of other names, with mistakes as causes."""
+    """Return the finding for arrays that hold the values of other names; mistakes are the causes."""
     name, source = next(iter(moved.items()))
     more = f"; the same is true of {counted(len(moved) - 1, 'other name')}" if len(moved) > 1 else ""
     text = f"{both_names(name)} holds the values of {both_names(source)}{more}"
@@ -162,7 +162,7 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
         return Finding(text, "", tuple(names), 0.0, remedy)
     like = f" and {counted(len(names) - 1, 'more name')} of this kind" if len(names) > 1 else ""
     where = "this op alone" if len(segment) == 1 else f"one of the {len(segment)} ops before it"
-    text = f"{first}{like}: wrong, though what goes in is right; {where}, with no known cause{evidence}"
+    text = f"{first}{like}: wrong, and its inputs are right; {where}, with no known cause{evidence}"
     untried = [name for name in search.untried if name in names]
     if untried:
         more = f" and {len(untried) - 1} more" if len(untried) > 1 else ""
@@ -203,7 +203,7 @@ class Facts(NamedTuple):
 
 
 def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
-    """Describe which rows, heads and features of a name differ, and how; `labels` are those of the rows."""
+    """Describe which rows, heads and features of a name differ, and how; `labels` name the rows."""
     exact, port, mask = search.computed(name), search.replay.port[name], mask_of(name, search.inputs.mask)
     values = visible(port, mask)
     if not np.isfinite(values).all():

@@ -1,4 +1,4 @@
-"""Mistakes that a port's values suggest, beside those of the catalogue; search.py tries them like all others.
+"""Mistakes that are not in the catalogue: a port's values suggest them. search.py tries them like all others.
 
 `suggest` reads other ids, another layer, another pooling; `variants` are tried one by one: other tensors of the
 checkpoint, heads in another order, blocks of keys, loops that end too early, and mistakes of the catalogue in some
@@ -92,7 +92,7 @@ def layer_mistake(index: int) -> Mistake:
 
 
 def _tensors(symbol: str) -> Iterator[Mistake]:
-    """Yield the mistakes of one other tensor: that of a layer beside this one, or of another op of the layer."""
+    """Yield the mistakes of one wrong tensor: the neighbour layer's, or that of another op of this layer."""
     alike = [other for other in _WEIGHTS_OF if (other in NORMS) == (symbol in NORMS) and other != symbol]
     for kind in ("weight", "bias"):
         yield from (tensor_mistake(symbol, kind, symbol, offset) for offset in (-1, 1))

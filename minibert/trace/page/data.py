@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 FIRST = 4
-"""How many features of a vector the page has."""
+"""The page shows this many features of a vector."""
 
 FIRST_KEYS = 3
-"""Of how many tokens the page has the scores, and the probs with 3 digits."""
+"""The page shows scores, and probs with 3 digits, for this many keys."""
 
 # All probs are kept up to this number; beyond it, the largest of each row.
 _DENSE_PROBS = 1_000_000
@@ -39,7 +39,7 @@ _MOST_OF_ROW, _LEAST_OF_ROW = 14, 2
 # each word that occurs more than once.
 _MOST_COSINES = 150_000
 WORD_PLACES = 5
-"""Of how many places of a word the page compares the hidden states."""
+"""The page compares the hidden states of a word at this many places."""
 
 HEAD_MEASURES = ("first", "last", "previous", "next", "self", "same", "largest")
 """What the page says of a head: the mean share of attention on the first and the last token of the text, on the token
@@ -63,7 +63,7 @@ class Guesses(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The layers and heads that are on the page, and the number of texts, which share its size."""
+    """The layers and heads that are on the page, and the number of texts that share its size."""
 
     layers: list[int]
     heads: list[int]
@@ -294,7 +294,7 @@ def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
 
 
 def _cosines(trace: Trace, index: int, tokens: list[str], choice: Choice, payload: Payload) -> dict[str, Any] | None:
-    """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
+    """Return the cosines of pairs of tokens in each hidden state, and of each token's state with the one before it."""
     recorded = [i for i in range(trace.sizes.num_layers + 1) if f"hidden_states.{i}" in trace]
     if not recorded:
         return None

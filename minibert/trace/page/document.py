@@ -153,7 +153,7 @@ def _all_steps(trace: Trace, vector: Sequence[VectorStep]) -> dict[str, list[dic
 
 @functools.cache
 def _file(name: str) -> str:
-    """Return a file of this folder without indents, empty lines and comments, which would only take space."""
+    """Return a file of this folder without indents, empty lines and comments, because these only take space."""
     text = (files("minibert.trace.page") / name).read_text(encoding="utf-8")
     text = re.sub(r"^\s*/\*.*?\*/$", "", text, flags=re.DOTALL | re.MULTILINE)
     if name.endswith(".css"):

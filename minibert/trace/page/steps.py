@@ -35,7 +35,7 @@ class VectorStep(NamedTuple):
 
     Parameters
     ----------
-    symbol, name, formula, words : str     name is that of the module
+    symbol, name, formula, words : str     `name` is the module's
     lines : tuple of SourceLine
     values : list of B ndarrays            the vector of each text after the step
     notes : list of B str                  numbers of each text that the formula needs
@@ -134,7 +134,7 @@ def source_line(file: str, beginning: str) -> SourceLine:
 
 
 def steps(entries: Iterable[Entry], activation: str | None = None) -> Iterator[Step]:
-    """Yield the steps that compute rows of the table; `activation` is that of the feed forward, if it is known."""
+    """Yield the steps that compute rows of the table; `activation` is the feed forward's, if it is known."""
     for entry in entries:
         words, lines = _EXPLAINED[entry.symbol]
         if entry.symbol == "intermediate" and activation is not None:
