@@ -75,20 +75,23 @@ def encode_distinct(
     """
     first = 0
     for chunk in in_chunks(texts, size):
+        # Of the chunk a, ccc, a, bb the distinct texts are sorted by length, ccc, bb, a: `chosen` has their indices
+        # 1, 3, 0, and `rows` the place of each text among them, 2, 0, 2, 1. The texts of row r are order[starts[r]] to
+        # order[starts[r + 1] - 1]: here order is 1, 3, 0, 2, and starts is 0, 1, 2, 4.
         chosen, rows = windows.distinct(chunk, first)
-        order = np.argsort(rows, kind="stable")  # indices of texts in the chunk; equal texts follow one another
+        order = np.argsort(rows, kind="stable")
         starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
         vectors: npt.NDArray[Any] | None = None
         counts, described = list[tuple[int, int]](), list[TextInfo]()
         chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
         for part, groups in windows.of(chosen_texts, indices, exact=exact):
             members = order[starts[part.start] : starts[part.stop]]
-            found = compute(groups, indices[part])
-            vectors = np.empty((len(chunk), *found.shape[1:]), found.dtype) if vectors is None else vectors
-            vectors[members] = found[rows[members] - part.start]
+            computed = compute(groups, indices[part])
+            vectors = np.empty((len(chunk), *computed.shape[1:]), computed.dtype) if vectors is None else vectors
+            vectors[members] = computed[rows[members] - part.start]
             counts += map(count_tokens, groups)
             described += map(windows.describe, groups) if info else ()
-            del groups, found  # frees their memory before the next texts are tokenized
+            del groups, computed  # frees their memory before the next texts are tokenized
             if progress is not None:
                 progress(len(members))
         n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T

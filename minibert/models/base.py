@@ -239,6 +239,9 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         depth, H = self.config.num_hidden_layers, self.config.hidden_size
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
         first = check_int("start[0]", start[0], 0, stop) if start else 0
+        # `hidden` are the states that the output lists; `asked` are these, and the last one where it is an output by
+        # itself; `kept` are those of `asked` that this run computes; `read` are the only tokens of the last state that
+        # a head needs.
         hidden, attentions = self._hidden_states, self._attentions
         if output_hidden_states is not None:
             hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)

@@ -82,8 +82,12 @@ class SentenceModel(TorchLike):
     default_prompt_name: str | None
 
     def _load(self, name: Any, load: Mapping[str, Any], *settings: Any) -> loading.SentenceFiles:
-        """Load prompts, tokenizer and model from the keywords of a constructor, and its values of `_settings`."""
-        for setting, value in zip(self._settings, settings, strict=True):  # checked before anything is downloaded
+        """Load prompts, tokenizer and model from the keywords of a constructor, and its values of `_settings`.
+
+        What can be refused early comes first: the caller's values (before anything is downloaded), the files of
+        settings, the tokenizer, and then the tensors. A setting that the caller does not give is the file's.
+        """
+        for setting, value in zip(self._settings, settings, strict=True):
             setattr(self, setting, value)
         if name is None:
             raise TypeError(f"{self._call}() needs a folder or a hub id; it does not have a default model.")
@@ -132,20 +136,32 @@ class SentenceModel(TorchLike):
                 f"{found.source}: tokenizer_config.json has {setting}. So in sentence-transformers, the result of a "
                 "text depends on the longest text of its batch. Here it is that of the text alone."
             )
+        limit = self._use_tables(found.where, stored, config, limit, ModelFormatError)
+        self._use_tables(self._call, asked, config, limit)
+
+    def _use_tables(
+        self,
+        giver: str,
+        tables: loading.Tables,
+        config: BertConfig,
+        limit: int | None,
+        kind: type[Exception] | None = None,
+    ) -> int | None:
+        """Compare settings of the file or the caller with the model; set and return the tokenizer's limit."""
         change = "save the model with {} in its config, with transformers, and give the folder"
-        for giver, tables, kind in ((found.where, stored, ModelFormatError), (self._call, asked, None)):
-            for keyword, inner in tables.items():
-                with loading.prefixed(f"{keyword} of {giver}:", kind):
-                    method = loading.TABLES[keyword][0]
-                    if method == "BertTokenizer.from_pretrained":
-                        if kind is None and "max_len" in inner:  # its older name
-                            inner.setdefault("model_max_length", inner.pop("max_len"))
-                        # The limit replaces that of the tokenizer's files, even if that is lower.
-                        if (limit := inner.pop("model_max_length", limit)) is not None:
-                            self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
-                        self.tokenizer.check_asked(method, inner)
-                    else:
-                        check_settings(method, inner, config, change, self._fewer_layers)
+        for keyword, settings in tables.items():
+            with loading.prefixed(f"{keyword} of {giver}:", kind):
+                method = loading.TABLES[keyword][0]
+                if method != "BertTokenizer.from_pretrained":
+                    check_settings(method, settings, config, change, self._fewer_layers)
+                    continue
+                if kind is None and "max_len" in settings:  # the caller's older name
+                    settings.setdefault("model_max_length", settings.pop("max_len"))
+                # The limit replaces that of the tokenizer's files, even if that is lower.
+                if (limit := settings.pop("model_max_length", limit)) is not None:
+                    self.tokenizer.model_max_length = check_int("model_max_length", limit, 1)
+                self.tokenizer.check_asked(method, settings)
+        return limit
 
     def _check_transformer(self, found: loading.SentenceFiles) -> int | None:
         """Refuse settings of a Transformer that minibert does not implement; return max_seq_length."""
@@ -155,7 +171,8 @@ class SentenceModel(TorchLike):
             check_stored_int(f"{where}: max_seq_length", limit, self.tokenizer.num_special_tokens_to_add())
         if settings.get("do_lower_case") and not self.tokenizer.do_lower_case:
             raise ModelFormatError(f"{where}: do_lower_case with a cased tokenizer is not implemented.")
-        # A Transformer without a task computes features; other modules, and folders without modules.json, tell it.
+        # A Transformer module without `transformer_task` computes features. For other modules, and without
+        # modules.json, the class decides.
         plain = found.modules and found.modules[0].kind == "Transformer"
         implemented = self._transformer()
         if isinstance(modalities := settings.get("modality_config"), dict):

@@ -221,7 +221,8 @@ def stored_settings(found: SentenceFiles, load: Mapping[str, Any]) -> Tables:
     """Return the `inner_settings` of a Transformer's file, without the keywords that the caller gives in `load`."""
     tables = dict(found.settings)
     for name in TABLES:
-        given = [key for other in TABLES if TABLES[other] is TABLES[name] for key in load.get(other) or ()]
+        alike = [other for other in TABLES if _OLD_TABLES.get(other, other) == _OLD_TABLES.get(name, name)]
+        given = [key for other in alike for key in load.get(other) or ()]
         if isinstance(keywords := tables.get(name), Mapping):
             tables[name] = {key: value for key, value in keywords.items() if key not in (*_PLACES, *given)}
     with prefixed(f"{found.where}:", ModelFormatError):

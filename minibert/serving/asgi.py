@@ -41,7 +41,7 @@ _INLINE_BODY = 2**11  # bytes; reading it takes 0.1 ms, which is less than givin
 _SHORT_ANSWER = 16  # texts; the vectors of more are written in a thread
 _WATCH_AFTER = 0.5  # seconds; most answers are there before, and watching for the client's leaving takes time
 _DISCARD_SECONDS = 5.0
-_PART_BYTES = 2**18  # of an answer: the next part is sent when the client has read most of the one before
+_PART_BYTES = 2**18  # a long answer is sent in parts; each waits until the client has read most of the part before
 _MOST_AT_ONCE = 2**22  # bytes of an answer; a longer one is written while it is sent
 
 
@@ -263,14 +263,7 @@ class _Request:
         if post.computes:
             engine.check_room(len(body))  # a token has a byte at least
         before, short = time.monotonic(), len(body) <= _INLINE_BODY
-        if short:
-            work = post.read(engine, body)
-        else:  # in a thread
-            reading = engine.read(len(body), post.read, engine, body)
-            try:
-                work = await self._result(reading.future, deadline)
-            finally:
-                reading.cancel()
+        work = post.read(engine, body) if short else await self._read_in_thread(post, body, deadline)
         del body
         self._work, write, value, n_bytes = work, work.write, None, 0
         if work.prepared is not None:
@@ -293,6 +286,15 @@ class _Request:
             return content, self._rest(in_thread)
         self._hold(len(content) - n_bytes, refuse=work.prepared is None)  # its numbers are not needed any more
         return content, None
+
+    async def _read_in_thread(self, post: base.Post, body: bytes, deadline: float) -> Any:
+        """Read a long body beside the short ones."""
+        engine = self._service.engine
+        reading = engine.read(len(body), post.read, engine, body)
+        try:
+            return await self._result(reading.future, deadline)
+        finally:
+            reading.cancel()
 
     async def _rest(self, write_part: Callable[[], Awaitable[bytes]]) -> AsyncIterator[bytes]:
         """Yield the parts of an answer that are not written yet, until the client leaves."""

@@ -1,7 +1,7 @@
-"""Reading requests: threads that read short ones in turn and long ones a part at a time; tokens of long texts, and ids.
+"""Reading requests: threads that read short requests one after the other, and long ones a part at a time.
 
-A long request is tokenized in parts. Before each part it waits for its turn, and the request of which the fewest bytes
-are read, with its next part, is first, so that a request does not wait for longer ones. The first part counts as the
+A long request is tokenized in parts, and waits for its turn before each part. The request with the fewest bytes (read
+so far, plus its next part) goes first, so that a request does not wait for longer ones. The first part counts as the
 whole body, because its JSON is read at once. A request whose client has left is dropped before its next part.
 """
 
@@ -11,19 +11,9 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import Any, TypeAlias, TypeVar
-
-import numpy as np
-
-from minibert._utils.validation import Int64Array, check_int
-from minibert.encode.plan import Plan
-from minibert.serving.settings import ServiceError
-from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs, in_chunks
+from typing import Any, TypeVar
 
 LONG_BODY = 2**16
 """Bytes. A longer request is read beside the short ones, so that they do not wait for it."""
@@ -35,15 +25,6 @@ _PART_BYTES = 2**16
 
 READERS = 64
 """Threads for long requests; one of them works at a time."""
-
-Pair: TypeAlias = tuple[str, str | None]
-"""A pair of texts, or one text and None."""
-
-_COUNTED = 2**16  # characters: the tokens of a longer text are not counted to its end only to refuse it
-_MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
-_MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
-_CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
-_HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."
 
 _Part = TypeVar("_Part")
 _current = threading.local()
@@ -169,147 +150,3 @@ def in_turns(parts: Iterable[_Part]) -> Iterator[_Part]:
         yield part
         if reading is not None and number != last:
             reading.pause()
-
-
-# --- tokens -----------------------------------------------------------------------------------------------------------
-
-
-def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -> ServiceError:
-    """Return the error about an input that is longer than the limit; `encoding` is the input after the cut."""
-    given = len(encoding) + encoding.n_truncated
-    message = f"[{index}] has {given} tokens; the limit is {limit}."
-    return ServiceError("too_long", message, limit=limit, given=given, param=field, of_param=True)
-
-
-def _encoding_of(ids: Int64Array, special: Int64Array, types: Int64Array, n_truncated: int) -> Encoding:
-    """Return an encoding of tokens if only their ids are known."""
-    raw = SimpleNamespace(ids=ids, special_tokens_mask=special, type_ids=types)
-    return Encoding(raw, np.arange(len(ids)), n_truncated)
-
-
-def _without_rest(encoding: Encoding) -> Encoding:
-    """Return a copy of an encoding that does not keep truncated tokens in memory."""
-    if not encoding.n_truncated:
-        return encoding
-    return _encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
-
-
-def encodings_of(inputs: Sequence[Pair], tokenizer: BertTokenizer, limit: int, truncation: str) -> list[Encoding]:
-    """Tokenize texts (their second part is None) and pairs, cut to a limit, as the whole ones would be.
-
-    With the truncation "mark" a part of a long text is tokenized first, and the whole text only if the part does not
-    decide its tokens. With "error" the tokens of texts that are too long are counted, if they are not much too long.
-
-    Raises
-    ------
-    ServiceError
-        A text takes too much memory, or cannot be cut to the limit.
-    """
-    some = [_shortened(pair, tokenizer, limit) for pair in inputs] if truncation == "mark" else inputs
-    found = _tokenize(some, tokenizer, limit, exact=truncation == "error")
-    unsure = [i for i, pair in enumerate(some) if pair != inputs[i] and not _is_sure(pair, found[i])]
-    whole = _tokenize([inputs[i] for i in unsure], tokenizer, limit, exact=False)
-    for i, encoding in zip(unsure, whole, strict=True):
-        found[i] = encoding
-    return found
-
-
-def _tokenize(inputs: Sequence[Pair], tokenizer: BertTokenizer, limit: int, *, exact: bool) -> list[Encoding]:
-    found = list[Encoding]()
-    for part in in_turns([*in_chunks(inputs, len(inputs) + 1, size_of, CHARACTERS_AT_ONCE)]):
-        if any(second is not None and max(len(first), len(second)) > _MOST_PAIRED for first, second in part):
-            message = f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
-            raise ServiceError("too_large", message)  # a pair takes much memory
-        counted = exact and all(size_of(pair) <= _COUNTED for pair in part)
-        try:
-            found += map(_without_rest, encode_pairs(tokenizer, part, range(len(part)), limit, exact=counted))
-        except ValueError as error:
-            raise ServiceError("invalid", str(error)) from error
-    return found
-
-
-def size_of(pair: Pair) -> int:
-    """Count the characters of a text, or of both texts of a pair."""
-    return len(pair[0]) + len(pair[1] or "")
-
-
-def _shortened(pair: Pair, tokenizer: BertTokenizer, limit: int) -> Pair:
-    """Return a text or a pair without the end of its last text, if that is long; see `_enough_of`."""
-    first, second = pair
-    if second is None:
-        return _enough_of(first, tokenizer, limit), None
-    return first, _enough_of(second, tokenizer, limit) if tokenizer.truncation_side == "right" else second
-
-
-def _enough_of(text: str, tokenizer: BertTokenizer, limit: int) -> str:
-    """Return a part of a long text, from the side that is kept, that should have more than `limit` tokens.
-
-    It ends where the tokenizer can cut the text with any text beside it. So if this part is cut to `limit` tokens, they
-    are those of the whole text; if not, the whole text must be tokenized.
-    """
-    most, left = _CHARACTERS_PER_TOKEN * limit, tokenizer.truncation_side == "left"
-    if len(text) <= most:
-        return text
-    place = tokenizer.last_cut(text[:-most] if left else text[:most])
-    if place is None:
-        if len(text) > _MOST_WHOLE:
-            raise ServiceError("too_large", f"a text of {len(text)} characters cannot be cut at spaces; shorten it.")
-        return text
-    return text[place:] if left else text[:place]
-
-
-def _is_sure(pair: Pair, encoding: Encoding) -> bool:
-    """Say if a text, or pair, whose end was not tokenized has the tokens of the whole.
-
-    The longer text of a pair is cut first. If fewer tokens are kept of the first text than of the second, and not
-    because half of an odd number was taken, then the first one is whole, and the rest of the second changes nothing.
-    """
-    if not encoding.n_truncated or pair[1] is None:
-        return bool(encoding.n_truncated)
-    kept = np.diff(np.flatnonzero(encoding.special_tokens_mask))  # one more than the tokens of the first, and the last
-    return bool(kept[0] + 1 < kept[-1])
-
-
-def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_tokens: bool, truncation: str) -> Encoding:
-    """Return the encoding of the token ids of input `index`, cut to the model's limit.
-
-    Ids of another model's tokenizer give vectors without a meaning. LangChain's OpenAIEmbeddings sends such ids. Ids
-    are therefore accepted only if they begin with [CLS] and end with [SEP], or if the request says that they do not
-    have special tokens.
-
-    Raises
-    ------
-    ServiceError
-        An id is not in the vocabulary, the ids have no special tokens, or there are too many of them for windows.
-    """
-    tokenizer, size, limit = plan.windows.tokenizer, plan.model.config.vocab_size, plan.windows.max_length
-    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-
-    def wrong_ids(problem: str) -> ServiceError:
-        return ServiceError("invalid", f"[{index}]{problem}", param="input", of_param=True)
-
-    try:
-        row = [check_int("id", one) for one in ids]
-    except TypeError as error:
-        raise wrong_ids(f": {error}; expected a str, or token ids.") from error
-    if not row:
-        raise wrong_ids(" is empty; expected token ids.")
-    if (bad := next((i for i, one in enumerate(row) if not 0 <= one < size), None)) is not None:
-        raise wrong_ids(f"[{bad}] is not a token id of this model; expected numbers from 0 to {size - 1}. {_HINT}")
-    if row[0] != first or row[-1] != last or len(row) == 1:
-        if not add_special_tokens:
-            raise wrong_ids(
-                f" is an array of token ids that does not begin with {first} ([CLS]) and end with {last} ([SEP]), so "
-                "these may be ids of another tokenizer. Send texts. If the ids are of this model, send "
-                f'"add_special_tokens": true with them. {_HINT}'
-            )
-        row = [first, *row, last]
-    n_truncated = max(0, len(row) - limit)
-    if n_truncated:
-        start = n_truncated + 1 if tokenizer.truncation_side == "left" else 1
-        row = [row[0], *row[start : start + limit - 2], row[-1]]
-    special = np.isin(row, tokenizer.all_special_ids).astype(np.int64)
-    encoding = _encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)
-    if n_truncated and truncation == "split":  # windows are made of texts
-        raise too_long(index, limit, encoding)
-    return encoding

@@ -29,7 +29,7 @@ MIN_STEP, MAX_STEP = 128, 1024
 """Limits of a step's tokens. Below, the products are too small to be fast; above, a step of the encoder ends anyway."""
 
 MUCH_SHORTER = 8
-"""A bulk request is much shorter than most if the mean one has so many times its tokens."""
+"""A bulk request is much shorter than the others if the mean bulk request has this many times as many tokens."""
 
 _DECAY = 0.9  # how much a step counts for the rate, compared with the step after it
 _FIRST_RATE = 2000.0  # tokens per second, before anything was computed

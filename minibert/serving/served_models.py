@@ -6,11 +6,12 @@ bit: the same functions compute them.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -22,7 +23,8 @@ from minibert.encode.tokens import TokenPlan
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.serving import reading
+from minibert.serving import tokens
+from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import ServiceError, Settings, Truncation, wrong
 from minibert.tasks.text_classification import FUNCTIONS, function_of
@@ -138,7 +140,7 @@ class ServedModel(Generic[_Model]):
         encodings = [groups[row][0] for row in rows]
         cut = tuple(i for i, row in enumerate(rows) if len(groups[row]) == 1 and encodings[i].n_truncated)
         if cut and limit is not None:
-            raise reading.too_long(cut[0], limit, encodings[cut[0]], field)
+            raise tokens.too_long(cut[0], limit, encodings[cut[0]], field)
         made = Report(tuple(per_group[row] for row in rows), cut, compute_type=self.compute_type, **report)
         self.settings.check_number(len(rows), made.n_bytes)
         return Prepared(job, made, encodings)
@@ -250,7 +252,7 @@ class Embedder(ServedModel[SentenceTransformer]):
         plan, prompt_name, n_characters = task.plan, task.prompt_name, 0
         if len(inputs) and not isinstance(inputs[0], str):
             groups = [
-                [reading.encoding_of_ids(plan, i, ids, options.add_special_tokens, task.truncation)]
+                [tokens.encoding_of_ids(plan, i, ids, options.add_special_tokens, task.truncation)]
                 for i, ids in enumerate(inputs)
             ]
             plan, prompt_name, rows = dataclasses.replace(plan, num_skipped=0), None, [*range(len(inputs))]
@@ -296,11 +298,10 @@ class Embedder(ServedModel[SentenceTransformer]):
             layers=options.layers,
             pooling="none" if options.tokens else options.pooling,
         )
-        param = "layers"
-        try:
+        with _blamed_on("layers"):
             if options.layers is not None:
                 resolve_layers(options.layers, self.model.config.num_hidden_layers)
-            param = "pooling"
+        with _blamed_on("pooling"):
             plan = self.model.plan(encode_options)
             steps = plan.pipeline.steps
             # Whether the model's own vectors have length 1: then shorter ones are scaled again.
@@ -311,8 +312,6 @@ class Embedder(ServedModel[SentenceTransformer]):
                 steps = steps[:-1]
             plan = dataclasses.replace(plan, pipeline=dataclasses.replace(plan.pipeline, steps=steps))
             width = plan.pooled_width if options.tokens else plan.width
-        except (TypeError, ValueError) as error:
-            raise ServiceError("invalid", str(error), param=param) from error
         if options.normalize is False:
             normalize = False
         elif scaled:
@@ -357,14 +356,23 @@ class Embedder(ServedModel[SentenceTransformer]):
         windows = task.plan.windows
         if task.truncation != "split":
             whole = [(windows.prompt + text, None) for text in texts]
-            found = reading.encodings_of(whole, windows.tokenizer, windows.max_length, task.truncation)
+            found = tokens.encodings_of(whole, windows.tokenizer, windows.max_length, task.truncation)
             return [[encoding] for encoding in found]
         if max(map(len, texts), default=0) > _MOST_SPLIT:
             raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
         try:
-            return [group for _, groups in reading.in_turns(windows.of(texts, range(len(texts)))) for group in groups]
+            return [group for _, groups in in_turns(windows.of(texts, range(len(texts)))) for group in groups]
         except ValueError as error:
             raise ServiceError("invalid", str(error)) from error
+
+
+@contextlib.contextmanager
+def _blamed_on(param: str) -> Iterator[None]:
+    """Turn an error of the library into an error about a parameter of the request."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ServiceError("invalid", str(error), param=param) from error
 
 
 def _assemble(task: _Task, groups: list[list[Encoding]], rows: list[int], results: list[FloatArray]) -> FloatArray:
@@ -521,7 +529,7 @@ class Classifier(ServedModel[CrossEncoder]):
         """See `ServedModel`."""
         return {"num_labels": self.model.num_labels, **super().details()}
 
-    def prepare(self, inputs: Sequence[reading.Pair], options: ScoreOptions) -> Prepared:
+    def prepare(self, inputs: Sequence[tokens.Pair], options: ScoreOptions) -> Prepared:
         """Tokenize texts (their second part is None) and pairs, and return their job and report.
 
         The answer of the job is a float32 array of shape (B, N), with the scores of the N labels.
@@ -549,7 +557,7 @@ class Classifier(ServedModel[CrossEncoder]):
         rows, function = [distinct[pair] for pair in inputs], self._functions[options.scores]
         truncation = options.truncation or ("error" if self.settings.truncation == "error" else "mark")
         pairs = [(prompt + first, second) for first, second in distinct]
-        encodings = reading.encodings_of(pairs, self.tokenizer(options.side), model.max_seq_length, truncation)
+        encodings = tokens.encodings_of(pairs, self.tokenizer(options.side), model.max_seq_length, truncation)
 
         def assemble(results: list[FloatArray]) -> FloatArray:
             scores = function(np.array(results, np.float32).reshape(-1, num_labels))
@@ -558,5 +566,5 @@ class Classifier(ServedModel[CrossEncoder]):
         job = Job(_Score(id(model), model), encodings, [*map(len, encodings)], assemble)
         groups, shown = [[one] for one in encodings], prompt_name if prompt else None
         most = model.max_seq_length if truncation == "error" else None
-        size = {"n_characters": sum(map(reading.size_of, inputs)), "n_bytes": 4 * len(inputs) * num_labels}
+        size = {"n_characters": sum(map(tokens.size_of, inputs)), "n_bytes": 4 * len(inputs) * num_labels}
         return self.prepared(job, rows, groups, most, options.field, prompt_name=shown, **size)

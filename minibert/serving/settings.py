@@ -87,7 +87,7 @@ class Settings:
     default_prompt_name : str, optional
         The prompt of requests that name none; default: the model's.
     request_timeout, body_timeout : float
-        Seconds from the body's end to the answer, and from the first byte of the body to the last.
+        Seconds to compute an answer after the whole body has arrived, and seconds in which the body must arrive.
     send_timeout : float
         Seconds in which a client must read some of its answer.
     shutdown_timeout : float

@@ -32,7 +32,7 @@ from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.encode.modules import POOLING_MODES
 from minibert.kernels import make_ops
 from minibert.kernels.processor import LEVEL
-from minibert.sentence.cross_encoder import Activation
+from minibert.sentence.activations import Activation
 from minibert.sentence.sparse_encoder import SpladePooling, pool_words
 from tests.support import oracle
 from tests.support.cases import OP_CASES
