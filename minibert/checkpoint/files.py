@@ -70,8 +70,8 @@ def locate(name_or_path: str | os.PathLike[str], *, subfolder: str = "", **hub: 
     """
     name: Any = os.fspath(name_or_path) if isinstance(name_or_path, (str, os.PathLike)) else name_or_path
     if not isinstance(name, str) or not isinstance(subfolder, str):
-        given = f"{type(name_or_path).__name__} and subfolder={type(subfolder).__name__}"
-        raise TypeError(f"A model is named by a str (hub id or folder) or a Path, its subfolder by a str; got {given}.")
+        types = f"{type(name_or_path).__name__} and subfolder={type(subfolder).__name__}"
+        raise TypeError(f"A model is named by a str (hub id or folder) or a Path, its subfolder by a str; got {types}.")
     if os.path.isdir(folder := os.path.expanduser(name)):
         return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
     is_path = name.startswith((".", "~")) or name.endswith(("/", os.sep)) or "\\" in name or os.path.isabs(name)
@@ -164,7 +164,7 @@ class ModelFiles:
             The weights or a shard are missing, or the index is damaged.
         """
         shards = self.index()
-        return [self.require(one) for one in dict.fromkeys(shards.values())] if shards else [self._weights()]
+        return [self.require(shard) for shard in dict.fromkeys(shards.values())] if shards else [self._weights()]
 
     def index(self) -> dict[str, str] | None:
         """Return tensor name -> shard file name from the index of the weights; None for a single file."""
@@ -282,12 +282,12 @@ class _Package:
         if self._begun and filename == WEIGHTS:
             self._begun.join()
         try:
-            found = self._digests[filename] = self._digests.get(filename) or _digest(path)
+            digest = self._digests[filename] = self._digests.get(filename) or _digest(path)
         except OSError as error:
             raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
-        if found != expected:
+        if digest != expected:
             raise ModelFormatError(
-                f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {found}, expected {expected}. {remedy}"
+                f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {digest}, expected {expected}. {remedy}"
             )
         return path
 

@@ -257,8 +257,8 @@ def _state_dict(result: object = None, *others: object) -> dict[str, _View]:
         raise ValueError(f"its data.pkl makes {brief(result)}; expected a state dict")
     for name, value in result.items():
         if not isinstance(value, _View):
-            found = "a dict with more tensors" if isinstance(value, dict) else brief(value)
-            raise ValueError(f"{brief(name)} in it is {found}, expected a tensor: save the state dict alone")
+            contents = "a dict with more tensors" if isinstance(value, dict) else brief(value)
+            raise ValueError(f"{brief(name)} in it is {contents}, expected a tensor: save the state dict alone")
     return result
 
 

@@ -119,7 +119,7 @@ class Connections:
         room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - self._files - len(self.open)
         if room > _KEPT_FILES:
             return
-        idle = next((one for one in self.open if not one.working and not one.ended and one is not connection), None)
+        idle = next((c for c in self.open if not c.working and not c.ended and c is not connection), None)
         if idle is not None:
             idle.abort()
         elif room > _KEPT_FILES // 2:

@@ -168,7 +168,7 @@ class TokenizedBatch(UserDict[str, Any]):
         """Return the index of a word's first token and the one after its last; None if the row does not have any."""
         i, word = (0, i) if word is None else (i, word)
         key = check_int("word", word), check_int("sequence_index", sequence_index, 0, 1)
-        tokens = [n for n, one in enumerate(zip(self.word_ids(i), self.sequence_ids(i), strict=True)) if one == key]
+        tokens = [n for n, place in enumerate(zip(self.word_ids(i), self.sequence_ids(i), strict=True)) if place == key]
         return TokenSpan(tokens[0], tokens[-1] + 1) if tokens else None
 
     def word_to_chars(self, i: int, word: int | None = None, sequence_index: int = 0) -> CharSpan | None:

@@ -326,14 +326,14 @@ class RawEncoder:
         tokens = list(tokenizer.get_added_tokens_decoder().values())
         added = [token.content for token in tokens]
         added += [normalizer.normalize_str(token.content) for token in tokens if token.normalized]
-        if any(one.lstrip or one.rstrip for one in tokens) or any(not form or re.search(r"\s", form) for form in added):
+        if any(t.lstrip or t.rstrip for t in tokens) or any(not form or re.search(r"\s", form) for form in added):
             return None
         return n_before, len(sequences) - n_before - n_own
 
     def last_cut(self, text: str) -> int | None:
         """Return the last index at which a text can be cut, whatever follows the text; None if no index is known."""
-        found = _LAST_CUT.match(text) if self.around is not None else None
-        return found.end() if found else None
+        match = _LAST_CUT.match(text) if self.around is not None else None
+        return match.end() if match else None
 
     def encode(self, inputs: list[Any], options: RawOptions, most: int | None = None) -> Sequence[RawEncoding]:
         """Tokenize texts, pairs, or lists of words; of a long text at least `most` of its tokens, default all.
@@ -344,15 +344,17 @@ class RawEncoder:
             A text cannot be tokenized; the message names its index.
         """
 
-        def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
-            long = [one for one in some if not isinstance(one, str) or len(one) > LONG_TEXT]
-            around = self.around if long and not options.is_split_into_words and isinstance(some[0], str) else None
+        def encode_all(chunk: list[Any]) -> Sequence[RawEncoding]:
+            long = [text for text in chunk if not isinstance(text, str) or len(text) > LONG_TEXT]
+            around = self.around if long and not options.is_split_into_words and isinstance(chunk[0], str) else None
             if around is None:
-                for one in long:
-                    _refuse_huge(one)
-                return self._encode_at_once(some, options)
-            others = iter(self._encode_at_once([one for one in some if len(one) <= LONG_TEXT], options))
-            return [next(others) if len(one) <= LONG_TEXT else self._joined(around, one, options, most) for one in some]
+                for text in long:
+                    _refuse_huge(text)
+                return self._encode_at_once(chunk, options)
+            others = iter(self._encode_at_once([text for text in chunk if len(text) <= LONG_TEXT], options))
+            return [
+                next(others) if len(text) <= LONG_TEXT else self._joined(around, text, options, most) for text in chunk
+            ]
 
         try:
             return encode_all(inputs)
@@ -361,18 +363,18 @@ class RawEncoder:
                 raise
         # The library does not say which text failed, so each one is tried alone.
         raw_encodings: list[RawEncoding] = []
-        for index, one in enumerate(inputs):
+        for index, text in enumerate(inputs):
             with library_errors(ValueError, f"text {index} cannot be tokenized"):
-                raw_encodings += encode_all([one])
+                raw_encodings += encode_all([text])
         return raw_encodings
 
-    def _encode_at_once(self, some: list[Any], options: RawOptions) -> Sequence[RawEncoding]:
+    def _encode_at_once(self, inputs: list[Any], options: RawOptions) -> Sequence[RawEncoding]:
         """Tokenize texts, pairs, or lists of words whole."""
         words, special = bool(options.is_split_into_words), bool(options.add_special_tokens)
         if is_forked():  # encode_batch would wait for the threads of the parent
-            pairs = [one if isinstance(one, tuple) else (one, None) for one in some]
+            pairs = [text if isinstance(text, tuple) else (text, None) for text in inputs]
             return [self._tokenizer.encode(first, second, words, special) for first, second in pairs]
-        return self._tokenizer.encode_batch(some, words, special)
+        return self._tokenizer.encode_batch(inputs, words, special)
 
     def _joined(self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
         """Tokenize a text in pieces."""
@@ -382,9 +384,9 @@ class RawEncoder:
         n_held = n_own = n_words = 0
         whole = most is None or side == "left" or options.exact
         pieces = _pieces(text)
-        while some := list(islice(pieces, _PIECES_AT_ONCE if whole else 1)):
-            raws = self._encode_at_once([piece for _, piece in some], options)
-            for (first, _), raw in zip(some, raws, strict=True):
+        while chunk := list(islice(pieces, _PIECES_AT_ONCE if whole else 1)):
+            raws = self._encode_at_once([piece for _, piece in chunk], options)
+            for (first, _), raw in zip(chunk, raws, strict=True):
                 n_piece = len(raw) - n_before - n_after
                 n_own += n_piece
                 if around and most is not None and side == "right" and n_held >= most:
@@ -416,9 +418,9 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
     while first < len(text):
         end = len(text)
         if end - first > LONG_TEXT:
-            found = _LAST_CUT.match(text, first, first + LONG_TEXT)
-            if found:
-                end = found.end()
+            match = _LAST_CUT.match(text, first, first + LONG_TEXT)
+            if match:
+                end = match.end()
             elif later := _NEXT_CUT.search(text, first + LONG_TEXT):
                 end = later.start()
         _refuse_huge(text[first:end])

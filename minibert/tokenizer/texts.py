@@ -39,15 +39,15 @@ def split_pairs(text: Any, text_pair: Any, words: bool) -> tuple[Any, Any]:
     """
     if text_pair is not None or not isinstance(text, list | tuple) or not text or not _is_pair(text[0], words):
         return text, text_pair
-    for index, one in enumerate(text):
-        if not _is_pair(one, words):
-            raise TypeError(f"text[{index}] is {shown(one)}; expected a pair of texts, as text[0] is one.")
+    for index, pair in enumerate(text):
+        if not _is_pair(pair, words):
+            raise TypeError(f"text[{index}] is {shown(pair)}; expected a pair of texts, as text[0] is one.")
     return [first for first, _ in text], [second for _, second in text]
 
 
-def _is_pair(one: Any, words: bool) -> bool:
+def _is_pair(value: Any, words: bool) -> bool:
     kinds: Any = list | tuple if words else str
-    return isinstance(one, list | tuple) and len(one) == 2 and all(isinstance(part, kinds) for part in one)
+    return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, kinds) for part in value)
 
 
 def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
@@ -99,7 +99,7 @@ def checked_texts(name: str, value: Any, words: bool = False) -> tuple[list[Any]
         raise TypeError(f"{name} is {shown(value)}; expected a list of words, or a list of such lists.")
     # As in transformers, an empty list is one text without words.
     single = not (value and isinstance(value[0], list | tuple | np.ndarray))
-    return [_as_words(f"{name}[{index}]", one) for index, one in enumerate([value] if single else value)], single
+    return [_as_words(f"{name}[{index}]", words) for index, words in enumerate([value] if single else value)], single
 
 
 def _as_words(name: str, text: Any) -> list[str]:
@@ -141,10 +141,10 @@ def check_text(value: Any, name: str) -> str:
     """
     if not isinstance(value, str):
         raise TypeError(f"{name} is {shown(value)}; expected a str.{_hint(value)}")
-    found = LONE_SURROGATE.search(value)
-    if found:
+    match = LONE_SURROGATE.search(value)
+    if match:
         raise ValueError(
-            f"{name} holds half a character, the lone surrogate {found[0]!r}, at position {found.start()}."
+            f"{name} holds half a character, the lone surrogate {match[0]!r}, at position {match.start()}."
         )
     return value
 

@@ -59,8 +59,8 @@ class TooLong:
 
     def error(self, name: str, n_tokens: int) -> ValueError:
         """Return the error about a text that the rule "error" refuses."""
-        said = f"{name} has {n_tokens} tokens, the limit is {self.limit} ({self.limit_name})"
-        return ValueError(f"{said}. Shorten it, or cut it: truncation='warn'.{self.instead}")
+        message = f"{name} has {n_tokens} tokens, the limit is {self.limit} ({self.limit_name})"
+        return ValueError(f"{message}. Shorten it, or cut it: truncation='warn'.{self.instead}")
 
     def cut(self, name: str, n_tokens: int) -> None:
         """Refuse a text that is too long, or count it, in a call that answers before it has read all texts.
@@ -88,8 +88,8 @@ class TooLong:
     def warn(self) -> None:
         """Warn if the rule is "warn" and texts were cut."""
         if self.rule == "warn" and self.num_cut:
-            said = f"{self.num_cut} of {self.num_texts} {self.things} have more than {self.limit} tokens and were cut "
-            said += f"(the first is at index {self.first})."
+            text = f"{self.num_cut} of {self.num_texts} {self.things} have more than {self.limit} tokens and were cut "
+            text += f"(the first is at index {self.first})."
             if self.num_texts == 1:
-                said = f"The {self.things.removesuffix('s')} has more than {self.limit} tokens and was cut."
-            warn_caller(f"{said}{self.silence}{self.instead}")
+                text = f"The {self.things.removesuffix('s')} has more than {self.limit} tokens and was cut."
+            warn_caller(f"{text}{self.silence}{self.instead}")

@@ -87,11 +87,11 @@ class TokenizerClass:
 
     def stated(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of this class that tokenizer_config.json states, checked, with transformers' defaults."""
-        found = {name: settings.get(name, default) for name, default in self.settings.items()}
-        for name, value in found.items():
+        stated = {name: settings.get(name, default) for name, default in self.settings.items()}
+        for name, value in stated.items():
             if not isinstance(value, bool) and (value is not None or self.settings[name] is not None):
                 raise ModelFormatError(f"tokenizer_config.json has {name} {value!r}; expected true or false.")
-        return found
+        return stated
 
 
 GENERIC = TokenizerClass()
@@ -160,8 +160,8 @@ def make_parts(kind: TokenizerClass, tokenizer: Tokenizer, settings: Mapping[str
         }
     else:
         space: Any = {"replacement": "▁", "prepend_scheme": "always" if settings["add_prefix_space"] else "never"}
-        found = tokenizer.normalizer
-        steps: list[Any] = list(found) if isinstance(found, normalizers.Sequence) else [found]  # type: ignore[call-overload]
+        normalizer = tokenizer.normalizer
+        steps: list[Any] = list(normalizer) if isinstance(normalizer, normalizers.Sequence) else [normalizer]  # type: ignore[call-overload]
         parts = {
             "normalizer": next((step for step in steps if isinstance(step, normalizers.Precompiled)), None),
             "pre_tokenizer": pre_tokenizers.Sequence(
@@ -193,10 +193,10 @@ def make_layout(
         raise ModelFormatError(f"the tokenizer has no post_processor, and the files lack {' and '.join(missing)}.")
     first, last = ((token, int(tokenizer.token_to_id(token) or 0)) for token in map(special_tokens.__getitem__, names))
     if kind.special_tokens is _BERT_TOKENS or kind.model == "Unigram":
-        one = f"{first[0]}:0 $A:0 {last[0]}:0"
+        single = f"{first[0]}:0 $A:0 {last[0]}:0"
         other = f"$B:1 {last[0]}:1" if kind.special_tokens is _BERT_TOKENS else f"{last[0]}:0 $B:0 {last[0]}:0"
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=one.split(), pair=f"{one} {other}".split(), special_tokens=[first, last]
+            single=single.split(), pair=f"{single} {other}".split(), special_tokens=[first, last]
         )
     else:
         tokenizer.post_processor = processors.RobertaProcessing(

@@ -152,7 +152,7 @@ class Vocabulary:
         if is_one_id(ids):
             return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
-        return [str(self._tokenizer.id_to_token(one)) for one in self._checked_ids(ids) if one not in skipped]
+        return [str(self._tokenizer.id_to_token(id)) for id in self._checked_ids(ids) if id not in skipped]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
         """Join tokens to a text: "##" and the spaces between the parts of a word are removed."""
@@ -195,8 +195,8 @@ class Vocabulary:
         clean = self.clean_up_tokenization_spaces if clean is None else clean
         is_bpe = type(self._tokenizer.model).__name__ == "BPE"
         texts = []
-        for one in given if several else [given]:
-            ids = self._checked_ids([one] if is_one_id(one) else to_array(one))
+        for row in given if several else [given]:
+            ids = self._checked_ids([row] if is_one_id(row) else to_array(row))
             with library_errors(ValueError, "the token ids cannot be decoded"):
                 text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
             texts.append(_clean_up(text) if clean and not is_bpe else text)
@@ -211,8 +211,8 @@ class Vocabulary:
         """Return the texts of B sequences of ids, or of one sequence, as a list; see `decode`."""
         if isinstance(sequences, int | np.integer):
             raise TypeError(f"sequences={brief(sequences)}; expected sequences of ids. For one id call decode.")
-        found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
-        return found if isinstance(found, list) else [found]
+        texts = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces) if len(sequences) else []
+        return texts if isinstance(texts, list) else [texts]
 
     def _token_to_id(self, token: str) -> int:
         if not isinstance(token, str):

@@ -182,7 +182,7 @@ class TokenWindows:
                 raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
         exact = exact or self.truncation == "error"  # its message says how many
         encodings = self._encode(texts, indices, exact)
-        cut = [(index, one.n_truncated) for index, one in zip(indices, encodings, strict=True) if one.n_truncated]
+        cut = [(index, e.n_truncated) for index, e in zip(indices, encodings, strict=True) if e.n_truncated]
         if cut and self.truncation == "error":
             index, n_truncated = min(cut)
             instead = SPLIT if "split" in self._treatments else ""

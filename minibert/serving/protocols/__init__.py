@@ -148,10 +148,10 @@ class VectorFields(Fields, kw_only=True):
         """
         if inputs and not isinstance(inputs[0], str):
             return tuple(name for name in ("prompt_name", "input_type") if getattr(self, name) is not None)
-        found = ["add_special_tokens"] if self.add_special_tokens is False else []  # texts always get them
+        ignored = ["add_special_tokens"] if self.add_special_tokens is False else []  # texts always get them
         if (self.options()["truncation"] or default) == "split" and self.truncation_direction is not None:
-            found.append("truncation_direction")
-        return tuple(found)
+            ignored.append("truncation_direction")
+        return tuple(ignored)
 
 
 def notes_of(report: Report, ignored: tuple[str, ...]) -> dict[str, Any]:
@@ -195,8 +195,8 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
     try:
         fields = msgspec.json.decode(body, type=dict[str, Raw])
         # Some clients write null for each field that they do not set.
-        given = {name: raw for name, raw in fields.items() if raw != _NULL or _names(kind).get(name)}
-        content = msgspec.json.decode(body if len(given) == len(fields) else msgspec.json.encode(given), type=kind)
+        sent = {name: raw for name, raw in fields.items() if raw != _NULL or _names(kind).get(name)}
+        content = msgspec.json.decode(body if len(sent) == len(fields) else msgspec.json.encode(sent), type=kind)
     except msgspec.ValidationError as error:
         message, _, place = str(error).replace("`", "").partition(" - at $")
         place = place.removeprefix(".")
@@ -213,23 +213,23 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
         if _HALF_CHARACTER.search(body):
             reason += " A \\ud800 to \\udfff without its other half is not a character; leave it out."
         raise ServiceError("invalid_json", f"the body is not JSON: {reason}") from None
-    return content, tuple(name for name in given if name not in _names(kind))[:_MOST_IGNORED]
+    return content, tuple(name for name in sent if name not in _names(kind))[:_MOST_IGNORED]
 
 
 def _check_values(body: bytes) -> None:
     """Refuse JSON of very many small values: while the decoder makes them, no other thread can work."""
     if len(body) <= _MOST_BYTES:
         return
-    found, within, first = Counter[bytes](), False, 0
+    counts, within, first = Counter[bytes](), False, 0
     while first < len(body):  # in slices, because other threads wait for each of these calls
         last = first + _SLICE
         if body[last - 1 : last] == b"\\" and (rest := _REST_OF_ESCAPES.match(body, last)):
             last = rest.end()
         parts = body[first:last].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
         outside = b"".join(parts[within::2])  # of strings
-        found.update({mark: outside.count(mark) for mark in _MOST_VALUES})
-        found[b'"'] += len(parts) - 1
-        if found[b'"'] > 2 * _MOST_STRINGS or any(found[mark] > most for mark, most in _MOST_VALUES.items()):
+        counts.update({mark: outside.count(mark) for mark in _MOST_VALUES})
+        counts[b'"'] += len(parts) - 1
+        if counts[b'"'] > 2 * _MOST_STRINGS or any(counts[mark] > most for mark, most in _MOST_VALUES.items()):
             raise ServiceError("too_large", "the body has too many values; send fewer texts, or ids, in each request.")
         within ^= len(parts) % 2 == 0
         first = last
@@ -249,11 +249,11 @@ def same(**spellings: Any) -> Any:
     ServiceError
         Two spellings have different values.
     """
-    given = {name: value for name, value in spellings.items() if value is not None}
-    value, *others = [*given.values()] or [None]
+    values = {name: value for name, value in spellings.items() if value is not None}
+    value, *others = [*values.values()] or [None]
     if any(other != value for other in others):
-        message = f"{' and '.join(given)} are two names of one field, and differ; send one of them."
-        raise ServiceError("invalid", message, param=next(iter(given)))
+        message = f"{' and '.join(values)} are two names of one field, and differ; send one of them."
+        raise ServiceError("invalid", message, param=next(iter(values)))
     return value
 
 
@@ -263,7 +263,7 @@ def not_empty(values: Sequence[Any], field: str) -> None:
         raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
 
 
-def listed(given: str | list[Any], field: str) -> list[Any]:
+def listed(inputs: str | list[Any], field: str) -> list[Any]:
     """Return a text, texts, ids, or lists as a list of texts or of lists.
 
     Raises
@@ -271,16 +271,16 @@ def listed(given: str | list[Any], field: str) -> list[Any]:
     ServiceError
         The list is empty, or has items of several types.
     """
-    if isinstance(given, str):
-        return [given]
-    not_empty(given, field)
-    other = next((i for i, one in enumerate(given) if type(one) is not type(given[0])), None)
+    if isinstance(inputs, str):
+        return [inputs]
+    not_empty(inputs, field)
+    other = next((i for i, item in enumerate(inputs) if type(item) is not type(inputs[0])), None)
     if other is not None:
         raise ServiceError("invalid", f"{field}[{other}] is not of the type of {field}[0].", param=field)
-    return [given] if isinstance(given[0], int) else given
+    return [inputs] if isinstance(inputs[0], int) else inputs
 
 
-def read_pairs(given: Pairs, field: str) -> tuple[list[tuple[str, str | None]], bool]:
+def read_pairs(inputs: Pairs, field: str) -> tuple[list[tuple[str, str | None]], bool]:
     """Return texts and pairs as a list of pairs, and whether it was one item.
 
     Raises
@@ -288,7 +288,7 @@ def read_pairs(given: Pairs, field: str) -> tuple[list[tuple[str, str | None]], 
     ServiceError
         A list has neither one text nor two, or it is empty.
     """
-    rows = listed(given, field)
+    rows = listed(inputs, field)
     single = isinstance(rows[0], str)
     for index, row in enumerate([rows] if single else rows):
         if not 1 <= len(row) <= 2:

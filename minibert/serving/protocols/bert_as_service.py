@@ -46,16 +46,16 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
         raise ServiceError("invalid", message, param="texts")
     if request.is_tokenized:
         inputs = [[tokenizer.convert_tokens_to_ids(token) for token in row] for row in inputs]
-    blank = next((i for i, one in enumerate(inputs) if not (one.strip() if isinstance(one, str) else one)), None)
+    blank = next((i for i, text in enumerate(inputs) if not (text.strip() if isinstance(text, str) else text)), None)
     if blank is not None:
         raise ServiceError("invalid", f"texts[{blank}] is blank; expected some text.", param="texts")
     prepared = served.prepare(inputs, options)
-    shown: dict[str, Any] = {"status": 200, "id": request.id}
+    answer: dict[str, Any] = {"status": 200, "id": request.id}
     if request.show_tokens:
-        shown["tokens"] = [tokenizer.convert_ids_to_tokens(one.ids.tolist()) for one in prepared.encodings]
+        answer["tokens"] = [tokenizer.convert_ids_to_tokens(one.ids.tolist()) for one in prepared.encodings]
 
     def write(vectors: FloatArray) -> Iterator[bytes]:
-        return base.list_of_vectors(vectors, b'{"result":[', b"]," + base.dump(shown)[1:])
+        return base.list_of_vectors(vectors, b'{"result":[', b"]," + base.dump(answer)[1:])
 
     return base.Work(write, prepared, ignored)
 

@@ -54,15 +54,15 @@ _TAG = ":latest"
 
 def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]) -> base.Work:
     served = _model(engine, request.model)
-    shown = {"model": request.model or served.name}
+    answer = {"model": request.model or served.name}
     if not request.input:  # a program asks so whether a model is there
-        return base.Work(lambda _: [base.dump({**shown, "embeddings": []})], ignored=ignored)
+        return base.Work(lambda _: [base.dump({**answer, "embeddings": []})], ignored=ignored)
     truncation = None if request.truncate is None else "mark" if request.truncate else "error"
     options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
     job, report, _ = prepared = served.prepare(base.listed(request.input, "input"), options)
 
     def write(vectors: FloatArray) -> Iterator[bytes]:
-        rest = {**shown, **base.notes_of(report, ignored), "prompt_eval_count": sum(report.n_tokens)}
+        rest = {**answer, **base.notes_of(report, ignored), "prompt_eval_count": sum(report.n_tokens)}
         rest |= {"total_duration": round(1e9 * (job.queue_seconds + job.compute_seconds)), "load_duration": 0}
         return base.list_of_vectors(vectors, b'{"embeddings":[', b"]," + base.dump(rest)[1:])
 
@@ -80,8 +80,8 @@ def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) 
     details = _model(engine, name).details()
     info = {"general.architecture": "bert", "bert.embedding_length": details["embedding_dimension"]}
     info["bert.context_length"] = details["max_input_length"]
-    shown = {"details": {"family": "bert", "format": "safetensors"}, "model_info": info, "capabilities": ["embedding"]}
-    return base.Work(lambda _: [base.dump(shown)], ignored=ignored)
+    answer = {"details": {"family": "bert", "format": "safetensors"}, "model_info": info, "capabilities": ["embedding"]}
+    return base.Work(lambda _: [base.dump(answer)], ignored=ignored)
 
 
 def _model(engine: Engine, name: str | None) -> Embedder:

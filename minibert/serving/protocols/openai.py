@@ -55,8 +55,8 @@ def _embed(engine: Engine, request: OpenAIEmbeddingRequest, ignored: tuple[str, 
     def entries(vectors: FloatArray) -> Iterator[bytes]:
         in_base64 = request.encoding_format == "base64"
         for index, vector in enumerate(np.ascontiguousarray(vectors)):
-            shown = base64.b64encode(base.array_file(vector)).decode() if in_base64 else vector
-            yield base.dump({"object": "embedding", "index": index, "embedding": shown})
+            numbers = base64.b64encode(base.array_file(vector)).decode() if in_base64 else vector
+            yield base.dump({"object": "embedding", "index": index, "embedding": numbers})
 
     def write(vectors: FloatArray) -> Iterator[bytes]:
         return base.joined(b'{"object":"list","data":[', entries(vectors), b"]," + base.dump(rest)[1:])
