@@ -168,7 +168,7 @@ def self_attention(
 def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops, activation: str = "tanh") -> FloatArray:
     """tanh(W x + b) of each sequence's first token, [CLS]; in the paper's code (modeling.py), not in its text.
 
-    A sequence whose [CLS] is masked has no row here, so B counts only the others.
+    Sequences with a masked [CLS] are left out: B is the number of the other sequences.
     """
     first_tokens = x[batch.first_tokens]  # (B, H)
     return ops.linear(first_tokens, dense, activation=activation)  # (B, H)

@@ -44,7 +44,8 @@ class Family:
     heads : mapping
         The part of the class's name behind `class_name` -> the same for the modules of this head.
     activations : mapping
-        The same part -> the activation of the head's dense map; else it is tanh, or, of a masked-LM head, hidden_act.
+        The same part -> the activation of the head's dense map. Heads that are not listed use tanh; a masked-LM head
+        uses `hidden_act`.
     fields : mapping
         A field of `BertConfig` -> the name of this field in config.json.
     defaults : mapping

@@ -130,8 +130,8 @@ class AttentionOutput(NamedTuple):
 class RelativeBias(NamedTuple):
     """What MPNet adds to the score of two tokens of a sequence: a number for each head and distance.
 
-    `table` has shape (A, 2 R - 1): number R - 1 + r belongs to a key that is r columns behind its query. `columns`, of
-    shape (T,), has the column of each token in the padded batch; it increases in each sequence, by less than R in all.
+    `table` has shape (A, 2 R - 1): ``table[:, R - 1 + r]`` is the bias for a key r columns after its query (r may be
+    negative). `columns`, of shape (T,), has the column of each token in the padded batch; it increases in each sequence, by less than R in all.
     """
 
     table: FloatArray
