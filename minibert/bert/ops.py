@@ -131,7 +131,8 @@ class RelativeBias(NamedTuple):
     """What MPNet adds to the score of two tokens of a sequence: a number for each head and distance.
 
     `table` has shape (A, 2 R - 1): ``table[:, R - 1 + r]`` is the bias for a key r columns after its query (r may be
-    negative). `columns`, of shape (T,), has the column of each token in the padded batch; it increases in each sequence, by less than R in all.
+    negative). `columns`, of shape (T,), has the column of each token in the padded batch. In each sequence it increases
+    by less than R in all.
     """
 
     table: FloatArray

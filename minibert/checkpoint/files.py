@@ -183,7 +183,7 @@ class ModelFiles:
         return shard_of
 
     def _weights(self) -> Path:
-        """Return the file with the weights, or the index of its shards; refuse an adapter, which would change them."""
+        """Return the file with the weights, or the index of its shards; refuse an adapter: it would change them."""
         path = next(filter(None, map(self.find, WEIGHT_FILES)), None)
         if path is None or (isinstance(self._source, _Folder) and self.find(_ADAPTER)):
             names = self._source.names(self._prefix)
@@ -252,7 +252,7 @@ def _digest(path: Path) -> str:
 
 
 class _Package:
-    """The installed package that holds the default model; its files must equal those of the hub, bit for bit."""
+    """The installed package that holds the default model; its files must equal the hub's, bit for bit."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -246,7 +246,7 @@ class HubRepository:
     def _check_answer(self, filename: str) -> None:
         """Ask for a file's tag, commit and hash, and refuse those that could be paths: the client makes paths of them.
 
-        A server that gives other names to the client, which asks once more, is not noticed.
+        The client asks once more; a server that then gives other names is not noticed.
         """
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
         from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError

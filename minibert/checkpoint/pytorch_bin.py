@@ -5,7 +5,7 @@ array of numbers, is a file `data/KEY` that is not compressed. This module knows
 needs. They make dicts, tuples, strings, numbers and the three records below. No name in the file is imported or called.
 
 Sources: `torch/serialization.py`, `torch/_utils.py` (https://github.com/pytorch/pytorch/tree/v2.13.0/torch) and
-`pickletools.py` of Python, which describes each instruction.
+Python's `pickletools.py`: it describes each instruction.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def read_header(path: Path) -> list[StoredTensor]:
         ]
         # Many names of one storage would need more memory than the file says.
         if (total := sum(math.prod(one.shape) * BITS[one.dtype] // 8 for one in tensors)) > 2 * state[2]:
-            raise ValueError(f"its tensors have {total} bytes, more than twice those of the file")
+            raise ValueError(f"its tensors have {total} bytes, more than twice the bytes of the file")
         return tensors
     except Exception as error:  # zipfile and a damaged program raise errors of many types
         reason = str(error).removesuffix(".") if isinstance(error, ValueError | OSError) else "it is damaged"
@@ -130,7 +130,7 @@ def _ranges(file: _BoundedFile) -> dict[str, tuple[int, int]]:
             raise ValueError(f"its zip has no header of {brief(name)}, or has it twice")
         encrypted = (flags | entry.flag_bits) & 1
         if encrypted or (entry.compress_type, entry.compress_size) != (zipfile.ZIP_STORED, entry.file_size):
-            raise ValueError(f"{brief(name)} in its zip is compressed or encrypted, which torch does not write")
+            raise ValueError(f"{brief(name)} in its zip is compressed or encrypted; torch does not write such files")
         if begin + entry.file_size > end:
             raise ValueError(f"{brief(name)} in its zip overlaps what follows it, at byte {end}")
         ranges[name] = begin, entry.file_size

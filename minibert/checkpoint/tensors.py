@@ -30,7 +30,7 @@ _READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
 DTYPES = tuple(_READERS)
 """The dtypes that minibert reads, by safetensors' names."""
 
-# With larger weights a product of query and key, which grows with the fourth power of the weights, may overflow
+# A product of query and key grows with the fourth power of the weights. With larger weights it may overflow
 # float32, and the model would give NaN. Up to this limit no hidden state is NaN, for any text and any width.
 _LARGEST_WEIGHT = 1e6
 

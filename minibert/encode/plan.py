@@ -134,7 +134,7 @@ class Plan:
         return self.pipeline.finish(pooled if len(pooled) == len(groups) else self.windows.average(pooled, groups))
 
     def vectors(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
-        """Return the sentence vectors: those of `finish`, cut to `width`, and scaled if so planned: (texts, width)."""
+        """Return the sentence vectors, (texts, width): `finish`, cut to `width`, and scaled if so planned."""
         vectors = self.finish(pooled, groups)[:, : self.width]
         return normalize_embeddings(vectors) if self.normalize else vectors
 
@@ -229,7 +229,7 @@ def make_plan(
     """Check a caller's options against the model, and return the plan of the call.
 
     The pooling "first_last" is the mean over the tokens of the mean of layer 1 and the last one; "pooler" is the
-    model's pooler. The default of `layers` is the last one, that of the option `truncate_dim` the argument.
+    model's pooler. The default of `layers` is the last one; the default of the option `truncate_dim` is the argument.
 
     Raises
     ------

@@ -105,6 +105,6 @@ def packed(config: BertConfig, encodings: Sequence[Encoding]) -> PackedBatch:
 
 
 def check_finite(logits: FloatArray, indices: Sequence[int]) -> None:
-    """Raise a ModelFormatError for a row of logits with NaN or infinity; `indices` are those of the inputs."""
+    """Raise a ModelFormatError for a row of logits with NaN or infinity; `indices` name the inputs."""
     for row in np.flatnonzero(~np.isfinite(logits).all(axis=1)):
         raise ModelFormatError(f"the model computes NaN or infinity for inputs[{indices[int(row)]}]: it is damaged.")

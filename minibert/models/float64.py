@@ -45,7 +45,7 @@ def forward(model: BertPreTrainedModel[Any], *inputs: Any, **options: Any) -> Tr
     Returns
     -------
     Trace
-        Its arrays and those of `Trace.output` are float64.
+        Its arrays are float64, and so are the arrays of `Trace.output`.
 
     Raises
     ------

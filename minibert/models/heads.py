@@ -1,4 +1,4 @@
-"""The models with heads: ids in, logits out. Their names, inputs and outputs are those of transformers.
+"""The models with heads: ids in, logits out. Their names, inputs and outputs are as in transformers.
 
 `load`, `AutoModel` and the AutoModelFor... classes choose the class of a checkpoint.
 
@@ -51,7 +51,7 @@ class BertHead(BertPreTrainedModel[_Output]):
     ----------
     bert : BertModel        the model without the head, with the same weights and ops
     config : BertConfig     read-only; id2label names a classifier's labels
-    weights : Weights       read-only; `weights.head` are those of the head
+    weights : Weights       read-only; `weights.head` are the head's
     ops : Ops               read-only
     """
 
@@ -104,7 +104,7 @@ class BertForMaskedLM(BertHead[outputs.MaskedLMOutput]):
 
 
 class BertForNextSentencePrediction(BertHead[outputs.NextSentencePredictorOutput]):
-    """BERT with the next-sentence head, which says whether the second text of a pair follows the first one.
+    """BERT with the next-sentence head. It says whether the second text of a pair follows the first one.
 
     ``logits`` have the shape (B, 2): "it follows", "it is a random one". A pair is one sequence, as
     ``tokenizer(first, second)`` gives it.
@@ -114,7 +114,7 @@ class BertForNextSentencePrediction(BertHead[outputs.NextSentencePredictorOutput
 
 
 class BertForPreTraining(BertHead[outputs.BertForPreTrainingOutput]):
-    """BERT with both heads of its pre-training, masked LM and next sentence, which are computed in one forward."""
+    """BERT with both heads of its pre-training, masked LM and next sentence, computed in one forward."""
 
     make_output = outputs.BertForPreTrainingOutput
 
@@ -197,7 +197,7 @@ Model: TypeAlias = BertModel | BertHead[Any]
 
 @lists_keywords()
 def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) -> Model:
-    """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
+    """Load a model with the head that its checkpoint has; the arguments are as for `BertModel.from_pretrained`.
 
     The class is the one that config.json names in ``architectures`` if the checkpoint has the tensors of its head.
     Otherwise the tensors decide, and a warning says so. A checkpoint without a head is a `BertModel`.

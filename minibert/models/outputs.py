@@ -17,7 +17,7 @@ Output = TypeVar("Output")
 class ModelOutput:
     """The results of one forward pass; read them by attribute, ``["key"]``, index or iteration.
 
-    Index, iteration and `to_tuple` skip fields that are None, as those of transformers' ``ModelOutput`` do.
+    Index, iteration and `to_tuple` skip fields that are None, as in transformers' ``ModelOutput``.
     If an input of the model was a tensor of torch, every array is a tensor.
     """
 

@@ -75,7 +75,7 @@ class BertPreTrainedModel(ModelBase[_Output]):
         revision : str, optional
             Branch, tag or commit of the hub repository; default "main".
         cache_dir : path, optional
-            The hub cache to use; default: that of the hub client (HF_HOME, HF_HUB_CACHE).
+            The hub cache to use; default: the hub client's (HF_HOME, HF_HUB_CACHE).
         token : str or bool, optional
             For private repositories; default: HF_TOKEN, or the token that ``hf auth login`` saved.
         local_files_only : bool
@@ -134,7 +134,7 @@ class BertPreTrainedModel(ModelBase[_Output]):
 
     @classmethod
     def from_files(cls, files: ModelFiles, options: LoadOptions | None = None, **more: Any) -> Self:
-        """Load a model from located files; `more` are further options, which override `options`."""
+        """Load a model from located files; `more` are further options that override `options`."""
         check_files(files)
         asked = ModelOptions.of(options, more)
         if cls.head_name is not None and HEADS[cls.head_name].pooled and not asked.add_pooling_layer:
@@ -181,7 +181,7 @@ class BertPreTrainedModel(ModelBase[_Output]):
         yield from map(_copy, tables)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> None:
-        """Write config.json and model.safetensors, which minibert and transformers load as the same model.
+        """Write config.json and model.safetensors. minibert and transformers load them as the same model.
 
         The weights are written in float32, under the names that transformers gives them. The folder is made if it does
         not exist; other files in it are not touched.

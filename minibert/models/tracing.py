@@ -50,7 +50,7 @@ def trace(
     tokens: Any = None,
     allow_noop: bool = False,
 ) -> Trace:
-    """Run the model and keep its intermediate values by name; they equal those of a plain call, bit for bit.
+    """Run the model and keep its intermediate values by name, with the bits of a plain call.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def trace(
         Which values to keep: names, aliases or patterns such as "encoder.layer.3.*"; see trace/README.md. () keeps
         none. Default: all.
     edit : mapping, optional
-        Names or patterns -> changes: an `Edit`; an array, which replaces the value; or a function of the array of
-        one sequence, which returns the new one. Recorded values are those after the change.
+        Names or patterns -> changes: an `Edit`; an array that replaces the value; or a function that gets the array
+        of one sequence and returns the new one. Values are recorded after the change.
     num_layers : int, optional
         Stop after this number of layers; models with a head do not have it.
     tokens : tokenizer, or list of B lists of str, optional
@@ -117,7 +117,7 @@ def stream(
 ) -> Iterator[Site]:
     """Run the model and yield each intermediate value as soon as it is computed; nothing is kept.
 
-    The arguments and errors are those of `trace`. It needs the memory of one layer of one step, about 1,024 tokens,
+    The arguments and errors are as for `trace`. It needs the memory of one layer of one step, about 1,024 tokens,
     for any number of texts. The inputs are checked at once; the model runs while the values are taken.
 
     Yields

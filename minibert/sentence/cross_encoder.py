@@ -58,7 +58,7 @@ class CrossEncoder(SentenceModel):
         Identity for several.
     device : None or "cpu"
     backend, num_threads, compute_type, shared_weights, idle_release
-        As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
+        As in `BertModel.from_pretrained`. "torch", the default of sentence-transformers, means the default here.
     modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs, keep_in_fp32_modules, model_card_data
         As in `SentenceTransformer`: keywords at values that change nothing.
     **old
@@ -188,7 +188,7 @@ class CrossEncoder(SentenceModel):
         activation_fn : optional
             As in the constructor, for this call. `activation_fct` is its old name.
         apply_softmax : bool
-            Turn the scores of several labels into probabilities, which add up to 1.
+            Turn the scores of several labels into probabilities that add up to 1.
         convert_to_numpy : bool
             False: a list of tensors of torch instead of one array; a tensor for one pair.
         convert_to_tensor : bool

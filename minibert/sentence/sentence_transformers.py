@@ -77,7 +77,7 @@ class SentenceTransformer(VectorModel):
     Parameters
     ----------
     model_name_or_path : str or path
-        A folder, or a hub id. Short ids such as "all-MiniLM-L6-v2" are those of sentence-transformers. modules.json
+        A folder, or a hub id. Short ids such as "all-MiniLM-L6-v2" mean models of sentence-transformers. modules.json
         lists the modules after the BERT model (see encode/modules.py); without this file there is mean pooling and a
         warning.
     prompts : dict of str to str, or "builtin", optional
@@ -93,7 +93,7 @@ class SentenceTransformer(VectorModel):
         Keep only the first features of each vector; default: the model's setting, else all.
     device : None or "cpu"
     backend, num_threads, compute_type, shared_weights, idle_release
-        As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
+        As in `BertModel.from_pretrained`. "torch", the default of sentence-transformers, means the default here.
     modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs
         Keywords of sentence-transformers, at values that change nothing: None, False, {}, or for example
         ``model_kwargs={"torch_dtype": "float32"}``. `tokenizer_kwargs` is an old name of `processor_kwargs`.
@@ -470,7 +470,7 @@ def check_out(out: object) -> None:
     if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
         raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
     if is_masked(out):
-        raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
+        raise TypeError("out is a masked array, and can refuse to be written; give its data: out.data.")
     extent = out.itemsize if out.size else 0
     for stride, length in sorted(zip(map(abs, out.strides), out.shape, strict=True)):
         if length > 1 and stride < extent:  # a stride must cover the extent of the axes with smaller strides

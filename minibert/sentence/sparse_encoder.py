@@ -33,7 +33,7 @@ _Row = tuple[IntArray, FloatArray]
 class SparseEncoder(VectorModel):
     """A SPLADE model: texts in, a weight for each word of the vocabulary out; most weights are 0.
 
-    The names and arguments are those of sentence-transformers 6. Answers are `SparseVectors` and arrays of NumPy; SciPy
+    The names and arguments are as in sentence-transformers 6. Answers are `SparseVectors` and arrays of NumPy; SciPy
     and torch are not needed. With minibert's kernels the vector of a text has the same bits alone, in any batch, with
     any number of threads and on every processor. At most 16 MB of logits are held at a time.
 

@@ -1,4 +1,4 @@
-"""`app(engine)`: all protocols as one ASGI application, which any server or framework can mount."""
+"""`app(engine)`: all protocols as one ASGI application. Any server or framework can mount it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MODEL = re.compile(r"(?:/v1)?/models/(.*)", re.DOTALL)
 _WITHOUT_KEY = {"/health", "/ping", "/livez", "/readyz", "/metrics"}
 _FIRST, _NUMBERS = uuid.uuid4().hex[:20], itertools.count()  # a new uuid for each request is a system call
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_INLINE_BODY = 2**11  # bytes; reading it takes 0.1 ms, which is less than giving it to a thread and back
+_INLINE_BODY = 2**11  # bytes; to read it takes 0.1 ms, less than to give it to a thread and back
 _SHORT_ANSWER = 16  # texts; the vectors of more are written in a thread
 _WATCH_AFTER = 0.5  # seconds; most answers are there before, and watching for the client's leaving takes time
 _DISCARD_SECONDS = 5.0
@@ -207,7 +207,7 @@ app = Service
 
 
 class _Request:
-    """A request with a body; its bytes and those of its answer are counted until the answer is sent."""
+    """A request with a body. The bytes of both it and its answer are counted until the answer is sent."""
 
     def __init__(self, service: Service, scope: Scope, receive: Receive) -> None:
         self._service, self._scope, self._receive = service, scope, receive

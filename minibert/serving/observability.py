@@ -1,4 +1,4 @@
-"""The log of the service, which never has texts, and its metrics for Prometheus."""
+"""The log of the service (it never has texts), and its metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class _Log(logging.handlers.QueueHandler):
                 line += f"\nminibert: {dropped} lines of the log were dropped"
             rest = f"{line}\n".encode(errors="backslashreplace")
             with contextlib.suppress(OSError):
-                while rest:  # without the lock of sys.stderr, which a thread that a full pipe stops would keep
+                while rest:  # without the lock of sys.stderr: a thread that a full pipe stops would keep it
                     rest = rest[os.write(2, rest) :]
             self._lines.task_done()
 

@@ -73,7 +73,7 @@ class Job:
     future : Future
         Gets the answer, or the error. Cancelling it drops the units that are still queued.
     queue_seconds, compute_seconds : float
-        The time until its first step began, and that of the steps it took part in.
+        The time until its first step began, and the time of the steps that it took part in.
     """
 
     kind: Kind

@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         """Give bytes to the server; refuse a head that is too large."""
         if not self.working and not self._awaits_head:
             self._awaits_head, self._looks, self._head_bytes, self._last = True, 0, 0, b""
-        # A body is not a head: that of a request that was refused may still arrive. While a request is computed, the
+        # A body is not a head: the body of a refused request may still arrive. While a request is computed, the
         # next head may arrive. uvloop may give several parts before `request` begins.
         in_body = getattr(getattr(self._inner, "cycle", None), "more_body", False)
         if not in_body and _END_OF_HEAD not in self._last:
@@ -293,7 +293,7 @@ def serve(
     """
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):  # the C library is not glibc
-            # By default most threads have an arena of their own, which keeps tens of megabytes that were freed.
+            # By default most threads have an arena of their own, and it keeps tens of megabytes that were freed.
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     host, port = bound.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -311,7 +311,7 @@ def serve(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which loads the engine, and ends with an exit code instead of the signal that it got.
+    """uvicorn's server. It loads the engine, and ends with an exit code instead of the signal that it got.
 
     Parameters
     ----------

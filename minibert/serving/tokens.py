@@ -96,8 +96,8 @@ def _shortened(pair: Pair, tokenizer: BertTokenizer, limit: int) -> Pair:
 def _enough_of(text: str, tokenizer: BertTokenizer, limit: int) -> str:
     """Return a part of a long text, from the side that is kept, that should have more than `limit` tokens.
 
-    It ends where the tokenizer can cut the text with any text beside it. So if this part is cut to `limit` tokens, they
-    are those of the whole text; if not, the whole text must be tokenized.
+    It ends where the tokenizer can cut the text with any text beside it. If this part is cut to `limit` tokens, they
+    are the tokens of the whole text too; if not, the whole text must be tokenized.
     """
     most, left = _CHARACTERS_PER_TOKEN * limit, tokenizer.truncation_side == "left"
     if len(text) <= most:

@@ -133,7 +133,7 @@ class TokenizedBatch(UserDict[str, Any]):
     def token_to_sequence(self, i: int, token: int | None = None) -> int | None:
         """Return the index of a token's text, 0 or 1; None for padding, [CLS], [SEP].
 
-        Here and below the first index, the row, may be left out: ``token_to_sequence(token)`` is that of row 0.
+        Here and below the first index, the row, may be left out: ``token_to_sequence(token)`` means row 0.
         """
         return self._of_token(self.sequence_ids, i, token)
 

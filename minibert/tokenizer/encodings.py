@@ -188,7 +188,7 @@ def cut(raw: RawEncoding, max_length: int, strategy: str, options: RawOptions) -
 def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: int) -> list[Encoding]:
     """Cut the encoding of one text into windows of `max_length` tokens, each with the special tokens and the prompt.
 
-    The arguments are those of `BertTokenizer.windows`; the prompt is given by the number of its characters.
+    The arguments are as for `BertTokenizer.windows`; the prompt is given by the number of its characters.
 
     Raises
     ------

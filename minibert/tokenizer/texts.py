@@ -82,7 +82,7 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
 
 
 def checked_texts(name: str, value: Any, words: bool = False) -> tuple[list[Any], bool]:
-    """Check a text or texts, which may be split into words; return them as a list, and whether it was one text.
+    """Check a text or texts (they may be split into words); return a list, and whether it was one text.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def shown(value: object) -> str:
 
 
 def without_spaces(text: str, start: int, end: int) -> tuple[int, int]:
-    """Move the ends of a span of characters inwards over spaces, which some tokens hold; a span of spaces stays."""
+    """Move the ends of a span of characters inwards over spaces, because some tokens hold spaces."""
     held = text[start:end]
     if not held.strip():
         return start, end

@@ -122,7 +122,7 @@ _OF_MODELS = {
 
 
 def class_of(settings: Mapping[str, Any], model_type: object) -> TokenizerClass:
-    """Return the class that tokenizer_config.json names; else that of the model; `GENERIC` if it is not known here.
+    """Return the class that tokenizer_config.json names, else the model's class; `GENERIC` if it is not known here.
 
     As in transformers, a class that the files of a ModernBERT name does not count.
     """

@@ -32,7 +32,7 @@ def _special_token(name: str) -> tuple[property, property]:
 
 
 class Vocabulary:
-    """The vocabulary of a loaded tokenizer: the base class of `BertTokenizer`, which turns texts into ids."""
+    """The vocabulary of a loaded tokenizer: the base class of `BertTokenizer`. The subclass turns texts into ids."""
 
     bos_token, bos_token_id = _special_token("bos_token")
     eos_token, eos_token_id = _special_token("eos_token")
@@ -182,7 +182,7 @@ class Vocabulary:
             Leave out special tokens, such as [CLS], [SEP] and [PAD].
         clean_up_tokenization_spaces : bool, optional
             Remove the space before punctuation and English contractions. Default: as in tokenizer_config.json. As in
-            transformers, a BPE keeps these spaces, because they are those of the text.
+            transformers, a BPE keeps these spaces, because they are the text's own.
 
         Raises
         ------
@@ -219,7 +219,7 @@ class Vocabulary:
             raise TypeError(f"a token is {shown(token)}; expected str.")
         token_id: int | None = self._vocab.get(token, self.unk_token_id)
         if token_id is None:
-            raise ValueError(f"token {token!r} is not in the vocabulary, which has no unknown token.")
+            raise ValueError(f"token {token!r} is not in the vocabulary, and the vocabulary has no unknown token.")
         return token_id
 
     def _checked_ids(self, ids: Any) -> list[int]:

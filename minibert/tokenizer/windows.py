@@ -32,7 +32,7 @@ class TextInfo:
     n_tokens : int
         Tokens of the whole text, with its prompt and the special tokens.
     n_truncated : int
-        How many of them were truncated; 0 if the vector is that of the whole text.
+        How many of them were truncated; 0 if the vector is made of the whole text.
     windows : tuple of (int, int)
         The characters of the text that each window holds: the first, and the one after the last. There is one window,
         unless the text was split.
@@ -53,7 +53,7 @@ class TokenWindows:
     prompt : str
         Put before every text, and into every window.
     max_length : int
-        Tokens of a window, special tokens and those of the prompt included.
+        Tokens of a window, including special tokens and the prompt's tokens.
     truncation : {"warn", "error", "split", "silent"}
         With "warn" the caller must warn.
     stride : int
@@ -64,7 +64,7 @@ class TokenWindows:
     Attributes
     ----------
     num_prompt_tokens : int
-        Tokens before those of the text if there is a prompt, [CLS] included, as sentence-transformers counts them; 0
+        Tokens before the text's tokens if there is a prompt, [CLS] included, as sentence-transformers counts them; 0
         without a prompt.
     """
 
@@ -236,7 +236,7 @@ def encode_pairs(
     prompt: str = "",
     exact: bool = True,
 ) -> list[Encoding]:
-    """Tokenize texts and pairs, which may be mixed, and cut each to a length.
+    """Tokenize texts and pairs (they may be mixed), and cut each to a length.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
         layers = check_indices("layers", request.layers, count, what="layers", expected="an int or several")
     except ValueError as error:
         raise ServiceError("invalid", str(error), param="layers") from None
-    states = [layer + 1 for layer in layers]  # its first layer is 0, which is the embeddings here
+    states = [layer + 1 for layer in layers]  # its first layer is 0; here 0 is the embeddings
     options = TextOptions(layers=states, pooling=request.pooling, modules=False, add_special_tokens=True)
     inputs = base.listed(request.texts, "texts")
     if isinstance(inputs[0], list) != request.is_tokenized:
