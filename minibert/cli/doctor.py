@@ -95,9 +95,7 @@ def _as_text(report: dict[str, Any]) -> str:
     ignored = f", not used: {shared['untrusted']}" if shared["untrusted"] else ""
     rows += [("weights", f"{chosen}, unless a program chooses; {files}{ignored}")]
     rows += [("BLAS", f"{blas['name']} {blas['version']}")]
-    rows += [
-        ("ok" if check["passed"] else "FAILED", f"{check['name']}: {check['detail']}") for check in report["checks"]
-    ]
+    rows += [("ok" if row["passed"] else "FAILED", f"{row['name']}: {row['detail']}") for row in report["checks"]]
     return "\n".join(f"{name:10} {text}" for name, text in rows)
 
 

@@ -88,9 +88,7 @@ def in_options(message: str, parser: argparse.ArgumentParser | None) -> str:
         value = plain if re.fullmatch(r"[\w./:,-]+", plain) else value
         return f"{flag}={value}" if value.startswith("-") else f"{flag} {value}"
 
-    message = re.sub(
-        rf"\b({'|'.join(_VERBS)}) loads it", lambda match: f"minibert {_VERBS[match[1]]} loads it", message
-    )
+    message = re.sub(rf"\b({'|'.join(_VERBS)}) loads it", lambda m: f"minibert {_VERBS[m[1]]} loads it", message)
     return _ARGUMENT.sub(translated, re.sub(r"\b[\w.]+\(\.\.\., (\w+=[^()]*)\)", r"\1", message))
 
 

@@ -150,11 +150,7 @@ class Lesson:
                 ("", x, *two(first, "attention.self.query")),
                 ("more numbers out than in", between(), *two(first, "intermediate.dense")),
                 ("other weights", between(), *two(first, "attention.self.key")),
-                (
-                    "one row, and 7 numbers out",
-                    -100 * x[:1],
-                    *(array[:7] for array in two(first, "intermediate.dense")),
-                ),
+                ("one row, and 7 numbers out", -100 * x[:1], *(w[:7] for w in two(first, "intermediate.dense"))),
             ],
             "softmax": lambda: [
                 ("", scores()),

@@ -136,26 +136,20 @@ class SentenceModel(TorchLike):
                 f"{found.source}: tokenizer_config.json has {setting}. So in sentence-transformers, the result of a "
                 "text depends on the longest text of its batch. Here it is that of the text alone."
             )
-        limit = self._use_tables(found.where, stored, config, limit, ModelFormatError)
+        limit = self._use_tables(found.where, stored, config, limit)
         self._use_tables(self._call, asked, config, limit)
 
-    def _use_tables(
-        self,
-        giver: str,
-        tables: loading.Tables,
-        config: BertConfig,
-        limit: int | None,
-        kind: type[Exception] | None = None,
-    ) -> int | None:
-        """Compare settings of the file or the caller with the model; set and return the tokenizer's limit."""
+    def _use_tables(self, giver: str, tables: loading.Tables, config: BertConfig, limit: int | None) -> int | None:
+        """Compare settings of a file, or of the caller, with the model; set and return the tokenizer's limit."""
+        by_caller = giver == self._call
         change = "save the model with {} in its config, with transformers, and give the folder"
         for keyword, settings in tables.items():
-            with loading.prefixed(f"{keyword} of {giver}:", kind):
+            with loading.prefixed(f"{keyword} of {giver}:", None if by_caller else ModelFormatError):
                 method = loading.TABLES[keyword][0]
                 if method != "BertTokenizer.from_pretrained":
                     check_settings(method, settings, config, change, self._fewer_layers)
                     continue
-                if kind is None and "max_len" in settings:  # the caller's older name
+                if by_caller and "max_len" in settings:  # its older name
                     settings.setdefault("model_max_length", settings.pop("max_len"))
                 # The limit replaces that of the tokenizer's files, even if that is lower.
                 if (limit := settings.pop("model_max_length", limit)) is not None:

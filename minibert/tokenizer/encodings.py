@@ -352,9 +352,7 @@ class RawEncoder:
                     _refuse_huge(text)
                 return self._encode_at_once(chunk, options)
             others = iter(self._encode_at_once([text for text in chunk if len(text) <= LONG_TEXT], options))
-            return [
-                next(others) if len(text) <= LONG_TEXT else self._joined(around, text, options, most) for text in chunk
-            ]
+            return [next(others) if len(x) <= LONG_TEXT else self._joined(around, x, options, most) for x in chunk]
 
         try:
             return encode_all(inputs)

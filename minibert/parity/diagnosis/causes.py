@@ -145,7 +145,7 @@ class _Diagnosis:
         # A mistake that leaves out the last step of a name looks the same.
         matching = namings(moved, self._port, self._states)
         first = [name for name in remaining if name in moved]
-        trials = self._search.singles(first[0], remaining) if first else []
+        trials = self._search.explaining(self._search.candidates(first[0]), first[0], remaining) if first else []
         same = [trial.mistakes[0] for trial in trials if trial.explained >= set(first)]
         if same and not matching:
             return []
@@ -204,7 +204,8 @@ class _Diagnosis:
         search = self._search
         if not np.isfinite(search.measured[target].error):  # nothing that is computed equals NaN
             return []
-        trials = search.singles(target, remaining) or search.explaining(suggest(search, target), target, remaining)
+        trials = search.explaining(search.candidates(target), target, remaining)
+        trials = trials or search.explaining(suggest(search, target), target, remaining)
         if trials or search.has_several_layers(target):
             return trials
         return (

@@ -134,10 +134,6 @@ class Search:
 
     # --- which mistakes -----------------------------------------------------------------------------------------------
 
-    def singles(self, target: str, remaining: Sequence[str]) -> list[Trial]:
-        """Return the single mistakes of the catalogue that explain the target, the best one first."""
-        return self.explaining(self.candidates(target), target, remaining)
-
     def explaining(self, candidates: Iterable[Mistake], target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the candidates that explain the target, the best one first."""
         before = self.measured[target].error
@@ -243,15 +239,11 @@ class Search:
 
     def _good_trials(self, sets: Iterable[tuple[Mistake, ...]], target: str, remaining: Sequence[str]) -> list[Trial]:
         """Try sets of mistakes in float64; return the trials that explain the target, the best first."""
-        trials = [self._trial_where_it_fits(mistakes, target, remaining) for mistakes in sets]
+        trials = [self._fitting_trial(mistakes, target, remaining) for mistakes in sets]
         good = [trial for trial in trials if trial is not None and target in trial.explained]
-        return sorted(
-            good, key=lambda trial: (-len(trial.explained), len(trial.contradicted), len(trial.mistakes), trial.rest)
-        )
+        return sorted(good, key=lambda t: (-len(t.explained), len(t.contradicted), len(t.mistakes), t.rest))
 
-    def _trial_where_it_fits(
-        self, mistakes: tuple[Mistake, ...], target: str, remaining: Sequence[str]
-    ) -> Trial | None:
+    def _fitting_trial(self, mistakes: tuple[Mistake, ...], target: str, remaining: Sequence[str]) -> Trial | None:
         """Try mistakes wherever they can be made; if right names contradict that, only where they explain something."""
         everywhere = self._trial(mistakes, target, remaining)
         if everywhere is not None and any("layer" in mistake.parts for mistake in mistakes):
