@@ -107,10 +107,7 @@ def versions() -> dict[str, str | None]:
     names = ("numpy", "safetensors", "tokenizers", "huggingface-hub")
     packages = {name: next((distribution.version for distribution in distributions(name=name)), None) for name in names}
     packages |= {"python": platform.python_version(), "system": platform.platform()}
-    return {
-        "minibert": minibert.__version__,
-        **packages,
-    }  # this code's version, not that of the package that pip installed
+    return {"minibert": minibert.__version__, **packages}  # this code's version, also if pip installed another one
 
 
 def kernels(compute_type: str) -> dict[str, dict[str, Any]]:

@@ -115,9 +115,8 @@ def _wrong_tokens(lesson: Lesson, step: str, index: int, result: list[str]) -> s
     right = lesson.right(step, index)
     if result == right:
         return ""
-    place = next(
-        (i for i, (a, b) in enumerate(zip(result, right, strict=False)) if a != b), min(len(result), len(right))
-    )
+    end = min(len(result), len(right))
+    place = next((i for i in range(end) if result[i] != right[i]), end)
     first, second = (repr(tokens[place]) if place < len(tokens) else "missing" for tokens in (result, right))
     return f"token {place} is {first}; right is {second}.\nYours: {result}\nRight: {right}"
 

@@ -163,9 +163,7 @@ def _read_file(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
         return _read_tree(path) if path.name.endswith((_TREE, _SUMMARY)) else _read_json(path)
     if suffix in (".bin", ".raw"):
         return _read_raw(path, raw)
-    raise ValueError(
-        f"{source} is of an unknown kind; expected a file that ends in {', '.join(SUFFIXES)}, or a folder."
-    )
+    raise ValueError(f"{source} is of an unknown kind; expected a folder, or a file in {', '.join(SUFFIXES)}.")
 
 
 def _begins_as_pickle(path: Path) -> bool:
@@ -237,9 +235,7 @@ def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     name = path.stem if path.stem in raw or len(raw) != 1 else next(iter(raw))
     shape = raw.pop(name, None)
     if shape is None and (size % 4 or not size):
-        raise ValueError(
-            f"{source} has {size:,} bytes; float32 numbers take a multiple of 4. Is it cut off? Write it again."
-        )
+        raise ValueError(f"{source} has {size:,} bytes; float32 takes a multiple of 4. Is it cut off? Write it again.")
     needed = size if shape is None else 4 * math.prod(shape)
     if size != needed:
         stored = {2 * needed: "float64", needed // 2: "float16"}.get(size)
@@ -276,9 +272,7 @@ def _read_json(path: Path) -> Dump:
         content = {path.stem: content}
     if not isinstance(content, dict):
         raise ValueError(f"{source} holds {brief(content)}; expected an object {{name: values}}, or a list of vectors.")
-    return {
-        name: _as_numbers(_json_value(value, f"{source}: {printable(name)}"), name) for name, value in content.items()
-    }
+    return {name: _as_numbers(_json_value(x, f"{source}: {printable(name)}"), name) for name, x in content.items()}
 
 
 def _json_value(value: Any, where: str) -> Any:

@@ -163,7 +163,5 @@ def _label_ids(labels: dict[int, str]) -> tuple[int, int]:
         others = [index for index in names if index not in entailments]
     if len(entailments) != 1 or len(others) != 1:
         listed = ", ".join(map(repr, labels.values()))
-        raise ValueError(
-            f"the model has the labels {listed}; expected one like 'entailment', one like 'contradiction'."
-        )
+        raise ValueError(f"the model has the labels {listed}; expected one like 'entailment', and 'contradiction'.")
     return entailments[0], others[0]

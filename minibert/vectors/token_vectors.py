@@ -310,9 +310,7 @@ def word_occurrences(
         if text.layers != embedded[0].layers or text.vectors.shape[1:] != embedded[0].vectors.shape[1:]:
             raise ValueError(f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}. Embed all alike.")
     # Some tokenizers have other tokens for a word after a space.
-    forms = {
-        tuple(encoding.ids.tolist()) for encoding in tokenizer.encodings([word, f" {word}"], add_special_tokens=False)
-    }
+    forms = {tuple(e.ids.tolist()) for e in tokenizer.encodings([word, f" {word}"], add_special_tokens=False)}
     if not all(forms):
         raise ValueError(f"the word {word!r} has no token; give the word to search.")
     if any(tokenizer.unk_token_id in ids for ids in forms):

@@ -176,8 +176,7 @@ def _added(search: Search, target: str) -> Iterator[Mistake]:
         port = port * sizes[:, None]
     vector = (port - total).mean(axis=0)
     yield dataclasses.replace(
-        mistake,
-        parts={"total": lambda inner, here, *look_ups: inner(here, *look_ups) + vector.astype(look_ups[0].dtype)},
+        mistake, parts={"total": lambda inner, here, *rows: inner(here, *rows) + vector.astype(rows[0].dtype)}
     )
 
 
