@@ -89,12 +89,12 @@ def choose_compute_type(compute_type: str | None = None) -> str:
     return _choice("compute_type", compute_type, COMPUTE_TYPES) or "float32"
 
 
-def _choice(name: str, given: str | None, choices: Sequence[str]) -> str | None:
+def _choice(name: str, value: str | None, choices: Sequence[str]) -> str | None:
     """Return an argument, else its environment variable, else None."""
     variable = f"MINIBERT_{name.upper()}"
-    chosen = os.environ.get(variable) or None if given is None else given
+    chosen = os.environ.get(variable) or None if value is None else value
     if chosen is not None:
-        check_choice(variable if given is None else name, chosen, choices)
+        check_choice(variable if value is None else name, chosen, choices)
     return chosen
 
 
@@ -165,15 +165,15 @@ def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
     if num_threads is not None:
         return ThreadChoice(check_int("num_threads", num_threads, 1, _MOST_THREADS), "num_threads=")
     if text := os.environ.get("MINIBERT_NUM_THREADS"):
-        found = re.fullmatch(r"\s*0*([1-9]\d{0,3})\s*", text, re.ASCII)
-        if not found or int(found[1]) > _MOST_THREADS:
+        match = re.fullmatch(r"\s*0*([1-9]\d{0,3})\s*", text, re.ASCII)
+        if not match or int(match[1]) > _MOST_THREADS:
             raise ValueError(f"MINIBERT_NUM_THREADS={brief(text)}; expected a whole number, 1 to {_MOST_THREADS:,}.")
-        return ThreadChoice(int(found[1]), f"MINIBERT_NUM_THREADS={text}")
+        return ThreadChoice(int(match[1]), f"MINIBERT_NUM_THREADS={text}")
     cores = available_cores()
     # OpenMP allows a list with one number for each level of nested teams; the first number counts here. A value that is
     # not such a list is ignored, as OpenMP ignores it.
     text = os.environ.get("OMP_NUM_THREADS", "")
-    found = re.fullmatch(r"\s*0*([1-9]\d{0,8})\s*(,.*)?", text, re.ASCII)
-    if found and int(found[1]) < cores:
-        return ThreadChoice(int(found[1]), f"OMP_NUM_THREADS={text} caps the {cores} cores that may be used")
+    match = re.fullmatch(r"\s*0*([1-9]\d{0,8})\s*(,.*)?", text, re.ASCII)
+    if match and int(match[1]) < cores:
+        return ThreadChoice(int(match[1]), f"OMP_NUM_THREADS={text} caps the {cores} cores that may be used")
     return ThreadChoice(cores, "all cores that may be used")

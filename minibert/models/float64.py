@@ -65,9 +65,9 @@ def gelu(x: FloatArray) -> FloatArray:
     flat = x.reshape(-1)
     y = np.empty(flat.shape)
     for start in range(0, len(flat), _AT_ONCE):
-        some = flat[start : start + _AT_ONCE]
-        arguments = (some * -math.sqrt(0.5)).tolist()
-        y[start : start + len(some)] = some * 0.5 * np.fromiter(map(math.erfc, arguments), np.float64, len(some))
+        part = flat[start : start + _AT_ONCE]
+        arguments = (part * -math.sqrt(0.5)).tolist()
+        y[start : start + len(part)] = part * 0.5 * np.fromiter(map(math.erfc, arguments), np.float64, len(part))
     return y.reshape(x.shape)
 
 

@@ -102,21 +102,21 @@ class CrossEncoder(SentenceModel):
         keep_in_fp32_modules: Sequence[str] | None = None,
         **load: Any,
     ) -> None:
-        given = {"model_name_or_path": model_name_or_path, "activation_fn": activation_fn, **load}
-        given.pop("classifier_dropout", None)  # of training only
+        keywords = {"model_name_or_path": model_name_or_path, "activation_fn": activation_fn, **load}
+        keywords.pop("classifier_dropout", None)  # of training only
         for old, new in _RENAMED.items():
-            if old in given:
-                given[new] = one_of(new, given.get(new), old, given.pop(old))
-        name, activation_fn = given.pop("model_name_or_path"), given.pop("activation_fn")
+            if old in keywords:
+                keywords[new] = one_of(new, keywords.get(new), old, keywords.pop(old))
+        name, activation_fn = keywords.pop("model_name_or_path"), keywords.pop("activation_fn")
         if max_length is not None:  # checked before anything is downloaded
             check_int("max_length", max_length, 1)
-        found = self._load(name, given)
+        files = self._load(name, keywords)
         if num_labels is not None and num_labels != self.num_labels:
-            raise ValueError(f"num_labels={brief(num_labels)}, but {found.source} has {self.num_labels}. Leave it out.")
+            raise ValueError(f"num_labels={brief(num_labels)}, but {files.source} has {self.num_labels}. Leave it out.")
         if max_length is not None:
             self.max_length = max_length
         default = "Sigmoid" if self.num_labels == 1 else "Identity"
-        self.activation_fn = activation_fn or stored_activation(found) or default
+        self.activation_fn = activation_fn or stored_activation(files) or default
 
     # -- settings
 
@@ -220,9 +220,9 @@ class CrossEncoder(SentenceModel):
         activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
         options: dict[str, Any] = {"batch_size": batch_size, "truncation": truncation}
         with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
-            found = self.score_pairs(pairs, progress=count, prompt_name=prompt_name, prompt=prompt, **options)
-        self.too_long(truncation).add(found.n_truncated).warn()
-        scores = activate(found.vectors)
+            scored = self.score_pairs(pairs, progress=count, prompt_name=prompt_name, prompt=prompt, **options)
+        self.too_long(truncation).add(scored.n_truncated).warn()
+        scores = activate(scored.vectors)
         if scores.ndim == 2 and scores.shape[1] == 1:
             scores = scores[:, 0]
         if apply_softmax and scores.ndim > 1 and scores.size:
@@ -266,8 +266,8 @@ class CrossEncoder(SentenceModel):
             check_int("top_k", top_k, 1, also=", or None for all")
         if not isinstance(query, str):
             raise TypeError(f"query is a {type(query).__name__}; expected a str. For several queries call rank often.")
-        texts, one = checked_texts("documents", documents)
-        if one:
+        texts, single = checked_texts("documents", documents)
+        if single:
             raise TypeError("documents is one str; expected a sequence of str, such as [text].")
         for name in ("apply_softmax", "convert_to_numpy", "convert_to_tensor"):  # of older versions
             options.pop(name, None)
@@ -314,7 +314,7 @@ class CrossEncoder(SentenceModel):
         depth = self.model.config.num_hidden_layers
         batch = packed(self.model.config, encodings)
         steps = self.model.bert.states(batch, [depth], batch.first_tokens)
-        return np.concatenate([self.model.logits_of_sequences(found[depth], step) for step, found in steps])
+        return np.concatenate([self.model.logits_of_sequences(states[depth], step) for step, states in steps])
 
     # -- to files
 

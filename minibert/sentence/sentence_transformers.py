@@ -139,12 +139,12 @@ class SentenceTransformer(VectorModel):
         truncate_dim: int | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        found = self._load(model_name_or_path, load, similarity_fn_name, truncate_dim)
-        self.pipeline = read_pipeline(found.files, found.modules, self.model.config.hidden_size, self.model.ops)
+        files = self._load(model_name_or_path, load, similarity_fn_name, truncate_dim)
+        self.pipeline = read_pipeline(files.files, files.modules, self.model.config.hidden_size, self.model.ops)
 
-    def _check_plain(self, found: SentenceFiles) -> None:
+    def _check_plain(self, files: SentenceFiles) -> None:
         warn_caller(
-            f"{found.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over the "
+            f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over the "
             "last hidden state; cosines of a plain BERT say little about meaning."
         )
 

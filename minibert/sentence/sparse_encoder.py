@@ -92,19 +92,19 @@ class SparseEncoder(VectorModel):
         max_active_dims: int | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        found = self._load(model_name_or_path, load, similarity_fn_name, max_active_dims)
+        files = self._load(model_name_or_path, load, similarity_fn_name, max_active_dims)
         self.pooling = SpladePooling()
-        if found.modules:
-            config, where = read_config(found.files, found.modules[1], SPLADE_KEYS)
+        if files.modules:
+            config, where = read_config(files.files, files.modules[1], SPLADE_KEYS)
             self.pooling = SpladePooling.read(config, where, self.get_embedding_dimension())
 
-    def _check_plain(self, found: SentenceFiles) -> None:
+    def _check_plain(self, files: SentenceFiles) -> None:
         """Refuse a model that is not SPLADE."""
-        names = architectures(found.config)
+        names = architectures(files.config)
         if not any(name.endswith("ForMaskedLM") for name in names):
-            shown = ", ".join(f"{name[:60]!a}" for name in names) or "no architectures"
+            listed = ", ".join(f"{name[:60]!a}" for name in names) or "no architectures"
             raise ModelFormatError(
-                f"{found.source} has no modules.json, and its config.json names {shown}: it is not a SPLADE model, "
+                f"{files.source} has no modules.json, and its config.json names {listed}: it is not a SPLADE model, "
                 "which is a ForMaskedLM. SentenceTransformer gives dense vectors."
             )
 
@@ -206,11 +206,11 @@ class SparseEncoder(VectorModel):
             )
             no_texts = EncodedTexts(make_sparse([], self.get_embedding_dimension()), *np.zeros((2, 0), np.int64))
             chunk = next(chunks, no_texts)
-        found: Any = chunk.vectors if convert_to_sparse_tensor else chunk.vectors.todense()
+        vectors: Any = chunk.vectors if convert_to_sparse_tensor else chunk.vectors.todense()
         self.too_long(truncation).add(chunk.n_truncated).warn()
         if single:
-            return found[0]
-        return found if convert_to_tensor else list(found)
+            return vectors[0]
+        return vectors if convert_to_tensor else list(vectors)
 
     def encode_chunks(
         self,
@@ -246,8 +246,8 @@ class SparseEncoder(VectorModel):
         windows = self.windows(WindowOptions(**options))
 
         def compute(groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
-            found = pool_words(self.model, self.pooling, groups, indices)
-            return np.fromiter((_largest(row, most) for row in found), dtype=object)
+            pooled = pool_words(self.model, self.pooling, groups, indices)
+            return np.fromiter((_largest(row, most) for row in pooled), dtype=object)
 
         chunks = encode_distinct(windows, inputs, compute, check_int("chunk_size", chunk_size, 1), progress)
         length = self.get_embedding_dimension()
@@ -351,15 +351,15 @@ class SpladePooling:
     @classmethod
     def read(cls, config: Mapping[str, Any], where: str, vocab_size: int) -> SpladePooling:
         """Read the config.json of the module; a ModelFormatError names a setting that minibert does not implement."""
-        found = []
+        poolings = []
         for key, choices in (("pooling_strategy", STRATEGIES), ("activation_function", ACTIVATIONS)):
-            found.append(value := config.get(key, choices[0]))
+            poolings.append(value := config.get(key, choices[0]))
             if not isinstance(value, str) or value not in choices:
                 raise ModelFormatError(f"{where} has {key}={brief(value)}; expected one of {', '.join(choices)}.")
         for key in _WIDTHS:
             if config.get(key) not in (None, vocab_size):
                 raise ModelFormatError(f"{where} has {key}={brief(config[key])}; expected vocab_size, {vocab_size}.")
-        return cls(*found)
+        return cls(*poolings)
 
     def add(self, row: FloatArray, logits: FloatArray) -> None:
         """Add the logits of some tokens of a text, (t, V), to the maximum or the sum of each word, (V,)."""
@@ -409,8 +409,8 @@ def pool_words(
     tokens_at_once = max(1, LOGITS_BYTES // (4 * vocab_size) - 3)
     row: FloatArray = np.zeros(vocab_size, dtype=np.float64 if pooling.pooling_strategy == "sum" else np.float32)
     done = 0
-    for step, found in model.bert.states(packed(model.config, windows), [depth]):
-        x, ends = found[depth], step.cu_seqlens
+    for step, states in model.bert.states(packed(model.config, windows), [depth]):
+        x, ends = states[depth], step.cu_seqlens
         b = 0
         for start in range(0, max(1, len(x)), tokens_at_once):  # texts without tokens are texts too
             stop = min(start + tokens_at_once, len(x))

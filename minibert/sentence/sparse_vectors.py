@@ -209,15 +209,15 @@ def similarity(function: str, a: Any, b: Any) -> Any:
     x, y = _narrow(a.matrix(), b.matrix())
     if function == "cosine":
         x, y = _normalized(x), _normalized(y)
-    found, rows = np.empty((len(x), len(y)), dtype=np.float32), _rows_at_once(x)
+    scores, rows = np.empty((len(x), len(y)), dtype=np.float32), _rows_at_once(x)
     for i in range(0, len(x), rows):
         dense = x[i : i + rows].todense()
         if function in ("dot", "cosine"):
-            found[i : i + rows] = _dots(dense.astype(np.float64), y)
+            scores[i : i + rows] = _dots(dense.astype(np.float64), y)
             continue
         for j in range(0, len(y), rows):
-            found[i : i + rows, j : j + rows] = compute(dense, y[j : j + rows].todense())
-    return found.view(Scores)
+            scores[i : i + rows, j : j + rows] = compute(dense, y[j : j + rows].todense())
+    return scores.view(Scores)
 
 
 def similarity_pairwise(function: str, a: Any, b: Any) -> Any:
@@ -250,9 +250,9 @@ def _narrow(*both: SparseVectors) -> Iterator[SparseVectors]:
     """Leave out the dimensions that no vector uses if a dense vector would take more memory than a block."""
     if both[0].shape[-1] <= _BLOCK_BYTES // 8:
         return iter(both)
-    used = np.unique(np.concatenate([one.indices for one in both]))
-    parts = ((one, (*one.shape[:-1], len(used)), np.searchsorted(used, one.indices)) for one in both)
-    return (SparseVectors(shape, one.data, indices, one.indptr) for one, shape, indices in parts)
+    used = np.unique(np.concatenate([part.indices for part in both]))
+    parts = ((part, (*part.shape[:-1], len(used)), np.searchsorted(used, part.indices)) for part in both)
+    return (SparseVectors(shape, part.data, indices, part.indptr) for part, shape, indices in parts)
 
 
 def _rows_at_once(x: SparseVectors) -> int:
@@ -269,11 +269,11 @@ def _normalized(x: SparseVectors) -> SparseVectors:
 
 def _dots(dense: FloatArray, y: SparseVectors) -> FloatArray:
     """Return the dot products of a few vectors with many, in float64: (m, V), (n, V) -> (m, n)."""
-    found = np.zeros((len(dense), len(y)))
+    scores = np.zeros((len(dense), len(y)))
     per_row = max(1, _BLOCK_BYTES // (8 * max(1, len(dense))))  # numbers of y that are multiplied at a time
     owners = y._rows()
     for start in range(0, y.nnz, per_row):
-        some = slice(start, start + per_row)
+        chosen = slice(start, start + per_row)
         for i, row in enumerate(dense):
-            found[i] += np.bincount(owners[some], row[y.indices[some]] * y.data[some], minlength=len(y))
-    return found
+            scores[i] += np.bincount(owners[chosen], row[y.indices[chosen]] * y.data[chosen], minlength=len(y))
+    return scores
