@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
         ("out.txt", "out.txt must end in .npy, .jsonl or .parquet"),
         ("out", "The name of a folder of Parquet files ends in"),
         ("", "the name of the file to write is empty"),
-        ("x.npy/", "which gets Parquet files, not .npy"),
+        ("x.npy/", "so it gets Parquet files, not .npy"),
         ("x.jsonl", "x.jsonl is a folder, so it gets Parquet files"),
         ("/", "is a mount point"),
         ("/dev/null", "must end in"),
