@@ -452,7 +452,7 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         for which, texts in ((0, [] if query is None else [query]), (task, [*distinct])):
             windows = plans[which].windows
             whole = [(windows.prompt + text, None) for text in texts]
-            found = reading.encodings_of(whole, self.tokenizer(options.side), windows.max_length, truncation)
+            found = tokens.encodings_of(whole, self.tokenizer(options.side), windows.max_length, truncation)
             units += ((which, encoding) for encoding in found)
 
         def assemble(results: list[FloatArray]) -> Any:
