@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 import minibert
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
-from minibert.bert.ops import AttentionInput, LayerNorm, Linear
+from minibert.bert.low_precision import COMPUTE_TYPES
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Queries, Rotation, Window
 from minibert.kernels import compilation, make_ops, run_task, threads
 from minibert.kernels import ops as kernel_ops
 from minibert.kernels.buffers import Slabs
@@ -147,6 +149,45 @@ def test_results_do_not_depend_on_the_number_of_threads(op: str) -> None:
                     assert array.tobytes() == wanted.tobytes(), case.label
 
 
+@pytest.mark.parametrize("window", [None, 0, 20, 200])
+@pytest.mark.parametrize("compute_type", COMPUTE_TYPES)
+def test_a_row_of_attention_does_not_depend_on_the_other_queries_nor_on_the_batch(
+    compute_type: str, window: int | None
+) -> None:
+    generator, lengths, A, D = np.random.default_rng(0), (150, 0, 40, 333), 2, 32
+    T, cu_seqlens = sum(lengths), np.cumsum([0, *lengths]).astype(np.int32)
+    query, key, value = generator.standard_normal((3, T, A * D)).astype(np.float32)
+    columns = np.concatenate([np.sort(generator.permutation(340)[:n]) for n in lengths]).astype(np.int32)
+    angles = generator.random((340, D // 2))
+    rotation = Rotation(np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32), columns)
+    options = {"rotation": rotation, "window": None if window is None else Window(window, columns)}
+    whole = AttentionInput(query, key, value, cu_seqlens, A, **options)
+    ops = make_ops(1, compute_type=compute_type)
+    expected, scores, probs = ops.attention(whole, return_scores=True, return_probs=True)
+    assert scores is not None
+    assert probs is not None
+    for b, (start, end) in enumerate(pairwise(cu_seqlens)):
+        seen = np.abs(np.subtract.outer(columns[start:end], columns[start:end])) <= (999 if window is None else window)
+        for array, hidden in ((scores[b], -np.inf), (probs[b], 0)):
+            assert (array[:, ~seen] == hidden).all()
+            assert np.isfinite(array[:, seen]).all()
+        moved = {"rotation": rotation._replace(positions=columns[start:end])}
+        moved["window"] = options["window"] and Window(window, columns[start:end])
+        own = (x[start:end] for x in (query, key, value))
+        alone = AttentionInput(*own, np.array([0, end - start], np.int32), A, **moved)
+        assert ops.attention(alone).context.tobytes() == expected[start:end].tobytes()
+    for part in (0.01, 0.2, 0.9):
+        tokens = np.flatnonzero(generator.random(T) < part)
+        queries = Queries(tokens, np.searchsorted(tokens, cu_seqlens))
+        for num_threads in (2, 3, 8):
+            some = whole._replace(query=query[tokens], queries=queries)
+            found = make_ops(num_threads, compute_type=compute_type).attention(some, return_probs=True)
+            assert found.context.tobytes() == expected[tokens].tobytes()
+            for b, array in enumerate(found.probs or ()):
+                first, last = queries.cu_seqlens[b : b + 2]
+                assert array.tobytes() == probs[b][:, tokens[first:last] - cu_seqlens[b]].tobytes()
+
+
 def test_results_do_not_depend_on_the_float_mode_of_the_thread() -> None:
     """torch.set_flush_denormal makes denormal results 0; minibert computes them, and leaves the mode as it was."""
     import torch
@@ -187,6 +228,8 @@ def fence(value, at_end):
         return dataclasses.replace(value, panels=fence(value.panels, at_end), bias=fence(value.bias, at_end))
     if isinstance(value, LayerNorm):
         return dataclasses.replace(value, weight=fence(value.weight, at_end), bias=fence(value.bias, at_end))
+    if isinstance(value, tuple):  # queries, rotation, window
+        return type(value)(*(fence(one, at_end) for one in value))
     if not isinstance(value, np.ndarray) or not value.size:
         return value
     page = mmap.PAGESIZE

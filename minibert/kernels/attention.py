@@ -12,6 +12,11 @@ Algorithm   The plain softmax of complete rows: first the maximum of a row, then
             sum of the exponentials divides the D numbers of a context row, not its S probs
 Numerics    Each row is computed alone, in an order that depends on S only. It is the same on every processor: the sum
             of the exponentials is in WIDTH lanes, which are added at the end
+Rotation    Queries and keys are rotated in a small buffer, on their way into rows and panels (attention_packing.py)
+Window      With a window, each tile of queries has a range of keys: from the first key of its first query to the last
+            one of its last query, and up to ALIGNED more on both sides, whose scores become -infinity. The blocks of
+            partial sums begin at the same keys for all tiles, because a range begins at a multiple of ALIGNED; so a
+            row's bits do not depend on the tile. The scales of values in words are those of the whole sequence
 Edges       Columns beyond the last token have the key of the last token. Up to the next multiple of WIDTH their scores
             become -infinity; the others are not read
 Words       The time of int16 divided by that of floats (one thread of a Zen 5, heads of D = 32 and 64) is 1.10 and 1.04
@@ -32,9 +37,9 @@ import numpy as np
 
 from minibert.bert.low_precision import BITS_PER_E
 from minibert.kernels.amx import amx_attention_multiplier, begin_tiles, end_tiles
-from minibert.kernels.attention_packing import float_packers, word_packers
+from minibert.kernels.attention_packing import float_packers, rotate_rows, word_packers
 from minibert.kernels.compilation import function, inline
-from minibert.kernels.gemm import block_length, do_nothing, prefetch_tile, tile_multiplier
+from minibert.kernels.gemm import KC, block_length, do_nothing, prefetch_tile, tile_multiplier
 from minibert.kernels.ops import ATTENTION, ATTENTION_WORDS
 from minibert.kernels.processor import LEAST_IN_TILES, MR, NR, WIDTH, HeadWords, head_layout, head_words
 from minibert.kernels.simd import (
@@ -76,10 +81,45 @@ def add_bias(scores, start, column, first, S, D, columns, table, middle):
 
 
 @function
-def keep_row(scores, start, S, factor, kept, offset):
-    """Compute kept[offset : offset + S] = factor * scores[start : start + S]."""
-    for j in range(S):
-        kept[offset + j] = factor * scores[start + j]
+def keep_row(scores, start, first, count, S, factor, kept, offset, other):
+    """Keep a row of S numbers: factor * score for `count` of them, from `first` on, and `other` around them."""
+    for j in range(first):
+        kept[offset + j] = other
+    for j in range(count):
+        kept[offset + first + j] = factor * scores[start + j]
+    for j in range(first + count, S):
+        kept[offset + j] = other
+
+
+# --- window ----------------------------------------------------------------------------------------------------------
+
+ALIGNED = np.int64(32)  # a multiple of NR and of KC
+
+
+@inline
+def next_key(columns, key, S, column):
+    """Return the first of S keys, from this one on, whose column is at least `column`."""
+    while key < S and columns[key] < column:
+        key += 1
+    return key
+
+
+@function
+def hide_keys(scores, rows, pitch, columns, query_columns, window, first, count, begin, end, hidden):
+    """Replace the scores of keys outside the window of each row by `hidden`; the first of `count` keys is `first`.
+
+    `begin` and `end` are keys that are not behind the first and the last key of the first row.
+    """
+    for i in range(rows):
+        begin = next_key(columns, begin, first + count, query_columns[i] - window)
+        end = next_key(columns, max(begin, end), first + count, query_columns[i] + window + 1)
+        for part in range(2):
+            start, stop = (_ZERO, begin - first) if part == 0 else (end - first, count)
+            for j in range(start, stop, WIDTH):
+                if j + WIDTH <= stop:
+                    store(scores, i * pitch + j, number(hidden))
+                else:
+                    store_first(scores, i * pitch + j, number(hidden), stop - j)
 
 
 # --- softmax ---------------------------------------------------------------------------------------------------------
@@ -131,13 +171,13 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
     """Make the function that computes one attention head of one sequence, with floats or with words of a format."""
     attention_task = task_at(ATTENTION_WORDS[name] if name else ATTENTION)
     layout, in_words, in_tiles = inline(head_layout(words)), words is not None, False
-    most_rows, key_header, value_header, before = np.int64(MR), 0, 0, np.int64(0)
+    most_rows, key_header, value_header, before, of_value_line = np.int64(MR), 0, 0, _ZERO, np.int64(1)
     multiply_keys, multiply_values, packers = tile_multiplier(None), tile_multiplier(None), float_packers
     if words is not None:
         packers, in_tiles, most_rows = word_packers(name, words), words.values.dot.in_tiles, np.int64(words.values.rows)
         key_header, value_header = words.keys.header, words.values.header
         multiply_keys, multiply_values = map(amx_attention_multiplier if in_tiles else tile_multiplier, words)
-        before = np.int64(words.values.before_scores)
+        before, of_value_line = np.int64(words.values.before_scores), np.int64(words.values.word_numbers)
     pack_keys, pack_values, quantise_queries, round_probs = packers
     begin, end = (begin_tiles, end_tiles) if in_tiles else (do_nothing, do_nothing)
     exponentiate_rows = _row_exponentiator(exp2_short, -125.0) if in_words else _row_exponentiator(exp2, -127.0)
@@ -172,12 +212,23 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
         height, taller = Q // tiles, Q % tiles
         tallest = height + min(taller, 1)
         begin(tallest)
-        pack_keys(task.key + start * FLOAT, stride, S, D, scratch, features, queries)
+        rotation = (task.angles, task.rotated, scratch + at.rotated * FLOAT)
+        positions, query_positions = task.positions + first * FLOAT, task.query_positions + first_query * FLOAT
+        pack_keys(task.key + start * FLOAT, stride, S, D, scratch, features, queries, rotation, positions)
         if in_words:
-            query = task.query + query_start * FLOAT
-            quantise_queries(query, query_stride, tallest, D, queries, at.query_distance, key_block)
+            query, distance = task.query + query_start * FLOAT, query_stride
+            if rotation[0] != 0:
+                rotate_rows(query, distance, tallest, D, rotation, query_positions, rotation[2])
+                query, distance = rotation[2], D
+            quantise_queries(query, distance, tallest, D, queries, at.query_distance, key_block)
         pack_values(task.value + start * FLOAT, stride, S, D, values, tokens)
+        columns, query_columns = task.columns + first * FLOAT, task.query_columns + first_query * FLOAT
+        window, low, high = task.window, _ZERO, _ZERO
+        first_key, count, line, depth = _ZERO, S, _ZERO, tokens  # the keys of a tile, and the lines of their values
+        if window >= 0 and not in_words:
+            value_block = np.int64(KC)
         factor = np.float32(1.0) / np.sqrt(np.float32(D)) if task.bias == 0 else np.float32(1.0)
+        infinite, zero = np.float32(-np.inf), factor - factor  # of a constant 0, LLVM would make calls of memset
         pairs = np.int64(0)
         if task.scores != 0 or task.probs != 0:
             pairs = longs_at(task.pairs_first)[sequence] + head * Q * S
@@ -190,35 +241,70 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
             for p in range(value_panels):
                 prefetch_tile(rows, query + (rows * query_stride + p * NR) * FLOAT, query_stride)  # of the next tile
                 prefetch_tile(rows, task.context + (offset + p * NR) * FLOAT, H)
-            next_query = query + rows * query_stride * FLOAT
+            next_query, next_distance = query + rows * query_stride * FLOAT, query_stride
             if in_words:
                 query, distance = queries, at.query_distance
+            elif rotation[0] != 0:
+                rotate_rows(query, distance, rows, D, rotation, query_positions + row * FLOAT, rotation[2])
+                query, distance = rotation[2], D
+            own_columns, last_high = ints_at(query_columns + row * FLOAT), high
+            if window >= 0:
+                low = next_key(ints_at(columns), low, S, own_columns[0] - window)
+                high = next_key(ints_at(columns), high, S, own_columns[rows - 1] + window + 1)
+                first_key = low // ALIGNED * ALIGNED
+                count = min(S, (high + ALIGNED - 1) // ALIGNED * ALIGNED) - first_key
+                pitch = (count + NR - 1) // NR * NR
+                line = first_key // of_value_line
+                depth = (tokens if first_key + count == S else (first_key + count) // of_value_line) - line
+                if in_words:
+                    value_block = depth
             # scores = query key^T. Nothing is added, and nothing is fetched ahead: the last five arguments.
-            for p in range(panels):
-                b, c = scratch + p * key_panel, scores + p * NR * FLOAT
+            for p in range(first_key // NR, (first_key + count + NR - 1) // NR):
+                b, c = scratch + p * key_panel, scores + (p * NR - first_key) * FLOAT
                 multiply_keys(rows, query, distance, b, features, key_block, c, pitch, _ZERO, b, b, b, _ZERO)
             if in_words and t + 1 < tiles:  # early, because AMX waits for numbers that were just written
                 rows_then = height + (t + 1 < taller)
-                quantise_queries(next_query, query_stride, rows_then, D, queries, at.query_distance, key_block)
+                if rotation[0] != 0:
+                    next_positions = query_positions + (row + rows) * FLOAT
+                    rotate_rows(next_query, next_distance, rows_then, D, rotation, next_positions, rotation[2])
+                    next_query, next_distance = rotation[2], D
+                quantise_queries(next_query, next_distance, rows_then, D, queries, at.query_distance, key_block)
             if task.bias != 0:
                 table, middle = floats_at(task.bias + head * task.distances * FLOAT), task.distances // 2
                 for i in range(rows):
-                    column = ints_at(task.query_columns)[first_query + row + i]
-                    add_bias(floats_at(scores), i * pitch, column, first, S, D, ints_at(task.columns), table, middle)
+                    column, keys = own_columns[i], ints_at(columns)
+                    add_bias(floats_at(scores), i * pitch, column, first_key, count, D, keys, table, middle)
+            if window >= 0:
+                hide_keys(
+                    floats_at(scores), rows, pitch, ints_at(columns), own_columns, window,
+                    first_key, count, low, last_high, infinite
+                )  # fmt: skip
             if task.scores != 0:
                 for i in range(rows):
-                    keep_row(floats_at(scores), i * pitch, S, factor, floats_at(task.scores), pairs + (row + i) * S)
+                    kept, place = floats_at(task.scores), pairs + (row + i) * S
+                    keep_row(floats_at(scores), i * pitch, first_key, count, S, factor, kept, place, infinite)
             # 2^(scores - maximum), and the factor that makes probs of them.
-            exponentiate_rows(floats_at(scores), rows, S, pitch, factor * BITS_PER_E, norms)
+            exponentiate_rows(floats_at(scores), rows, count, pitch, factor * BITS_PER_E, norms)
             if task.probs != 0:
+                if window >= 0:  # in words, the least exponential is not 0
+                    hide_keys(
+                        floats_at(scores), rows, pitch, ints_at(columns), own_columns, window,
+                        first_key, count, low, last_high, zero
+                    )  # fmt: skip
                 for i in range(rows):
-                    keep_row(floats_at(scores), i * pitch, S, norms[i], floats_at(task.probs), pairs + (row + i) * S)
+                    kept, place = floats_at(task.probs), pairs + (row + i) * S
+                    keep_row(floats_at(scores), i * pitch, first_key, count, S, norms[i], kept, place, zero)
             if in_words:
-                round_probs(scores, rows, S, pitch, value_block, norms)
+                round_probs(scores, rows, count, pitch, value_block, norms)
             # context = probs values, a panel of columns at a time.
             for p in range(value_panels):
                 a, b = scores - before * FLOAT, values + p * value_panel
-                multiply_values(rows, a, pitch, b, tokens, value_block, tile, _NR, _ZERO, b, b, b, _ZERO)
+                if line > 0:
+                    header, b = b, b + line * NR * FLOAT
+                    if in_words:  # the scales take the place of the line before, which later tiles do not need
+                        for j in range(0, NR, WIDTH):
+                            store(floats_at(b), j, load(floats_at(header), j))
+                multiply_values(rows, a, pitch, b, depth, value_block, tile, _NR, _ZERO, b, b, b, _ZERO)
                 for i in range(rows):
                     norm, target = broadcast(norms[i]), offset + i * H + p * NR
                     for j in range(0, min(NR, D - p * NR), WIDTH):
@@ -248,7 +334,7 @@ def attention_words_chunk(name: str) -> Any:
         task = attention_task(address)
         cu_seqlens, sequence = ints_at(task.cu_seqlens), chunk // task.num_heads
         S = np.int64(cu_seqlens[sequence + 1]) - np.int64(cu_seqlens[sequence])
-        if S * task.D > LEAST_IN_TILES:
+        if S * task.D > LEAST_IN_TILES and task.window < 0:  # AMX needs all keys of a head
             in_tiles(address, chunk, scratch)
         else:
             in_vectors(address, chunk, scratch)

@@ -36,24 +36,64 @@ from minibert.kernels.low_precision import (
     whole_lanes,
 )
 from minibert.kernels.processor import NR, WIDTH, HeadWords, Words
-from minibert.kernels.simd import broadcast, floats_at, load, load_first, number, store, sum_lanes, transpose_block
+from minibert.kernels.simd import (
+    broadcast,
+    floats_at,
+    ints_at,
+    load,
+    load_first,
+    number,
+    store,
+    store_first,
+    sum_lanes,
+    transpose_block,
+)
 from minibert.kernels.threads import FLOAT
 
 _ZERO, _NR, _WIDTH = np.int64(0), np.int64(NR), np.int64(WIDTH)  # int64, as in gemm.py
 
 
 @function
-def pack_float_keys(key, stride, S, D, keys, features, transposed):
-    """Fill keys[p][d][j] with feature d of the key of token p NR + j; `features` and `transposed` are not used."""
-    for j in range(0, (S + NR - 1) // NR * NR, WIDTH):
-        panel = keys + (j // NR * D * NR + j % NR) * FLOAT
-        transpose_keys(key + j * stride * FLOAT, stride, S - j, D, panel, _NR)
+def rotate_rows(source, stride, rows, D, rotation, positions, target):
+    """Fill rows of D numbers with rows of queries or keys, turned by the angles of their positions.
+
+    `rotation` is the address of the table, the numbers of each of its rows, and memory for WIDTH rows that have been
+    rotated. `reference.rotate` says what is computed; each product and each sum is rounded.
+    """
+    table, size, _ = rotation
+    half, x, y, angles = size // 2, floats_at(source), floats_at(target), floats_at(table)
+    for i in range(rows):
+        row, place, angle = i * stride, i * D, ints_at(positions)[i] * size
+        for d in range(0, half, WIDTH):
+            a, b = load_features(x, row, d, half), load_features(x, row + half, d, half)
+            cos, sin = load_features(angles, angle, d, half), load_features(angles, angle + half, d, half)
+            store_features(y, place, d, half, a * cos - b * sin)
+            store_features(y, place + half, d, half, b * cos + a * sin)
+        for d in range(size, D, WIDTH):
+            store_features(y, place, d, D, load_features(x, row, d, D))
 
 
 @function
-def transpose_keys(key, stride, count, D, target, step):
-    """Compute target[d step + j] = key[j stride + d] for WIDTH tokens j; with fewer, the last one counts again."""
-    source, keys = floats_at(key), floats_at(target)
+def pack_float_keys(key, stride, S, D, keys, features, transposed, rotation, positions):
+    """Fill keys[p][d][j] with feature d of the key of token p NR + j; `features` and `transposed` are not used."""
+    for j in range(0, (S + NR - 1) // NR * NR, WIDTH):
+        panel = keys + (j // NR * D * NR + j % NR) * FLOAT
+        transpose_keys(key, stride, j, S, D, panel, _NR, rotation, positions)
+
+
+@function
+def transpose_keys(key, stride, first, S, D, target, step, rotation, positions):
+    """Compute target[d step + j] = key[j stride + d] for WIDTH tokens from `first` on; the last of S counts again.
+
+    The keys are rotated before, if there is a rotation (`rotate_rows`); `positions` has those of all S tokens.
+    """
+    count = S - first
+    if rotation[0] != 0:
+        first, count = min(first, S - 1), max(1, min(count, WIDTH))
+        start = key + first * stride * FLOAT
+        rotate_rows(start, stride, count, D, rotation, positions + first * FLOAT, rotation[2])
+        key, stride, first = rotation[2], D, _ZERO
+    source, keys = floats_at(key + first * stride * FLOAT), floats_at(target)
     whole = D - D % WIDTH
     for d in range(0, whole, WIDTH):
         transpose_block(source, d, stride, count, keys, d * step, step)
@@ -79,6 +119,15 @@ def load_features(source, start, d, D):
     if d + WIDTH <= D:
         return load(source, start + d)
     return load_first(source, start + d, max(D - d, 0))
+
+
+@inline
+def store_features(target, start, d, D, x):
+    """Store WIDTH of D features, from d on; those from D on are left out."""
+    if d + WIDTH <= D:
+        store(target, start + d, x)
+    else:
+        store_first(target, start + d, x, D - d)
 
 
 float_packers = pack_float_keys, pack_float_values, None, None  # as of `word_packers`
@@ -152,11 +201,11 @@ def word_packers(name: str, words: HeadWords) -> tuple[Any, Any, Any, Any]:
         return np.float32(min(np.floor(np.sqrt(2147483647.0 / D)), query_most))
 
     @function
-    def pack_key_words(key, stride, S, D, keys, features, transposed):
+    def pack_key_words(key, stride, S, D, keys, features, transposed, rotation, positions):
         """Fill panels with the keys as words, each with a scale; `transposed` is memory for D x WIDTH floats."""
         lines, most = floats_at(transposed), most_of_products(D)
         for j in range(0, (S + NR - 1) // NR * NR, WIDTH):
-            transpose_keys(key + j * stride * FLOAT, stride, S - j, D, transposed, _WIDTH)
+            transpose_keys(key, stride, j, S, D, transposed, _WIDTH, rotation, positions)
             panel = floats_at(keys + (j // NR * (key_header + features) * NR + j % NR) * FLOAT)
             sizes = number(0.0)
             for d in range(D):

@@ -13,7 +13,8 @@ Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 
             number of rows
 Epilogue    Bias and residual are added to the sums in their registers. An activation of floats is computed from the
             tile in the result, which is still in the first cache. A tile of words that has an activation, and one of a
-            last panel with fewer than NR columns, passes through a small buffer
+            last panel with fewer than NR columns, passes through a small buffer. So do the two tiles of a gated
+            product, which are multiplied there: activation(gate) * up
 Prefetch    While a tile is computed, a part of the next panel or slice is fetched into the second cache, because with
             few rows the processor's own prefetcher is too late. The cache lines of the tile's result are fetched into
             the first cache when the tile begins. Those of its residual are fetched later, because all at once would
@@ -194,6 +195,30 @@ def apply_epilogue(rows, columns, tile, start, ldt, bias, bias_start, code, resi
                 store_first(y, target, value, count)
 
 
+@function
+def apply_gate(rows, columns, gate, up, bias, column, code, y, row, N):
+    """Compute y = activation(gate + bias) * (up + bias) from two tiles; without an activation, both side by side."""
+    for i in range(rows):
+        for j in range(0, columns, WIDTH):
+            place, count = column + j, columns - j
+            left = load(gate, i * NR + j) + load_first(bias, place, count)
+            right = load(up, i * NR + j) + load_first(bias, N + place, count)
+            if code != 0:
+                store_up_to(y, (row + i) * N + place, activate(left, code) * right, count)
+            else:
+                store_up_to(y, (row + i) * 2 * N + place, left, count)
+                store_up_to(y, (row + i) * 2 * N + N + place, right, count)
+
+
+@inline
+def store_up_to(y, start, value, count):
+    """Store a vector, or its first `count` lanes, if it has more."""
+    if count >= WIDTH:
+        store(y, start, value)
+    else:
+        store_first(y, start, value, count)
+
+
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +226,8 @@ def make_linear_chunk(words: Words | None) -> Any:
     """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
     linear_task = task_at(LINEAR if words is None else LINEAR_WORDS[words.form.name])
     (length_of, *_), sizes = _layout(words), inline(row_layout(words))
-    tile_buffer = stack_floats((MR if words is None else words.rows) * NR)
+    tile_size = np.int64((MR if words is None else words.rows) * NR)
+    tile_buffer = stack_floats(2 * int(tile_size))
     if words is not None and words.dot.in_tiles:
         multiply, begin, end = amx_multiplier(words), begin_tiles, end_tiles
     else:
@@ -222,23 +248,33 @@ def make_linear_chunk(words: Words | None) -> Any:
         length, slices = length_of(depth), task.slices
         outer, inner = (1, slices) if task.by_panel != 0 else (slices, 1)
         step = depth // slices
-        distance = step * NR if task.by_panel != 0 else size  # from this slice to the one that is read next
+        gated, group = task.gated != 0, size * (1 + task.gated)  # the panels that one panel of the result needs
+        distance = step * NR if task.by_panel != 0 else group  # from this slice to the one that is read next
         part = size // slices // block_tiles  # words of that slice that each tile prefetches, `pace` with each k
         pace = size // depth // block_tiles + 1
         buffer = tile_buffer()
+        upper = buffer + tile_size * FLOAT
         begin(height + min(taller, 1))
         for o in range(outer):
             for p in range(first_panel, min(first_panel + task.panels_per_chunk, panels)):
                 column, columns = p * NR, min(NR, N - p * NR)
                 for s in range(o * inner, (o + 1) * inner):
                     first, is_last = s * step, s == slices - 1
-                    panel = task.panels + (p * size + first * NR) * FLOAT
+                    panel = task.panels + (p * group + first * NR) * FLOAT
                     ahead = panel + distance * FLOAT
                     for t in range(first_tile, min(first_tile + block_tiles, tiles)):
                         rows, row = height + (t < taller), t * height + min(t, taller)
                         a, offset = task.x + (row * lda + first) * FLOAT, row * N + column
                         c, r, bias = task.y + offset * FLOAT, task.residual + offset * FLOAT, task.bias + column * FLOAT
                         prefetch_tile(rows, c, N)
+                        if gated:
+                            multiply(rows, a, lda, panel, step, length, buffer, _NR, _ZERO, bias, r, ahead, pace)
+                            b, more = panel + size * FLOAT, ahead + size * FLOAT
+                            multiply(rows, a, lda, b, step, length, upper, _NR, _ZERO, bias, r, more, pace)
+                            gate, up, biases = floats_at(buffer), floats_at(upper), floats_at(task.bias)
+                            apply_gate(rows, columns, gate, up, biases, column, code, floats_at(task.y), row, N)
+                            ahead += part * FLOAT
+                            continue
                         tile, ldt, added = buffer, _NR, _ZERO
                         if columns == NR and (code == 0 or in_result):
                             tile, ldt, added = c, N, np.int64(RESUMED if s > 0 else 0)

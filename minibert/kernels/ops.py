@@ -29,10 +29,10 @@ from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 # In a task, an array is the address of its first number, and 0 if it is None.
-# x (M, K), panels and bias (gemm.py), residual and y (M, N). `activation` is one of ACTIVATION_CODES. The next five are
-# those of `LinearChunks`. In low precision, x is the address of words; if there is a `source`, the leader quantises its
-# floats into them before the chunks.
-_LINEAR = "panels bias residual y", "M N K activation slices by_panel tiles block_tiles panels_per_chunk"
+# x (M, K), panels and bias (gemm.py), residual and y (M, N). `activation` is one of ACTIVATION_CODES. If `gated` is 1,
+# panels and bias have 2 N columns. The last five are those of `LinearChunks`. In low precision, x is the address of
+# words; if there is a `source`, the leader quantises its floats into them before the chunks.
+_LINEAR = "panels bias residual y", "M N K activation gated slices by_panel tiles block_tiles panels_per_chunk"
 LINEAR = TaskKind(1, f"x {_LINEAR[0]}", _LINEAR[1])
 LINEAR_WORDS = {name: TaskKind(5 + 3 * i, f"source {_LINEAR[0]}", f"{_LINEAR[1]} x") for i, name in enumerate(FORMATS)}
 # x (M, K) as floats, and the address of y, the words of a format (processor.py)
@@ -40,10 +40,13 @@ QUANTISE = {name: TaskKind(6 + 3 * i, "x", "y M K") for i, name in enumerate(FOR
 # The rows of keys and values have a distance of `stride` floats, those of queries one of `query_stride`. The keys of
 # sequence b begin at cu_seqlens[b], its queries and its rows of the context at query_seqlens[b], and its `scores` and
 # `probs` at pairs_first[b], if they are wanted. `bias` is a table of `distances` numbers for each head; `columns` has
-# that of each token, and `query_columns` that of each query. In low precision, the products are products of words.
+# that of each token, and `query_columns` that of each query. `angles` is the table of the rotation, `rotated` numbers
+# for each position. Keys that are more than `window` columns away are not seen; if it is -1, all are. In low precision,
+# the products are products of words.
 _ATTENTION = (
-    "query key value cu_seqlens query_seqlens context scores probs pairs_first bias columns query_columns",
-    "num_heads D stride query_stride distances",
+    "query key value cu_seqlens query_seqlens context scores probs pairs_first bias columns query_columns "
+    "angles positions query_positions",
+    "num_heads D stride query_stride distances rotated window",
 )
 ATTENTION = TaskKind(2, *_ATTENTION)
 ATTENTION_WORDS = {name: TaskKind(7 + 3 * i, *_ATTENTION) for i, name in enumerate(FORMATS)}
@@ -97,16 +100,19 @@ class LinearChunks(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def linear_chunks(M: int, N: int, K: int, num_threads: int, name: str = "") -> tuple[LinearChunks, int, int]:
+def linear_chunks(
+    M: int, N: int, K: int, num_threads: int, name: str = "", gated: bool = False
+) -> tuple[LinearChunks, int, int]:
     """Return the chunks of a product (M, N, K), their number, and the distance of two rows of x in floats.
 
     With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
-    and each stays in cache while all panels are read. `name` is that of a format of words, which have one slice.
+    and each stays in cache while all panels are read. `name` is that of a format of words, which have one slice. So has
+    a gated product, because only the result of one of its two panels has a place to wait for the next slice.
     """
     if name:
         slices, by_panel, distance, rows = 1, False, words_of(name).row_size(K), words_of(name).rows
     else:
-        (slices, by_panel), distance, rows = linear_slices(M, N, K), K, MR
+        (slices, by_panel), distance, rows = (1, False) if gated else linear_slices(M, N, K), K, MR
     tiles = -(-M // rows)
     row_size = distance // slices
     most_tiles = max(1, min(MOST_ROWS, BLOCK_NUMBERS // max(1, row_size)) // rows)
@@ -207,8 +213,6 @@ def release(resources: Resources) -> None:
 
 def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: Linear) -> PackedLinear | PackedWords:
     """Pack a weight, quantised if its product is computed in low precision; `empty` allocates the panels."""
-    if linear.gated:
-        raise NotImplementedError("the kernels do not have a gate")
     form = format_of(linear, compute_type)
     return pack(empty, linear) if form is None else pack_words(empty, quantise_linear(linear, form))
 
@@ -251,10 +255,11 @@ def linear(
     """Compute the same as `reference.apply_linear`, or as `low_precision.apply_linear`, with a packed weight."""
     packed: PackedLinear | PackedWords = linear  # type: ignore[assignment]  # `prepare` returned it
     team, name = resources.team, packed.format.name if isinstance(packed, PackedWords) else ""
-    M, (N, K) = len(x), packed.shape
-    cut, num_chunks, distance = linear_chunks(M, N, K, team.num_threads, name)
-    y = resources.buffers.empty(M, N)
-    sizes = (M, N, K, ACTIVATION_CODES[activation], *cut)
+    (N, K), gated = packed.shape, packed.gated
+    M, N = len(x), N // 2 if gated else N
+    cut, num_chunks, distance = linear_chunks(M, N, K, team.num_threads, name, gated)
+    y = resources.buffers.empty(M, 2 * N if gated and activation is None else N)
+    sizes = (M, N, K, ACTIVATION_CODES[activation], gated, *cut)
     x = _floats(x)
     residual = None if residual is None else _floats(residual)
     if not name:
@@ -299,19 +304,18 @@ def attention(
 ) -> AttentionOutput:
     """Compute the same as `reference.attention`, or as `low_precision.attention`."""
     query, key, value, cu_seqlens, num_heads, bias, rotation, window, queries, _ = inputs
-    if rotation is not None or window is not None:
-        raise NotImplementedError("the kernels do not have a rotation or a window")
     if key.strides != value.strides or not all(map(_has_rows_of_floats, (query, key, value))):
         query, key, value = map(_floats, (query, key, value))
     starts = cu_seqlens = _ints(cu_seqlens)
     Q, H = query.shape
     D = H // num_heads
     context = resources.buffers.empty(Q, H)
-    table, columns = (None, None) if bias is None else (_floats(bias.table), _ints(bias.columns))
-    query_columns = columns
+    table, angles = (x and _floats(x.table) for x in (bias, rotation))
+    columns, positions = (bias or window) and _ints((bias or window).columns), rotation and _ints(rotation.positions)
+    query_columns, query_positions = columns, positions
     if queries is not None:
         starts = _ints(queries.cu_seqlens)
-        query_columns = None if columns is None else columns[queries.tokens]
+        query_columns, query_positions = (None if x is None else x[queries.tokens] for x in (columns, positions))
     first = scores = probs = None
     if return_scores or return_probs:
         lengths, counts = np.diff(cu_seqlens).astype(np.int64), np.diff(starts).astype(np.int64)
@@ -320,8 +324,10 @@ def attention(
     name = resources.attention_format
     kind, scratch = ATTENTION_WORDS[name] if name else ATTENTION, attention_scratch(cu_seqlens.tobytes(), D, name)
     arrays = (query, key, value, cu_seqlens, starts, context, scores, probs, first, table, columns, query_columns)
+    arrays += (angles, positions, query_positions)
     strides = key.strides[0] // FLOAT, query.strides[0] // FLOAT
-    numbers = (num_heads, D, *strides, 0 if table is None else table.shape[1])
+    widths = (0 if x is None else x.shape[1] for x in (table, angles))
+    numbers = (num_heads, D, *strides, *widths, -1 if window is None else window.size)
     resources.team.run(kind, arrays, *numbers, num_chunks=(len(cu_seqlens) - 1) * num_heads, scratch=scratch)
     if first is None:
         return AttentionOutput(context, None, None)

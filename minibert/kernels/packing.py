@@ -9,7 +9,8 @@ Layout      Panels of NR columns. A panel is contiguous::
               K |  0 |  1 |  2 |   ------>   panel 1: ...
                 +----+----+----+             the last panel is filled up with zeros
 
-            In low precision, a panel is what processor.py describes
+            In low precision, a panel is what processor.py describes. If a weight is gated, the panels of its gate
+            alternate with those that the gate multiplies
 Contract    This file does not import numba
 Source      Goto and van de Geijn 2008 (ACM TOMS 34(3)), section 5
 """
@@ -24,7 +25,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.low_precision import Format, QuantisedLinear, format_of
-from minibert.bert.ops import Linear, rows_of
+from minibert.bert.ops import Linear, PreparedLinear, rows_of
 from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.libraries import level_of, sources
 from minibert.kernels.processor import NR, Words, words_of
@@ -51,9 +52,10 @@ class PackedLinear:
     @property
     def weight(self) -> FloatArray:
         """The weight as in the checkpoint, (N, K), copied from the panels."""
-        N, K = self.shape
-        num_panels = -(-N // NR)
-        return self.panels.reshape(num_panels, K, NR).transpose(0, 2, 1).reshape(num_panels * NR, K)[:N]
+        weight = np.empty(self.shape, np.float32)
+        for panel, rows in zip(self.panels.reshape(-1, self.shape[1], NR), _rows_of_panels(self), strict=True):
+            weight[rows] = panel.T[: rows.stop - rows.start]
+        return weight
 
     def part(self, first: int, last: int) -> PackedLinear:
         """Return the maps first, ..., last - 1 of those stacked; in the same memory, if they begin with a panel."""
@@ -63,19 +65,27 @@ class PackedLinear:
 
     def __reduce__(self) -> tuple[Callable[..., PackedLinear], tuple[Any, ...]]:
         # As the checkpoint has it, because another processor may have another NR.
-        return pack, (aligned_empty, Linear(self.paths, self.weight, self.bias))
+        return pack, (aligned_empty, Linear(self.paths, self.weight, self.bias, self.gated))
 
 
 def pack(empty: Callable[..., FloatArray], linear: Linear) -> PackedLinear:
     """Copy a weight into panels of NR columns, and fill up the last panel with zeros; `empty` allocates the panels."""
-    N, K = linear.weight.shape
-    panels = empty(-(-N // NR), K, NR)
-    for p, panel in enumerate(panels):
-        rows = linear.weight[p * NR : (p + 1) * NR]
-        panel[:, : len(rows)] = rows.T
-        panel[:, len(rows) :] = 0.0
+    rows_of_panels = _rows_of_panels(linear)
+    panels = empty(len(rows_of_panels), linear.shape[1], NR)
+    for panel, rows in zip(panels, rows_of_panels, strict=True):
+        count = rows.stop - rows.start
+        panel[:, :count] = linear.weight[rows].T
+        panel[:, count:] = 0.0
     panels.flags.writeable = False
-    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), np.ascontiguousarray(linear.bias, np.float32))
+    bias = np.ascontiguousarray(linear.bias, np.float32)
+    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), bias, linear.gated)
+
+
+def _rows_of_panels(linear: PreparedLinear) -> list[slice]:
+    """Return the rows of the weight that each panel has; those of a gate alternate with those that it multiplies."""
+    N = linear.shape[0]
+    half = N // 2 if linear.gated else N
+    return [slice(f + i, min(f + i + NR, f + half)) for i in range(0, half, NR) for f in range(0, N, half)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,11 +118,14 @@ class PackedWords:
         return _view(self, first, last) or pack_words(aligned_empty, self._quantised().part(first, last))
 
     def _quantised(self) -> QuantisedLinear:
-        N, words = self.shape[0], words_of(self.format.name)
-        panels = self.panels.reshape(-1, *words.panel_shape(self.shape[1]))
-        scales = panels[:, :, :NR].transpose(0, 2, 1).reshape(-1, panels.shape[1])[:N]
-        whole = _whole_numbers(_lines(panels, words), words).reshape(-1, panels.shape[1], self.format.group)[:N]
-        return QuantisedLinear(self.paths, self.shape, whole, np.ascontiguousarray(scales), self.bias, self.format)
+        words, (groups, size) = words_of(self.format.name), words_of(self.format.name).panel_shape(self.shape[1])
+        panels = self.panels.reshape(-1, groups, size)
+        numbers = _whole_numbers(_lines(panels, words), words).reshape(len(panels), NR, groups, -1)
+        scales = np.empty((self.shape[0], groups), np.float32)
+        whole = np.empty((*scales.shape, self.format.group), numbers.dtype)
+        for panel, some, rows in zip(panels, numbers, _rows_of_panels(self), strict=True):
+            scales[rows], whole[rows] = (part[: rows.stop - rows.start] for part in (panel[:, :NR].T, some))
+        return QuantisedLinear(self.paths, self.shape, whole, scales, self.bias, self.format, self.gated)
 
     def __reduce__(self) -> tuple[Callable[..., PackedWords], tuple[Any, ...]]:
         return pack_words, (aligned_empty, self._quantised())
@@ -120,11 +133,10 @@ class PackedWords:
 
 def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> PackedWords:
     """Copy integers and scales into panels, and fill up the last panel with zeros."""
-    (N, K), words = linear.shape, words_of(linear.format.name)
-    panels = empty(-(-N // NR), *words.panel_shape(K))
+    words, rows_of_panels = words_of(linear.format.name), _rows_of_panels(linear)
+    panels = empty(len(rows_of_panels), *words.panel_shape(linear.shape[1]))
     panels[...] = 0.0
-    for p, panel in enumerate(panels):
-        rows = slice(p * NR, min(N, (p + 1) * NR))
+    for panel, rows in zip(panels, rows_of_panels, strict=True):
         whole, count = linear.whole[rows], rows.stop - rows.start
         panel[:, :count] = linear.scales[rows].T
         if words.dot.offset:
@@ -132,7 +144,7 @@ def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> Pac
         _lines(panel, words)[:, :, :count] = _lines_of(whole, words)
     panels.flags.writeable = False
     bias = np.ascontiguousarray(linear.bias)
-    return PackedWords(linear.paths, linear.shape, panels.reshape(-1), bias, linear.format)
+    return PackedWords(linear.paths, linear.shape, panels.reshape(-1), bias, linear.format, linear.gated)
 
 
 _Packed = TypeVar("_Packed", PackedLinear, PackedWords)

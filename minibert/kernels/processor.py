@@ -252,6 +252,7 @@ class HeadLayout(NamedTuple):
     features, tokens : int                          lines of a panel of keys, and of values, without their headers
     query_distance, score_distance : int            from one row to the next one
     values, scores, tile, queries, norms : int      where they begin: a tile of the context, a norm for each of its rows
+    rotated : int                                   where WIDTH rows of rotated queries or keys begin
     size : int                                      of all parts
     """
 
@@ -264,6 +265,7 @@ class HeadLayout(NamedTuple):
     tile: int
     queries: int
     norms: int
+    rotated: int
     size: int
 
 
@@ -290,8 +292,10 @@ def head_layout(words: HeadWords | None) -> Callable[[int, int], HeadLayout]:
         tile = scores + rows * score_distance
         queries = tile + rows * NR
         norms = queries + max(query_rows * query_distance + beyond, D * transposed)
+        rotated = norms + rows
+        size = rotated + WIDTH * D
         return HeadLayout(
-            features, tokens, query_distance, score_distance, first_value, scores, tile, queries, norms, norms + rows
+            features, tokens, query_distance, score_distance, first_value, scores, tile, queries, norms, rotated, size
         )
 
     return layout

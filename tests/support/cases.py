@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp, Ops, Queries, RelativeBias
+from minibert.bert.ops import AttentionInput, LayerNorm, Linear, LookUp, Ops, Queries, RelativeBias, Rotation, Window
 from minibert.bert.reference import ACTIVATIONS
 
 __all__ = ["OP_CASES", "Arguments", "OpCase", "compute", "pack_lengths"]
@@ -121,10 +121,11 @@ _LARGE_LINEAR_SHAPES = "1 768 768, 22 768 3072, 128 384 1536, 128 1536 384, 37 7
 _EPILOGUES: tuple[tuple[str | None, bool], ...] = ((None, False), ("gelu", False), (None, True), ("gelu", True))
 
 
-def _linear_case(T: int, K: int, N: int, activation: str | None, residual: bool) -> OpCase:
+def _linear_case(T: int, K: int, N: int, activation: str | None, residual: bool, gated: bool = False) -> OpCase:
     def make(generator: np.random.Generator) -> Arguments:
         # The weights are scaled so that the results have sizes of 1 to 3, where activations are not linear.
-        linear = Linear(("some.dense",), _normal(generator, N, K, scale=1.5 / K**0.5), _normal(generator, N))
+        weight, bias = _normal(generator, N, K, scale=1.5 / K**0.5), _normal(generator, N)
+        linear = Linear(("some.dense",), weight, bias, gated)
         arguments: Arguments = {"x": _normal(generator, T, K), "linear": linear}
         if activation is not None:
             arguments["activation"] = activation
@@ -132,7 +133,7 @@ def _linear_case(T: int, K: int, N: int, activation: str | None, residual: bool)
             arguments["residual"] = _normal(generator, T, N)
         return arguments
 
-    options = f"{f' {activation}' if activation else ''}{' residual' if residual else ''}"
+    options = f"{f' {activation}' if activation else ''}{' residual' if residual else ''}{' gated' if gated else ''}"
     return OpCase("linear", f"linear T={T} K={K} N={N}{options}", make)
 
 
@@ -146,6 +147,10 @@ def _linear_cases() -> Iterator[OpCase]:
         if activation != "gelu":
             yield _linear_case(17, 33, 31, activation, False)
             yield _linear_case(9, 7, 8, activation, True)
+    for shape in ("0 8 8", "1 1 2", "7 5 6", "22 384 126", "22 128 128", "37 101 410", "128 768 194", "300 65 254"):
+        for activation in ("silu", "gelu", None):
+            yield _linear_case(*map(int, shape.split()), activation, False, gated=True)
+    yield _linear_case(33, 512, 100, "relu", False, gated=True)
 
 
 # --- attention -------------------------------------------------------------------------------------------------------
@@ -180,11 +185,15 @@ def _attention_case(
     apart: bool = False,
     columns: int = 0,
     queries: float = 0.0,
+    rotated: int = 0,
+    window: int = -1,
+    bias: bool = True,
 ) -> OpCase:
     """Return a case of attention.
 
-    With `columns`, there is a relative bias, and each token is in one of so many columns. With `queries`, only this
-    part of the tokens are queries.
+    With `columns`, each token is in one of so many columns, and there is a relative bias, if it is not excluded. With
+    `queries`, only this part of the tokens are queries. So many numbers of each head are `rotated`. A `window` of -1
+    is none; there are no scores with a window, because some would be infinite.
     """
 
     def make(generator: np.random.Generator) -> Arguments:
@@ -199,16 +208,28 @@ def _attention_case(
             **{"query": query[asked] if queries else query, "key": key, "value": value},
             **{"cu_seqlens": cu_seqlens, "num_heads": A},
             "queries": Queries(asked, np.searchsorted(asked, cu_seqlens)) if queries else None,
-            **{"return_scores": True, "return_probs": True},
-            "bias": (columns and RelativeBias(_normal(generator, A, 2 * columns - 1), places)) or None,
+            **{"return_scores": window < 0, "return_probs": True},
+            "bias": RelativeBias(_normal(generator, A, 2 * columns - 1), places) if columns and bias else None,
+            "rotation": Rotation(_angles(generator, rotated), places) if rotated else None,
+            "window": Window(window, places) if window >= 0 else None,
         }
 
-    places = np.concatenate([np.sort(np.random.default_rng(0).permutation(columns)[:n]) for n in lengths] or [[]])
+    count = columns or max(lengths, default=0)
+    places = np.concatenate([np.sort(np.random.default_rng(0).permutation(count)[:n]) for n in lengths] or [[]])
+    places = places.astype(np.int32)
     shown = "+".join(map(str, lengths)) or "none"
     options = f"{f' sharp={sharp:g}' if sharp != 1 else ''}{' column-blocks' if apart else ''}"
     options += f" bias of {columns} columns" if columns else ""
     options += f" {queries:.0%} queries" if queries else ""
+    options += f"{f' {rotated} rotated' if rotated else ''}{f' window {window}' if window >= 0 else ''}"
+    options += "" if bias else " without bias"
     return OpCase("attention", f"attention S={shown} A={A} D={D}{options}", make)
+
+
+def _angles(generator: np.random.Generator, size: int) -> FloatArray:
+    """Return cosines and sines of 600 positions."""
+    angles = generator.random((600, size // 2)) * 7
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
 def _attention_cases() -> Iterator[OpCase]:
@@ -221,6 +242,13 @@ def _attention_cases() -> Iterator[OpCase]:
     for some in ({"queries": 0.02}, {"queries": 0.5, "apart": True}, {"queries": 0.5, "columns": 17}):
         yield _attention_case((15, 0, 16, 1, 17), 3, 5, **some)
     yield _attention_case((128, 30), 2, 64, queries=0.1, columns=130)
+    for D, rotated in ((2, 2), (8, 8), (24, 24), (24, 10), (32, 32), (64, 64), (80, 80), (80, 48), (129, 128)):
+        yield _attention_case((15, 0, 16, 1, 33), 3, D, rotated=rotated, apart=True, queries=0.4 * (D == 24))
+    for size in (0, 1, 15, 16, 64, 128):
+        yield _attention_case((1, 0, 290, 37), 2, 64, window=size, rotated=64 * (size == 64), apart=size > 1)
+        yield _attention_case((150, 70), 3, 24, window=size, columns=170, bias=size == 1)
+    for queries in (0.01, 0.3):
+        yield _attention_case((300, 20, 129), 2, 32, window=20, columns=310, bias=False, queries=queries, rotated=32)
     yield _attention_case((22, 37), 12, 32, apart=True)
     yield _attention_case((22, 37), 2, 8, sharp=10.0)  # scores up to a few hundred: probs of 1 and of 0
     yield _attention_case((9, 2), 2, 8, sharp=30.0)  # scores in the thousands: exp overflows if they are not shifted

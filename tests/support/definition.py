@@ -97,9 +97,9 @@ def _attention(inputs: AttentionInput, *, return_scores: bool = False, return_pr
             for i, j in np.ndindex(scores[a].shape if bias is not None else (0, 0)):
                 distance = int(bias.columns[tokens][j]) - int(bias.columns[asked[i]])  # type: ignore[union-attr]
                 scores[a, i, j] += double(bias.table)[a, distance + bias.table.shape[1] // 2]  # type: ignore[union-attr]
-            for i, j in np.ndindex(scores[a].shape if window is not None else (0, 0)):
-                if abs(int(window.columns[asked[i]]) - int(window.columns[tokens][j])) > window.size:  # type: ignore[union-attr]
-                    scores[a, i, j] = -np.inf
+            if window is not None:
+                distances = np.subtract.outer(window.columns[asked], window.columns[tokens])
+                scores[a][np.abs(distances) > window.size] = -np.inf
             if length:
                 probs[a] = scipy.special.softmax(scores[a], axis=1)
             context[rows, columns] = np.dot(probs[a], v)

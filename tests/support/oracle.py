@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear, LookUp, Queries, RelativeBias
+from minibert.bert.ops import (
+    AttentionInput,
+    AttentionOutput,
+    LayerNorm,
+    Linear,
+    LookUp,
+    Queries,
+    RelativeBias,
+    Rotation,
+)
 from tests.support.definition import ACTIVATIONS, OPS, Float64Array, double, sequences
 
 __all__ = ["ACTIVATIONS", "EPSILON", "MAGNITUDES", "OPS", "arrays", "measure_ulps", "rounding_errors"]
@@ -35,7 +44,11 @@ def _linear_magnitude(
 ) -> Sequence[Float64Array]:
     # The slope of every activation is at most 1.13, so the epilogue hardly increases the product's error.
     positive = Linear(linear.paths, np.abs(linear.weight), np.abs(linear.bias))
-    return [OPS.linear(np.abs(x), positive, residual=None if residual is None else np.abs(residual))]
+    sizes = OPS.linear(np.abs(x), positive, residual=None if residual is None else np.abs(residual))
+    if not linear.gated or activation is None:
+        return [sizes]
+    (gate, up), (of_gate, of_up) = (np.split(y, 2, axis=1) for y in (OPS.linear(x, linear), sizes))
+    return [of_gate * np.abs(up) + of_up * np.abs(ACTIVATIONS[activation](gate))]
 
 
 def _attention_magnitude(
@@ -44,11 +57,15 @@ def _attention_magnitude(
     """Scores have the error of their products; exp turns a score's absolute error into a prob's relative one."""
     bias: RelativeBias | None = options.get("bias")
     queries: Queries | None = options.get("queries")
-    inputs = AttentionInput(query, key, value, cu_seqlens, num_heads, bias, queries=queries)
+    rotation, window = options.get("rotation"), options.get("window")
+    inputs = AttentionInput(query, key, value, cu_seqlens, num_heads, bias, rotation, window, queries)
     exact = OPS.attention(inputs, return_probs=True)
     added = bias and RelativeBias(np.abs(bias.table), bias.columns)
     q, k, v = (np.abs(x) for x in (query, key, value))
-    positive = OPS.attention(inputs._replace(query=q, key=k, value=v, bias=added), return_scores=True)
+    if rotation is not None:
+        q, k = (rotated_sizes(x, num_heads, rotation, at) for x, at in ((q, queries), (k, None)))
+    rows = inputs._replace(query=q, key=k, value=v, bias=added, rotation=None, window=None)
+    positive = OPS.attention(rows, return_scores=True)
     context, scores, probs = np.zeros(query.shape), positive.scores or [], []
     starts = cu_seqlens if queries is None else queries.cu_seqlens
     for b, (tokens, heads) in enumerate(sequences(query.shape[1], cu_seqlens, num_heads)):
@@ -56,6 +73,14 @@ def _attention_magnitude(
         for a, columns in enumerate(heads):
             context[starts[b] : starts[b + 1], columns] = np.dot(probs[b][a], double(v[tokens, columns]))
     return [context, *(scores if options.get("return_scores") else ()), *(probs if options.get("return_probs") else ())]
+
+
+def rotated_sizes(x: Float64Array, num_heads: int, rotation: Rotation, queries: Queries | None) -> Float64Array:
+    """Return |a cos| + |b sin| for each rotated number of x."""
+    positions = rotation.positions if queries is None else rotation.positions[queries.tokens]
+    cos, sin = np.split(np.abs(double(rotation.table))[positions, None], 2, axis=2)
+    a, b, rest = np.split(x.reshape(len(x), num_heads, -1), [cos.shape[2], 2 * cos.shape[2]], axis=2)
+    return np.concatenate([a * cos + b * sin, b * cos + a * sin, rest], axis=2).reshape(x.shape)
 
 
 def _layer_norm_magnitude(x: FloatArray, norm: LayerNorm) -> Sequence[Float64Array]:
