@@ -243,7 +243,7 @@ def _attention_cases() -> Iterator[OpCase]:
         yield _attention_case((15, 0, 16, 1, 17), 3, 5, **some)
     yield _attention_case((128, 30), 2, 64, queries=0.1, columns=130)
     for D, rotated in ((2, 2), (8, 8), (24, 24), (24, 10), (32, 32), (64, 64), (80, 80), (80, 48), (129, 128)):
-        yield _attention_case((15, 0, 16, 1, 33), 3, D, rotated=rotated, apart=True, queries=0.4 * (D == 24))
+        yield _attention_case((15, 0, 16, 5, 33), 3, D, rotated=rotated, apart=True, queries=0.4 * (D == 24))
     for size in (0, 1, 15, 16, 64, 128):
         yield _attention_case((1, 0, 290, 37), 2, 64, window=size, rotated=64 * (size == 64), apart=size > 1)
         yield _attention_case((150, 70), 3, 24, window=size, columns=170, bias=size == 1)
