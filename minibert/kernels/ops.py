@@ -311,7 +311,9 @@ def attention(
     D = H // num_heads
     context = resources.buffers.empty(Q, H)
     table, angles = (x and _floats(x.table) for x in (bias, rotation))
-    columns, positions = (bias or window) and _ints((bias or window).columns), rotation and _ints(rotation.positions)
+    placed = bias or window
+    columns = None if placed is None else _ints(placed.columns)
+    positions = None if rotation is None else _ints(rotation.positions)
     query_columns, query_positions = columns, positions
     if queries is not None:
         starts = _ints(queries.cu_seqlens)
@@ -323,8 +325,8 @@ def attention(
         scores, probs = (np.empty(first[-1], np.float32) if kept else None for kept in (return_scores, return_probs))
     name = resources.attention_format
     kind, scratch = ATTENTION_WORDS[name] if name else ATTENTION, attention_scratch(cu_seqlens.tobytes(), D, name)
-    arrays = (query, key, value, cu_seqlens, starts, context, scores, probs, first, table, columns, query_columns)
-    arrays += (angles, positions, query_positions)
+    places = (table, columns, query_columns, angles, positions, query_positions)
+    arrays = (query, key, value, cu_seqlens, starts, context, scores, probs, first, *places)
     strides = key.strides[0] // FLOAT, query.strides[0] // FLOAT
     widths = (0 if x is None else x.shape[1] for x in (table, angles))
     numbers = (num_heads, D, *strides, *widths, -1 if window is None else window.size)
