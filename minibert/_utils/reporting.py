@@ -7,7 +7,6 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
 from itertools import islice
 from typing import Any
 
@@ -104,6 +103,8 @@ def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[obj
     num_rows : int
         Number of all rows.
     """
+    from html import escape  # its import takes long
+
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     texts = [["" if cell is None else escape(str(cell)) for cell in row] for row in islice(rows, _MAX_ROWS)]
     body = "".join(f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in texts)

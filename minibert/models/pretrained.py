@@ -141,6 +141,8 @@ class BertPreTrainedModel(ModelBase[_Output]):
             raise ValueError(f"add_pooling_layer=False, but the head of {cls.__name__} reads the pooler. Leave it out.")
         sharing = choose_sharing(asked.shared_weights, asked.backend, asked.compute_type)
         ops = choose_ops(asked.backend, asked.num_threads, asked.compute_type, asked.idle_release, sharing)
+        if sharing is not None:
+            files.digest_by(sharing.digest)
         config, pooler = asked.config or BertConfig.from_files(files), asked.add_pooling_layer
         weights = load_weights(
             files, config, ops.prepare, add_pooling_layer=pooler, head=cls.head_name, sharing=sharing

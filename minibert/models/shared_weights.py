@@ -122,7 +122,7 @@ class Sharing:
     def __init__(self, layout: PackedLayout, compute_type: str) -> None:
         self.layout = layout
         self._compute_type = compute_type
-        self._digests: dict[Path, str] = {}
+        self._digests: dict[Path, tuple[str, tuple[int, ...]]] = {}
         self._mapped: list[weakref.ref[mmap.mmap]] = []
 
     def arrays(
@@ -140,7 +140,7 @@ class Sharing:
             _warn_not_shared("the user does not have a home folder")
             return None
         states = {tensor.path: tensor.state for tensor in tensors}
-        digests = [self._digest(folder, path, state) for path, state in sorted(states.items())]
+        digests = [self._digest(path, state) for path, state in sorted(states.items())]
         key = repr((_FORMAT, __version__, part, digests, self.layout.key))
         try:
             arrays = shared_arrays(folder, key, make, title=f"{files.source}, {part}, {self._compute_type}")
@@ -159,23 +159,33 @@ class Sharing:
             if (mapped := reference()) is not None and sys.platform == "linux":
                 mapped.madvise(mmap.MADV_DONTNEED)
 
-    def _digest(self, folder: Path, path: Path, state: tuple[int, ...]) -> str:
-        """Return the SHA-256 of a file of the checkpoint, which must be in this state."""
+    def digest(self, path: Path) -> str:
+        """Return the SHA-256 of a file: the noted one, if the file has not changed since, else the computed one.
+
+        Raises
+        ------
+        OSError
+            The file cannot be read.
+        """
         if path not in self._digests:
-            try:
-                with open(path, "rb", buffering=0) as file:
-                    self._digests[path] = _noted_digest(folder, path, file)
-                    unchanged = file_state(file) == state
-            except OSError as error:
-                raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
-            if not unchanged:
-                raise ModelFormatError(f"{path} changed while it was being read; load the model again.")
-        return self._digests[path]
+            with open(path, "rb", buffering=0) as file:
+                self._digests[path] = _noted_digest(shared_folder(), path, file), file_state(file)
+        return self._digests[path][0]
+
+    def _digest(self, path: Path, state: tuple[int, ...]) -> str:
+        """Return the SHA-256 of a file of the checkpoint, which must be in this state."""
+        try:
+            digest = self.digest(path)
+        except OSError as error:
+            raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
+        if self._digests[path][1] != state:
+            raise ModelFormatError(f"{path} changed while it was being read; load the model again.")
+        return digest
 
 
-def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:
+def _noted_digest(folder: Path | None, path: Path, file: IO[bytes]) -> str:
     """Return the SHA-256 of an open file: the noted one, if the file has not changed since, else the computed one."""
-    if sys.platform == "win32":  # its ctime is the time when the file was made
+    if folder is None or sys.platform == "win32":  # its ctime is the time when the file was made
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     changed = os.fstat(file.fileno()).st_ctime_ns
     state = repr((os.path.realpath(path), *file_state(file), changed))

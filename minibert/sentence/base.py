@@ -19,6 +19,7 @@ from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.safetensors import write_safetensors
 from minibert.encode.options import WindowOptions
 from minibert.errors import ModelFormatError
+from minibert.models.backend import choose_sharing
 from minibert.models.bert import BertModel
 from minibert.models.torch_like import TorchLike
 from minibert.sentence import loading
@@ -105,7 +106,8 @@ class SentenceModel(TorchLike):
         )
         self._given_prompts = frozenset(prompts if isinstance(prompts, Mapping) else ())
         self._warned: set[str] = set()
-        found.files.begin()
+        if choose_sharing(options.shared_weights, options.backend, options.compute_type) is None:
+            found.files.begin()
         self.tokenizer = BertTokenizer.from_files(found.bert)
         config = BertConfig.from_files(found.bert)
         self._use_settings(found, loading.stored_settings(found, load), asked, config)

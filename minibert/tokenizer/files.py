@@ -111,7 +111,7 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     with library_errors(ModelFormatError, f"{path} does not work"):
         if kind.model == "WordPiece":  # a damaged file is refused, although the class replaces its parts
-            _check_special_tokens(tokenizer, path, tokenizer.get_vocab(), config)
+            _check_special_tokens(tokenizer, path, config)
         special_tokens = _special_tokens(tokenizer, settings, kind)
         if kind is not GENERIC:
             unk_token = special_tokens.get("unk_token")
@@ -126,7 +126,7 @@ def load_tokenizer(files: ModelFiles, changed: Mapping[str, Any] | None = None) 
         if kind is not GENERIC:
             make_layout(kind, tokenizer, named, stated)
         vocab = _checked_vocab(tokenizer, path, config)
-        _check_special_tokens(tokenizer, path, vocab, config)
+        _check_special_tokens(tokenizer, path, config)
     has_types = kind.has_token_types
     if kind is GENERIC:
         family = FAMILIES.get(str(config.get("model_type")), FAMILIES["bert"])
@@ -229,7 +229,9 @@ def _check_sizes(content: Any) -> None:
             raise ValueError(f"its max_input_chars_per_word is {longest}; at most {_LONGEST_TOKEN} are allowed")
         vocab = model.get("vocab")
         entries = vocab if isinstance(vocab, dict | list) else []
-        _check_lengths(one[0] if isinstance(one, list) and one else one for one in entries)
+        if isinstance(entries, list):
+            entries = [one[0] if isinstance(one, list) and one else one for one in entries]
+        _check_lengths(entries)
         _check_lengths(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix"))
     if isinstance(added, list):
         _check_lengths(token.get("content") for token in added if isinstance(token, dict))
@@ -237,7 +239,8 @@ def _check_sizes(content: Any) -> None:
 
 def _check_lengths(tokens: Iterable[object]) -> None:
     """Refuse tokens that are too long; what is not a str is refused by the library."""
-    longest = max((len(token) for token in tokens if isinstance(token, str)), default=0)
+    texts = tokens if isinstance(tokens, dict) else [token for token in tokens if isinstance(token, str)]
+    longest = max(map(len, texts), default=0)
     if longest > _LONGEST_TOKEN:
         raise ValueError(f"it has a token of {longest} characters, more than {_LONGEST_TOKEN}")
 
@@ -361,7 +364,7 @@ def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> 
     Each id must be used once, and must be a row of the model's word embeddings.
     """
     ids = tokenizer.get_vocab(with_added_tokens=True)
-    vocab = {token: ids[token] for token in sorted(ids, key=ids.__getitem__)}
+    vocab = dict(sorted(ids.items(), key=operator.itemgetter(1)))
     if not vocab:
         raise ModelFormatError(f"{path} does not hold any token.")
     token, largest = next(reversed(vocab.items()))
@@ -377,7 +380,7 @@ def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> 
     return vocab
 
 
-def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int], config: dict[str, Any]) -> None:
+def _check_special_tokens(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> None:
     """Try the tokenizer on a text and a pair.
 
     The tokens that it adds must be in the vocabulary, and the model must have their types. A pair may have types that
@@ -387,7 +390,7 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
     if not isinstance(type_vocab_size, int):
         type_vocab_size = _BERT_TYPE_VOCAB_SIZE  # the model's own check names the wrong value
     unk_token = getattr(tokenizer.model, "unk_token", None)
-    if unk_token is not None and unk_token not in vocab:
+    if unk_token is not None and tokenizer.token_to_id(unk_token) is None:
         raise ModelFormatError(f"{path} names {unk_token!r} for unknown words, but its vocabulary does not have it.")
     for pair in (None, "a"):
         encoding = tokenizer.encode("a", pair)
@@ -403,9 +406,9 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
                 "(type_vocab_size in config.json). Use the tokenizer files of this model."
             )
         for token, token_id, sequence in zip(tokens, ids, sequences, strict=True):
-            if sequence is None and vocab.get(token) != token_id:
+            if sequence is None and (found := tokenizer.token_to_id(token)) != token_id:
                 raise ModelFormatError(
-                    f"{path} adds {token!r} with id {token_id}; its id in the vocabulary is {vocab.get(token)}."
+                    f"{path} adds {token!r} with id {token_id}; its id in the vocabulary is {found}."
                 )
 
 

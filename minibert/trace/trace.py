@@ -6,7 +6,6 @@ import dataclasses
 import io
 import json
 import os
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -394,6 +393,8 @@ def _write_safetensors(arrays: Mapping[str, npt.NDArray[Any]], header: str) -> b
 
 
 def _read_npz(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
+    import zipfile  # its import takes long
+
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         # What is written is not compressed. So no entry can be larger than the file.
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
