@@ -89,7 +89,7 @@ def time_rows(model: str, runs: int) -> list[str]:
 
     folder = shared_folder()
     assert folder is not None
-    files, options = find_model("benchmark", model, {}, BertModel.from_pretrained)
+    files, options, _ = find_model("benchmark", model, {}, BertModel.from_pretrained)
     files.checkpoint()  # the default model's package is verified here, once
     table = Table("compute type", "usual, ms", "shared, the first load, ms", "shared, later loads, ms", "ratio")
 
@@ -112,21 +112,21 @@ def time_rows(model: str, runs: int) -> list[str]:
     return table.lines
 
 
-def _counts(text: str) -> list[int]:
+def counts(text: str) -> list[int]:
     try:
-        counts = [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.split(",")]
     except ValueError:
-        counts = []
-    if not counts or min(counts) < 1:
+        found = []
+    if not found or min(found) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,4,8")
-    return counts
+    return found
 
 
 def main() -> int:
     """Measure, print the tables, and write them into README.md if asked."""
     parser = table_parser("shared_weights")
     parser.add_argument("--model", default=DEFAULT_MODEL, help="default: %(default)s")
-    parser.add_argument("--processes", type=_counts, default=[1, 4, 8], help="default: 1,4,8")
+    parser.add_argument("--processes", type=counts, default=[1, 4, 8], help="default: 1,4,8")
     parser.add_argument("--runs", type=int, default=15, help="loads of each kind (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -18,6 +18,8 @@ import pytest
 from minibert.checkpoint import files as checkpoint_files
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.errors import DownloadError, ModelFormatError
+from minibert.models import shared_weights
+from minibert.models.backend import choose_sharing
 from minibert.sentence.loading import full_name
 from tests.support.fake_hub import CONFIG, FILES, index, running_hub, write
 from tests.support.marks import unix
@@ -172,6 +174,30 @@ def test_a_tampered_package_is_refused(package: Path, tmp_path: Path, filename: 
         os.mkfifo(path)  # a read of it would wait
         with pytest.raises(ModelFormatError, match="regular file"):
             files.find(filename)
+
+
+@unix
+def test_the_digest_of_the_package_is_noted(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With shared weights it is computed once; a file that has changed since is refused, with its old times too."""
+    monkeypatch.setenv("MINIBERT_CACHE_DIR", str(tmp_path / "noted"))
+    monkeypatch.setattr(shared_weights, "_SETTLED_SECONDS", -1)
+    path = package / "model.safetensors"
+
+    def checkpoint() -> list[Path]:
+        files, sharing = locate(DEFAULT_MODEL, cache_dir=tmp_path / "cache"), choose_sharing(True)
+        assert sharing is not None
+        files.digest_by(sharing.digest)
+        return files.checkpoint()
+
+    assert checkpoint() == [path]
+    with monkeypatch.context() as patch:
+        patch.setattr("hashlib.file_digest", None)
+        assert checkpoint() == [path]
+    before, content = path.stat(), path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(ModelFormatError, match="is not the file of"):
+        checkpoint()
 
 
 def test_another_revision_or_model_does_not_come_from_the_package(package: Path, tmp_path: Path) -> None:
