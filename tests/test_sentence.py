@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -21,13 +22,15 @@ from sentence_transformers import SentenceTransformer as Original
 from sentence_transformers import util
 from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
 
-from minibert import ModelFormatError, SentenceTransformer
+from minibert import BertTokenizer, ModelFormatError, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli import main
 from minibert.corpus.writers import VectorWriter
 from minibert.sentence.loading import builtin_prompts, full_name
+from minibert.tokenizer.windows import TokenWindows
 from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import locate_minilm, random_checkpoint, sentence_model, their_vectors
+from tests.support.family_tokenizers import family_folder, train
 from tests.support.refusals import Refused, check_refused
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines
@@ -448,3 +451,145 @@ def test_features_that_are_not_implemented_are_refused_by_name(tmp_path: Path, o
     folder = sentence_model(tmp_path / "model", **options)
     with pytest.raises(ModelFormatError, match=message):
         SentenceTransformer(folder)
+
+
+# --- parts of a text --------------------------------------------------------------------------------------------------
+
+LATE = "The river bank is flooded.  Embeddings\tof it were  computed: 中文, naïve ½ and 🦀🦀!"
+PARTS = [(0, 26), (26, len(LATE)), (28, 38), (0, 9), (7, 12), (30, 34), (0, len(LATE))]
+
+
+def owners(text: str, offsets: np.ndarray) -> list[int]:
+    """The character of a text that has each token."""
+    return [next((i for i in range(start, end) if not text[i].isspace()), start) for start, end in offsets.tolist()]
+
+
+@pytest.mark.parametrize("prompt", ["", "query: ", "the river "])
+@pytest.mark.parametrize("layers", [None, [2, -2]])
+def test_a_span_is_the_mean_of_its_tokens_in_the_whole_text(
+    minilm_sentences: SentenceTransformer, prompt: str, layers: list[int] | None
+) -> None:
+    model, texts = minilm_sentences, [LATE, "A cat. " * 30, "one"]
+    spans = [PARTS, np.array([[7 * i, 7 * i + 6] for i in range(30)]), []]
+    found = model.encode(texts, spans=spans, prompt=prompt, layers=layers)
+    for text, parts, vectors in zip(texts, spans, found, strict=True):
+        batch = model.tokenizer([prompt + text], return_offsets_mapping=True, return_special_tokens_mask=True)
+        states = model.model(batch["input_ids"], output_hidden_states=True).hidden_states
+        state = np.concatenate([states[i][0] for i in layers or [-1]], axis=1).astype(np.float64)
+        of_text = np.array(batch["special_tokens_mask"][0]) == 0
+        places = np.array(owners(prompt + text, np.array(batch["offset_mapping"][0]))) - len(prompt)
+        assert vectors.shape == (len(parts), state.shape[1])
+        for (start, end), vector in zip(parts, vectors, strict=True):
+            mean = state[of_text & (places >= start) & (places < end)].mean(axis=0)
+            np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), rtol=0, atol=1e-6)
+    alone = model.encode(LATE, spans=PARTS, prompt=prompt, layers=layers)
+    np.testing.assert_array_equal(found[0], alone)
+    halved = model.encode(LATE, spans=PARTS, truncate_dim=64, normalize_embeddings=True, convert_to_tensor=True).numpy()
+    np.testing.assert_allclose(np.linalg.norm(halved, axis=1), 1, atol=1e-6)
+    assert halved.shape == (len(PARTS), 64)
+
+
+def test_spans_are_those_of_the_published_procedure(minilm_sentences: SentenceTransformer) -> None:
+    """The functions chunk_by_sentences and chunked_pooling of github.com/jina-ai/late-chunking, in NumPy."""
+    model, text = (
+        minilm_sentences,
+        "Berlin is the capital of Germany. It has 3.7 million inhabitants. The city is a state.",
+    )
+    batch = model.tokenizer([text], return_offsets_mapping=True)
+    ids, offsets = batch["input_ids"][0], batch["offset_mapping"][0]
+    ends = [
+        (i, offsets[i][1])
+        for i, token_id in enumerate(ids)
+        if token_id == model.tokenizer.convert_tokens_to_ids(".")
+        and (offsets[i + 1][0] > offsets[i][1] or ids[i + 1] == model.tokenizer.sep_token_id)
+    ]
+    assert len(ends) == 3
+    rows = [(first, last + 1) for (first, _), (last, _) in pairwise([(0, 0), *ends])]
+    rows = [(first + 1, last) for first, last in rows]
+    state = model.model(batch["input_ids"]).last_hidden_state[0]
+    pooled = np.array([state[first:last].sum(axis=0) / (last - first) for first, last in rows])
+    expected = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+    found = model.encode(text, spans=[*pairwise([0, *(place for _, place in ends)])])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "modernbert"])
+def test_each_token_of_a_text_belongs_to_one_part(tmp_path: Path, family: str) -> None:
+    """Whatever the borders, with and without the spaces between words, and where one character has several tokens."""
+    folder = family_folder(tmp_path / "model", family, train(family, [LATE, "The river bank."], 300))
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    windows = TokenWindows(tokenizer, prompt="a ", max_length=512, truncation="error", stride=0, at_once=9)
+    (window,) = windows.tokenizer.encodings(["a " + LATE])
+    places = owners("a " + LATE, window.offsets)
+    assert family == "bert" or len({*places}) < len(places) - 2
+    is_text = np.flatnonzero((window.special_tokens_mask == 0) & (np.array(places) >= 2))
+    words = [found.span() for found in re.finditer(r"\S+", LATE)]
+    rows, starts = windows.members(window, LATE, words, "spans")
+    np.testing.assert_array_equal(rows, [row for row in is_text if not ("a " + LATE)[places[row]].isspace()])
+    assert len(starts) == len(words) + 1
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        places = sorted({0, *generator.integers(0, len(LATE), 3).tolist(), len(LATE)})
+        with contextlib.suppress(ValueError):  # a part without a token
+            np.testing.assert_array_equal(windows.members(window, LATE, [*pairwise(places)], "spans")[0], is_text)
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([(0, 3), (5, 5)], r"spans\[0\]\[1\]=\(5, 5\) has no token"),
+        ([(26, 28)], "has no token"),
+        ([(-1, 3)], r"the text has the characters 0 to"),
+        ([(4, 3)], r"the text has the characters 0 to"),
+        ([(0, 999)], r"the text has the characters 0 to"),
+        ([(0.0, 3)], "expected two ints"),
+        ([(0, 3, 4)], "expected two ints"),
+        ([3, 4], "expected two ints"),
+    ],
+)
+def test_wrong_spans_are_refused(minilm_sentences: SentenceTransformer, spans: list[Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        minilm_sentences.encode(LATE, spans=spans)
+    with pytest.raises(ValueError, match="1 texts have spans, of 2"):
+        minilm_sentences.encode([LATE, LATE], spans=[[(0, 3)]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "cls"}, "'cls'"),
+        ({"pooling": ["mean", "max"]}, r"'mean \+ max'"),
+        ({"pooling": "none"}, "'none'"),
+        ({"truncation": "split"}, "truncation='split'"),
+        ({"precision": "int8"}, "precision='int8'"),
+        ({"out": np.zeros((1, 384))}, "out="),
+        ({"output_value": "token_embeddings"}, "output_value"),
+    ],
+)
+def test_options_that_do_not_fit_spans_are_refused(
+    minilm_sentences: SentenceTransformer, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        minilm_sentences.encode(LATE, spans=[(0, 3)], **options)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("last", ["word", "각"])
+def test_a_span_that_was_cut_off_is_an_error(side: str, last: str) -> None:
+    model = SentenceTransformer(DEFAULT_MODEL)
+    model.tokenizer.truncation_side, model.max_seq_length = side, 12
+    words = [(6 * i, 6 * i + 5) for i in range(30)]
+    text = " ".join([f"{last:5}"] * 30)
+    with pytest.warns(UserWarning, match="12 tokens and was cut"):
+        _, info = model.encode([text], spans=[[]], return_info=True)
+    start, end = info[0].windows[0]
+    inside = [span for span in words if start <= span[0] and span[0] + len(last) <= end]
+    sure = inside if last == "word" else inside[:-1] if side == "right" else inside[1:]  # a syllable has three tokens
+    assert sure
+    found = model.encode(text, spans=sure, truncation="silent")
+    assert found.shape == (len(sure), 384)
+    for span in {*words} - {*sure}:
+        with pytest.raises(ValueError, match="the text is too long, only its characters"):
+            model.encode(text, spans=[sure[0], span], truncation="silent")
+    with pytest.raises(ValueError, match="12"):
+        model.encode(text, spans=sure, truncation="error")

@@ -147,8 +147,39 @@ class Plan:
                 vectors.append(tokens.copy() if self.special_tokens else tokens[~special])
         return vectors
 
+    def members(self, window: Encoding, text: str, spans: Any, name: str) -> tuple[IntArray, IntArray]:
+        """Return the tokens of each span of a text, for `spans`; see `TokenWindows.members`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The vector of a text is not a mean of its tokens. Or a span is wrong.
+        """
+        if self.pooling != ("mean",):
+            given = " + ".join(self.pooling)
+            raise ValueError(f"spans have the pooling 'mean'; this model, or this call, has {given!r}.")
+        return self.windows.members(window, text, spans, name)
+
+    def spans(self, windows: Sequence[tuple[Encoding, tuple[IntArray, IntArray]]]) -> list[FloatArray]:
+        """Compute the means of the tokens of spans: an array (spans, pooled_width) for each window and its `members`.
+
+        Source: Günther et al. 2024, "Late Chunking" (arXiv 2409.04701), algorithm 1.
+        """
+        pooled: list[FloatArray] = []
+        for step, states in self._states([window for window, _ in windows]):
+            for tokens in np.split(self._combine(states), step.cu_seqlens[1:-1]):
+                rows, starts = windows[len(pooled)][1]
+                pooled.append(pool(tokens[rows], starts, self.pooling))
+        return pooled
+
     def run_tokens(
-        self, texts: Sequence[str], *, sentences: bool = False, exact: bool = False, info: bool = False
+        self,
+        texts: Sequence[str],
+        *,
+        sentences: bool = False,
+        spans: Sequence[Any] | None = None,
+        exact: bool = False,
+        info: bool = False,
     ) -> tuple[list[Any], IntArray, list[TextInfo]]:
         """Compute the token vectors of n texts, or a dict per text with its token vectors, ids and sentence vector.
 
@@ -157,12 +188,14 @@ class Plan:
         texts : sequence of n str
         sentences : bool
             Return dicts. Their sentence vectors take a second forward.
+        spans : sequence of n, optional
+            Return the vectors of the spans of each text, see `TokenWindows.members`.
         exact, info : bool
             As in `encode_distinct`.
 
         Returns
         -------
-        list of n ndarrays of shape (S, W), or of n dicts
+        list of n ndarrays of shape (S, W) or (spans, width), or of n dicts
         n_truncated : int ndarray of shape (n,)
             Tokens of each text that were cut off.
         list of n TextInfo
@@ -177,10 +210,18 @@ class Plan:
         prompt = {"prompt_length": self.windows.num_prompt_tokens} if self.windows.num_prompt_tokens else {}
         result, n_truncated, infos = list[Any](), list[int](), list[TextInfo]()
         check_texts(texts)
-        for _, groups in self.windows.of(texts, range(len(texts)), exact=exact):
+        for part, groups in self.windows.of(texts, range(len(texts)), exact=exact):
             n_truncated += (count_tokens(group)[1] for group in groups)
             infos += map(self.windows.describe, groups) if info else ()
             encodings = [group[0] for group in groups]
+            if spans is not None:
+                members = [
+                    self.members(encoding, texts[i], spans[i], f"spans[{i}]")
+                    for i, encoding in enumerate(encodings, part.start)
+                ]
+                for pooled in self.spans([*zip(encodings, members, strict=True)]):
+                    result.append(self.vectors(pooled, [()] * len(pooled)))
+                continue
             vectors = [tokens.view(Scores) for tokens in self.tokens(encodings)]
             if not sentences:
                 result += vectors

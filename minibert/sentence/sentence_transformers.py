@@ -203,6 +203,7 @@ class SentenceTransformer(VectorModel):
         special_tokens: bool = True,
         truncation: str = "warn",
         stride: int = 0,
+        spans: Any = None,
         out: npt.NDArray[Any] | None = None,
         return_info: bool = False,
         sentences: str | Sequence[str] | None = None,
@@ -257,6 +258,11 @@ class SentenceTransformer(VectorModel):
             "split" pools several windows of it (weighted by the tokens of the text in each), "silent" cuts it.
         stride : int
             Tokens that a window repeats from the one before, for truncation="split".
+        spans : sequence of (int, int), or for several texts, B of them; optional
+            Give a vector of each part of a text, from one forward of the whole text ("late chunking"): the mean of the
+            part's tokens. A part is its first character, and the one after its last. A token belongs to the part that
+            has its first character that is not white space; [CLS], [SEP] and a prompt belong to none. For models and
+            calls with mean pooling.
         out : ndarray of shape (B, width), float, optional
             Write the vectors there, for example into a np.memmap, and return it.
         return_info : bool
@@ -265,7 +271,8 @@ class SentenceTransformer(VectorModel):
         Returns
         -------
         ndarray of shape (width,) for a str, (B, width) for a sequence; float32 unless `precision` or `out` says else
-            For "token_embeddings" a list of arrays (S, H); for None a list of dicts. Tensors, if they are asked for.
+            For "token_embeddings" a list of arrays (S, H); for None a list of dicts. With `spans`, (number of spans,
+            width) for a str, and a list of such arrays for a sequence. Tensors, if they are asked for.
             With `return_info` a pair of this and the `TextInfo`.
 
         Raises
@@ -273,7 +280,8 @@ class SentenceTransformer(VectorModel):
         ImportError
             Tensors are asked for, and torch is not installed.
         TypeError, ValueError
-            An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
+            An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named. A
+            span has no token, or is in a part of the text that was cut off.
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
@@ -298,10 +306,15 @@ class SentenceTransformer(VectorModel):
         )
         result: Any
         too_long, info = self.too_long(truncation), list[TextInfo]()
-        if output_value != "sentence_embedding" or plan.pooling == ("none",):
-            check_for_tokens(out, precision, normalize_embeddings, truncation)
+        if spans is not None or output_value != "sentence_embedding" or plan.pooling == ("none",):
+            check_for_tokens(out, precision, normalize_embeddings and spans is None, truncation)
+            if spans is not None:
+                spans = [spans] if single else spans
+                if output_value != "sentence_embedding" or len(spans) != len(texts):
+                    given = f"{len(spans)} texts have spans, of {len(texts)}; output_value={output_value!r}"
+                    raise ValueError(f"{given}. Give spans for each text, and leave out output_value.")
             tokens, n_truncated, info = plan.run_tokens(
-                texts, sentences=output_value is None, exact=return_info, info=return_info
+                texts, sentences=output_value is None, spans=spans, exact=return_info, info=return_info
             )
             too_long.add(n_truncated)
             result = tokens[0] if single else tokens
@@ -450,7 +463,7 @@ def check_for_tokens(out: object, precision: str, normalized: bool, truncation: 
         "truncation='split'": truncation == "split",
     }
     if wrong := [option for option, given in options.items() if given]:
-        raise ValueError(f"{wrong[0]} is only for sentence vectors, not for vectors of tokens; leave it out.")
+        raise ValueError(f"{wrong[0]} is only for sentence vectors, not for vectors of tokens or spans; leave it out.")
 
 
 def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: str) -> npt.NDArray[Any]:

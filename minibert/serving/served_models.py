@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -183,6 +184,8 @@ class TextOptions:
         A vector per token.
     add_special_tokens : bool
         Put [CLS] and [SEP] around token ids that do not have them.
+    late_chunking : bool
+        The texts are the parts of one text, which is computed at once: `spans` of `SentenceTransformer.encode`.
     """
 
     normalize: bool | None = None
@@ -197,6 +200,7 @@ class TextOptions:
     modules: bool = True
     tokens: bool = False
     add_special_tokens: bool = False
+    late_chunking: bool = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "pooling"):  # options with a list could not be kept
@@ -206,14 +210,14 @@ class TextOptions:
 
 @dataclasses.dataclass(frozen=True)
 class _Embed:
-    """Pooled vectors of windows, or vectors of their tokens; a `Kind`."""
+    """Pooled vectors of windows, or vectors of their tokens or spans; a `Kind`. `method` is that of the plan."""
 
     rate_key: Hashable
     plan: Plan
-    tokens: bool
+    method: str
 
-    def compute(self, units: Sequence[Encoding]) -> list[FloatArray]:
-        return self.plan.tokens(units) if self.tokens else [*self.plan.pool(units)]
+    def compute(self, units: Sequence[Any]) -> list[FloatArray]:
+        return [*getattr(self.plan, self.method)(units)]
 
 
 class _Task(NamedTuple):
@@ -250,6 +254,8 @@ class Embedder(ServedModel[SentenceTransformer]):
         model = self.model
         task = self._task(options, (model.max_seq_length, model.truncate_dim, tuple(model.prompts.items())))
         plan, prompt_name, n_characters = task.plan, task.prompt_name, 0
+        if options.late_chunking:
+            return self._prepare_parts(inputs, task)
         if len(inputs) and not isinstance(inputs[0], str):
             groups = [
                 [tokens.encoding_of_ids(plan, i, ids, options.add_special_tokens, task.truncation)]
@@ -264,7 +270,8 @@ class Embedder(ServedModel[SentenceTransformer]):
             groups = self._windows(task, [*distinct])
         windows = [window for group in groups for window in group]
         # How long the vectors are, and whether they are scaled, does not matter to what is computed together.
-        kind = _Embed(id(model), dataclasses.replace(plan, truncate_dim=None, normalize=False), options.tokens)
+        method = "tokens" if options.tokens else "pool"
+        kind = _Embed(id(model), dataclasses.replace(plan, truncate_dim=None, normalize=False), method)
         assemble: Callable[[list[Any]], Any] = functools.partial(_assemble, task, groups, rows)
         if options.tokens:
             assemble = functools.partial(_assemble_tokens, plan.normalize, rows)
@@ -275,6 +282,28 @@ class Embedder(ServedModel[SentenceTransformer]):
         shown = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
         size = {"n_characters": n_characters, "n_bytes": 4 * max(task.width * vectors, pooled)}
         return self.prepared(job, rows, groups, most, "input", prompt_name=shown, **size)
+
+    def _prepare_parts(self, parts: Sequence[Any], task: _Task) -> Prepared:
+        """Return the job of the parts of one text, in order, and its report, which counts them as one text."""
+        self.check_texts(parts, "input")
+        plan, text, ends = task.plan, "".join(parts), [*accumulate(map(len, parts), initial=0)]
+        windows = plan.windows
+        whole = [(windows.prompt + text, None)]
+        (encoding,) = tokens.encodings_of(whole, windows.tokenizer, windows.max_length, "error")
+        if encoding.n_truncated:
+            given, limit = len(encoding) + encoding.n_truncated, windows.max_length
+            message = (
+                f"the parts have {given} tokens together; the limit is {limit}. Send fewer, or late_chunking=false."
+            )
+            raise ServiceError("too_long", message, limit=limit, given=given, param="input")
+        with _blamed_on("input"):
+            members = plan.members(encoding, text, pairwise(ends), "input")
+        kind = _Embed(id(self.model), dataclasses.replace(plan, truncate_dim=None, normalize=False), "spans")
+        assemble = functools.partial(_assemble, task, [()] * len(parts), [*range(len(parts))])
+        job = Job(kind, [(encoding, members)], [len(encoding)], assemble)
+        shown = task.prompt_name if windows.prompt else None
+        size = {"n_characters": len(text), "n_bytes": 4 * plan.pooled_width * len(parts)}
+        return self.prepared(job, [0], [[encoding]], None, "input", prompt_name=shown, **size)
 
     # -- options
 
@@ -287,6 +316,8 @@ class Embedder(ServedModel[SentenceTransformer]):
             if options.truncation is not None:
                 raise wrong("truncate", "'split' averages vectors of texts, not of tokens.")
             truncation = "mark"
+        if options.late_chunking and options.truncation == "split":
+            raise wrong("truncate", "'split' computes windows, and late_chunking the whole text.")
         prompt_name = self._prompt_of(options)
         for name, most in (("layers", self.model.config.num_hidden_layers + 1), ("pooling", _MOST_MODES)):
             value = getattr(options, name)
@@ -375,7 +406,9 @@ def _blamed_on(param: str) -> Iterator[None]:
         raise ServiceError("invalid", str(error), param=param) from error
 
 
-def _assemble(task: _Task, groups: list[list[Encoding]], rows: list[int], results: list[FloatArray]) -> FloatArray:
+def _assemble(
+    task: _Task, groups: Sequence[Sequence[Encoding]], rows: list[int], results: list[FloatArray]
+) -> FloatArray:
     """Return the vectors of a request, float32 (B, width), from the pooled ones of all its windows."""
     pooled = np.array(results, np.float32).reshape(-1, task.plan.pooled_width)
     vectors = task.plan.vectors(pooled, groups)

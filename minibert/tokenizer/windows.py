@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
@@ -173,6 +174,60 @@ class TokenWindows:
                 averaged[b] = (weights[:, None] * of_windows).sum(axis=0) / weights.sum()
             first += len(group)
         return averaged
+
+    def members(
+        self, window: Encoding, text: str, spans: Iterable[tuple[int, int]], name: str
+    ) -> tuple[IntArray, IntArray]:
+        """Return the tokens of each span of a text.
+
+        A token belongs to the spans that hold its first character; white space at its start does not count. So a token
+        that crosses a border belongs to the span before it. [CLS], [SEP] and the prompt belong to no span.
+
+        Parameters
+        ----------
+        window : Encoding
+            The only window of the text.
+        text : str
+        spans : iterable of (int, int)
+            The first character of each span, and the one after its last.
+        name : str
+            The caller's name of the spans, for errors.
+
+        Returns
+        -------
+        rows : int ndarray
+            Indices of tokens in the window, one span after the other.
+        starts : int ndarray of shape (number of spans + 1,)
+            Span j has the tokens ``rows[starts[j]:starts[j + 1]]``, at least one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A span is not two characters of the text, has no token, or has characters that were cut off.
+        """
+        pieces = [(self.prompt + text)[start:end] for start, end in window.offsets]
+        firsts = window.offsets[:, 1] - len(self.prompt) - [len(piece.lstrip() or piece) for piece in pieces]
+        firsts[window.special_tokens_mask == 1] = -1
+        first, last = 0, len(text)
+        if window.n_truncated:  # a character that is not ASCII may have several tokens, some of which were cut off
+            kept, left = self._span(window), self.tokenizer.truncation_side == "left"
+            first = kept[0] + (not text[kept[0] :][:1].isascii()) if left else 0
+            last = len(text) if left else kept[1] - (not text[: kept[1]][-1:].isascii())
+        rows = [np.zeros(0, dtype=np.int64)]
+        for j, span in enumerate(spans):
+            try:
+                start, end = map(operator.index, span)
+            except (TypeError, ValueError):
+                raise TypeError(f"{name}[{j}] is {brief(span)}; expected two ints: (start, end).") from None
+            where = f"{name}[{j}]=({start}, {end})"
+            if not 0 <= start <= end <= len(text):
+                raise ValueError(f"{where}; the text has the characters 0 to {len(text)}.")
+            if text[start:first].strip() or text[last:end].strip():
+                raise ValueError(f"{where}; the text is too long, only its characters {first} to {last} are computed.")
+            rows.append(np.flatnonzero((firsts >= start) & (firsts < end)))
+            if not len(rows[-1]):
+                raise ValueError(f"{where} has no token; leave it out.")
+        return np.concatenate(rows), np.cumsum([len(part) for part in rows])
 
     def _tokenize(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[list[Encoding]]:
         if self.truncation == "split":

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,53 @@ def test_tei_tokens_and_back(client: TestClient, model: SentenceTransformer) -> 
         assert post(client, "/decode", {"ids": given}).json() == [model.tokenizer.decode(ids, skip_special_tokens=True)]
     [shown] = post(client, "/decode", {"ids": ids, "skip_special_tokens": False}).json()
     assert shown.startswith("[CLS]")
+
+
+PARTS = ["The river bank", " is flood", "ed. It", " is dry.", "It rains. "]
+
+
+@pytest.mark.parametrize("more", [{}, {"dimensions": 8}, {"normalize": False}, {"layers": 1}, {"prompt_name": "query"}])
+def test_late_chunking_gives_the_vectors_of_parts_of_one_text(
+    client: TestClient, model: SentenceTransformer, more: dict[str, Any]
+) -> None:
+    """Jina's field: the inputs are concatenated, and computed as one text."""
+    body = {"input": PARTS, "late_chunking": True, "truncate": True, **more}
+    answer = post(client, "/v1/embeddings", {**body, "model": "small"}).json()
+    ends = [*accumulate(map(len, PARTS), initial=0)]
+    given = {
+        "prompt_name": more.get("prompt_name"),
+        "layers": more.get("layers"),
+        "truncate_dim": more.get("dimensions"),
+    }
+    expected = model.encode("".join(PARTS), spans=[*pairwise(ends)], **given)
+    found = np.array(openai(answer), dtype=np.float32)
+    if more in ({"dimensions": 8}, {"normalize": False}):
+        assert np.allclose(np.linalg.norm(found, axis=1), 1) == ("dimensions" in more)
+        found, expected = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (found, expected))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    else:
+        np.testing.assert_array_equal(found, expected)
+    prompt = model.prompts["query"] if "prompt_name" in more else ""
+    assert answer["usage"]["total_tokens"] == model.num_tokens(["".join(PARTS)], prompt=prompt)[0]
+    refused = post(client, "/v1/embeddings", {**body, "input": ["a", " ", "b"]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+    assert "input[1]=(1, 2) has no token" in message_of(refused)
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"input": ["word "] * 600}, "tokens together; the limit is"),
+        ({"input": [[101, 7, 102]]}, "input[0]"),
+        ({"pooling": "cls"}, "'mean'"),
+        ({"truncate": "split"}, "late_chunking"),
+        ({"late_chunking": "yes"}, "late_chunking"),
+    ],
+)
+def test_wrong_requests_for_late_chunking(client: TestClient, fields: dict[str, Any], part: str) -> None:
+    refused = post(client, "/v1/embeddings", {"input": PARTS, "late_chunking": True, **fields})
+    assert refused.status_code == 400
+    assert part in message_of(refused)
 
 
 def test_cohere_gives_each_type_that_is_asked_for(client: TestClient, model: SentenceTransformer) -> None:

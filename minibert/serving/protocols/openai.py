@@ -16,10 +16,11 @@ from minibert.serving.settings import ServiceError
 
 
 class OpenAIEmbeddingRequest(base.VectorFields, kw_only=True):
-    """OpenAI's request for embeddings; the fields beyond OpenAI's are extensions."""
+    """OpenAI's request for embeddings; the fields beyond OpenAI's are extensions. `late_chunking` is Jina's."""
 
     input: base.Inputs
     encoding_format: Literal["float", "base64"] | None = None
+    late_chunking: bool = False
 
 
 _CODES = {kind: kind for kind in ("invalid_json", "overloaded", "unavailable", "unsupported")}
@@ -46,7 +47,7 @@ ERRORS = base.Errors(_error)
 def _embed(engine: Engine, request: OpenAIEmbeddingRequest, ignored: tuple[str, ...]) -> base.Work:
     served = engine.models.of(Embedder, request.model)
     inputs = base.listed(request.input, "input")
-    prepared = served.prepare(inputs, request.text_options())
+    prepared = served.prepare(inputs, request.text_options(late_chunking=request.late_chunking))
     ignored += request.without_effect(inputs, engine.settings.truncation)
     report = prepared.report
     rest = {"model": served.name, "usage": base.usage_of(report), **base.notes_of(report, ignored)}
