@@ -1,4 +1,4 @@
-"""Execute the shape comments of encoder.py, heads.py and reference.py.
+"""Execute the shape comments of encoder.py, modernbert.py, heads.py and reference.py.
 
 Lines there end with the shape of the array that they make, ``# (T, H)``. This file reads those comments with `tokenize`
 and runs forwards under a trace, in which no two dimensions are equal. It records the true shape of everything assigned
@@ -19,13 +19,14 @@ These are the forms of a comment. The letters are those of encoder.py; N and K a
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import sys
 
 import numpy as np
 import pytest
 
-from minibert.bert import encoder, heads, reference
+from minibert.bert import encoder, heads, modernbert, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, Queries, RelativeBias, Rotation, Window
 from minibert.bert.packed import PackedBatch
@@ -84,6 +85,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         rotation = Rotation(np.ones((config.max_position_embeddings, 6), np.float32), batch.positions)
         inputs = AttentionInput(*rows, batch.cu_seqlens, 5, bias, rotation, Window(3, batch.columns))
         float64.attention(inputs, return_scores=True, return_probs=True)
+        run_modernbert(weights, pack(config, ids, mask))
         # In a forward only square weights have a residual of their own width, so N would always be H.
         reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
         gated = dataclasses.replace(weights.layers[0].intermediate, gated=True)
@@ -109,6 +111,23 @@ def run(weights: Weights, batch: PackedBatch, *, return_probs: bool, ops: Ops = 
             x = state.hidden_state
     assert weights.pooler is not None
     encoder.pooler(x, weights.pooler, batch, ops)
+
+
+def run_modernbert(weights: Weights, batch: PackedBatch) -> None:
+    """Run the other forward on BERT's weights, with a window and a gate; the odd heads cannot be rotated."""
+    first, *others = weights.layers
+    modern, F = copy.copy(weights), weights.config.intermediate_size
+    gate = Linear(
+        ("x", "y"), np.ones((2 * F, weights.config.hidden_size), np.float32), np.ones(2 * F, np.float32), True
+    )
+    layers = [dataclasses.replace(layer, window=3, intermediate=gate) for layer in others]
+    object.__setattr__(modern, "layers", (dataclasses.replace(first, attention_norm=None, intermediate=gate), *layers))
+    object.__setattr__(modern, "final_norm", weights.embeddings_norm)
+    for _ in modernbert.forward(modern, batch, reference.OPS, probs_layers=range(2)):
+        pass
+    x = encoder.embeddings(weights, batch, reference.OPS)
+    for pooling in ("cls", "mean"):
+        heads.pool(x, batch, batch.shows_first, pooling)
 
 
 NUM_LABELS = 11

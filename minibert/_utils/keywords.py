@@ -210,7 +210,8 @@ def check_agreement(call: str, given: Mapping[str, object], settings: Mapping[st
 
 def check_remote_code(call: str, trust_remote_code: object, settings: Mapping[str, object]) -> None:
     """Raise a ValueError if the caller asks for code of the model's repository and the model's settings name some."""
-    if trust_remote_code and settings.get("auto_map"):
+    # The repositories of nomic and gte have code that minibert and transformers 5 have themselves.
+    if trust_remote_code and settings.get("auto_map") and settings.get("model_type") not in ("nomic_bert", "new"):
         raise ValueError(
             f"{call}(trust_remote_code=True), but minibert never runs code, and this model has some (auto_map). "
             "Leave trust_remote_code= out to load it as a plain BERT; if that is not possible, use transformers."

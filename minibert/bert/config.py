@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from minibert._utils import keywords
 from minibert._utils.files import make_folder, read_json_object, write_json
 from minibert._utils.validation import brief, check_stored_int
-from minibert.bert.families import FAMILIES, Family, family_of_class, named_classes
+from minibert.bert import rotary
+from minibert.bert.families import BIASES, EXTRA, FAMILIES, Family, family_of_class, named_classes
 from minibert.bert.reference import ACTIVATIONS
 from minibert.errors import ModelFormatError
 
@@ -41,14 +42,8 @@ _SIZES = (
 # Choices that transformers keeps in the config and minibert in the model, at the defaults of the model.
 _MODEL_DEFAULTS = {"output_hidden_states": True, "output_attentions": False, "return_dict": True}
 
-# Architectures that people confuse with BERT, each with a BERT model for the same use.
-_CLOSEST_BERT = {
-    "modernbert": "google-bert/bert-base-uncased",
-    "nomic_bert": "BAAI/bge-base-en-v1.5",
-    "new": "thenlper/gte-base",
-    "deberta": "FacebookAI/roberta-base",
-    "deberta-v2": "FacebookAI/roberta-base",
-}
+# Architectures that people confuse with BERT, each with a model for the same use.
+_CLOSEST_BERT = {"deberta": "FacebookAI/roberta-base", "deberta-v2": "FacebookAI/roberta-base"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,14 +64,23 @@ class BertConfig:
     intermediate_size : int          F, at least 1
     hidden_act : str                 one of `ACTIVATIONS`
     max_position_embeddings : int    P, rows of the position embeddings; see `max_length`
-    type_vocab_size : int            rows of the token_type embeddings, at least 1
+    type_vocab_size : int            rows of the token_type embeddings, at least 1; in gte 0 means that there are none
     embedding_size : int             features of the embeddings; None means `hidden_size`, as in all models but ELECTRA
     layer_norm_eps : float           added to the variance in every LayerNorm, above 0
     pad_token_id : int or None       changes results only where positions count from it (RoBERTa); see `padding_id`
     id2label : dict of int to str    names of a classifier's labels; None means two: "LABEL_0" and "LABEL_1"
     problem_type : str or None       one of `PROBLEM_TYPES`; it does not change the logits
     tie_word_embeddings : bool       False: a masked-LM head must have a decoder of its own
+    rope_parameters : dict or None   of rotary positions: rope_type, rope_theta and more, as in transformers 5; in
+                                     ModernBERT a dict for each type of layers
+    layer_types : tuple of str       ModernBERT: "full_attention" or "sliding_attention" for each layer
+    local_attention : int            ModernBERT: a layer with a window sees half as many tokens on each side
+    classifier_pooling : str         ModernBERT: "cls" or "mean"
+    classifier_activation : str      ModernBERT: of all heads
+    norm_bias, attention_bias, mlp_bias, classifier_bias, decoder_bias : bool    ModernBERT: what has a bias
     stated : mapping                 the whole config.json; `save_pretrained` writes what is not a parameter here, too
+
+    The fields from `rope_parameters` on are None in a family that does not have them.
 
     Raises
     ------
@@ -103,6 +107,16 @@ class BertConfig:
     id2label: dict[int, str] = dataclasses.field(default=None, hash=False)  # type: ignore[arg-type]  # see __post_init__
     problem_type: str | None = None
     tie_word_embeddings: bool = True
+    rope_parameters: dict[str, Any] | None = dataclasses.field(default=None, hash=False)
+    layer_types: tuple[str, ...] | None = None
+    local_attention: int | None = None
+    classifier_pooling: str | None = None
+    classifier_activation: str | None = None
+    norm_bias: bool | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    classifier_bias: bool | None = None
+    decoder_bias: bool | None = None
     stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     _family = FAMILIES["bert"]
@@ -114,7 +128,8 @@ class BertConfig:
             object.__setattr__(self, "embedding_size", self.hidden_size)
         own = self.family.own_name
         for name in (*_SIZES, "type_vocab_size", "embedding_size"):
-            check_stored_int(own(name), getattr(self, name), 0 if name == "num_hidden_layers" else 1)
+            least = 0 if name == "num_hidden_layers" or (name == "type_vocab_size" and self.model_type == "gte") else 1
+            check_stored_int(own(name), getattr(self, name), least)
         if self.family.counts_tokens:
             check_stored_int("pad_token_id", self.padding_id, 0, self.max_position_embeddings - 2)
         if self.pad_token_id is not None:
@@ -124,8 +139,9 @@ class BertConfig:
                 f"{own('hidden_size')}={self.hidden_size} is not a multiple of {own('num_attention_heads')}="
                 f"{self.num_attention_heads}; every attention head has as many features. Correct one of the two."
             )
-        if not isinstance(self.hidden_act, str) or self.hidden_act not in ACTIVATIONS:
-            raise ModelFormatError(f"{own('hidden_act')}={brief(self.hidden_act)} ; expected {', '.join(ACTIVATIONS)}.")
+        for name in ("hidden_act", *(["classifier_activation"] if self.family.norms_first else [])):
+            if (value := getattr(self, name)) not in tuple(ACTIVATIONS):
+                raise ModelFormatError(f"{own(name)}={brief(value)} ; expected {', '.join(ACTIVATIONS)}.")
         eps = self.layer_norm_eps
         if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps <= 1e30:
             raise ModelFormatError(f"layer_norm_eps={brief(eps)} must be a positive float32 number, such as 1e-12.")
@@ -137,7 +153,60 @@ class BertConfig:
             )
         if not isinstance(self.tie_word_embeddings, bool):
             raise ModelFormatError(f"tie_word_embeddings={brief(self.tie_word_embeddings)}; expected true or false.")
+        self._check_extra()
         self.check_required()
+
+    def _check_extra(self) -> None:
+        """Check the fields that only some families have, and complete the rotary parameters and types of layers."""
+        for name in EXTRA:
+            if name not in self.family.defaults:
+                object.__setattr__(self, name, None)
+        for name in (name for name in BIASES if name in self.family.defaults):
+            if not isinstance(getattr(self, name), bool):
+                raise ModelFormatError(f"{name}={brief(getattr(self, name))}; expected true or false.")
+        if self.family.norms_first and self.classifier_pooling not in ("cls", "mean"):
+            raise ModelFormatError(f"classifier_pooling={brief(self.classifier_pooling)}; expected 'cls' or 'mean'.")
+        if self.family.norms_first:
+            check_stored_int("local_attention", self.local_attention, 0)
+            types = self.layer_types or tuple(_layer_types(self.stated, self.num_hidden_layers))
+            if len(types) != self.num_hidden_layers or not set(types) <= self.family.theta.keys():
+                raise ModelFormatError(
+                    f"layer_types={brief(types)}; expected {self.num_hidden_layers} of {', '.join(self.family.theta)}."
+                )
+            object.__setattr__(self, "layer_types", tuple(types))
+        if self.family.theta:
+            parameters = rotary.complete(self.rope_parameters, self.stated, self.family.theta, self.head_size)
+            object.__setattr__(self, "rope_parameters", parameters)
+            for kind in self.family.theta:
+                rotary.Rotary(self.rope_of(kind), self.head_size, self.max_position_embeddings)  # checks them
+            for name, only in (("head_dim", self.head_size), ("sliding_window", (self.local_attention or 0) // 2)):
+                if self.stated.get(name, only) not in (None, only):
+                    raise ModelFormatError(f"{name}={brief(self.stated[name])}; expected {only}.")
+
+    def rope_of(self, layer_type: str) -> dict[str, Any]:
+        """Return the rotary parameters of a type of layers."""
+        parameters: dict[str, Any] = self.rope_parameters or {}
+        return parameters[layer_type] if len(self.family.theta) > 1 else parameters
+
+    def has_bias(self, path: str) -> bool:
+        """Return whether a module of BERT has a bias in this model."""
+        field = self.family.bias_field(path)
+        return bool(field is not None and (field == "" or getattr(self, field)))
+
+    def reads_any(self, head: str | None) -> bool:
+        """Return whether a head that has one result for a sequence can read another token than the first."""
+        is_choice = self.family.norms_first and head == "BertForMultipleChoice"
+        return is_choice or self.classifier_pooling == "mean"
+
+    @property
+    def unbiased(self) -> tuple[str, ...]:
+        """The keys of `Family.biases` that mean modules without a bias in this model."""
+        return tuple(part for part in self.family.biases if not self.has_bias(part))
+
+    @property
+    def has_token_types(self) -> bool:
+        """True if the embeddings add those of token types."""
+        return self.family.has_token_types and self.type_vocab_size > 0
 
     @property
     def num_labels(self) -> int:
@@ -164,6 +233,11 @@ class BertConfig:
     def max_length(self) -> int:
         """The most tokens of one sequence: P, or the positions that are left if they begin at padding_id + 1."""
         return self.max_position_embeddings - (0 if self.padding_id is None else self.padding_id + 1)
+
+    @property
+    def num_positions(self) -> int:
+        """The number of positions that exist: P, or all that float32 tells apart if they are rotary."""
+        return 2**24 if self.family.theta else self.max_position_embeddings
 
     @property
     def head_size(self) -> int:
@@ -255,11 +329,13 @@ class BertConfig:
         kind = config_class(family)
         if not issubclass(kind, cls):
             raise ModelFormatError(f"this is a {kind.__name__}, not a {cls.__name__}; AutoConfig reads every config.")
-        _refuse_unimplemented(fields)
+        _refuse_unimplemented(fields, family)
         read = {name: value for name, value in fields.items() if name not in family.ignored}
-        for name, own in family.fields.items():
+        for name, own in (*family.fields.items(), *((name, old) for old, name in family.old_fields.items())):
             if own in read:  # of two names the one of BERT counts, as in transformers
                 read.setdefault(name, read.pop(own))
+        if family.old_fields:
+            _read_old_nomic(read)
         missing = [name for name in _SIZES if name not in read]
         if missing:
             raise ModelFormatError(
@@ -268,6 +344,8 @@ class BertConfig:
             )
         known = {name: value for name, value in read.items() if name in BertConfig.__dataclass_fields__}
         stated = {name: value for name, value in fields.items() if name in family.ignored or name not in family.fields}
+        if isinstance(known.get("layer_types"), list):
+            known["layer_types"] = tuple(known["layer_types"])
         return kind(**known | {"model_type": family.model_type, "id2label": _labels_of(fields), "stated": stated})
 
     @property
@@ -288,6 +366,7 @@ class BertConfig:
         """Return the fields that change results under their names in config.json, with ``model_type``."""
         family, fields = self.family, dataclasses.asdict(self)
         left_out = {"stated", *family.ignored, *(() if family.has_embedding_size else ("embedding_size",))}
+        left_out |= set(EXTRA) - family.defaults.keys()
         left_out -= family.fields.keys()
         return {family.own_name(name): value for name, value in fields.items() if name not in left_out}
 
@@ -311,7 +390,9 @@ class BertConfig:
         given = {name: fields.pop(name) for name in keywords.SAVING_KEYWORDS if name in fields}
         keywords.check_keywords("BertConfig.save_pretrained", given, keywords.SAVING_KEYWORDS)
         written = {**self.stated, **self.to_dict(), "label2id": self.label2id, **fields}
-        written.pop("num_labels", None)  # transformers would make labels of it
+        # transformers would make labels of the first one, and use the others instead of rope_parameters
+        for name in ("num_labels", *rotary.OLD_FIELDS):
+            written.pop(name, None)
         write_json(os.path.join(make_folder(save_directory), "config.json"), written)
 
 
@@ -369,6 +450,10 @@ def stated_family(fields: Mapping[str, Any]) -> Family | None:
     if "model_type" not in fields and not named:
         return None
     model_type = fields.get("model_type", next((family.model_type for family in named.values()), None))
+    if model_type == "new":
+        return FAMILIES["gte"]
+    if model_type == "xlm-roberta" and fields.get("position_embedding_type") == "rotary":
+        return FAMILIES["jina_embeddings_v3"]
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
         hint = f" A model of similar use that loads: {closest}." if closest else ""
@@ -411,6 +496,20 @@ def config_class(family: Family) -> type[BertConfig]:
     return type(family.own_class("BertConfig"), (BertConfig,), names | more)
 
 
+def _layer_types(stated: Mapping[str, Any], num_layers: int) -> list[str]:
+    """Return the types of ModernBERT's layers from the older field: every n-th one has no window."""
+    every = check_stored_int("global_attn_every_n_layers", stated.get("global_attn_every_n_layers", 3), 1)
+    return ["sliding_attention" if i % every else "full_attention" for i in range(num_layers)]
+
+
+def _read_old_nomic(read: dict[str, Any]) -> None:
+    """Give fields of nomic's own config.json the meaning that they have in nomic's code."""
+    gated = {"swiglu": "silu", "geglu": "gelu"}
+    read |= {"hidden_act": gated[read["hidden_act"]]} if read.get("hidden_act") in tuple(gated) else {}
+    if read.get("rotary_scaling_factor") is not None and "max_trained_positions" in read:
+        read["max_position_embeddings"] = read["max_trained_positions"]  # the scaling begins behind them
+
+
 def _labels_of(fields: Mapping[str, Any]) -> object:
     """Return what a config.json says about the labels, as an `id2label` that is not checked yet; None for nothing."""
     id2label, label2id, number = (fields.get(name) for name in ("id2label", "label2id", "num_labels"))
@@ -451,13 +550,13 @@ def _check_labels(id2label: object) -> dict[int, str]:
     return dict(sorted(labels.items()))
 
 
-def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
+def _refuse_unimplemented(fields: Mapping[str, Any], family: Family) -> None:
     """Raise for a field that asks for something that minibert does not implement in any family.
 
     This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
     """
     position_type = fields.get("position_embedding_type") or "absolute"
-    if position_type != "absolute":
+    if position_type != "absolute" and not (family.theta and position_type in ("rope", "rotary")):
         raise ModelFormatError(
             f"position_embedding_type={brief(position_type)} is not implemented; minibert has 'absolute' only "
             "(transformers 5 dropped the relative ones too; transformers 4 runs them)."
@@ -469,6 +568,7 @@ def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
         ("pruned_heads", "pruned attention heads"),
         ("quantization_config", "quantised weights"),
         ("per_layer_config", "layers that differ"),
+        ("lora_adaptations", "an adapter for each task (jinaai/jina-embeddings-v3-hf is the model without them)"),
     ):
         if fields.get(name):
             raise ModelFormatError(

@@ -45,7 +45,7 @@ from typing import NamedTuple, TypeAlias
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionInput, AttentionOutput, LookUp, Ops, PreparedLinear, Queries, RelativeBias
+from minibert.bert.ops import AttentionInput, AttentionOutput, LookUp, Ops, PreparedLinear, Queries
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
 
@@ -103,9 +103,10 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
     A batch with `inputs_embeds` brings its own word vectors, one per token; its token_ids are then 0, 1, ..., T - 1.
     """
     table = weights.word_embeddings if batch.inputs_embeds is None else batch.inputs_embeds  # (V, H) or (T, H)
-    words, types = LookUp(table, batch.token_ids), LookUp(weights.token_type_embeddings, batch.token_types)
-    positions = LookUp(weights.position_embeddings, batch.positions)
-    x = ops.embed(words, types, positions)  # (T, H)
+    tables = (weights.token_type_embeddings, batch.token_types), (weights.position_embeddings, batch.positions)
+    # Some families do not have token types. If the positions are rotary, attention reads them, and there is no table.
+    added = [LookUp(rows, ids) for rows, ids in tables if rows is not None]
+    x = ops.embed(LookUp(table, batch.token_ids), *added)  # (T, H)
     x = ops.layer_norm(x, weights.embeddings_norm)  # (T, H)
     # ELECTRA's embeddings have fewer features, and a linear map makes H of them.
     return x if weights.embeddings_project is None else ops.linear(x, weights.embeddings_project)  # (T, H)
@@ -157,11 +158,10 @@ def self_attention(
         key, value = projected.reshape(-1, 2, config.hidden_size).swapaxes(0, 1)  # 2 x (T, H)
     # The path is only the name of this module, for wrappers that record; nothing is computed from it.
     path = f"{layer.path}.attention.self"
-    # MPNet adds a bias to the scores, which depends on the distance of the two tokens; BERT does not.
-    bias = None if layer.relative_bias is None else RelativeBias(layer.relative_bias, batch.columns)
-    inputs = AttentionInput(
-        query, key, value, batch.cu_seqlens, config.num_attention_heads, bias, queries=queries, path=path
-    )
+    # Not in BERT: MPNet adds a bias to the scores, for each distance of two tokens; rotary models turn queries and keys
+    # by their positions; in most layers of ModernBERT, tokens see near ones only.
+    places = layer.bias_of(batch), layer.rotation_of(batch), layer.window_of(batch)
+    inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads, *places, queries, path)
     return ops.attention(inputs, return_probs=return_probs)
 
 

@@ -1,18 +1,23 @@
-"""The models whose forward is BERT's: what differs from BERT in their checkpoints, ids and heads.
+"""BERT and the models after it: what differs from BERT in their forward, checkpoints, ids and heads.
 
-=============  ==================================================================================================
-bert           Devlin et al. 2018 (arXiv 1810.04805)
-roberta        Liu et al. 2019 (arXiv 1907.11692); xlm-roberta and camembert are the same model with other texts
-distilbert     Sanh et al. 2019 (arXiv 1910.01108): half of the layers, without token types
-mpnet          Song et al. 2020 (arXiv 2004.09297): a bias of the scores for each distance, without token types
-electra        Clark et al. 2020 (arXiv 2003.10555): embeddings of another width, then a linear map to H features
-=============  ==================================================================================================
+==================  =============================================================================================
+bert                Devlin et al. 2018 (arXiv 1810.04805)
+roberta             Liu et al. 2019 (arXiv 1907.11692); xlm-roberta and camembert are the same model, other texts
+distilbert          Sanh et al. 2019 (arXiv 1910.01108): half of the layers, without token types
+mpnet               Song et al. 2020 (arXiv 2004.09297): a bias of the scores for each distance, no token types
+electra             Clark et al. 2020 (arXiv 2003.10555): embeddings of another width, then a map to H features
+nomic_bert          Nussbaum et al. 2024 (arXiv 2402.01613): rotary positions, gated feed-forward
+gte                 Zhang et al. 2024 (arXiv 2407.19669): the same; "new" in older files
+jina_embeddings_v3  Sturua et al. 2024 (arXiv 2409.10173): XLM-RoBERTa with rotary positions
+modernbert          Warner et al. 2024 (arXiv 2412.13663): rotary, gated, windows; its forward is in modernbert.py
+==================  =============================================================================================
 
 Everywhere else a module has the path that it has in BERT, whatever its family calls it: a checkpoint is renamed while
 it is read, and named back when it is saved. A head that reads [CLS] is BERT's, too: a dense map with an activation,
 which is the pooler or takes its place, then the classifier.
 
-Source: the files modeling_*.py of https://github.com/huggingface/transformers/tree/v5.23.0/src/transformers/models.
+Source: the files modeling_*.py of https://github.com/huggingface/transformers/tree/v5.24.0/src/transformers/models,
+and its conversion_mapping.py for the names in older files.
 """
 
 from __future__ import annotations
@@ -46,10 +51,23 @@ class Family:
     activations : mapping
         The same part -> the activation of the head's dense map. Heads that are not listed use tanh; a masked-LM head
         uses `hidden_act`.
+    old_modules : pairs
+        What the paths of older files have -> what `modules` have instead; regular expressions, applied one by one.
+    stacked : mapping
+        The last part of the path of a stacked linear map -> what its maps have instead, in the order of their rows. If
+        these paths begin with the first one, the maps are saved stacked.
+    biases : mapping
+        What the path of a module of BERT has -> the field of the config that says whether it has a bias; None: it has
+        none. The first one that fits counts.
     fields : mapping
         A field of `BertConfig` -> the name of this field in config.json.
+    old_fields : mapping
+        The name of a field in older files -> the field of `BertConfig`.
     defaults : mapping
-        Fields of `BertConfig` -> the values that transformers has for them, where they are not those of BERT.
+        Fields of `BertConfig` -> the values that transformers has for them, where they are not those of BERT. Of the
+        fields in `EXTRA`, a family has those that it has here.
+    theta : mapping
+        The types of layers -> the rotary base; {} if the positions are a table.
     ignored : collection of str
         Names of `BertConfig` that transformers does not read from config.json.
     required : mapping
@@ -64,6 +82,10 @@ class Family:
         A bias for each head and distance of two tokens is added to the scores of all layers.
     has_embedding_size : bool
         The embeddings have `embedding_size` features; a linear map makes H of them.
+    is_gated : bool
+        The feed-forward has a gate.
+    norms_first : bool
+        The LayerNorms are before the blocks, and some layers have windows: modernbert.py.
     """
 
     model_type: str
@@ -72,8 +94,13 @@ class Family:
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     heads: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     activations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    old_modules: Collection[tuple[str, str]] = ()
+    stacked: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    biases: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    old_fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    theta: Mapping[str, float] = dataclasses.field(default_factory=dict)
     ignored: Collection[str] = ()
     required: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -81,6 +108,8 @@ class Family:
     has_token_types: bool = True
     has_relative_bias: bool = False
     has_embedding_size: bool = False
+    is_gated: bool = False
+    norms_first: bool = False
 
     def own_path(self, path: str, head: str | None = None) -> str:
         """Return the path in this family of a module of BERT, which may be one of a head ("BertForMaskedLM")."""
@@ -102,6 +131,10 @@ class Family:
         """Return the activation of a head's dense map."""
         return self.activations.get(_part(head), otherwise)
 
+    def bias_field(self, path: str) -> str | None:
+        """Return the field of the config that says whether a module of BERT has a bias; "" if it has one always."""
+        return next((field for part, field in self.biases.items() if part in path), "")
+
     def positional(self, head: str | None) -> list[str]:
         """Return the inputs that a class takes by position, in their order."""
         return self.inputs.get(_part(head), self.inputs.get("", " ".join(INPUTS))).split()
@@ -121,11 +154,11 @@ def _paths(family: Family, head: str | None) -> tuple[dict[str, str], dict[str, 
 
 def _replaced(path: str, names: Mapping[str, str]) -> str:
     """Return the path with another name; a path that the table does not have stays as it is."""
-    number = re.search(r"(?<=\.layer\.)\d+(?=\.)", path)
+    number = re.search(r"\blayers?\.(\d+)(?=\.)", path)
     if number is None:
         return names.get(path, path)
-    general = f"{path[: number.start()]}{{i}}{path[number.end() :]}"
-    return names.get(general, general).replace("{i}", number[0])
+    general = f"{path[: number.start(1)]}{{i}}{path[number.end() :]}"
+    return names.get(general, general).replace("{i}", number[1])
 
 
 def _language_model(dense: str, norm: str, decoder: str, bias: str) -> dict[str, str]:
@@ -223,6 +256,156 @@ _ELECTRA = Family(
     required={"ForMultipleChoice": {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}},
     has_embedding_size=True,
 )
+# What nomic_bert, gte and jina_embeddings_v3 have in common.
+_ROTARY = Family(
+    "",
+    "",
+    "",
+    modules={
+        f"{_LAYER}.{bert}": f"layers.{{i}}.{own}"
+        for bert, own in (
+            ("attention.self.query", "self_attn.q_proj"),
+            ("attention.self.key", "self_attn.k_proj"),
+            ("attention.self.value", "self_attn.v_proj"),
+            ("attention.output.dense", "self_attn.o_proj"),
+            ("attention.output.LayerNorm", "post_attention_layernorm"),
+            ("intermediate.gate", "mlp.gate_proj"),
+            ("intermediate.up", "mlp.up_proj"),
+            ("output.dense", "mlp.down_proj"),
+            ("output.LayerNorm", "post_mlp_layernorm"),
+        )
+    },
+    theta={"full_attention": 160_000.0},
+    is_gated=True,
+)
+_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_NOMIC = dataclasses.replace(
+    _ROTARY,
+    model_type="nomic_bert",
+    class_name="NomicBert",
+    field="nomic_bert",
+    heads={"ForMaskedLM": {"cls.predictions.transform.LayerNorm": "cls.predictions.transform.layer_norm"}},
+    old_modules=(
+        *((r"\bencoder\.layers\b", "layers"), (r"\bemb_ln\b", "embeddings.LayerNorm")),
+        *((r"\battn\.out_proj\b", "self_attn.o_proj"), (r"\bfc11\b", "up_proj"), (r"\bfc12\b", "gate_proj")),
+        *((r"\bmlp\.fc2\b", "mlp.down_proj"), (r"\bnorm1\b", "post_attention_layernorm")),
+        (r"\bnorm2\b", "post_mlp_layernorm"),
+    ),
+    stacked={"attn.Wqkv": _QKV},
+    biases={"self.": None, "output.dense": None, "intermediate.": None},
+    old_fields={
+        **{"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"},
+        **{"n_inner": "intermediate_size", "n_positions": "max_position_embeddings"},
+        **{"layer_norm_epsilon": "layer_norm_eps", "activation_function": "hidden_act"},
+    },
+    defaults={"vocab_size": 30528, "hidden_act": "silu", "max_position_embeddings": 2048, "rope_parameters": None},
+    theta={"full_attention": 1000.0},
+    required={
+        "": {
+            **{"rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None},
+            **{"prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False},
+            **{"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+        }
+    },
+)
+_GTE = dataclasses.replace(
+    _ROTARY,
+    model_type="gte",
+    class_name="Gte",
+    field="gte",
+    heads={"ForMaskedLM": _language_model("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.decoder")},
+    activations={"ForMaskedLM": "gelu"},
+    old_modules=(
+        *((r"^new\.", "gte."), (r"\bencoder\.layer\b", "layers"), (r"\battention\.o_proj\b", "self_attn.o_proj")),
+        *((r"\battn_ln\b", "post_attention_layernorm"), (r"\bmlp_ln\b", "post_mlp_layernorm")),
+        (r"\blm_head\.norm\b", "lm_head.layer_norm"),
+    ),
+    stacked={"attention.qkv_proj": _QKV, "mlp.up_gate_proj": ("mlp.up_proj", "mlp.gate_proj")},
+    biases={"intermediate.": None},
+    defaults={"vocab_size": 250048, "max_position_embeddings": 8192, "type_vocab_size": 1, "pad_token_id": 1}
+    | {"rope_parameters": None},
+    required={"": {"logn_attention_scale": False, "layer_norm_type": "layer_norm"}},
+)
+_JINA = dataclasses.replace(
+    _ROTARY,
+    model_type="jina_embeddings_v3",
+    class_name="JinaEmbeddingsV3",
+    field="roberta",
+    modules={
+        **{bert: own for bert, own in _ROTARY.modules.items() if ".mlp." not in own},
+        **{f"{_LAYER}.intermediate.dense": "layers.{i}.mlp.fc1", f"{_LAYER}.output.dense": "layers.{i}.mlp.fc2"},
+    },
+    heads={"ForMaskedLM": _LM_HEAD, "ForSequenceClassification": _CLASSIFIER},
+    activations={"ForMaskedLM": "gelu"},
+    old_modules=(
+        *((r"\bencoder\.layers\b", "layers"), (r"\bemb_ln\b", "embeddings.LayerNorm")),
+        *((r"\bmixer\.out_proj\b", "self_attn.o_proj"), (r"\bnorm1\b", "post_attention_layernorm")),
+        (r"\bnorm2\b", "post_mlp_layernorm"),
+    ),
+    stacked={"mixer.Wqkv": _QKV},
+    defaults={
+        **{"vocab_size": 250002, "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
+        **{"intermediate_size": 4096, "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        **{"pad_token_id": 1, "rope_parameters": None},
+    },
+    theta={"full_attention": 20_000.0},
+    is_gated=False,
+)
+_CLASSIFIERS = {"cls.predictions.transform.dense": "head.dense", "cls.predictions.transform.LayerNorm": "head.norm"}
+_MODERN = Family(
+    "modernbert",
+    "ModernBert",
+    "model",
+    modules={
+        "embeddings.word_embeddings": "embeddings.tok_embeddings",
+        "embeddings.LayerNorm": "embeddings.norm",
+        **{
+            f"{_LAYER}.{bert}": f"layers.{{i}}.{own}"
+            for bert, own in (
+                ("attention.LayerNorm", "attn_norm"),
+                ("attention.self.query", "attn.Wqkv.query"),
+                ("attention.self.key", "attn.Wqkv.key"),
+                ("attention.self.value", "attn.Wqkv.value"),
+                ("attention.output.dense", "attn.Wo"),
+                ("intermediate.LayerNorm", "mlp_norm"),
+                ("intermediate.gate", "mlp.Wi.gate"),
+                ("intermediate.up", "mlp.Wi.up"),
+                ("output.dense", "mlp.Wo"),
+            )
+        },
+    },
+    heads={
+        "ForMaskedLM": _language_model("head.dense", "head.norm", "decoder", "decoder"),
+        **dict.fromkeys(("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice"), _CLASSIFIERS),
+        "ForQuestionAnswering": {**_CLASSIFIERS, "qa_outputs": "classifier"},
+    },
+    stacked={
+        "attn.Wqkv": ("attn.Wqkv.query", "attn.Wqkv.key", "attn.Wqkv.value"),
+        "mlp.Wi": ("mlp.Wi.gate", "mlp.Wi.up"),
+    },
+    biases={
+        **{"LayerNorm": "norm_bias", "final_norm": "norm_bias", "attention.": "attention_bias"},
+        **{"transform.dense": "classifier_bias", "decoder": "decoder_bias"},
+        **{"intermediate.": "mlp_bias", "output.dense": "mlp_bias"},
+    },
+    fields={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"},
+    defaults={
+        **{"vocab_size": 50368, "num_hidden_layers": 22, "intermediate_size": 1152, "max_position_embeddings": 8192},
+        **{"layer_norm_eps": 1e-5, "pad_token_id": 50283, "type_vocab_size": 1, "rope_parameters": None},
+        **{"layer_types": None, "local_attention": 128, "classifier_pooling": "cls", "classifier_activation": "gelu"},
+        **{"norm_bias": False, "attention_bias": False, "mlp_bias": False, "classifier_bias": False},
+        "decoder_bias": True,
+    },
+    ignored=("type_vocab_size", "hidden_act", "layer_norm_eps"),
+    inputs={"": "input_ids attention_mask position_ids inputs_embeds"},
+    theta={"full_attention": 160_000.0, "sliding_attention": 10_000.0},
+    has_token_types=False,
+    is_gated=True,
+    norms_first=True,
+)
+BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
+EXTRA = ("rope_parameters", "layer_types", "local_attention", "classifier_pooling", "classifier_activation", *BIASES)
+"""The fields of `BertConfig` that only some families have."""
 
 FAMILIES = {
     family.model_type: family
@@ -234,6 +417,10 @@ FAMILIES = {
         _DISTILBERT,
         _MPNET,
         _ELECTRA,
+        _NOMIC,
+        _GTE,
+        _JINA,
+        _MODERN,
     )
 }
 """The ``model_type`` of a config.json -> its family."""
@@ -261,9 +448,10 @@ def bert_class(name: str) -> str:
 
 
 def named_classes(settings: Mapping[str, Any]) -> list[str]:
-    """Return the ``architectures`` of a config.json."""
+    """Return the ``architectures`` of a config.json; "New", in older files of gte, is "Gte" here."""
     named = settings.get("architectures")
-    return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    return [re.sub("^New(?=Model|For)", "Gte", name) for name in names]
 
 
 def architectures(settings: Mapping[str, Any]) -> list[str]:

@@ -13,11 +13,17 @@ Dropout acts in training only. The letters are those of encoder.py; N is the num
 
 from __future__ import annotations
 
+from itertools import compress, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.encoder import pooler
 from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
+from minibert.bert.reference import ACTIVATIONS
 from minibert.bert.weights import PredictionWeights
 
 
@@ -28,9 +34,23 @@ def masked_lm(x: FloatArray, head: PredictionWeights, config: BertConfig, ops: O
     the checkpoint has another one.
     """
     activation = config.family.activation("BertForMaskedLM", config.activation)
+    # ModernBERT has another one in all heads, which begin as this one does.
+    activation = ACTIVATIONS[config.classifier_activation] if config.classifier_activation else activation
     x = ops.linear(x, head.transform, activation=activation)  # (T, H)
     x = ops.layer_norm(x, head.transform_norm)  # (T, H)
     return ops.linear(x, head.decoder)  # (T, V)
+
+
+def pool(x: FloatArray, batch: PackedBatch, shown: npt.NDArray[np.bool_], pooling: str) -> FloatArray:
+    """Give ModernBERT's classifiers of sequences one row for each sequence that is `shown`: of B sequences, n.
+
+    "cls": the first token that is not masked. "mean": the mean over the tokens.
+    """
+    if pooling == "cls":
+        return x[batch.cu_seqlens[:-1][shown]]  # (B, H)
+    parts = [x[start:end] for start, end in compress(pairwise(batch.cu_seqlens), shown)]  # B x (S, H)
+    means = [part.mean(axis=0, dtype=np.float64) for part in parts]  # B x (H,)
+    return np.array(means, x.dtype).reshape(-1, x.shape[1])  # (B, H)
 
 
 def of_first_token(

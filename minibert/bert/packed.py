@@ -118,8 +118,8 @@ class PackedBatch:
             raise ValueError(
                 f"inputs_embeds has {self.inputs_embeds.shape[1]} features; expected {config.embedding_size} ({name})."
             )
-        self._check_range("token_types", config.type_vocab_size, "type_vocab_size")
-        self._check_range("positions", config.max_position_embeddings, "max_position_embeddings")
+        self._check_range("token_types", max(1, config.type_vocab_size), "type_vocab_size")
+        self._check_range("positions", config.num_positions, "max_position_embeddings")
         if config.family.has_relative_bias and self.mask.shape[1] > config.max_position_embeddings:
             raise ValueError(
                 f"mask has {self.mask.shape[1]} columns; the relative bias of the model has distances below "
@@ -169,6 +169,10 @@ class PackedBatch:
             return None
         return Queries(tokens[starts[0] : starts[-1]], starts - starts[0])
 
+    def shown(self, reads_any: bool) -> npt.NDArray[np.bool_]:
+        """Return which sequences have a result: those that show their first token, or, if others are read, any."""
+        return np.diff(self.cu_seqlens) > 0 if reads_any else self.shows_first
+
     @classmethod
     def from_sequences(
         cls, config: BertConfig, token_ids: Sequence[IntArray], token_types: Sequence[IntArray]
@@ -193,7 +197,7 @@ class PackedBatch:
         types = _private_int32("token_types", _concatenate(token_types))
         batch = cls.from_private_arrays(
             token_ids=_private_int32("token_ids", _concatenate(token_ids)),
-            token_types=types if config.family.has_token_types else np.zeros_like(types),
+            token_types=types if config.has_token_types else np.zeros_like(types),
             positions=_concatenate([positions_of(config, ids) for ids in token_ids]),
             cu_seqlens=cumulate(lengths),
             mask=np.arange(lengths.max(initial=0)) < lengths[:, None],

@@ -200,10 +200,10 @@ def rotate(x: FloatArray, num_heads: int, rotation: Rotation, tokens: IntArray |
     table = rotation.table[positions, None].astype(x.dtype)  # (T, 1, R)
     cos, sin = np.split(table, 2, axis=2)  # 2 x (T, 1, R / 2)
     half = cos.shape[2]
-    heads = x.reshape(len(x), num_heads, -1)  # (T, A, D)
+    heads = x.reshape(len(x), num_heads, x.shape[1] // num_heads)  # (T, A, D)
     a, b = heads[:, :, :half], heads[:, :, half : 2 * half]  # 2 x (T, A, R / 2)
-    x = np.concatenate([a * cos - b * sin, b * cos + a * sin, heads[:, :, 2 * half :]], axis=2)  # (T, A, D)
-    return x.reshape(len(x), -1)  # (T, H)
+    rotated = np.concatenate([a * cos - b * sin, b * cos + a * sin, heads[:, :, 2 * half :]], axis=2)  # (T, A, D)
+    return rotated.reshape(x.shape)  # (T, H)
 
 
 def softmax(scores: FloatArray) -> FloatArray:

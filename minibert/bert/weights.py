@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import LayerNorm, PreparedLinear
+from minibert.bert.families import Family
+from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias, Rotation, Window
+from minibert.bert.packed import PackedBatch
+from minibert.bert.rotary import Rotary
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -17,13 +21,28 @@ class LayerWeights:
     """The module path and the weights of one encoder layer; its linear maps are results of `Ops.prepare`."""
 
     path: str
+    _: dataclasses.KW_ONLY
     query_key_value: PreparedLinear
     attention_output: PreparedLinear
-    attention_norm: LayerNorm
+    attention_norm: LayerNorm = None  # type: ignore[assignment]  # the first layer of ModernBERT has none
     intermediate: PreparedLinear
     output: PreparedLinear
-    output_norm: LayerNorm
+    output_norm: LayerNorm  # of ModernBERT, the LayerNorm before the feed-forward
     relative_bias: FloatArray | None = None  # one array for all layers; see `RelativeBias`
+    rotary: Rotary | None = None  # one for all layers of a type
+    window: int | None = None  # how many tokens a token sees on each side; None: all
+
+    def bias_of(self, batch: PackedBatch) -> RelativeBias | None:
+        """Return what MPNet adds to the scores of a batch."""
+        return None if self.relative_bias is None else RelativeBias(self.relative_bias, batch.columns)
+
+    def rotation_of(self, batch: PackedBatch) -> Rotation | None:
+        """Return the rotation of the queries and keys of a batch."""
+        return None if self.rotary is None else self.rotary(batch.positions, batch.cu_seqlens)
+
+    def window_of(self, batch: PackedBatch) -> Window | None:
+        """Return which tokens of a batch see each other, if not all of a sequence."""
+        return None if self.window is None else Window(self.window, batch.columns)
 
     @property
     def linears(self) -> tuple[PreparedLinear, ...]:
@@ -78,8 +97,8 @@ class Weights:
     ----------
     config : BertConfig
     word_embeddings : ndarray of shape (V, H); in ELECTRA the embeddings have `embedding_size` features instead of H
-    position_embeddings : ndarray of shape (P, H)
-    token_type_embeddings : ndarray of shape (type_vocab_size, H)
+    position_embeddings : ndarray of shape (P, H), or None if the positions are rotary
+    token_type_embeddings : ndarray of shape (type_vocab_size, H), or None if there are no token types
     embeddings_norm : LayerNorm
     layers : tuple of L LayerWeights
     pooler : PreparedLinear or None    None if the checkpoint does not have it, or the caller did not ask for it
@@ -87,6 +106,7 @@ class Weights:
     head : HeadWeights or None         those of the head that was asked for
     embeddings_project : PreparedLinear or None    makes H features of ELECTRA's embeddings
     relative_attention_bias : ndarray of shape (32, A), or None    MPNet's; see `bias_of_distances`
+    final_norm : LayerNorm or None     ModernBERT's, after the last layer
 
     Raises
     ------
@@ -96,26 +116,28 @@ class Weights:
 
     config: BertConfig
     word_embeddings: FloatArray
-    position_embeddings: FloatArray
-    token_type_embeddings: FloatArray
     embeddings_norm: LayerNorm
     layers: tuple[LayerWeights, ...]
     pooler: PreparedLinear | None
+    position_embeddings: FloatArray | None = None
+    token_type_embeddings: FloatArray | None = None
     ignored: tuple[str, ...] = ()
     head: HeadWeights | None = None
     embeddings_project: PreparedLinear | None = None
     relative_attention_bias: FloatArray | None = None
+    final_norm: LayerNorm | None = None
 
     def __post_init__(self) -> None:
         # Ids are checked against the config only. With a smaller array, kernels would read memory beyond its end.
         if len(self.layers) != self.config.num_hidden_layers:
             raise ValueError(f"There are {len(self.layers)} layers; the config says {self.config.num_hidden_layers}.")
-        parts: list[tuple[str, object, tuple[Row, ...]]] = [("", self, embedding_rows(self.config))]
-        parts += [(f"{layer.path}.", layer, LAYER_ROWS) for layer in self.layers]
+        parts: list[tuple[str, object, tuple[Row, ...]]] = [("", self, stored_rows(self.config))]
+        parts += [(f"{layer.path}.", layer, layer_rows(self.config, i)) for i, layer in enumerate(self.layers)]
         if self.pooler is not None:
             parts.append(("", self, POOLER_ROWS))
         if self.head is not None:
-            parts += [("", self.head.owner(row.field), (row,)) for row in HEADS[self.head.name].rows]
+            rows = head_rows(self.config, self.head.name)
+            parts += [("", self.head.owner(row.field), (row,)) for row in rows]
         distances = (self.config.num_attention_heads, 2 * self.config.max_position_embeddings - 1)
         wanted = distances if self.config.family.has_relative_bias else None
         for layer in self.layers:
@@ -129,7 +151,7 @@ class Weights:
                 expected, found = (len(stack) * rows_of_each, *columns), _shape(part)
                 if found != expected:
                     raise ValueError(f"{path}{field} has shape {found}; the config says {expected}.")
-                if stack[0].bias and part.bias.shape != expected[:1]:
+                if not stack[0].is_table and part.bias.shape != expected[:1]:
                     raise ValueError(f"{path}{field}.bias has shape {part.bias.shape}; expected {expected[:1]}.")
 
 
@@ -138,13 +160,14 @@ class Row:
     """One module of the checkpoint: its path, the field it fills, and the shape of its weight.
 
     A size is a field of the config or a number. Rows with the same field are stacked. A shape with two sizes belongs to
-    an embedding table or a linear map, a shape with one size to a LayerNorm.
+    an embedding table or a linear map, a shape with one size to a LayerNorm. Without a `bias`, that of a map is zeros.
     """
 
     path: str
     field: str
     shape: tuple[str | int, ...]
     bias: bool = True
+    is_table: bool = False
 
     def sizes(self, config: BertConfig) -> tuple[int, ...]:
         """Return the shape as integers, with the sizes of the config."""
@@ -157,28 +180,35 @@ def _shape(part: PreparedLinear | LayerNorm | FloatArray) -> tuple[int, ...]:
 
 _H, _F, _E = "hidden_size", "intermediate_size", "embedding_size"
 EMBEDDING_ROWS = (
-    Row("embeddings.word_embeddings", "word_embeddings", ("vocab_size", _E), bias=False),
-    Row("embeddings.position_embeddings", "position_embeddings", ("max_position_embeddings", _E), bias=False),
-    Row("embeddings.token_type_embeddings", "token_type_embeddings", ("type_vocab_size", _E), bias=False),
+    Row("embeddings.word_embeddings", "word_embeddings", ("vocab_size", _E), False, True),
+    Row("embeddings.position_embeddings", "position_embeddings", ("max_position_embeddings", _E), False, True),
+    Row("embeddings.token_type_embeddings", "token_type_embeddings", ("type_vocab_size", _E), False, True),
     Row("embeddings.LayerNorm", "embeddings_norm", (_E,)),
 )
 _PROJECTION = Row("embeddings_project", "embeddings_project", (_H, _E))
 RELATIVE_BIAS = Row(
-    "encoder.relative_attention_bias", "relative_attention_bias", (32, "num_attention_heads"), bias=False
+    "encoder.relative_attention_bias", "relative_attention_bias", (32, "num_attention_heads"), False, True
 )
 """The table of MPNet: a bias for each of 32 ranges of distances, and each head."""
+_FINAL_NORM = Row("final_norm", "final_norm", (_H,))
 
 
-def embedding_rows(config: BertConfig) -> tuple[Row, ...]:
-    """Return the modules of the embeddings; those of ELECTRA may have one more."""
-    return EMBEDDING_ROWS if config.embedding_size == config.hidden_size else (*EMBEDDING_ROWS, _PROJECTION)
+def _in_model(config: BertConfig, rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return rows with the biases that this model has."""
+    return tuple(dataclasses.replace(row, bias=row.bias and config.has_bias(row.path)) for row in rows)
 
 
 def stored_rows(config: BertConfig) -> tuple[Row, ...]:
     """Return the modules beside layers and pooler that a checkpoint has."""
-    family = config.family
-    rows = [row for row in embedding_rows(config) if family.has_token_types or row.field != "token_type_embeddings"]
-    return (*rows, RELATIVE_BIAS) if family.has_relative_bias else tuple(rows)
+    family, rows = config.family, [*EMBEDDING_ROWS]
+    if family.theta:
+        rows = [row for row in rows if row.field != "position_embeddings"]
+    if not config.has_token_types:
+        rows = [row for row in rows if row.field != "token_type_embeddings"]
+    if config.embedding_size != config.hidden_size:
+        rows.append(_PROJECTION)
+    rows += [RELATIVE_BIAS] * family.has_relative_bias + [_FINAL_NORM] * family.norms_first
+    return _in_model(config, rows)
 
 
 def bias_of_distances(buckets: FloatArray, largest: int) -> FloatArray:
@@ -210,6 +240,24 @@ LAYER_ROWS = (
     Row("output.dense", "output", (_H, _F)),
     Row("output.LayerNorm", "output_norm", (_H,)),
 )
+_GATED_ROWS = (Row("intermediate.gate", "intermediate", (_F, _H)), Row("intermediate.up", "intermediate", (_F, _H)))
+_MODERN_ROWS = (
+    Row("attention.LayerNorm", "attention_norm", (_H,)),
+    *LAYER_ROWS[:4],
+    Row("intermediate.LayerNorm", "output_norm", (_H,)),
+    *_GATED_ROWS,
+    LAYER_ROWS[6],
+)
+
+
+@functools.lru_cache(maxsize=256)
+def layer_rows(config: BertConfig, i: int) -> tuple[Row, ...]:
+    """Return the modules of layer i, below its path."""
+    if config.family.norms_first:
+        return _in_model(config, _MODERN_ROWS[i == 0 :])
+    return _in_model(config, (*LAYER_ROWS[:5], *_GATED_ROWS, *LAYER_ROWS[6:]) if config.family.is_gated else LAYER_ROWS)
+
+
 POOLER_ROWS = (Row("pooler.dense", "pooler", (_H, _H)),)
 
 
@@ -223,22 +271,24 @@ class HeadRows:
 
     rows: tuple[Row, ...]
     reads: tuple[str, ...]
+    has_pooler: bool = True
 
     @property
     def pooled(self) -> bool:
         """True if the head needs the pooler."""
-        return "first" in self.reads
+        return "first" in self.reads and self.has_pooler
 
     @property
     def has_decoder(self) -> bool:
         """True if one of the modules is the decoder of a masked-LM head."""
-        return any(row.field == "decoder" for row in self.rows)
+        return any(row.path == DECODER for row in self.rows)
 
 
+DECODER = "cls.predictions.decoder"
 _PREDICTIONS = (
     Row("cls.predictions.transform.dense", "transform", (_E, _H)),
     Row("cls.predictions.transform.LayerNorm", "transform_norm", (_E,)),
-    Row("cls.predictions.decoder", "decoder", ("vocab_size", _E)),
+    Row(DECODER, "decoder", ("vocab_size", _E)),
 )
 _SEQ_RELATIONSHIP = Row("cls.seq_relationship", "seq_relationship", (2, _H))
 _CLASSIFIER = Row("classifier", "classifier", ("num_labels", _H))
@@ -253,3 +303,16 @@ HEADS = {
 }
 """Class -> the modules of its head. Two rows are special: the decoder's weight may be the word embeddings, and its bias
 may be named ``cls.predictions.bias``."""
+
+
+def head_of(family: Family, name: str) -> HeadRows:
+    """Return the modules of a head in a family. In ModernBERT each head begins as the masked-LM head does."""
+    head = HEADS[name]
+    if not family.norms_first or head.has_decoder:
+        return head
+    return HeadRows((*_PREDICTIONS[:2], dataclasses.replace(head.rows[-1], field="decoder")), head.reads, False)
+
+
+def head_rows(config: BertConfig, name: str) -> tuple[Row, ...]:
+    """Return the modules of a head, with the biases that they have in this model."""
+    return _in_model(config, head_of(config.family, name).rows)

@@ -45,6 +45,15 @@ class StoredTensor:
     offset: int
     strides: tuple[int, ...] | None = None
 
+    def block(self, index: int, count: int) -> StoredTensor:
+        """Return one of `count` equal blocks of rows; the tensor itself if it does not have such blocks."""
+        if count == 1 or not self.shape or self.shape[0] % count:
+            return self
+        rows = self.shape[0] // count
+        distance = math.prod(self.shape[1:]) if self.strides is None else self.strides[0]
+        offset = self.offset + index * rows * distance * BITS[self.dtype] // 8
+        return dataclasses.replace(self, shape=(rows, *self.shape[1:]), offset=offset)
+
 
 def read_header(path: Path) -> list[StoredTensor]:
     """List the tensors of one file with their offsets, in the order of the file.

@@ -200,10 +200,10 @@ class PackedLayout:
         self._compute_type = compute_type
 
     def restore(
-        self, paths: tuple[str, ...], shape: tuple[int, int], panels: FloatArray, bias: FloatArray
+        self, paths: tuple[str, ...], shape: tuple[int, int], panels: FloatArray, bias: FloatArray, gated: bool = False
     ) -> PackedLinear | PackedWords:
         """Return the result of `prepare` again, from its panels and its bias."""
         form = format_of(Linear(paths, panels, bias), self._compute_type)  # which reads the paths only
         if form is None:
-            return PackedLinear(paths, shape, panels, bias)
-        return PackedWords(paths, shape, panels, bias, form)
+            return PackedLinear(paths, shape, panels, bias, gated)
+        return PackedWords(paths, shape, panels, bias, form, gated)

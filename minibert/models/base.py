@@ -19,11 +19,11 @@ from minibert._utils.keywords import FORWARD_KEYWORDS, check_keywords
 from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import holds_tensor, torch_is_loaded
 from minibert._utils.validation import FloatArray, IntArray, check_indices, check_int
-from minibert.bert import encoder, heads
+from minibert.bert import encoder, heads, modernbert
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS, Weights
+from minibert.bert.weights import HEADS, Row, Weights, head_of
 from minibert.models.inputs import as_numbers, check_ids, named_inputs, ordered_inputs, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import ModelOutput, with_tensors
@@ -251,7 +251,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         results = self.results(batch, positions, slice_bytes) if is_whole else []
         read = None
         if has_head and depth not in (hidden or ()):
-            read = np.unique(np.concatenate([batch.first_tokens if r.tokens is None else r.tokens for r in results]))
+            read = np.unique(np.concatenate([self._read(batch) if r.tokens is None else r.tokens for r in results]))
         asked = {*(hidden or ()), depth} if is_whole and not has_head else hidden or ()
         logits = sum(result.nbytes for result in results) if has_head else 0
         self._check_memory(batch, len(asked), len(attentions or ()), logits)
@@ -317,11 +317,12 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         weights, ops = self.weights, self.ops
         if first == depth or depth - 1 in probs_layers or ops.all_tokens:
             read = None
+        forward = modernbert.forward if self.config.family.norms_first else encoder.forward
         try:
             for tokens, step in self.steps(batch):
                 part = None if state is None else (first, np.array(state[tokens], ops.dtype))
                 queries = None if read is None else step.queries(read - tokens.start)
-                states = encoder.forward(weights, step, ops, probs_layers=probs_layers, start=part, queries=queries)
+                states = forward(weights, step, ops, probs_layers=probs_layers, start=part, queries=queries)
                 for i, (x, probs) in enumerate(states, first):
                     if queries is not None and i == depth:
                         rows, x = x, np.zeros((step.num_tokens, x.shape[1]), x.dtype)
@@ -368,7 +369,9 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         """
         weights: Any = self.weights
         batch: Any = step
-        if what == "words":
+        if what == "words" or (what != "pooler" and self._last_row.field == "decoder"):
+            if what == "first":
+                x = heads.pool(x, batch, self._shown(batch), self.config.classifier_pooling or "cls")
             return heads.masked_lm(x, weights.head.predictions, self.config, self.ops)
         if what == "tokens":
             return heads.of_each_token(x, self._last_map, self.ops)
@@ -380,7 +383,21 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
     @property
     def _last_map(self) -> Any:
         """The last linear map of a head; the constructor has checked that it is there."""
-        return getattr(self.weights.head, HEADS[self.head_name or ""].rows[-1].field)
+        return getattr((head := self.weights.head) and head.owner(self._last_row.field), self._last_row.field)
+
+    @property
+    def _last_row(self) -> Row:
+        return head_of(self.config.family, self.head_name or "").rows[-1]
+
+    def _shown(self, batch: PackedBatch) -> npt.NDArray[np.bool_]:
+        """True for each sequence that has a result: those that show their first token, or any token if that is read."""
+        return batch.shown(self.config.reads_any(self.head_name))
+
+    def _read(self, batch: PackedBatch) -> IntArray:
+        """The tokens from which the results of sequences are computed."""
+        if self.config.classifier_pooling == "mean":
+            return np.arange(batch.num_tokens)
+        return batch.cu_seqlens[:-1][self._shown(batch)]
 
     def results(
         self, batch: PackedBatch, positions: npt.ArrayLike | None = None, slice_bytes: int | None = None
@@ -391,7 +408,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         for what in self.reads:
             width = sizes[what] if what in sizes else self._last_map.shape[0]
             shape: tuple[int, ...] = (batch.num_sequences,)
-            places: IntArray = np.flatnonzero(batch.shows_first)
+            places: IntArray = np.flatnonzero(self._shown(batch))
             tokens = None
             if what in ("tokens", "words"):
                 shape, places, tokens = _of_tokens(batch, positions)

@@ -177,20 +177,22 @@ class BertEmbeddings(Fixed):
     Attributes
     ----------
     word_embeddings, position_embeddings, token_type_embeddings : Embedding
+        Those of positions and token types are None if the model does not have the table.
     LayerNorm : LayerNorm
     """
 
     word_embeddings: Embedding
-    position_embeddings: Embedding
-    token_type_embeddings: Embedding
+    position_embeddings: Embedding | None
+    token_type_embeddings: Embedding | None
     LayerNorm: LayerNorm
 
     def __init__(self, weights: Weights, ops: Ops) -> None:
         self._weights = weights
         self._ops = ops
         self.word_embeddings = Embedding("word_embeddings", weights.word_embeddings)
-        self.position_embeddings = Embedding("position_embeddings", weights.position_embeddings)
-        self.token_type_embeddings = Embedding("token_type_embeddings", weights.token_type_embeddings)
+        for name in ("position_embeddings", "token_type_embeddings"):
+            table = getattr(weights, name)
+            setattr(self, name, None if table is None else Embedding(name, table))
         self.LayerNorm = LayerNorm(weights.embeddings_norm, ops)
 
     def dropout(self, x: _Anything) -> _Anything:
@@ -232,7 +234,7 @@ class BertEmbeddings(Fixed):
 
     def __repr__(self) -> str:
         steps = (self.word_embeddings, self.position_embeddings, self.token_type_embeddings, self.LayerNorm)
-        return f"BertEmbeddings({', '.join(map(repr, steps))})"
+        return f"BertEmbeddings({', '.join(repr(step) for step in steps if step is not None)})"
 
 
 def _like(inputs: Iterable[object], result: FloatArray) -> FloatArray:

@@ -29,7 +29,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.families import Family, architectures
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS, Weights
+from minibert.bert.weights import HEADS, Weights, head_of
 from minibert.checkpoint.files import ModelFiles
 from minibert.models import outputs
 from minibert.models.bert import BertModel, Embedding
@@ -63,7 +63,8 @@ class BertHead(BertPreTrainedModel[_Output]):
 
     def __init__(self, weights: Weights | None = None, ops: Ops | None = None, **options: Any) -> None:
         super().__init__(weights, ops, **options)
-        needed, there = HEADS[self.head_name or ""], self.weights.head and HEADS[self.weights.head.name].rows
+        family, of_head = self.config.family, self.weights.head
+        needed, there = head_of(family, self.head_name or ""), of_head and head_of(family, of_head.name).rows
         if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
             name = type(self).__name__
             head = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"

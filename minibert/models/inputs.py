@@ -64,9 +64,9 @@ def pack(
         ids = check_ids("input_ids", input_ids, config.vocab_size, "vocab_size")
         shape = ids.shape
     mask = _check_mask(attention_mask, shape)
-    token_type_ids = token_type_ids if config.family.has_token_types else None  # as in transformers
+    token_type_ids = token_type_ids if config.has_token_types else None  # as in transformers
     types = _optional_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size, "type_vocab_size")
-    most = config.max_position_embeddings
+    most = config.num_positions
     if position_ids is not None:
         positions = _optional_ids("position_ids", position_ids, shape, most, "max_position_embeddings")
     else:

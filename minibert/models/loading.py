@@ -16,9 +16,10 @@ from minibert._utils.validation import FloatArray
 from minibert.bert.config import SETTINGS, BertConfig, check_settings
 from minibert.bert.families import FAMILIES, Family
 from minibert.bert.ops import LayerNorm, Linear, PreparedLinear
+from minibert.bert.rotary import Rotary
 from minibert.bert.weights import (
+    DECODER,
     HEADS,
-    LAYER_ROWS,
     POOLER_ROWS,
     HeadWeights,
     LayerWeights,
@@ -26,6 +27,9 @@ from minibert.bert.weights import (
     Row,
     Weights,
     bias_of_distances,
+    head_of,
+    head_rows,
+    layer_rows,
     stored_rows,
 )
 from minibert.checkpoint.files import ModelFiles
@@ -36,13 +40,11 @@ from minibert.models.options import ModelOptions
 from minibert.models.shared_weights import Restored, Sharing, noted_arrays
 
 # Old versions of transformers saved these buffers. They are counters, not weights.
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_BUFFERS = ("position_ids", "token_type_ids", "inv_freq")
 
-# What the names of the model's tensors begin with; the last two belong to DistilBERT and ELECTRA.
-_MODULES = ("embeddings.", "encoder.", "pooler.", "transformer.", "embeddings_project.")
+# What the names of the model's tensors begin with; DistilBERT, ELECTRA and rotary models have the last four.
+_MODULES = ("embeddings.", "encoder.", "pooler.", "transformer.", "embeddings_project.", "layers.", "final_norm.")
 
-# The module of a head whose weight may be the table of word embeddings; files may have it by either name.
-_DECODER = "cls.predictions.decoder"
 _WORDS = "embeddings.word_embeddings.weight"
 
 # Published files have these modules also where the model does not, and transformers ignores them there.
@@ -119,7 +121,8 @@ def load_weights(
     if head is not None:
         config.check_required(head.removeprefix("Bert"))
         checkpoint.add_head(head, config)
-    pooler = HEADS[head].pooled if head is not None else add_pooling_layer and checkpoint.has_pooler
+    of_head = None if head is None else head_of(config.family, head)
+    pooler = of_head.pooled if of_head is not None else add_pooling_layer and checkpoint.has_pooler
     checkpoint.check(config, pooler=pooler, head=head)
 
     def shared(part: str, read: Callable[[TensorSource], _Part], *, large: bool = True) -> _Part:
@@ -144,25 +147,33 @@ def load_weights(
 def _read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
     """Read the embeddings and the layers."""
     fields: dict[str, Any] = _assemble(tensors, stored_rows(config), "", config)
-    if not config.family.has_token_types:
-        fields["token_type_embeddings"] = types = np.zeros((1, config.embedding_size or 0), np.float32)
-        types.flags.writeable = False
     buckets = fields.get("relative_attention_bias")
     bias = None if buckets is None else bias_of_distances(buckets, config.max_position_embeddings)
-    layers = tuple(
-        LayerWeights(path, **_assemble(tensors, LAYER_ROWS, f"{path}.", config), relative_bias=bias)  # type: ignore[arg-type]
-        for path in (f"encoder.layer.{i}" for i in range(config.num_hidden_layers))
-    )
-    return Weights(config=config, layers=layers, pooler=None, **fields)
+    types = config.layer_types or ("full_attention",) * config.num_hidden_layers
+    rotaries = {
+        name: Rotary(config.rope_of(name), config.head_size, config.max_position_embeddings)
+        for name in config.family.theta
+    }
+    layers = []
+    for i, kind in enumerate(types):
+        maps: dict[str, Any] = _assemble(tensors, layer_rows(config, i), f"encoder.layer.{i}.", config)
+        window = (config.local_attention or 0) // 2 if kind == "sliding_attention" else None
+        rotary = rotaries.get(kind)
+        layers.append(LayerWeights(f"encoder.layer.{i}", **maps, relative_bias=bias, rotary=rotary, window=window))
+    return Weights(config=config, layers=tuple(layers), pooler=None, **fields)
 
 
 def _read_head(config: BertConfig, head: str, word_embeddings: FloatArray, tensors: TensorSource) -> HeadWeights:
     """Read the modules of a class in `HEADS`."""
-    fields: dict[str, Any] = _assemble(tensors, [row for row in HEADS[head].rows if row.path != _DECODER], "", config)
-    if HEADS[head].has_decoder:
-        decoder, tied = tensors.decoder(_DECODER, word_embeddings)
-        transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
-        fields["predictions"] = PredictionWeights(decoder=decoder, tied=tied, **transform)
+    rows = head_rows(config, head)
+    fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != DECODER], "", config)
+    tied = False
+    for row in rows:
+        if row.path == DECODER:
+            fields["decoder"], tied = tensors.decoder(DECODER, word_embeddings, row.bias)
+    if "transform" in fields:
+        parts = {field: fields.pop(field) for field in ("transform", "transform_norm", "decoder")}
+        fields["predictions"] = PredictionWeights(tied=tied, **parts)
     return HeadWeights(head, **fields)
 
 
@@ -178,15 +189,32 @@ def find_heads(files: ModelFiles, family: Family | None = None) -> tuple[str, ..
 
 
 def _open(files: ModelFiles, family: Family) -> _Checkpoint:
-    tensors = open_checkpoint(files)
+    tensors = _named_as_now(open_checkpoint(files), family)
     prefix = _find_prefix(tensors, files)
     field = prefix.removesuffix(".").rpartition(".")[2]
-    if field != family.field and field in {other.field for other in FAMILIES.values()}:
+    if field != family.field and field in {other.field for other in FAMILIES.values()} - {"model"}:
         raise ModelFormatError(
             f"{files.source} has the tensors of {field!r}, but model_type={family.model_type!r}. Correct config.json, "
             "or call a class of the family that the tensors belong to."
         )
     return _Checkpoint(files, tensors, prefix, family)
+
+
+def _named_as_now(tensors: dict[str, StoredTensor], family: Family) -> dict[str, StoredTensor]:
+    """Return the tensors of a family's older files under the names of transformers, and stacked ones in parts."""
+    found: dict[str, StoredTensor] = {}
+    if lora := next((name for name in tensors if ".lora_" in name or ".parametrizations." in name), None):
+        raise ModelFormatError(f"{lora} is that of an adapter, which minibert does not add. Merge it into the weights.")
+    for name, tensor in tensors.items():
+        for old, new in family.old_modules:
+            name = re.sub(old, new, name)
+        path, _, part = name.rpartition(".")
+        whole = next((end for end in family.stacked if path.endswith(f".{end}")), None)
+        parts = [f"{path.removesuffix(whole)}{end}.{part}" for end in family.stacked[whole]] if whole else [name]
+        for i, own in enumerate(parts):
+            if found.setdefault(own, tensor.block(i, len(parts))).name != tensor.name:
+                raise ModelFormatError(f"{tensor.path} holds {own} twice: as {tensor.name} and as {found[own].name}.")
+    return found
 
 
 def _assemble(
@@ -200,16 +228,23 @@ def _assemble(
     for field, stack in by_field.items():
         paths = tuple(scope + row.path for row in stack)
         num_rows, *columns = stack[0].sizes(config)
-        if columns and stack[0].bias:
-            fields[field] = tensors.linear(paths, (len(stack) * num_rows, *columns))  # type: ignore[arg-type]
+        if columns and not stack[0].is_table:
+            shape, gated = (len(stack) * num_rows, *columns), paths[0].endswith(".intermediate.gate")
+            fields[field] = tensors.linear(paths, shape, bias=stack[0].bias, gated=gated)  # type: ignore[arg-type]
             continue
         weight = tensors.array([f"{path}.weight" for path in paths])
         if columns:
             fields[field] = weight
         else:
-            bias = tensors.array([f"{path}.bias" for path in paths])
+            bias = tensors.array([f"{path}.bias" for path in paths]) if stack[0].bias else _zeros(num_rows)
             fields[field] = LayerNorm(paths[0], weight, bias, config.layer_norm_eps)
     return fields
+
+
+def _zeros(length: int) -> FloatArray:
+    zeros: FloatArray = np.zeros(length, np.float32)
+    zeros.flags.writeable = False
+    return zeros
 
 
 class TensorSource(Protocol):
@@ -218,10 +253,12 @@ class TensorSource(Protocol):
     def array(self, names: Sequence[str]) -> FloatArray:
         """Return the tensors with these names, stacked by rows."""
 
-    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
+    def linear(
+        self, paths: tuple[str, ...], shape: tuple[int, int], *, bias: bool = True, gated: bool = False
+    ) -> PreparedLinear:
         """Return the linear maps of these modules, stacked into one weight of this shape."""
 
-    def decoder(self, path: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+    def decoder(self, path: str, word_embeddings: FloatArray, bias: bool) -> tuple[PreparedLinear, bool]:
         """Return the decoder of a masked-LM head, and whether its weight is the table of word embeddings."""
 
 
@@ -242,21 +279,26 @@ class FromFiles:
         array = self._noted[" ".join(names)] = self._checkpoint.read(names)
         return array
 
-    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
+    def linear(
+        self, paths: tuple[str, ...], shape: tuple[int, int], *, bias: bool = True, gated: bool = False
+    ) -> PreparedLinear:
         """Read and prepare the linear maps of these modules, stacked into one weight."""
-        weight, bias = (self._checkpoint.read([f"{path}.{part}" for path in paths]) for part in ("weight", "bias"))
-        linear = self._noted[" ".join(paths)] = self._prepare(Linear(paths, weight, bias))
+        weight = self._checkpoint.read([f"{path}.weight" for path in paths])
+        return self._prepared(paths, weight, bias, gated)
+
+    def _prepared(self, paths: tuple[str, ...], weight: FloatArray, bias: bool, gated: bool = False) -> PreparedLinear:
+        added = self._checkpoint.read([f"{path}.bias" for path in paths]) if bias else _zeros(len(weight))
+        linear = self._noted[" ".join(paths)] = self._prepare(Linear(paths, weight, added, gated))
         return linear
 
-    def decoder(self, path: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+    def decoder(self, path: str, word_embeddings: FloatArray, bias: bool) -> tuple[PreparedLinear, bool]:
         """Read and prepare the decoder; a weight that equals the word embeddings is not kept a second time."""
         stored = f"{path}.weight" in self._checkpoint.tensors
         weight = self._checkpoint.read([f"{path}.weight"]) if stored else word_embeddings
         if tied := np.array_equal(weight, word_embeddings):
             weight = word_embeddings  # so that a second copy is not kept
         self._noted[f"{path}.tied"] = np.array([tied], np.float32)
-        linear = self._noted[path] = self._prepare(Linear((path,), weight, self._checkpoint.read([f"{path}.bias"])))
-        return linear, tied
+        return self._prepared((path,), weight, bias), tied
 
 
 class _Checkpoint:
@@ -271,7 +313,7 @@ class _Checkpoint:
         self.tensors = self._renamed(tensors, prefix)
         # A class with a head has the model in a field such as "bert", and the modules of the head beside that.
         self._prefix, self._beside = prefix, prefix.removesuffix(f"{family.field}.")
-        if decoder := tensors.get(f"{self._beside}{family.own_path(_DECODER, 'BertForMaskedLM')}.weight"):
+        if decoder := tensors.get(f"{self._beside}{family.own_path(DECODER, 'BertForMaskedLM')}.weight"):
             self.tensors.setdefault(_WORDS, decoder)
         self._head: tuple[str, ...] = ()
 
@@ -294,13 +336,13 @@ class _Checkpoint:
         if name != "cls.predictions.bias" or head is None:
             return name
         # The bias of the decoder; some files have it under both names.
-        decoder = f"{self._beside}{self._family.own_path(_DECODER, head)}.bias"
-        return name if decoder in self._stored else f"{_DECODER}.bias"
+        decoder = f"{self._beside}{self._family.own_path(DECODER, head)}.bias"
+        return name if decoder in self._stored else f"{DECODER}.bias"
 
     def _own_name(self, name: str, head: str | None) -> str:
         """Return the name in the family of a tensor of BERT, without prefixes."""
         path, _, part = name.rpartition(".")
-        owner = "cls.predictions" if name == f"{_DECODER}.bias" else path
+        owner = "cls.predictions" if name == f"{DECODER}.bias" else path
         return f"{self._family.own_path(owner, head)}.{part}"
 
     @property
@@ -313,7 +355,7 @@ class _Checkpoint:
         return tuple(name for name in HEADS if self._has(name))
 
     def _has(self, head: str) -> bool:
-        found, fixed = self._of_head(head), [row for row in HEADS[head].rows if isinstance(row.shape[0], int)]
+        found, fixed = self._of_head(head), [row for row in self._rows(head) if isinstance(row.shape[0], int)]
         return not self._missing(head, found, tied=True) and all(
             found[f"{row.path}.weight"].shape[:1] == row.shape[:1] for row in fixed
         )
@@ -321,7 +363,10 @@ class _Checkpoint:
     def _rows(self, head: str) -> tuple[Row, ...]:
         """Return the modules of a head that are beside the model; in some families its dense map is one of them."""
         beside = self._family.own_path("pooler.dense", head) != "pooler.dense"
-        return HEADS[head].rows + (POOLER_ROWS if HEADS[head].pooled and beside else ())
+        of_head = head_of(self._family, head)
+        rows = of_head.rows + (POOLER_ROWS if of_head.pooled and beside else ())
+        # Without the config, a bias that it decides on is not needed.
+        return tuple(dataclasses.replace(row, bias=self._family.bias_field(row.path) == "") for row in rows)
 
     def _of_head(self, head: str) -> dict[str, StoredTensor]:
         """Return the tensors beside the model that belong to a head."""
@@ -330,7 +375,7 @@ class _Checkpoint:
     def _names(self, row: Row, there: Collection[str], scope: str = "", *, tied: bool = False) -> list[str]:
         """Return the names of the tensors of a module, as far as they are needed."""
         names = [f"{scope}{row.path}.{part}" for part in (("weight", "bias") if row.bias else ("weight",))]
-        return [name for name in names if name in there or not (tied and name == f"{_DECODER}.weight")]
+        return [name for name in names if name in there or not (tied and name == f"{DECODER}.weight")]
 
     def _needed(self, head: str, found: Collection[str], *, tied: bool) -> list[str]:
         return [name for row in self._rows(head) for name in self._names(row, found, tied=tied)]
@@ -338,7 +383,7 @@ class _Checkpoint:
     def _missing(self, head: str, found: Collection[str], *, tied: bool) -> list[str]:
         needed = self._needed(head, found, tied=tied)
         missing = [name for name in needed if name not in found]
-        pooler = [name for row in POOLER_ROWS if HEADS[head].pooled for name in self._names(row, ())]
+        pooler = [name for row in POOLER_ROWS if head_of(self._family, head).pooled for name in self._names(row, ())]
         return missing + [name for name in pooler if name not in needed and name not in self.tensors]
 
     def add_head(self, head: str, config: BertConfig) -> None:
@@ -354,8 +399,8 @@ class _Checkpoint:
                 f"{more} {'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
                 f"{remedy}"
             )
-        self._head = tuple(self._needed(head, found, tied=tied))
-        self.tensors |= {name: found[name] for name in self._head}
+        self._head = tuple(found)
+        self.tensors |= found
 
     def _what_is_there(self) -> str:
         """Say which heads are there, and what to do if the one that was asked for is not."""
@@ -367,12 +412,12 @@ class _Checkpoint:
     def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:
         """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
         words = self.tensors.get(_WORDS)
-        if words is not None and not config.tie_word_embeddings and not words.name.endswith(_WORDS):
+        if words is not None and not config.tie_word_embeddings and not words.name.endswith("_embeddings.weight"):
             del self.tensors[_WORDS]  # the decoder's
         self._check_layer_count(config)
-        head_rows = HEADS[head].rows if head else ()
-        rows = [("", row) for row in (*stored_rows(config), *(POOLER_ROWS if pooler else ()), *head_rows)]
-        rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in LAYER_ROWS]
+        of_head = head_rows(config, head) if head else ()
+        rows = [("", row) for row in (*stored_rows(config), *(POOLER_ROWS if pooler else ()), *of_head)]
+        rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in layer_rows(config, i)]
         expected = {
             name: row.shape if name.endswith(".weight") else row.shape[:1]
             for scope, row in rows
@@ -380,11 +425,11 @@ class _Checkpoint:
         }
         for name in {name for name in self.tensors if name.startswith(_STRAY)} - expected.keys():
             del self.tensors[name]
-        faults = _label_faults(config) if any("num_labels" in row.shape for row in head_rows) else []
+        faults = _label_faults(config) if any("num_labels" in row.shape for row in of_head) else []
         faults += [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config, head))]
         faults += [
             f"{self.tensors[name].name} is unexpected: it is not a part of BERT that minibert implements"
-            for name in self._inside_bert()
+            for name in dict.fromkeys((*self._inside_bert(), *self._head))
             if name not in expected and not (name.startswith("pooler.") and not pooler)
         ]
         if faults:
@@ -425,13 +470,13 @@ class _Checkpoint:
 
     def _inside_bert(self) -> Iterator[str]:
         for name in self.tensors:
-            if name.startswith(_MODULES) and name not in _BUFFERS:
+            if name.startswith(_MODULES) and not name.endswith(_BUFFERS):
                 yield name
 
     def ignored(self) -> tuple[str, ...]:
         """Return the names of the tensors that do not belong to BERT: tensors of task heads, and old buffers."""
         used = {self.tensors[name].name for name in (*self._inside_bert(), *self._head)}
-        return tuple(name for name in self._stored if name not in used)
+        return tuple(dict.fromkeys(tensor.name for tensor in self._stored.values() if tensor.name not in used))
 
     def read(self, names: Sequence[str]) -> FloatArray:
         """Read tensors with the same number of columns into one new read-only float32 array, stacked by rows."""
@@ -462,7 +507,8 @@ def modern_name(name: str) -> str:
 
 def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
     """Return the text before "embeddings." of the embeddings: "", "bert." or the name of another wrapper."""
-    anchor = r"(|.*\.)embeddings\.(word|position)_embeddings\.weight"  # words may be stored as a decoder alone
+    # The words may be stored as a decoder alone.
+    anchor = r"(|.*\.)embeddings\.((word|position|tok)_embeddings|LayerNorm|norm)\.weight"
     prefixes = {match[1] for name in tensors if (match := re.fullmatch(anchor, name))}
     if len(prefixes) == 1:
         return prefixes.pop()
@@ -483,34 +529,38 @@ def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[st
     follow. A tied decoder's weight is not given a second time.
     """
     parts: list[tuple[Any, Sequence[Row]]] = [(weights, stored_rows(weights.config))]
-    parts += [(layer, LAYER_ROWS) for layer in weights.layers]
+    parts += [(layer, layer_rows(weights.config, i)) for i, layer in enumerate(weights.layers)]
     if weights.pooler is not None:
         parts.append((weights, POOLER_ROWS))
     family, with_head = weights.config.family, head is not None and weights.head is not None
     for owner, rows in parts:
-        for path, part, array in _arrays_of(owner, rows):
+        for path, part, array in _arrays_of(owner, rows, family):
             own = family.own_path(path, head if with_head else None)
             beside = path.startswith("pooler.") and own != path  # the head has a dense map instead of the pooler
             yield f"{family.field}.{own}.{part}" if with_head and not beside else f"{own}.{part}", array
     if head is None or weights.head is None:
         return
     tied = weights.head.predictions is not None and weights.head.predictions.tied
-    for row in HEADS[head].rows:
-        for path, part, array in _arrays_of(weights.head.owner(row.field), [row]):
-            names = [] if path == _DECODER and tied else [f"{family.own_path(path, head)}.{part}"]
-            if path == _DECODER and part == "bias":
+    for row in head_rows(weights.config, head):
+        for path, part, array in _arrays_of(weights.head.owner(row.field), [row], family):
+            names = [] if path == DECODER and tied else [f"{family.own_path(path, head)}.{part}"]
+            if path == DECODER and part == "bias":
                 names.append(f"{family.own_path('cls.predictions', head)}.bias")
             yield from ((name, array) for name in dict.fromkeys(names))
 
 
-def _arrays_of(owner: Any, rows: Iterable[Row]) -> Iterator[tuple[str, str, FloatArray]]:
+def _arrays_of(owner: Any, rows: Iterable[Row], family: Family) -> Iterator[tuple[str, str, FloatArray]]:
     """Yield the path, "weight" or "bias", and the array of the fields that the rows name, each field once."""
-    for field, path in {row.field: row.path for row in rows}.items():
+    for field, row in {row.field: row for row in rows}.items():
         part: PreparedLinear | LayerNorm | FloatArray = getattr(owner, field)
         if isinstance(part, np.ndarray):
-            yield path, "weight", part
+            yield row.path, "weight", part
             continue
         paths = (part.path,) if isinstance(part, LayerNorm) else part.paths
+        whole = family.own_path(paths[0]).rpartition(".")[0]
+        paths = (whole,) if whole.endswith(tuple(family.stacked)) else paths
         weights, biases = np.split(part.weight, len(paths)), np.split(part.bias, len(paths))
         for name, weight, bias in zip(paths, weights, biases, strict=True):
-            yield from ((name, "weight", weight), (name, "bias", bias))
+            yield name, "weight", weight
+            if row.bias:
+                yield name, "bias", bias

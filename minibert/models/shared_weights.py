@@ -100,12 +100,14 @@ class Restored:
         """Return tensors that were noted."""
         return self._arrays[" ".join(names)]
 
-    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
-        """Return a linear map that was noted."""
-        name = " ".join(paths)
-        return self._layout.restore(paths, shape, self._arrays[f"{name}.panels"], self._arrays[f"{name}.bias"])
+    def linear(
+        self, paths: tuple[str, ...], shape: tuple[int, int], *, bias: bool = True, gated: bool = False
+    ) -> PreparedLinear:
+        """Return a linear map that was noted; without a bias, it has zeros."""
+        panels, added = (self._arrays[f"{' '.join(paths)}.{part}"] for part in ("panels", "bias"))
+        return self._layout.restore(paths, shape, panels, added, gated)
 
-    def decoder(self, path: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+    def decoder(self, path: str, word_embeddings: FloatArray, bias: bool) -> tuple[PreparedLinear, bool]:
         """Return a decoder that was noted."""
         V, H = word_embeddings.shape
         return self.linear((path,), (V, H)), bool(self._arrays[f"{path}.tied"][0])

@@ -1,7 +1,8 @@
 """The names of all intermediate values: the table, which a test executes; the names that a model has; patterns.
 
-A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Two
-values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``.
+A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Some
+values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``, and the
+rotated queries and keys. All families have BERT's names; those of their own modules are aliases.
 
 Aliases are other spellings of the same value. Tests compare those of TransformerLens and ONNX with the values there.
 Four names of TransformerLens have two meanings: ``blocks.0.hook_resid_post`` is a hidden state in TransformerBridge,
@@ -59,7 +60,7 @@ class Entry:
     def weights(self) -> str:
         """The module of the checkpoint that the formula uses; "" if there is none."""
         if self.formula.startswith("layer_norm("):
-            return next(alias for alias in self.aliases if alias.endswith(".LayerNorm"))
+            return next(name for name in (*self.aliases, self.path) if name.endswith(("LayerNorm", "final_norm")))
         return self.path if re.search(r"\bW\b", self.formula) else ""
 
 
@@ -127,6 +128,25 @@ layer
     blocks.{i}.ln2.hook_out  blocks.{i}.hook_out
     /encoder/layer.{i}/output/LayerNorm/LayerNormalization_output_0
     /encoder/layer.{i}/output/LayerNorm/Add_1_output_0
+rotation
+  encoder.layer.{i}.attention.self.query.rotated | rotated_query = rotated(query) | (B, S, H) | query
+    by head: encoder.layer.{i}.attention.self.query.rotated.heads
+  encoder.layer.{i}.attention.self.key.rotated | rotated_key = rotated(key) | (B, S, H) | key
+    by head: encoder.layer.{i}.attention.self.key.rotated.heads
+gate
+  encoder.layer.{i}.intermediate.gate | gate = attention @ W.T + b | (B, S, F) | attention
+  encoder.layer.{i}.intermediate.up | up = attention @ W.T + b | (B, S, F) | attention
+norms first
+  encoder.layer.{i}.attention.LayerNorm | normed = layer_norm(x) | (B, S, H) | x
+    encoder.layer.{i}.attention.self.input
+  encoder.layer.{i}.attention | attention = attention_dense + x | (B, S, H) | attention_dense x
+    encoder.layer.{i}.intermediate.LayerNorm.input
+  encoder.layer.{i}.intermediate.LayerNorm | attention_normed = layer_norm(attention) | (B, S, H) | attention
+    encoder.layer.{i}.intermediate.input
+  encoder.layer.{i} | output = output_dense + attention | (B, S, H) | output_dense attention
+    encoder.layer.{i}.output
+final
+  final_norm | final = layer_norm(x) | (B, S, H) | x
 pooler
   pooler.dense | pooler_dense = x[0] @ W.T + b | (B, H) | x
     pooler.activation.input  pooler.dense.hook_out  /pooler/dense/Gemm_output_0
@@ -238,12 +258,16 @@ class Sizes:
     num_layers: int
     embedding_size: int | None = None
     model_type: str = "bert"
+    has_token_types: bool = True
+    unbiased: tuple[str, ...] = ()
+    classifier_pooling: str | None = None
+    reads_any: bool = False
 
     @classmethod
     def of(cls, config: BertConfig, *, pooler: bool, head: str | None, num_layers: int | None = None) -> Sizes:
         """Return the sizes of a model; with `num_layers` the forward pass stops after that layer."""
         stop = config.num_hidden_layers if num_layers is None else num_layers
-        own: dict[str, Any] = {"pooler": pooler, "head": head, "num_layers": stop}
+        own: dict[str, Any] = {"pooler": pooler, "head": head, "num_layers": stop, "reads_any": config.reads_any(head)}
         names = [field.name for field in dataclasses.fields(cls) if field.name not in own]
         return cls(**{name: getattr(config, name) for name in names}, **own)
 
@@ -251,21 +275,69 @@ class Sizes:
 def rows_of(sizes: Sizes) -> dict[str, tuple[Entry, ...]]:
     """Return the rows of the embeddings, of one layer and of the pooler of a model, with the formulas of its family."""
     family = FAMILIES[sizes.model_type]
-    formulas = {"pooler": f"{family.activation(sizes.head, 'tanh')}(pooler_dense)"}
-    if not family.has_token_types:
-        formulas["embeddings_sum"] = "words + positions"
+    there = {"words": True, "types": sizes.has_token_types, "positions": not family.theta}
+    summed = [symbol for symbol, is_there in there.items() if is_there]
+    changed: dict[str, dict[str, Any]] = {
+        "pooler": {"formula": f"{family.activation(sizes.head, 'tanh')}(pooler_dense)"},
+        "embeddings_sum": {"formula": " + ".join(summed), "needs": tuple(summed)},
+    }
+    scores = next(entry.formula for entry in LAYER if entry.symbol == "scores")
+    layer = {entry.symbol: entry for entry in LAYER}
+    order = list(layer)
     if family.has_relative_bias:
-        formulas["scores"] = "by_head(query) @ transposed(by_head(key)) / sqrt(D) + bias"
+        changed["scores"] = {"formula": f"{scores} + bias"}
+    if family.theta:
+        layer |= {entry.symbol: entry for entry in _PARTS["rotation"]}
+        order[3:3] = [entry.symbol for entry in _PARTS["rotation"]]
+        scores = scores.replace("(query)", "(rotated_query)").replace("(key)", "(rotated_key)")
+        scores += " + window" * family.norms_first
+        changed["scores"] = {"formula": scores, "needs": ("rotated_query", "rotated_key")}
+    if family.is_gated:
+        layer |= {entry.symbol: entry for entry in _PARTS["gate"]}
+        order[order.index("intermediate_dense") : order.index("intermediate")] = ["gate", "up"]
+        changed["intermediate"] = {"formula": "act(gate) * up", "needs": ("gate", "up")}
+    if family.norms_first:
+        layer |= {entry.symbol: entry for entry in _PARTS["norms first"]}
+        order = ["normed", *order[: order.index("attention_sum")], "attention", "attention_normed"]
+        order += ["gate", "up", "intermediate", "output_dense", "output"]
+        changed |= {symbol: {"formula": "normed @ W.T + b", "needs": ("normed",)} for symbol in order[1:4]}
+        needed: dict[str, Any] = {"formula": "attention_normed @ W.T + b", "needs": ("attention_normed",)}
+        changed |= {"gate": needed, "up": needed}
     projection = PROJECTION if sizes.embedding_size not in (None, sizes.hidden_size) else ()
-    parts = {"embeddings": EMBEDDINGS + projection, "layer": LAYER, "pooler": POOLER if sizes.pooler else ()}
+    parts = {
+        "embeddings": tuple(entry for entry in EMBEDDINGS if there.get(entry.symbol, True)) + projection,
+        "layer": tuple(layer[symbol] for symbol in order),
+        **({"final": _PARTS["final"]} if family.norms_first else {}),
+        "pooler": POOLER if sizes.pooler else (),
+    }
     return {
-        part: tuple(
-            dataclasses.replace(entry, formula=formulas.get(entry.symbol, entry.formula))
-            for entry in entries
-            if family.has_token_types or entry.symbol != "types"
-        )
+        part: tuple(_unbiased(dataclasses.replace(entry, **changed.get(entry.symbol, {})), sizes) for entry in entries)
         for part, entries in parts.items()
     }
+
+
+def _unbiased(entry: Entry, sizes: Sizes) -> Entry:
+    """Return a row whose formula has a bias only if the module has one."""
+    part = next((part for part in FAMILIES[sizes.model_type].biases if part in entry.path), None)
+    formula = entry.formula.removesuffix(" + b") if part in sizes.unbiased else entry.formula
+    return dataclasses.replace(entry, formula=formula)
+
+
+def head_rows_of(sizes: Sizes) -> tuple[Entry, ...]:
+    """Return the rows of the head of a model. In ModernBERT each head begins as the masked-LM head does."""
+    if sizes.head is None:
+        return ()
+    rows = HEADS[sizes.head]
+    if FAMILIES[sizes.model_type].norms_first and "transform" not in {entry.symbol for entry in rows}:
+        pooled = "first" in weights.HEADS[sizes.head].reads
+        transform, shape = _PARTS["predictions"][:3], "(B, E)" if pooled else "(B, S, E)"
+        first = f"{sizes.classifier_pooling}(x) @ W.T + b" if pooled else transform[0].formula
+        rows = (
+            dataclasses.replace(transform[0], formula=first, shape=shape),
+            *(dataclasses.replace(entry, shape=shape) for entry in transform[1:]),
+            dataclasses.replace(rows[-1], formula="transform @ W.T + b", needs=("transform",)),
+        )
+    return tuple(_unbiased(entry, sizes) for entry in rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,15 +372,19 @@ class Names:
     Attributes
     ----------
     sizes : Sizes
+    look_ups : tuple of str            the names of the arguments of `Ops.embed`, in order
     specs : dict of str to Spec        the names that are computed
     by_module : dict of str to str     a module with weights -> the name of its output
     activated : dict of str to str     a linear map that an activation follows -> the name of the activation's output
+    summed : dict of str to str        a linear map to which a residual is added -> the name of the sum, if it has one
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         family, rows = FAMILIES[sizes.model_type], rows_of(sizes)
-        first, last = rows["embeddings"], rows["pooler"] + (HEADS[sizes.head] if sizes.head else ())
+        first, last = rows["embeddings"], rows.get("final", ()) + rows["pooler"] + head_rows_of(sizes)
+        self.look_ups = tuple(entry.path for entry in first if entry.formula.startswith("W["))
+        before = first[-1].path
         everything: list[tuple[int | None, Entry]] = [(None, entry) for entry in first]
         everything += [(i, entry) for i in range(sizes.num_hidden_layers) for entry in rows["layer"]]
         everything += [(None, entry) for entry in last]
@@ -319,6 +395,9 @@ class Names:
         self._aliases: dict[str, tuple[str, bool]] = {}
         for layer, entry in everything:
             name = entry.path.format(i=layer)
+            if (layer, entry.symbol) == (0, "normed"):  # x itself
+                self._aliases |= dict.fromkeys((name, *(alias.format(i=0) for alias in entry.aliases)), (before, False))
+                continue
             if whole or entry in first or (layer is not None and layer < sizes.num_layers):
                 self.specs[name] = self._spec(name, layer, entry)
             else:
@@ -331,6 +410,13 @@ class Names:
             before.path.format(i=layer): entry.path.format(i=layer)
             for (_, before), (layer, entry) in pairwise(everything)
             if entry.symbol in ("intermediate", "pooler", "transform_act")
+        }
+        # In ModernBERT no LayerNorm follows the sum of a linear map and a residual.
+        self.summed = {
+            f"{entry.path.format(i=layer)}{end}": entry.path.format(i=layer)
+            for layer, entry in everything
+            for symbol, end in (("attention", ".output.dense"), ("output", ".output.dense"))
+            if family.norms_first and entry.symbol == symbol
         }
         self._aliases |= {
             family.own_path(module, sizes.head): (name, False)
@@ -346,23 +432,29 @@ class Names:
     def _add_states(self, sizes: Sizes, first: str) -> None:
         """Add the names of hidden states that depend on their neighbours."""
         states = [first, *(f"encoder.layer.{i}" for i in range(sizes.num_hidden_layers))]
+        norms_first = FAMILIES[sizes.model_type].norms_first
+        for i, state in enumerate(states[: sizes.num_hidden_layers]):
+            before = (*STATE_BEFORE[:2], "encoder.layer.{i}.attention.LayerNorm.input") if norms_first else STATE_BEFORE
+            self._aliases |= {alias.format(i=i): (state, False) for alias in before}
+        if norms_first and sizes.num_hidden_layers:
+            self._aliases["final_norm.input"] = (states[-1], False)
+            states[-1] = "final_norm"
         for i, state in enumerate(states):
             self._aliases[f"hidden_states.{i}"] = (state, False)
-            if i < sizes.num_hidden_layers:
-                self._aliases |= {alias.format(i=i): (state, False) for alias in STATE_BEFORE}
         self._aliases |= dict.fromkeys(LAST_STATE, (states[-1], False))
         if sizes.pooler:
             self._aliases["pooler.input"] = (states[-1], False)
         if sizes.head is None:
             return
-        outputs = [entry.path for entry in HEADS[sizes.head]]
+        outputs = [entry.path for entry in head_rows_of(sizes)]
         read = "pooler" if weights.HEADS[sizes.head].pooled and len(outputs) == 1 else states[-1]
-        self._aliases[f"{outputs[0]}.input"] = (read, False)
+        if not (norms_first and weights.HEADS[sizes.head].pooled):
+            self._aliases[f"{outputs[0]}.input"] = (read, False)
         if outputs == ["classifier"]:
             self._aliases["dropout"] = (read, False)
         if "cls.seq_relationship" in outputs:
             self._aliases["cls.seq_relationship.input"] = ("pooler", False)
-        if len(outputs) == 1 or sizes.head == "BertForMaskedLM":
+        if len(outputs) == 1 or sizes.head == "BertForMaskedLM" or norms_first:
             self._aliases["logits"] = (outputs[-1], False)
 
     def _spec(self, name: str, layer: int | None, entry: Entry) -> Spec:
@@ -453,7 +545,7 @@ class Names:
 
     def symbol(self, layer: int, symbol: str) -> str:
         """Return the name of a symbol in one layer: (3, "probs") gives the name of the probs of layer 3."""
-        paths = [entry.path.format(i=layer) for entry in LAYER if entry.symbol == symbol]
+        paths = [entry.path.format(i=layer) for entry in rows_of(self.sizes)["layer"] if entry.symbol == symbol]
         return paths[0] if paths else f"encoder.layer.{layer}.{symbol}"
 
     def _complaint(self, name: str, short: str, not_computed: bool) -> str:
@@ -505,7 +597,3 @@ def _compile(pattern: str) -> re.Pattern[str]:
         return re.compile("".join(parts), re.DOTALL)
     except re.error:  # such as [3-0]
         return re.compile(re.escape(pattern))
-
-
-LOOK_UPS = tuple(entry.path for entry in EMBEDDINGS[:3])
-"""The names of the arguments of `Ops.embed`, in order."""

@@ -176,7 +176,7 @@ class Trace(Mapping[str, FloatArray]):
             return self.batch.pad_pairs(value, spec.width)
         if spec.kind == "pooled":
             pooled = np.zeros((self.batch.num_sequences, spec.width), dtype=value.dtype)
-            pooled[self.batch.shows_first] = value
+            pooled[self.batch.shown(self.sizes.reads_any)] = value
             return pooled
         return self.batch.pad(value) if len(value) < self.mask.size else self.batch.pad(value.copy())
 
@@ -228,9 +228,10 @@ class Trace(Mapping[str, FloatArray]):
         if isinstance(value, list):
             part = value[index].view()
         elif self._names.specs[name].kind == "pooled":
-            if not batch.shows_first[index]:
+            shown = batch.shown(self.sizes.reads_any)
+            if not shown[index]:
                 return None
-            part = value[int(np.count_nonzero(batch.shows_first[:index]))]
+            part = value[int(np.count_nonzero(shown[:index]))]
         else:
             part = value[batch.cu_seqlens[index] : batch.cu_seqlens[index + 1]]
         part.flags.writeable = False
@@ -368,7 +369,8 @@ class Trace(Mapping[str, FloatArray]):
         batch = PackedBatch.from_mask(mask.astype(np.bool_))
         if unknown := [name for name in header["names"] if name not in names.specs]:
             raise ValueError(f"{brief(unknown[0])} is not a name of its model")
-        values = {name: _packed(arrays[name], names.specs[name], batch) for name in header["names"]}
+        shown = batch.shown(names.sizes.reads_any)
+        values = {name: _packed(arrays[name], names.specs[name], batch, shown) for name in header["names"]}
         if {*arrays} != {*values, "attention_mask"}:
             raise ValueError("its arrays differ from the names in its header")
         if header["tokens"] is not None:
@@ -421,7 +423,7 @@ def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
     return checked
 
 
-def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch) -> Value:
+def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch, shown: npt.NDArray[np.bool_]) -> Value:
     """Return the rows of a padded array that are not masked."""
     expected = spec.shape(*batch.mask.shape)
     if array.dtype not in (np.float32, np.float64) or array.shape != expected:
@@ -429,7 +431,7 @@ def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch) -> Value:
     if spec.kind == "tokens":
         return np.ascontiguousarray(array[batch.mask])
     if spec.kind == "pooled":
-        return np.ascontiguousarray(array[batch.shows_first])
+        return np.ascontiguousarray(array[shown])
     places = [np.flatnonzero(row) for row in batch.mask]
     return [np.ascontiguousarray(array[b][:, columns[:, None], columns]) for b, columns in enumerate(places)]
 

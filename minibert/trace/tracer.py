@@ -11,7 +11,7 @@ only the numbers that depend on a changed one are replaced. So an edit that chan
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +21,9 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, Ops, PreparedLinear, WrappedOps
 from minibert.bert.packed import PackedBatch
-from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
+from minibert.bert.reference import ACTIVATION_FUNCTIONS, rotate, softmax
 from minibert.trace.applied_edits import Edits
-from minibert.trace.names import LOOK_UPS, Names
+from minibert.trace.names import Names
 from minibert.trace.trace import Site, Value
 
 
@@ -35,21 +35,23 @@ class Step:
     batch : PackedBatch     the step
     tokens : slice          its rows among the T tokens
     sequences : slice       its rows in the padded batch
-    pooled : slice          its rows among the sequences that show [CLS]
+    pooled : slice          its rows among the sequences that have a pooled result
     """
 
-    def __init__(self, batch: PackedBatch, tokens: slice, first_sequence: int, first_pooled: int) -> None:
+    def __init__(
+        self, batch: PackedBatch, tokens: slice, first_sequence: int, first_pooled: int, reads_any: bool = False
+    ) -> None:
         self.batch = batch
         self.tokens = tokens
         self.sequences = slice(first_sequence, first_sequence + batch.num_sequences)
-        self.shows_first = np.flatnonzero(batch.shows_first)
-        self.pooled = slice(first_pooled, first_pooled + len(self.shows_first))
+        self.shown = np.flatnonzero(batch.shown(reads_any))
+        self.pooled = slice(first_pooled, first_pooled + len(self.shown))
         self.rows = [slice(int(start), int(end)) for start, end in pairwise(batch.cu_seqlens)]
 
     def places(self, kind: str) -> Iterator[tuple[int, Any]]:
         """Yield each sequence of the step that has a value of this kind, and where it is in the value of the step."""
         if kind == "pooled":
-            return ((j, place) for place, j in enumerate(self.shows_first.tolist()))
+            return ((j, place) for place, j in enumerate(self.shown.tolist()))
         return enumerate(self.rows if kind == "tokens" else range(len(self.rows)))
 
 
@@ -86,11 +88,11 @@ class Tracer(WrappedOps):
     # --- the ops ------------------------------------------------------------------------------------------------------
 
     def embed(self, *look_ups: LookUp) -> FloatArray:
-        """Begin the next step, and deliver the three look-ups."""
+        """Begin the next step, and deliver the look-ups."""
         tokens, batch = next(self.steps)
-        self._step = Step(batch, tokens, self._sequences, self._pooled)
+        self._step = Step(batch, tokens, self._sequences, self._pooled, self.names.sizes.reads_any)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
-        return self.inner.embed(*map(self._look_up, LOOK_UPS, look_ups))
+        return self.inner.embed(*map(self._look_up, self.names.look_ups, look_ups))
 
     def _look_up(self, name: str, look_up: LookUp) -> LookUp:
         if not self._wants(name):
@@ -111,17 +113,18 @@ class Tracer(WrappedOps):
     ) -> FloatArray:
         """Deliver the result of each linear map and of the activation."""
         y = self.inner.linear(x, linear, activation=activation, residual=residual)
-        if len(linear.paths) > 1:
+        if len(linear.paths) > 1 and not linear.gated:
             return self._stacked(y, linear.paths)
-        name = linear.paths[0]
+        *_, name = linear.paths
         if activation is None and residual is None:
             return self._pass(name, y)
-        if self._wants(name):
-            inner = self.inner.linear(x, linear)
-            changed = self._pass(name, inner)
-            if changed is not inner:
+        if any(map(self._wants, linear.paths)):
+            inner = [self.inner.linear(x, linear.part(i, i + 1)) for i in range(len(linear.paths))]
+            changed = list(map(self._pass, linear.paths, inner))
+            if any(one is not other for one, other in zip(changed, inner, strict=True)):
                 y = _redo(y, inner, changed, activation, residual)
-        return self._pass(self.names.activated[name], y) if name in self.names.activated else y
+        after = self.names.activated.get(name) or self.names.summed.get(name)
+        return y if after is None else self._pass(after, y)
 
     def _stacked(self, y: FloatArray, paths: tuple[str, ...]) -> FloatArray:
         """Pass each block of columns of stacked maps; an edit is written into the result, a new array."""
@@ -139,6 +142,7 @@ class Tracer(WrappedOps):
     ) -> AttentionOutput:
         """Deliver scores, probs and context."""
         path = inputs.path
+        inputs = self._rotated(inputs)
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
         edited = scores_name in self.edits or probs_name in self.edits
         output = self.inner.attention(
@@ -156,6 +160,17 @@ class Tracer(WrappedOps):
             self.deliver(probs_name, self._step, [one.copy() for one in probs] if return_probs else probs)
         context = self._pass(path, context)
         return AttentionOutput(context, scores if return_scores else None, probs if return_probs else None)
+
+    def _rotated(self, inputs: AttentionInput) -> AttentionInput:
+        """Deliver the rotated queries and keys; if an edit changes them, return inputs without a rotation."""
+        names, rotation = [f"{inputs.path}.{part}.rotated" for part in ("query", "key")], inputs.rotation
+        if rotation is None or not any(map(self._wants, names)):
+            return inputs
+        before = [rotate(np.ascontiguousarray(x), inputs.num_heads, rotation) for x in inputs[:2]]
+        after = list(map(self._pass, names, before))
+        if all(one is other for one, other in zip(after, before, strict=True)):
+            return inputs
+        return inputs._replace(query=after[0], key=after[1], rotation=None)
 
     def _edited_attention(
         self, output: AttentionOutput, value: FloatArray, path: str
@@ -214,7 +229,7 @@ class Tracer(WrappedOps):
     def _rows_of(self, name: str) -> int:
         """Return how many rows a value has in this step."""
         pooled = self.names.specs[name].kind == "pooled"
-        return len(self._step.shows_first) if pooled else self._step.batch.num_tokens
+        return len(self._step.shown) if pooled else self._step.batch.num_tokens
 
     def _collect(self, name: str, packed: FloatArray) -> None:
         """Deliver a value when all of its rows are there; a head with a large vocabulary comes in parts."""
@@ -226,14 +241,22 @@ class Tracer(WrappedOps):
 
 
 def _redo(
-    fused: FloatArray, inner: FloatArray, changed: FloatArray, activation: str | None, residual: FloatArray | None
+    fused: FloatArray,
+    inner: Sequence[FloatArray],
+    changed: Sequence[FloatArray],
+    activation: str | None,
+    residual: FloatArray | None,
 ) -> FloatArray:
-    """Compute activation(changed) + residual where `changed` differs from `inner`; keep the fused result elsewhere."""
+    """Compute activation(changed) + residual, or activation(gate) * up, where `changed` differs from `inner`.
+
+    The fused result stays elsewhere.
+    """
     y = fused.copy()
-    places = changed != inner
-    new = changed[places].astype(np.float64)
+    places = np.logical_or.reduce([one != other for one, other in zip(changed, inner, strict=True)])
+    factors: list[FloatArray] = [one[places].astype(np.float64) for one in changed]
     if activation is not None:
-        new = ACTIVATION_FUNCTIONS[activation](new)
+        factors[0] = ACTIVATION_FUNCTIONS[activation](factors[0])
+    new = np.prod(factors, axis=0)
     y[places] = new if residual is None else new + residual[places]
     return y
 
@@ -254,7 +277,7 @@ class Recorder:
 
     def __init__(self, names: Names, batch: PackedBatch, record: Iterable[str], dtype: npt.DTypeLike) -> None:
         self._names = names
-        self._rows = {"tokens": batch.num_tokens, "pooled": int(np.count_nonzero(batch.shows_first))}
+        self._rows = {"tokens": batch.num_tokens, "pooled": _count_pooled(names, batch)}
         # What a batch without tokens has: its head does not compute anything.
         self.values: dict[str, Value] = {
             name: [] if names.specs[name].kind == "pairs" else np.zeros((0, names.specs[name].width), dtype)
@@ -270,7 +293,7 @@ class Recorder:
         rows = self._rows[spec.kind]
         # The output of the model holds the hidden states and the pooler's output too. Nobody else has the other arrays,
         # so they are not copied.
-        shared = "embeddings", "embeddings_project", f"encoder.layer.{spec.layer}", "pooler"
+        shared = "embeddings", "embeddings_project", f"encoder.layer.{spec.layer}", "final_norm", "pooler"
         if len(value) == rows and name not in shared:
             self.values[name] = value
             return
@@ -301,12 +324,16 @@ class Queue:
         return sites
 
 
+def _count_pooled(names: Names, batch: PackedBatch) -> int:
+    return int(np.count_nonzero(batch.shown(names.sizes.reads_any)))
+
+
 def nbytes_of(names: Names, batch: PackedBatch, record: Iterable[str], itemsize: int) -> dict[str, int]:
     """Return the size in bytes of each name's values in a trace."""
     lengths = np.diff(batch.cu_seqlens).astype(object)  # Python's integers, which do not overflow
     per_width = {
         "tokens": batch.num_tokens,
         "pairs": int((lengths * lengths).sum()),
-        "pooled": int(np.count_nonzero(batch.shows_first)),
+        "pooled": _count_pooled(names, batch),
     }
     return {name: itemsize * names.specs[name].width * per_width[names.specs[name].kind] for name in record}

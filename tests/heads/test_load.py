@@ -105,10 +105,10 @@ def test_a_contradiction_is_said(
 def test_errors_are_those_of_from_pretrained(tmp_path: Path, folder_of: FolderOf) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    (other / "config.json").write_text(json.dumps({"model_type": "modernbert"}))
+    (other / "config.json").write_text(json.dumps({"model_type": "deberta"}))
     for folder, options, error, word in (
         (tmp_path, {}, ModelFormatError, "config.json"),
-        (other, {}, ModelFormatError, "model_type='modernbert'"),
+        (other, {}, ModelFormatError, "model_type='deberta'"),
         (folder_of(MASKED), {"backend": "gpu"}, ValueError, "backend='gpu'"),
         (folder_of(MASKED), {"unknown": 1}, TypeError, "unknown"),
         (folder_of(MASKED), {"config": {}}, TypeError, "config"),

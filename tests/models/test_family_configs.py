@@ -18,7 +18,7 @@ import transformers
 import minibert
 from minibert import ModelFormatError
 from minibert.bert.families import FAMILIES, Family
-from tests.models.test_families import KINDS, inputs, make
+from tests.models.test_families import KINDS, PAIRS, ROTARY, exact_modernbert, inputs, make  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +86,29 @@ CHANGING: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("num_attention_heads", "n_heads"), (1, 6)),
     **{"layer_norm_eps": (1e-3, 1.0), "pad_token_id": (0, 7), "tie_word_embeddings": (True, False)},
 }
+# The same for the families that have them.
+CHANGING_OWN: dict[str, tuple[Any, ...]] = {
+    "head_dim": (8, 16),
+    "layer_types": (["sliding_attention"] * 3, ["full_attention", "full_attention", "sliding_attention"]),
+    "local_attention": (2, 7),
+    **{"norm_eps": (1e-3, 1.0), "hidden_activation": ("relu", "silu")},
+}
+ROPE: dict[str, tuple[Any, ...]] = {
+    **{
+        "rope_parameters": (
+            {"rope_type": "linear", "factor": 2.0},
+            {"rope_theta": 50.0},
+            {"partial_rotary_factor": 0.5},
+        )
+    },
+    **{"rope_theta": (77.0,), "rope_scaling": ({"type": "linear", "factor": 3.0}, {"rope_theta": 9.0})},
+}
+NESTED = {name: tuple({"full_attention": rope} for rope in ropes) for name, ropes in ROPE.items()}
+# Fields that decide which tensors there are, or what a head of ModernBERT computes: each with a checkpoint of its own.
+OF_HEADS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias"), (True, False)),
+    **{"classifier_activation": ("relu", "gelu"), "classifier_pooling": ("cls", "mean")},
+}
 # Fields that change nothing, for each the two values that all of them have together.
 HARMLESS: dict[str, tuple[Any, Any]] = {
     **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout"), (0.0, 0.5)),
@@ -98,6 +121,9 @@ HARMLESS: dict[str, tuple[Any, Any]] = {
     **{"id2label": ({0: "a", 1: "b", 2: "c"}, None), "label2id": ({"a": 0}, {"b": 2}), "num_labels": (3, 3)},
     **{"is_decoder": (False, False), "add_cross_attention": (False, False), "is_encoder_decoder": (False, False)},
     **{"relative_attention_num_buckets": (32, 32), "a field of tomorrow": ([1], {})},
+    **dict.fromkeys(("embedding_dropout", "mlp_dropout", "initializer_cutoff_factor"), (0.0, 0.5)),
+    **dict.fromkeys(("deterministic_flash_attn", "sparse_prediction"), (True, False)),
+    **dict.fromkeys(("sparse_pred_ignore_index", "cls_token_id", "sep_token_id"), (3, 5)),
 }
 # What minibert refuses by name where transformers may run it.
 REFUSED: dict[str, tuple[Any, ...]] = {
@@ -114,6 +140,13 @@ REFUSED_BY: tuple[tuple[str, str, str, tuple[Any, ...]], ...] = (
     ("electra", "ForMultipleChoice", "summary_type", ("last", "mean")),
     ("electra", "ForMultipleChoice", "summary_use_proj", (False,)),
     ("electra", "ForMultipleChoice", "summary_activation", ("tanh",)),
+    *((model_type, "Model", "head_dim", (4, 16)) for model_type in ROTARY),
+    *((model_type, "Model", "hidden_act", ("quick_gelu", "mish")) for model_type in ROTARY[:3]),
+    ("modernbert", "Model", "hidden_activation", ("quick_gelu", "mish")),
+    ("modernbert", "Model", "classifier_activation", ("quick_gelu", 3)),
+    ("modernbert", "Model", "classifier_pooling", ("max", None)),
+    ("modernbert", "Model", "norm_bias", ("x", 2)),
+    ("modernbert", "Model", "sliding_window", (7,)),
 )
 
 
@@ -121,21 +154,26 @@ REFUSED_BY: tuple[tuple[str, str, str, tuple[Any, ...]], ...] = (
 def test_every_field_has_the_effect_that_it_has_in_transformers(tmp_path: Path, family: str) -> None:
     kind = FAMILIES[family]
     config = getattr(transformers, f"{kind.class_name}Config")
-    known = {*SIZES, *CHANGING, *HARMLESS, *(field for _, _, field, _ in REFUSED_BY)}
+    known = {*SIZES, *CHANGING, *CHANGING_OWN, *ROPE, *OF_HEADS, *HARMLESS, *(field for _, _, field, _ in REFUSED_BY)}
     own = {field.name for field in dataclasses.fields(config)}
     assert own <= known, "a field of transformers that this test does not have"
     make(tmp_path, family)
     plain = (tmp_path / "config.json").read_text()
     for i in range(2):
-        edit(tmp_path, **{name: values[i] for name, values in HARMLESS.items()})
+        eos = {"eos_token_id": 5} if family == "nomic_bert" else {}  # transformers has one id there
+        edit(tmp_path, **{name: values[i] for name, values in HARMLESS.items()} | eos)
         check_equal(tmp_path, kind)
-    for field, values in CHANGING.items():
+    changing = CHANGING | {field: values for field, values in CHANGING_OWN.items() if field in own}
+    changing |= NESTED if family == "modernbert" else ROPE if family in ROTARY else {}
+    for field, values in changing.items():
         for value in values:
             (tmp_path / "config.json").write_text(plain)
             edit(tmp_path, **{field: value})
             check_equal(tmp_path, kind, may_be_refused=True)
     for field, values in REFUSED.items():
         for value in values:
+            if (field, value) == ("position_embedding_type", "rotary") and family in (*ROTARY, "xlm-roberta"):
+                continue
             (tmp_path / "config.json").write_text(plain)
             edit(tmp_path, **{field: value})
             with pytest.raises(ModelFormatError, match=field):
@@ -146,8 +184,20 @@ def test_every_field_has_the_effect_that_it_has_in_transformers(tmp_path: Path, 
             check_equal(tmp_path, kind)
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("field", OF_HEADS)
+def test_every_field_of_modernberts_heads(tmp_path: Path, field: str, kind: str) -> None:
+    for value in OF_HEADS[field]:
+        theirs = make(tmp_path, "modernbert", kind, **{field: value})
+        check_equal(tmp_path, FAMILIES["modernbert"], kind)
+        ours = minibert.load(tmp_path)
+        assert ours.num_parameters() == sum(parameter.numel() for parameter in theirs.parameters())
+        ours.save_pretrained(tmp_path / "saved")
+        again = type(theirs).from_pretrained(tmp_path / "saved").state_dict()
+        assert all(torch.equal(again[name], tensor) for name, tensor in theirs.state_dict().items())
+
+
+@pytest.mark.parametrize(("family", "kind"), [(family, kind) for family, kind in PAIRS if kind != "Model"])
 def test_every_field_that_a_head_reads(tmp_path: Path, family: str, kind: str) -> None:
     untied = {"tie_word_embeddings": False} if kind == "ForMaskedLM" and family in ("electra", "mpnet") else {}
     make(tmp_path, family, kind, **untied, **({} if kind == "ForQuestionAnswering" else {"num_labels": 3}))
@@ -268,8 +318,10 @@ def test_a_config_names_its_family(tmp_path: Path) -> None:
 # --- the order of arguments -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["Model.embeddings", "Model.trace", *KINDS])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [*((family, f"Model.{part}") for family in FAMILIES for part in ("embeddings", "trace")), *PAIRS],
+)
 def test_arguments_by_position_have_the_order_of_transformers(tmp_path: Path, family: str, kind: str) -> None:
     kind, _, part = kind.partition(".")
     untied = {"tie_word_embeddings": False} if kind == "ForMaskedLM" and family in ("electra", "mpnet") else {}
@@ -316,8 +368,7 @@ NLI = ("contradiction", "neutral", "entailment")
 LABELS = {"id2label": dict(enumerate(NLI)), "label2id": {name: i for i, name in enumerate(NLI)}}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
 def test_transformers_reads_the_whole_config_of_a_saved_model(tmp_path: Path, family: str, kind: str) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     more: dict[str, Any] = {"tie_word_embeddings": False} if kind == "ForMaskedLM" else {}
@@ -328,6 +379,7 @@ def test_transformers_reads_the_whole_config_of_a_saved_model(tmp_path: Path, fa
     minibert.load(before).save_pretrained(after)
     expected, found = (transformers.AutoConfig.from_pretrained(folder).to_dict() for folder in (before, after))
     assert found.pop("_name_or_path") != expected.pop("_name_or_path")
+    expected.setdefault("tie_word_embeddings", True)  # that of nomic does not have the field
     assert found == expected
 
 
@@ -376,12 +428,14 @@ def test_each_family_has_a_config_with_the_defaults_and_names_of_transformers(fa
     config = ours()
     for field in (*dataclasses.asdict(config), *theirs.to_dict(), *theirs.attribute_map, "num_labels"):
         if hasattr(config, field) and hasattr(theirs, field):
-            assert getattr(config, field) == getattr(theirs, field), field
+            value = getattr(config, field)
+            assert (list(value) if isinstance(value, tuple) else value) == getattr(theirs, field), field
     assert {"model_type", "vocab_size", "hidden_size", *FAMILIES[family].fields.values()} <= set(dir(config))
     assert type(config) is ours
     assert isinstance(config, minibert.BertConfig)
     assert pickle.loads(pickle.dumps(config)) == config
-    changed = dataclasses.replace(config, vocab_size=77, **{FAMILIES[family].own_name("num_hidden_layers"): 2})
+    types = {"layer_types": None} if family == "modernbert" else {}  # which are those of all layers
+    changed = dataclasses.replace(config, vocab_size=77, **{FAMILIES[family].own_name("num_hidden_layers"): 2}, **types)
     assert type(changed) is ours
     assert (changed.vocab_size, changed.num_hidden_layers, changed.model_type) == (77, 2, family)
     changed.save_pretrained(tmp_path)

@@ -30,7 +30,7 @@ def dump_of(theirs: Any, given: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["Model", "ForMaskedLM", "ForSequenceClassification"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if not FAMILIES[family].theta])
 def test_a_right_port_passes(tmp_path: Path, family: str, kind: str) -> None:
     theirs, ours = make(tmp_path, family, kind), load(tmp_path)
     given = dict(zip(("input_ids", "attention_mask"), inputs(theirs.config.pad_token_id), strict=True))

@@ -1,4 +1,4 @@
-"""The shape comments of encoder.py, heads.py and reference.py: read with `tokenize`, compared with the true shapes."""
+"""The shape comments of the forward passes: read with `tokenize`, compared with the true shapes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minibert.bert import encoder, heads, reference
+from minibert.bert import encoder, heads, modernbert, reference
 from minibert.bert.ops import Linear, LookUp, Queries
 from tests.support.checkpoints import sizes
 
 SOURCES = {
-    Path(module.__file__).name: Path(module.__file__) for module in (encoder, heads, reference) if module.__file__
+    Path(module.__file__).name: Path(module.__file__)
+    for module in (encoder, heads, modernbert, reference)
+    if module.__file__
 }
 
 # Lines that make an array and do not give its shape, by function and assigned name, with the reason.

@@ -30,7 +30,7 @@ from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, PreparedLinear, WrappedOps
 from minibert.parity.truth import Model, Padded
-from minibert.trace.names import EMBEDDINGS, LAYER, LOOK_UPS, POOLER, PROJECTION, Names, Sizes
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, Names, Sizes
 
 Part: TypeAlias = Callable[..., FloatArray]
 """A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
@@ -384,11 +384,12 @@ class Forward(WrappedOps):
     # --- the ops ------------------------------------------------------------------------------------------------------
 
     def embed(self, *look_ups: LookUp) -> FloatArray:
-        """Compute the three look-ups and their sum."""
-        rows = [self._result_of(name, "rows", *look_up) for name, look_up in zip(LOOK_UPS, look_ups, strict=True)]
-        if not self.config.family.has_token_types:
-            del self._computed["embeddings.token_type_embeddings"]  # zeros, which have no name in this model
-        return self._result_of("embeddings.LayerNorm.input", "total", *rows)
+        """Compute the look-ups and their sum; one that the model does not have is zeros."""
+        names = names_of(self.model).look_ups
+        rows = {name: self._result_of(name, "rows", *look_up) for name, look_up in zip(names, look_ups, strict=True)}
+        words, *others = (entry.path for entry in EMBEDDINGS[:3])
+        added = (rows.get(name, np.zeros_like(rows[words])) for name in others)
+        return self._result_of("embeddings.LayerNorm.input", "total", rows[words], *added)
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Compute a LayerNorm."""

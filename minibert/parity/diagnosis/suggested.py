@@ -145,8 +145,8 @@ def _ids(search: Search, target: str) -> Iterator[Mistake]:
     for row, column in places[:64]:
         rows: FloatArray = table
         if target != "embeddings.word_embeddings":
-            rows = table + weights.token_type_embeddings[inputs.types[row, column]]
-            rows = rows + weights.position_embeddings[inputs.positions[row, column]]
+            added = (weights.token_type_embeddings, inputs.types), (weights.position_embeddings, inputs.positions)
+            rows = table + sum(one[ids[row, column]] for one, ids in added if one is not None)
         if target == "embeddings":
             rows = reference.layer_norm(rows, weights.embeddings_norm, dtype=np.float64)
         ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ port[row, column]))

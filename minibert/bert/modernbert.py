@@ -1,0 +1,75 @@
+"""The forward pass of ModernBERT, to be read after encoder.py: the same five ops in another order.
+
+- Warner et al. 2024, "Smarter, Better, Faster, Longer" (arXiv 2412.13663): section 2.1.
+- The formulas are those of transformers 5.24:
+  https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/models/modernbert/modeling_modernbert.py
+
+Four things differ from BERT:
+
+- **Norm first.** A LayerNorm is before each block, not behind it, so the blocks only add to x. The first layer begins
+  without one, because the embeddings end with one; and one more follows the last layer.
+- **Rotary positions.** Attention turns queries and keys by the positions (rotary.py); no table is added to the words.
+- **Windows.** In most layers a token sees `local_attention` / 2 tokens on each side, in every third layer all of them.
+  Both kinds have a rotary base of their own.
+- **A gate.** The feed-forward is W2 (gelu(Wg x) * Wu x).
+
+The embeddings and the attention are those of encoder.py, and so are the letters of the shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from minibert._utils.validation import FloatArray
+from minibert.bert.config import BertConfig
+from minibert.bert.encoder import HiddenState, Start, embeddings, self_attention
+from minibert.bert.ops import Ops, Queries
+from minibert.bert.packed import PackedBatch
+from minibert.bert.weights import LayerWeights, Weights
+
+
+def forward(
+    weights: Weights,
+    batch: PackedBatch,
+    ops: Ops,
+    *,
+    probs_layers: Collection[int] = (),
+    start: Start | None = None,
+    queries: Queries | None = None,
+) -> Iterator[HiddenState]:
+    """Yield every hidden state in turn, as `encoder.forward` does; the last one is that behind the final LayerNorm."""
+    first = 0 if start is None else start[0]
+    x = embeddings(weights, batch, ops) if start is None else start[1]  # (T, H)
+    yield HiddenState(x, None)
+    for i, layer in enumerate(weights.layers[first:], first):
+        is_last = layer is weights.layers[-1]
+        read = queries if is_last else None
+        x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in probs_layers, read)  # (T, H), B x (A, S, S)
+        if is_last and weights.final_norm is not None:
+            x = ops.layer_norm(x, weights.final_norm)  # (T, H)
+        yield HiddenState(x, probs)
+
+
+def encoder_layer(
+    x: FloatArray,
+    layer: LayerWeights,
+    batch: PackedBatch,
+    config: BertConfig,
+    ops: Ops,
+    return_probs: bool = False,
+    queries: Queries | None = None,
+) -> tuple[FloatArray, list[FloatArray] | None]:
+    """Section 2.1: Norm, attention, Add; Norm, gated feed forward, Add.
+
+    After attention, T counts only the tokens that are read, if there are `queries`.
+    """
+    normed = x if layer.attention_norm is None else ops.layer_norm(x, layer.attention_norm)  # (T, H)
+    attention = self_attention(normed, layer, batch, config, ops, return_probs, queries)
+    x = x if queries is None else x[queries.tokens]  # (T, H)
+    x = ops.linear(attention.context, layer.attention_output, residual=x)  # (T, H)
+
+    normed = ops.layer_norm(x, layer.output_norm)  # (T, H)
+    # The weight holds the gate and what it multiplies, F rows each: activation(gate) * up.
+    intermediate = ops.linear(normed, layer.intermediate, activation=config.activation)  # (T, F)
+    x = ops.linear(intermediate, layer.output, residual=x)  # (T, H)
+    return x, attention.probs

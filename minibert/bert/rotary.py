@@ -1,0 +1,219 @@
+"""Rotary positions: the angles by which attention turns queries and keys, from the fields of a config.json.
+
+Pair j of a head's D features is turned by ``position * frequency[j]``, with ``frequency[j] = theta ** (-2 j / D)``. The
+other types of `rope_type` change the frequencies, so that a model takes longer texts than those of its training.
+
+- Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv 2104.09864): section 3.2.2.
+- https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/modeling_rope_utils.py
+
+Frequencies and angles are rounded to float32, as in transformers, because both are part of what a model was trained
+with: at position 8,192, an angle that is not rounded differs by up to 4e-4. Their cosines and sines are those of
+float64, rounded once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from minibert._utils.validation import FloatArray, IntArray, brief
+from minibert.bert.ops import Rotation
+from minibert.errors import ModelFormatError
+
+OLD_FIELDS = (
+    *("rope_scaling", "rope_theta", "rotary_emb_base", "rotary_scaling_factor"),
+    *("global_rope_theta", "local_rope_theta"),
+)
+"""What older files have instead of ``rope_parameters``."""
+
+# The fields that each type needs, and those that it may have.
+_NEEDED = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "proportional": (),
+}
+
+
+def complete(parameters: object, stated: Mapping[str, Any], theta: Mapping[str, float], D: int) -> dict[str, Any]:
+    """Return ``rope_parameters`` as transformers completes them, with those of older fields.
+
+    Parameters
+    ----------
+    parameters : dict or None     the field of the config
+    stated : mapping              config.json
+    theta : mapping               the types of layers -> the default base; with several, there is a dict for each
+    D : int                       features of a head
+    """
+    scaling = stated.get("rope_scaling")
+    if stated.get("rotary_scaling_factor") is not None:  # of nomic's own files
+        scaling = {"rope_type": "dynamic", "factor": stated["rotary_scaling_factor"]}
+    given, scaling = (_object(value) for value in (parameters, scaling))
+    if len(theta) == 1:
+        (base,) = theta.values()
+        return _completed(scaling or given, stated.get("rope_theta", stated.get("rotary_emb_base", base)), D)
+    found = {}
+    for kind, base in theta.items():
+        base = stated.get(f"{'local' if kind == 'sliding_attention' else 'global'}_rope_theta", base)
+        found[kind] = _completed({**_object(given.get(kind)), **scaling}, base, D)
+    return found
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict | None):
+        raise ModelFormatError(f"rope_parameters has {brief(value)}; expected an object or null.")
+    return value or {}
+
+
+def _completed(given: dict[str, Any], base: object, D: int) -> dict[str, Any]:
+    """Return the parameters of one type of layers, with rope_type and rope_theta."""
+    found = {"rope_theta": base, **given, "rope_type": given.get("rope_type", given.get("type", "default"))}
+    found.pop("type", None)
+    if found["rope_type"] == "ntk" and found.get("mixed_b") is None:  # of gte's own files: a fixed NTK scaling
+        factor, theta = _number(found, "factor"), _number(found, "rope_theta")
+        found |= {"rope_type": "linear", "rope_theta": theta * factor, "factor": factor ** (2 / D)}
+    return found
+
+
+def _number(parameters: Mapping[str, Any], name: str) -> float:
+    value = parameters.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ModelFormatError(f"{name}={brief(value)} in rope_parameters; expected a number above 0.")
+    return float(value)
+
+
+@dataclasses.dataclass(eq=False)
+class Rotary:
+    """The rotations of the layers of one type; call it with the batch.
+
+    Parameters
+    ----------
+    parameters : dict     as `complete` returns them
+    D : int               features of a head
+    P : int               max_position_embeddings
+
+    Raises
+    ------
+    ModelFormatError
+        D is odd, the type is not known, or a number is missing.
+    """
+
+    parameters: dict[str, Any]
+    D: int
+    P: int
+    _last: tuple[Any, Any, Rotation] | None = dataclasses.field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        kind = self.parameters.get("rope_type")
+        if self.D % 2:
+            raise ModelFormatError(f"a head has {self.D} features; rotary positions need an even number.")
+        if not isinstance(kind, str) or kind not in _NEEDED or (kind == "dynamic" and self.D == 2):
+            raise ModelFormatError(f"rope_type={brief(kind)} is not implemented; expected {', '.join(_NEEDED)}.")
+        for name in ("rope_theta", *_NEEDED[kind]):
+            if name.endswith("_factor") and isinstance(self.parameters.get(name), list | tuple):
+                if len(self.parameters[name]) != self.D // 2:
+                    raise ModelFormatError(f"{name} in rope_parameters; expected {self.D // 2} numbers.")
+                continue
+            _number(self.parameters, name)
+
+    def __call__(self, positions: IntArray, cu_seqlens: IntArray) -> Rotation:
+        """Return the rotation of the tokens of a packed batch.
+
+        Two types have other frequencies for a text that is longer than those of the training. The length is that of
+        each text, its largest position + 1, so a text has the same numbers in any batch. (In transformers, the longest
+        text of a batch counts for all.)
+        """
+        if not len(positions) or int(positions.max()) < len(self._table):
+            return Rotation(self._table, positions)
+        last = self._last
+        if last is not None and last[0] is positions and last[1] is cu_seqlens:  # the layers ask one after the other
+            return last[2]
+        table = np.empty((len(positions), self._table.shape[1]), np.float32)  # (T, R): a row for each token
+        for start, end in pairwise(cu_seqlens.tolist()):
+            table[start:end] = self._rows(positions[start:end], 1 + int(positions[start:end].max(initial=0)))
+        rotation = Rotation(table, np.arange(len(positions), dtype=np.int32))
+        self._last = positions, cu_seqlens, rotation
+        return rotation
+
+    @functools.cached_property
+    def _table(self) -> FloatArray:
+        """The cosines and sines of the first positions, (P, R), as far as the length of a text does not change them."""
+        rows = self._original if self.parameters["rope_type"] == "longrope" else self.P
+        return self._rows(np.arange(min(int(rows), 1 << 16)), 1)
+
+    @property
+    def _original(self) -> float:
+        return float(self.parameters.get("original_max_position_embeddings") or self.P)
+
+    def _rows(self, positions: IntArray, length: int) -> FloatArray:
+        frequencies, factor = self.frequencies(length)
+        angles = (positions[:, None].astype(np.float32) * frequencies).astype(np.float64)
+        rows: FloatArray = (factor * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
+        rows.flags.writeable = False
+        return rows
+
+    def frequencies(self, length: int) -> tuple[FloatArray, float]:
+        """Return the frequencies, (R / 2,) float32, for a text of this length, and the factor of cosines and sines."""
+        given, kind, D = self.parameters, self.parameters["rope_type"], self.D
+        theta, factor = float(given["rope_theta"]), float(given.get("factor") or 1.0)
+        if kind == "dynamic" and length > self.P:  # all in float32, as in transformers
+            growth = np.float32(factor) * np.float32(length) / np.float32(self.P) - np.float32(factor - 1)
+            theta = float(np.float32(theta) * np.float32(float(growth) ** float(np.float32(D / (D - 2)))))
+        exponents = np.arange(0, D, 2, dtype=np.float32) / np.float32(D)
+        powers = (theta ** exponents.astype(np.float64)).astype(np.float32)
+        if kind == "longrope":
+            ratio = float(given.get("factor") or self.P / self._original)
+            inferred = math.sqrt(1 + math.log(ratio) / math.log(self._original)) if ratio > 1 else 1.0
+            stretched = given["long_factor" if length > self._original else "short_factor"]
+            return 1 / (np.array(stretched, np.float32) * powers), float(given.get("attention_factor") or inferred)
+        frequencies = np.float32(1.0) / powers
+        if kind == "linear":
+            frequencies = frequencies / np.float32(factor)
+        elif kind == "proportional":
+            turned = int(float(given.get("partial_rotary_factor", 1.0)) * D // 2)
+            frequencies = np.where(np.arange(D // 2) < turned, frequencies, np.float32(0.0)) / np.float32(factor)
+        elif kind == "yarn":
+            return self._yarn(powers, theta, factor)
+        elif kind == "llama3":
+            low, high = (self._original / given[f"{name}_freq_factor"] for name in ("low", "high"))
+            lengths = np.float32(2 * math.pi) / frequencies
+            share = (np.float32(self._original) / lengths - given["low_freq_factor"]) / (
+                given["high_freq_factor"] - given["low_freq_factor"]
+            )
+            between = (1 - share) * frequencies / np.float32(factor) + share * frequencies
+            slow = np.where(lengths > low, frequencies / np.float32(factor), between)
+            frequencies = np.where(lengths < high, frequencies, slow).astype(np.float32)
+        return frequencies, 1.0
+
+    def _yarn(self, powers: FloatArray, theta: float, factor: float) -> tuple[FloatArray, float]:
+        """Peng et al. 2023 (arXiv 2309.00071), section 3: slow frequencies are divided, fast ones stay."""
+        given, D = self.parameters, self.D
+
+        def place(turns: float) -> float:
+            return D * math.log(self._original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+        low, high = place(float(given.get("beta_fast") or 32)), place(float(given.get("beta_slow") or 1))
+        if given.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, D - 1)
+        ramp = (np.arange(D // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low or 0.001)
+        stays = 1 - np.clip(ramp, 0, 1)
+        frequencies = 1 / (np.float32(factor) * powers) * (1 - stays) + 1 / powers * stays
+        scale = given.get("attention_factor")
+        if scale is None:
+            above, below = given.get("mscale"), given.get("mscale_all_dim")
+            scale = (_growth(factor, above) / _growth(factor, below)) if above and below else _growth(factor, 1.0)
+        return frequencies.astype(np.float32), float(scale)
+
+
+def _growth(factor: float, scale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0

@@ -1,0 +1,326 @@
+"""Rotary positions, gates and windows beside transformers: every rope_type, older files, odd shapes, long texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+import minibert
+from minibert import ModelFormatError
+from minibert.bert.families import FAMILIES
+from minibert.bert.rotary import Rotary
+from minibert.models import float64
+from tests.models.test_families import ROTARY, exact_modernbert, make  # noqa: F401  # a fixture
+
+LONG, SHORT = [1.0 + j for j in range(40)], [1.0 + j / 9 for j in range(40)]
+# Every rope_type of transformers with its parameters; the lists are cut to the size of a head.
+ROPES: tuple[dict[str, Any], ...] = (
+    {"rope_type": "default", "rope_theta": 777.0},
+    {"rope_type": "linear", "factor": 3.0},
+    {"rope_type": "dynamic", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 4.0},
+    {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.1, "beta_fast": 20, "beta_slow": 2},
+    {"rope_type": "yarn", "factor": 2.0, "attention_factor": 0.8, "original_max_position_embeddings": 11},
+    {"rope_type": "longrope", "factor": 4.0, "long_factor": LONG, "short_factor": SHORT},
+    {
+        **{"rope_type": "longrope", "long_factor": LONG, "short_factor": SHORT, "attention_factor": 1.25},
+        "original_max_position_embeddings": 9,
+    },
+    {
+        **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        "original_max_position_embeddings": 16,
+    },
+    {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0},
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def fitting(rope: dict[str, Any], D: int) -> dict[str, Any]:
+    return {name: value[: D // 2] if isinstance(value, list) else value for name, value in rope.items()}
+
+
+@pytest.mark.parametrize("D", [8, 24, 80])
+@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: f"{rope['rope_type']}-{len(rope)}")
+def test_frequencies_are_those_of_transformers(rope: dict[str, Any], D: int) -> None:
+    rope, P = fitting(rope, D), 40
+    config = transformers.GteConfig(
+        hidden_size=3 * D, num_attention_heads=3, max_position_embeddings=P, rope_parameters=dict(rope)
+    )
+    for length in (1, 9, 10, 40, 41, 200):
+        ours, factor = Rotary({"rope_theta": 160_000.0, **rope}, D, P).frequencies(length)
+        if rope["rope_type"] == "default":
+            theirs = transformers.models.gte.modeling_gte.GteRotaryEmbedding(config)
+            inv_freq, scale = theirs.inv_freq, theirs.attention_scaling
+        else:
+            inv_freq, scale = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, None, seq_len=torch.tensor(length))
+        np.testing.assert_allclose(ours, inv_freq.numpy(), rtol=5e-7)
+        assert ours.dtype == np.float32
+        assert factor == pytest.approx(scale, rel=1e-12)
+
+
+def compare(theirs: Any, ours: Any, given: dict[str, Any], atol: float = 3e-6) -> None:
+    """Compare hidden states in float64 with those of transformers; its angles are rounded to float32 by a cosine."""
+    exact = ours.with_ops(float64.OPS, np.float64)(**given, output_hidden_states=True).hidden_states
+    tensors = {name: torch.as_tensor(array) for name, array in given.items()}
+    if "inputs_embeds" in tensors:
+        tensors["inputs_embeds"] = tensors["inputs_embeds"].double()
+    with torch.no_grad():
+        wanted = theirs.double()(**tensors, output_hidden_states=True).hidden_states
+    mask = np.asarray(given.get("attention_mask", np.ones(exact[0].shape[:2]))) == 1
+    for one, other in zip(exact, wanted, strict=True):
+        np.testing.assert_allclose(one[mask], other.numpy()[mask], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("family", ["gte", "modernbert"])
+@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: f"{rope['rope_type']}-{len(rope)}")
+def test_each_rope_type_gives_the_numbers_of_transformers(tmp_path: Path, family: str, rope: dict[str, Any]) -> None:
+    rope = fitting(rope, 8)
+    nested = {"full_attention": dict(rope), "sliding_attention": {"rope_type": "default"}}
+    theirs = make(tmp_path, family, rope_parameters=nested if family == "modernbert" else dict(rope))
+    ours = minibert.load(tmp_path)
+    for length in (1, 9, 12, 40, 70):
+        ids = np.random.default_rng(length).integers(3, 99, (2, length))
+        compare(type(theirs).from_pretrained(tmp_path), ours, {"input_ids": ids})
+    if rope["rope_type"] in ("dynamic", "longrope"):  # the length is that of the text, not that of the batch
+        mask = np.ones((1, 70), int)
+        mask[0, 33:] = 0
+        wide = ours(np.resize(ids, (1, 70)), mask).last_hidden_state[:, :33]
+        np.testing.assert_allclose(wide, ours(np.resize(ids, (1, 70))[:, :33]).last_hidden_state, rtol=0, atol=1e-6)
+
+
+def test_an_unknown_rope_type_and_wrong_parameters_are_refused_by_name(tmp_path: Path) -> None:
+    make(tmp_path, "gte")
+    path = tmp_path / "config.json"
+    plain = json.loads(path.read_text())
+    for rope, words in (
+        ({"rope_type": "su"}, r"rope_type='su' is not implemented; expected default, linear, dynamic"),
+        ({"rope_type": ["linear"]}, "rope_type="),
+        ({"rope_type": "linear"}, "factor=None in rope_parameters; expected a number above 0"),
+        ({"rope_type": "linear", "factor": 0}, "factor=0 in"),
+        ({"rope_theta": "x"}, "rope_theta='x' in"),
+        ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 4}, "short_factor in .* 4 numbers"),
+        ([1], r"rope_parameters has \[1\]"),
+    ):
+        path.write_text(json.dumps({**plain, "rope_parameters": rope}))
+        with pytest.raises(ModelFormatError, match=words):
+            minibert.load(tmp_path)
+    config = transformers.GteConfig(hidden_size=21, num_attention_heads=3)
+    with pytest.raises(ModelFormatError, match="a head has 7 features; rotary positions need an even number"):
+        minibert.BertConfig.from_dict(config.to_dict())
+
+
+# --- older files ------------------------------------------------------------------------------------------------------
+
+OLD_NOMIC: dict[str, Any] = {
+    **{"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "activation_function": "swiglu"},
+    **{"n_embd": 24, "n_head": 3, "n_inner": 40, "n_layer": 3, "n_positions": 80, "vocab_size": 199},
+    **{"layer_norm_epsilon": 1e-12, "type_vocab_size": 2, "rotary_emb_base": 777, "rotary_emb_fraction": 1.0},
+    **{"rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None},
+    **{"prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False, "scale_attn_weights": True},
+    **{"max_trained_positions": 40, "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False},
+}
+
+
+def test_nomics_own_config(tmp_path: Path) -> None:
+    theirs = make(tmp_path, "nomic_bert", rope_parameters={"rope_theta": 777.0})
+    (tmp_path / "config.json").write_text(json.dumps(OLD_NOMIC))
+    code = {"auto_map": {"AutoModel": "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"}}
+    (tmp_path / "config.json").write_text(json.dumps({**OLD_NOMIC, **code}))
+    ours, ids = minibert.load(tmp_path, trust_remote_code=True), np.random.default_rng(0).integers(3, 99, (2, 60))
+    assert ours.config.max_length == 80
+    compare(theirs, ours, {"input_ids": ids})
+    ours.save_pretrained(tmp_path / "saved")
+    compare(type(theirs).from_pretrained(tmp_path / "saved"), minibert.load(tmp_path / "saved"), {"input_ids": ids})
+    (tmp_path / "config.json").write_text(json.dumps({**OLD_NOMIC, "rotary_scaling_factor": 2}))
+    scaled = make(
+        tmp_path / "scaled", "nomic_bert", rope_parameters={"rope_type": "dynamic", "rope_theta": 777.0, "factor": 2.0}
+    )
+    compare(scaled, minibert.load(tmp_path), {"input_ids": ids})
+    for field, value in (
+        *(("rotary_emb_fraction", 0.5), ("rotary_emb_interleaved", True), ("rotary_emb_scale_base", 512)),
+        *(("prenorm", True), ("parallel_block", True), ("use_rms_norm", True), ("causal", True)),
+        *(("scale_attn_weights", False), ("activation_function", "glu")),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**OLD_NOMIC, field: value}))
+        with pytest.raises(ModelFormatError, match="hidden_act" if field == "activation_function" else field):
+            minibert.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["Model", "ForMaskedLM", "ForSequenceClassification"])
+def test_gtes_own_config_has_a_fixed_ntk_scaling(tmp_path: Path, kind: str) -> None:
+    theirs = make(tmp_path, "gte", kind, type_vocab_size=0)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("rope_parameters")
+    old = {"rope_theta": 500.0, "rope_scaling": {"type": "ntk", "factor": 2.0}, "position_embedding_type": "rope"}
+    old |= {"layer_norm_type": "layer_norm", "logn_attention_scale": False, "unpad_inputs": True, "pack_qkv": True}
+    config |= {"model_type": "new", "architectures": [f"New{kind}"], **old}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / "model.safetensors"
+    stored = {name.replace("gte.", "new."): tensor for name, tensor in load_file(path).items()}
+    save_file(stored, path, {"format": "pt"})
+    ours, ids = minibert.load(tmp_path), np.random.default_rng(0).integers(3, 99, (2, 60))
+    assert type(ours).__name__ == f"Gte{kind}"
+    theirs.base_model.rotary_emb.inv_freq = torch.tensor(1000.0) ** (-torch.arange(0, 8, 2) / 8) / 2.0 ** (2 / 8)
+    compare(theirs.base_model, ours.base_model, {"input_ids": ids})
+    ours.save_pretrained(tmp_path / "saved")
+    again = type(theirs).from_pretrained(tmp_path / "saved")
+    compare(again, minibert.load(tmp_path / "saved"), {"input_ids": ids})
+    compare(again, ours, {"input_ids": ids})
+    for field, value in (("logn_attention_scale", True), ("layer_norm_type", "rms_norm")):
+        (tmp_path / "config.json").write_text(json.dumps({**config, field: value}))
+        with pytest.raises(ModelFormatError, match=field):
+            minibert.load(tmp_path)
+
+
+def test_jinas_own_files_and_its_tables_of_lora(tmp_path: Path) -> None:
+    theirs = make(tmp_path, "jina_embeddings_v3", "ForMaskedLM", rope_parameters={"rope_theta": 777.0})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("rope_parameters")
+    config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"], "rotary_emb_base": 777.0}
+    config |= {"position_embedding_type": "rotary"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ids = np.random.default_rng(0).integers(3, 99, (2, 40))
+    compare(theirs, minibert.load(tmp_path), {"input_ids": ids})
+    tasks = ["retrieval.query", "retrieval.passage"]
+    (tmp_path / "config.json").write_text(json.dumps({**config, "lora_adaptations": tasks}))
+    with pytest.raises(ModelFormatError, match="jina-embeddings-v3-hf"):
+        minibert.load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    stored = load_file(tmp_path / "model.safetensors")
+    table = "roberta.encoder.layers.0.mlp.fc1.parametrizations.weight.0.lora_A"
+    save_file({**stored, table: torch.zeros(2, 4, 24)}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelFormatError, match=r"lora_A is that of an adapter, which minibert does not add"):
+        minibert.load(tmp_path)
+
+
+def test_a_file_with_a_map_by_both_names_is_refused(tmp_path: Path) -> None:
+    theirs = make(tmp_path, "nomic_bert")
+    path, native = tmp_path / "model.safetensors", dict(theirs.state_dict().items())
+    save_file({**load_file(path), "layers.0.self_attn.q_proj.weight": torch.zeros(24, 24)}, path, {"format": "pt"})
+    with pytest.raises(ModelFormatError, match=r"q_proj\.weight twice"):
+        minibert.load(tmp_path)
+    save_file(native, path, {"format": "pt"})
+    compare(theirs, minibert.load(tmp_path), {"input_ids": np.arange(9)[None]})
+
+
+def test_the_older_fields_of_modernbert(tmp_path: Path) -> None:
+    rope = {"full_attention": {"rope_theta": 500.0}, "sliding_attention": {"rope_theta": 50.0}}
+    types = ["full_attention", "sliding_attention", "full_attention"]
+    theirs = make(tmp_path, "modernbert", rope_parameters=rope, layer_types=types)
+    path = tmp_path / "config.json"
+    config = {
+        name: value
+        for name, value in json.loads(path.read_text()).items()
+        if name not in ("rope_parameters", "layer_types")
+    }
+    config |= {"global_rope_theta": 500.0, "local_rope_theta": 50.0, "global_attn_every_n_layers": 2}
+    path.write_text(json.dumps(config))
+    ids = np.random.default_rng(0).integers(3, 99, (2, 40))
+    ours = minibert.load(tmp_path)
+    assert ours.config.layer_types == tuple(types)
+    compare(theirs, ours, {"input_ids": ids})
+    for field, value in (("layer_types", ["full_attention"]), ("layer_types", ["x"] * 3), ("local_attention", -1)):
+        path.write_text(json.dumps({**config, field: value}))
+        with pytest.raises(ModelFormatError, match=field):
+            minibert.load(tmp_path)
+
+
+# --- shapes and inputs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("D", [8, 24, 80])
+@pytest.mark.parametrize("family", ROTARY)
+def test_odd_shapes_equal_transformers(tmp_path: Path, family: str, D: int) -> None:
+    """One layer of two heads, one token, padding on both sides, holes, position_ids and vectors."""
+    theirs = make(tmp_path, family, hidden_size=2 * D, num_attention_heads=2, num_hidden_layers=1 + (D == 24))
+    ours, generator = minibert.load(tmp_path), np.random.default_rng(D)
+    ids, mask = generator.integers(3, 99, (4, 33)), np.ones((4, 33), int)
+    mask[1, 20:], mask[2, :7], mask[3, generator.integers(0, 33, 12)] = 0, 0, 0
+    given = {"input_ids": ids, "attention_mask": mask}
+    vectors = generator.standard_normal((4, 33, 2 * D)).astype(np.float32)
+    for inputs in (
+        *({"input_ids": ids[:1, :1]}, {"input_ids": ids}, given),
+        *({**given, "position_ids": generator.integers(0, 40, ids.shape)}, {"inputs_embeds": vectors}),
+        *([{**given, "token_type_ids": generator.integers(0, 2, ids.shape)}] if family == "nomic_bert" else []),
+    ):
+        compare(theirs, ours, inputs)
+
+
+@pytest.mark.parametrize("local_attention", [0, 1, 2, 3, 8, 31, 200])
+def test_the_border_of_windows_is_that_of_transformers(tmp_path: Path, local_attention: int) -> None:
+    """Windows count columns, also where tokens between are masked; eager and sdpa have the same border."""
+    theirs = make(tmp_path, "modernbert", local_attention=local_attention, layer_types=["sliding_attention"] * 3)
+    ours, generator = minibert.load(tmp_path), np.random.default_rng(0)
+    ids, mask = generator.integers(3, 99, (3, 40)), np.ones((3, 40), int)
+    mask[1, :9], mask[2, generator.integers(0, 40, 15)] = 0, 0
+    found = ours(ids, mask, output_attentions=True)
+    compare(theirs, ours, {"input_ids": ids, "attention_mask": mask})
+    columns = np.arange(40)
+    far = np.abs(columns - columns[:, None]) > local_attention // 2
+    for probs in found.attentions:
+        assert not probs[:, :, far].any()
+        np.testing.assert_allclose(probs.sum(axis=3)[:, 0][mask == 1], 1, atol=1e-6)
+    theirs = type(theirs).from_pretrained(tmp_path, attn_implementation="eager")
+    with torch.no_grad():
+        wanted = theirs(torch.as_tensor(ids[:1]), output_attentions=True)
+    for probs, other in zip(found.attentions, wanted.attentions, strict=True):
+        np.testing.assert_allclose(probs[:1], other.numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForMultipleChoice"])
+def test_modernberts_classifiers_of_sequences(tmp_path: Path, pooling: str, kind: str) -> None:
+    theirs = make(tmp_path, "modernbert", kind, classifier_pooling=pooling, num_labels=3)
+    ids, mask = np.random.default_rng(0).integers(3, 99, (4, 17)), np.ones((4, 17), int)
+    mask[0, 9:], mask[1, :5], mask[2, 3:6] = 0, 0, 0
+    shape = (2, 2, 17) if kind == "ForMultipleChoice" else (4, 17)
+    found = minibert.load(tmp_path)(ids.reshape(shape), mask.reshape(shape)).logits
+    with torch.no_grad():
+        wanted = theirs(torch.as_tensor(ids.reshape(shape)), torch.as_tensor(mask.reshape(shape))).logits.numpy()
+    # With "cls", transformers reads column 0 also where it is masked; minibert does not compute such a token.
+    rows = np.array([0, 2, 3]) if (pooling, kind) == ("cls", "ForSequenceClassification") else np.arange(4)
+    np.testing.assert_allclose(found.reshape(4, -1)[rows], wanted.reshape(4, -1)[rows], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", ROTARY)
+def test_positions_have_no_largest_number(tmp_path: Path, family: str) -> None:
+    """There is no table that ends: transformers takes texts beyond max_position_embeddings, and so does a model."""
+    theirs, ids = make(tmp_path, family, max_position_embeddings=16), np.random.default_rng(0).integers(3, 99, (1, 90))
+    ours = minibert.load(tmp_path)
+    assert ours.config.max_length == 16  # to which texts are cut
+    compare(theirs, ours, {"input_ids": ids})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ROTARY)
+def test_8192_tokens(tmp_path: Path, family: str) -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 2, "max_position_embeddings": 8192}
+    theirs = make(tmp_path, family, **sizes, **({"local_attention": 128} if family == "modernbert" else {}))
+    ids = np.random.default_rng(0).integers(3, 99, (1, 8192))
+    found = minibert.load(tmp_path)(ids).last_hidden_state
+    with torch.no_grad():
+        exact, rounded = (model(torch.as_tensor(ids)).last_hidden_state for model in (theirs.double(), theirs.float()))
+    ours, other = (np.sqrt(np.mean((x - exact.numpy()) ** 2)) for x in (found, rounded.numpy()))
+    assert ours <= other
+
+
+def test_every_family_is_named_in_the_table_of_families() -> None:
+    import minibert.bert.families
+
+    assert all(name in (minibert.bert.families.__doc__ or "") for name in FAMILIES)
