@@ -220,6 +220,20 @@ def test_an_archive_uses_the_kernels(sources: bool, package: Path, outcome_model
     assert "without compiled kernels" in run(archive, outcome_model)
 
 
+def test_a_clone_uses_the_kernels_of_the_installed_package(package: Path, outcome_model: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    shutil.copytree(package, installed)
+    (installed / "minibert_numpy-1.dist-info").mkdir()
+    (installed / "minibert_numpy-1.dist-info" / "METADATA").write_text("Name: minibert-numpy\nVersion: 1\n")
+    shutil.rmtree(package / BUILT)
+    (package / "pyproject.toml").touch()
+    paths = f"{package}{os.pathsep}{installed}"
+    assert run(paths, outcome_model, LEVEL) == f"{libraries.level().name}\n"
+    with open(package / "minibert" / "kernels" / "simd.py", "a") as source:
+        source.write("#")
+    assert "other sources" in run(paths, outcome_model)
+
+
 @pytest.mark.parametrize("file", ["kernels/simd.py", "bert/low_precision.py", "bert/reference.py"])
 def test_a_change_of_the_sources_is_noticed(file: str, package: Path, outcome_model: Path) -> None:
     source = package / "minibert" / file

@@ -8,7 +8,8 @@ Levels      There is a library for each *level*: a set of instructions, such as 
 Files       The folder `built` beside this file has the libraries and an index of them, `index.json`: the version of its
             format, the SHA-256 of the sources that were compiled, and the SHA-256 of each library. A library of other
             sources, or a file that is damaged, is refused before it is loaded, because it could end the process. A
-            damaged or missing library is named in a warning, and the next one is used
+            damaged or missing library is named in a warning, and the next one is used. Python that runs in a clone
+            imports the clone's files; if the package is installed elsewhere, its libraries are used, if they fit
 Frozen      An application may have no .py files of minibert; then there is nothing that the libraries could differ
             from. In an archive (zipapp), a library is copied into a temporary file while it is loaded
 Features    A function of each library asks the processor (the instruction CPUID) which instructions it has, and the
@@ -23,6 +24,7 @@ Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -42,7 +44,19 @@ from minibert.bert.low_precision import COMPUTE_TYPES
 Kernel = Callable[[int], None]
 """A compiled function of one address. It does not raise, and other Python threads run meanwhile."""
 
-FOLDER = Path(__file__).parent / "built"
+
+def _folder() -> Path:
+    """Return the folder `built` beside this file; in a clone that has none, that of the installed package."""
+    beside, clone = Path(__file__).parent / "built", Path(__file__).parents[2]
+    if not beside.exists() and (clone / "pyproject.toml").exists():
+        from importlib import metadata  # only here, because its import takes long
+
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return Path(str(metadata.distribution("minibert-numpy").locate_file("minibert/kernels/built")))
+    return beside
+
+
+FOLDER = _folder()
 """The folder of the libraries."""
 
 INDEX = "index.json"
