@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +36,10 @@ class Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         self.given.add(action.dest)
         return super()._get_values(action, arg_strings)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        with contextlib.suppress(OSError):  # of a full disk; later versions of argparse ignore it too
+            super()._print_message(message, file)
 
     def flags(self) -> dict[str, argparse.Action]:
         """Return the options by their names in Python."""
