@@ -186,6 +186,8 @@ class Padded:
 def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
     """Return the values at visible positions, flat: of tokens, pairs of visible tokens, or visible first tokens.
 
+    A score outside a window, which is -inf, counts as 0.
+
     Parameters
     ----------
     array : in the padded form: (B, S, width), (B, A, S, S) or (B, width)
@@ -193,7 +195,8 @@ def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
     """
     if array.ndim == 4:
         pairs = np.broadcast_to((mask[:, :, None] & mask[:, None, :])[:, None], array.shape)
-        return array[pairs]
+        values = array[pairs]
+        return np.where(np.isneginf(values), values.dtype.type(0), values) if np.isneginf(values).any() else values
     return array[mask if array.ndim == 3 else mask[:, :1].any(axis=1)].reshape(-1)
 
 

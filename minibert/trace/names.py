@@ -198,6 +198,7 @@ def _read(table: str) -> dict[str, tuple[Entry, ...]]:
 _PARTS = _read(_TABLE)
 EMBEDDINGS, LAYER, POOLER = _PARTS["embeddings"], _PARTS["layer"], _PARTS["pooler"]
 PROJECTION = _PARTS["projection"]  # of ELECTRA
+SUCCESSORS = tuple(entry for part in ("rotation", "gate", "norms first", "final") for entry in _PARTS[part])
 HEADS = {
     "BertForPreTraining": _PARTS["predictions"] + _PARTS["next sentence"],
     "BertForMaskedLM": _PARTS["predictions"],

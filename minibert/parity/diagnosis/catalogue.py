@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -34,6 +35,7 @@ from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.forward import (
     DENSE,
+    ENTRIES,
     NORMS,
     Forward,
     Mistake,
@@ -45,11 +47,10 @@ from minibert.parity.diagnosis.forward import (
     states_of,
 )
 from minibert.parity.truth import VECTOR, InapplicableError, Model, Padded, to_bfloat16, to_float16, to_tf32
-from minibert.trace.names import LAYER, POOLER, PROJECTION
 
-_MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in (*LAYER, *POOLER, *PROJECTION)}
+_MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in ENTRIES}
 _SUMS = ("attention_sum", "output_sum")
-_ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "attention", "output")
+_ATTENDED = (*wrong.IN_LAYER[:3], "intermediate_dense", "gate", "up", "attention", "output")
 _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
 _ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{name}" for name in _OTHERS))
 
@@ -112,6 +113,27 @@ _WHAT_IS: dict[str, Mistake] = {
     "A7.causal": part_mistake("probs", mask=wrong.causal),
     "A8.rope": wrong.rope(False),
     "A8.rope-pairs": wrong.rope(True),
+    "R1.other": wrong.rotary(wrong.of_the_others),
+    "R1.10000": wrong.rotary(lambda own, layers: {"rope_theta": 10_000.0}),
+    "R1.unscaled": wrong.rotary(lambda own, layers: {"rope_type": "default"}),
+    "R1.no-ntk": wrong.rotary(wrong.before_ntk),
+    "R2.pairs": part_mistake(wrong.ROTATED, rotate=wrong.in_pairs),
+    "R2.none": part_mistake(wrong.ROTATED, rotate=lambda inner, here, x, num_heads, rotation: x),
+    "R3.plus-1": dataclasses.replace(wrong.positions(lambda inputs, pad: inputs.positions + 1), symbols=wrong.ROTATED),
+    "A13.exchanged": part_mistake(
+        (*wrong.ROTATED, "scores"), window=wrong.exchanged_window, **wrong.rotary(wrong.of_the_others).parts
+    ),
+    "A13.narrow": wrong.window(lambda size, width: size - 1),
+    "A13.wide": wrong.window(lambda size, width: size + 1),
+    "A13.full": wrong.window(lambda size, width: width),
+    "A13.none": wrong.window(lambda size, width: None),
+    "F1.exchanged": wrong.gated(lambda gate, up: (up, gate)),
+    "F1.weights": part_mistake(("gate", "up"), dense=lambda inner, here, x, linear, i: inner(here, x, linear, 1 - i)),
+    "F1.no-up": wrong.gated(lambda gate, up: (gate, np.ones_like(up))),
+    "N4.final": part_mistake("final", norm=wrong.no_norm),
+    "C2.norm-after": part_mistake(
+        ("normed", "attention_normed", "attention", "output"), norm=wrong.no_norm, add=wrong.norm_behind
+    ),
     "A9.queries": wrong.softmax_over(-2),
     "A9.heads": wrong.softmax_over(1),
     "A9.float16": part_mistake("probs", softmax=wrong.softmax_in_float16),
@@ -219,16 +241,31 @@ _HARMLESS: dict[str, Callable[[BertConfig], bool]] = {
     "N2.outside": lambda config: config.layer_norm_eps <= 1e-9,  # and below the rounding of the root
     "A6.ten-thousand": lambda config: True,  # exp(-10000) is 0 in every format, unless the scores are in the thousands
     "A9.no-shift": lambda config: True,  # the maximum cancels, as long as nothing overflows
+    "R3.plus-1": lambda config: True,  # scores depend on the distance of two tokens only
     "E4.order": lambda config: True,  # the order of a sum of three numbers
     "W2.attention.self.key": lambda config: True,  # a constant of all keys cancels in softmax
 }
 
+
+def _has_bias(path: str, model: Model) -> bool:
+    return model.config.has_bias(path)
+
+
 # Kinds of mistakes, and single ones, that a port of some models only can have.
 _FITS: dict[str, Callable[[Model], bool]] = {
-    **dict.fromkeys(("E1", "E2", "E5"), lambda model: model.config.family.has_token_types),
+    **dict.fromkeys(("E1", "E2", "E5"), lambda model: model.config.has_token_types),
+    **dict.fromkeys(("R1", "R2", "R3"), lambda model: bool(model.config.family.theta)),
+    **dict.fromkeys(("A8", "E4.positions", "E4.sinusoids"), lambda model: not model.config.family.theta),
+    "F1": lambda model: model.config.family.is_gated,
+    **dict.fromkeys(("A13", "C2", "N4.final"), lambda model: model.config.family.norms_first),
+    **dict.fromkeys(
+        ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms"),
+        lambda model: not model.config.family.norms_first,
+    ),
+    **{f"W2.{_MODULES[one]}": functools.partial(_has_bias, f"encoder.layer.0.{_MODULES[one]}") for one in DENSE[:6]},
     "E7": lambda model: not model.config.family.has_token_types,
-    "E3": lambda model: not model.config.family.counts_tokens,
-    "E6": lambda model: model.config.family.counts_tokens,
+    "E3": lambda model: not (model.config.family.counts_tokens or model.config.family.theta),
+    "E6": lambda model: model.config.family.counts_tokens and not model.config.family.theta,
     "A10": lambda model: model.config.family.has_relative_bias,
     "G3.pooler": lambda model: head_activation(model) == "tanh",
     "G4": lambda model: head_activation(model) != "tanh",

@@ -12,16 +12,17 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, counted
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias
+from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias, Rotation
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
+from minibert.bert.rotary import Rotary
 from minibert.bert.weights import LayerWeights
-from minibert.parity.diagnosis.forward import DENSE, NORMS, Here, Mistake, Part, distances, part_mistake
+from minibert.parity.diagnosis.forward import DENSE, ENTRIES, NORMS, Here, Mistake, Part, distances, part_mistake
 from minibert.parity.truth import InapplicableError, Padded, to_float16
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION
+from minibert.trace.names import LAYER
 
-_EVERY = tuple(entry.symbol for entry in (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER))
+_EVERY = tuple(entry.symbol for entry in ENTRIES)
 _LOOKUPS = _EVERY[:3]
-IN_LAYER = tuple(entry.symbol for entry in LAYER if entry.weights)
+IN_LAYER = (*(entry.symbol for entry in LAYER if entry.weights), "gate", "up", "normed", "attention_normed")
 
 
 # --- LayerNorm and activation -----------------------------------------------------------------------------------------
@@ -259,6 +260,63 @@ def rope(interleaved: bool) -> Mistake:
         return inner(here, _rotated(query, interleaved), _rotated(key, interleaved))
 
     return part_mistake("scores", scores=part)
+
+
+ROTATED = ("rotated_query", "rotated_key")
+
+
+def rotary(change: Callable[[Rotary, Sequence[LayerWeights]], dict[str, Any]]) -> Mistake:
+    """Return the mistake of other angles: other fields of `rope_parameters`, from the right ones and all layers."""
+
+    def part(inner: Part, here: Here, _: object) -> Rotation:
+        own, batch = _layer_of(here).rotary, here.forward.inputs.packed
+        assert own is not None
+        parameters = own.parameters | change(own, here.forward.weights.layers)
+        return dataclasses.replace(own, parameters=parameters)(batch.positions, batch.cu_seqlens)
+
+    return part_mistake(ROTATED, rotation=part)
+
+
+def of_the_others(own: Rotary, layers: Sequence[LayerWeights]) -> dict[str, Any]:
+    """Return the parameters of the layers of the other type."""
+    for layer in layers:
+        if layer.rotary is not None and layer.rotary is not own:
+            return layer.rotary.parameters
+    raise InapplicableError("all layers have the same angles")
+
+
+def before_ntk(own: Rotary, layers: object) -> dict[str, Any]:
+    """Return the base without NTK scaling, which config.py keeps as a larger base and a linear factor."""
+    factor = own.parameters.get("factor") or 1.0
+    return {"rope_type": "default", "rope_theta": own.parameters["rope_theta"] / factor ** (own.D / 2)}
+
+
+def in_pairs(inner: Part, here: Here, x: FloatArray, num_heads: int, rotation: Rotation) -> FloatArray:
+    """Rotate neighbouring features together."""
+    heads = x.reshape(len(x), num_heads, -1)
+    order = np.concatenate([np.arange(0, heads.shape[2], 2), np.arange(1, heads.shape[2], 2)])
+    y = np.empty_like(heads)
+    y[:, :, order] = inner(here, heads[:, :, order].reshape(x.shape), num_heads, rotation).reshape(heads.shape)
+    return y.reshape(x.shape)
+
+
+def window(change: Callable[[int, int], int | None]) -> Mistake:
+    """Return the mistake of another window, from the right one and `local_attention`; None means all tokens."""
+
+    def part(inner: Part, here: Here, size: int | None) -> int | None:
+        return None if size is None else change(size, here.forward.config.local_attention or 0)
+
+    return part_mistake("scores", window=part)
+
+
+def exchanged_window(inner: Part, here: Here, size: int | None) -> int | None:
+    """Give a window to the layers that see all tokens, and none to the others."""
+    return None if size is not None else (here.forward.config.local_attention or 0) // 2
+
+
+def gated(change: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]) -> Mistake:
+    """Return the mistake of another gate and of what it multiplies."""
+    return part_mistake("intermediate", gate=lambda inner, here, gate, up, name: inner(here, *change(gate, up), name))
 
 
 def softmax_over(axis: int) -> Mistake:
@@ -525,9 +583,17 @@ def layer_input(inner: Part, here: Here, dense: FloatArray, residual: FloatArray
 def norm_in_front(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
     """Apply the LayerNorm of the block to the block's input."""
     layer = _layer_of(here)
-    norm = layer.output_norm if here.name.endswith("intermediate.dense") else layer.attention_norm
+    norm = layer.output_norm if ".intermediate." in here.name else layer.attention_norm
     at = here._replace(name=f"encoder.layer.{here.layer}.norm-in-front")
     return inner(here, here.forward.part("norm", at, x, norm), linear, index)
+
+
+def norm_behind(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
+    """Apply the LayerNorm of the block to the sum; the first block of ModernBERT has none."""
+    layer, total = _layer_of(here), inner(here, dense, residual)
+    norm = layer.attention_norm if here.name.endswith(".attention") else layer.output_norm
+    at = here._replace(name=f"encoder.layer.{here.layer}.norm-behind")
+    return total if norm is None else here.forward.part("norm", at, total, norm)
 
 
 def norm_before_sum(inner: Part, here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:

@@ -26,11 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert import encoder, reference
+from minibert.bert import encoder, modernbert, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, PreparedLinear, WrappedOps
 from minibert.parity.truth import Model, Padded
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, Names, Sizes
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, SUCCESSORS, Names, Sizes
 
 Part: TypeAlias = Callable[..., FloatArray]
 """A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
@@ -40,11 +40,17 @@ Arrays: TypeAlias = Mapping[str, FloatArray]
 
 NOTHING: Arrays = MappingProxyType({})
 
-NORMS = ("embeddings", "attention", "output")
-DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense", "projected")
+NORMS = ("embeddings", "attention", "output", "normed", "attention_normed", "final")
+DENSE = (
+    *("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense", "projected"),
+    *("gate", "up"),
+)
 """The symbols of the outputs of LayerNorms and of linear maps, in trace/names.py."""
 
-_SYMBOLS = {entry.path: entry.symbol for entry in (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER)}
+ENTRIES = (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER, *SUCCESSORS)
+"""The rows of trace/names.py of all families."""
+
+_SYMBOLS = {entry.path: entry.symbol for entry in ENTRIES}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -55,7 +61,7 @@ def symbol_of(name: str) -> str:
 
 def names_of_layer(layer: int) -> list[str]:
     """Return the names of the values of a layer."""
-    return [entry.path.format(i=layer) for entry in LAYER]
+    return [entry.path.format(i=layer) for entry in ENTRIES if "{i}" in entry.path]
 
 
 EMBEDDINGS_STAGE = -1
@@ -69,7 +75,8 @@ FIRST_STATES = ("embeddings", "embeddings_project")
 def states_of(config: BertConfig) -> tuple[str, ...]:
     """Return the names in trace/names.py of the L + 1 hidden states."""
     first = FIRST_STATES[config.embedding_size != config.hidden_size]
-    return (first, *(f"encoder.layer.{i}" for i in range(config.num_hidden_layers)))
+    states = (first, *(f"encoder.layer.{i}" for i in range(config.num_hidden_layers)))
+    return (*states[:-1], "final_norm") if config.family.norms_first else states
 
 
 def both_names(name: str) -> str:
@@ -140,11 +147,15 @@ PARTS: dict[str, Callable[..., Any]] = {
     "product": lambda here, x, weight: x @ weight.T,
     "dense": _dense,
     "activation": lambda here, x, name: reference.ACTIVATION_FUNCTIONS[name](x),
+    "gate": lambda here, gate, up, name: here.forward.part("activation", here, gate, name) * up,
     "add": lambda here, dense, residual: dense + residual,
     "split": lambda here, x, num_heads: x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3),
     "scores": lambda here, query, key: (
         query @ key.transpose(0, 1, 3, 2) * query.dtype.type(1 / math.sqrt(query.shape[-1]))
     ),
+    "rotation": lambda here, rotation: rotation,
+    "rotate": lambda here, x, num_heads, rotation: reference.rotate(x, num_heads, rotation),
+    "window": lambda here, size: size,
     "bias": lambda here, bias: bias.table.astype(here.forward.dtype)[:, distances(here) + bias.table.shape[1] // 2],
     "mask": lambda here, scores, visible: np.where(visible[:, None, None, :], scores, scores.dtype.type(-np.inf)),
     "softmax": lambda here, masked: reference.softmax(masked),
@@ -315,7 +326,7 @@ class Forward(WrappedOps):
     ) -> None:
         super().__init__(model.ops)
         self.model, self.config, self.weights = model, model.config, model.weights
-        self.dtype, self.states = np.dtype(dtype), states_of(model.config)
+        self.dtype, self.states, self.names = np.dtype(dtype), states_of(model.config), names_of(model)
         self.store = Store(dtype) if store is None else store
         self._parts = dict(PARTS)
         self.true_inputs, self.mistakes = inputs, tuple(mistakes)
@@ -367,7 +378,14 @@ class Forward(WrappedOps):
                 encoder.pooler(x, self.weights.pooler, batch, self.ops, head_activation(self.model))
             else:
                 layer = self.part("layer", self._here(f"encoder.layer.{stage}"), self.weights.layers)
-                encoder.encoder_layer(x, layer, batch, self.config, self.ops)
+                own = self.weights.layers[stage]
+                kind: dict[str, Any] = {"rotary": own.rotary, "window": own.window}
+                if own.attention_norm is None or layer.attention_norm is None:  # the first layer of ModernBERT has none
+                    kind["attention_norm"] = own.attention_norm
+                forward = modernbert if self.config.family.norms_first else encoder
+                x, _ = forward.encoder_layer(x, dataclasses.replace(layer, **kind), batch, self.config, self.ops)
+                if self.states[stage + 1] == "final_norm" and self.weights.final_norm is not None:
+                    self.layer_norm(x, self.weights.final_norm)
         return self._computed
 
     def run_all(self) -> Iterator[tuple[str, FloatArray]]:
@@ -385,16 +403,16 @@ class Forward(WrappedOps):
 
     def embed(self, *look_ups: LookUp) -> FloatArray:
         """Compute the look-ups and their sum; one that the model does not have is zeros."""
-        names = names_of(self.model).look_ups
-        rows = {name: self._result_of(name, "rows", *look_up) for name, look_up in zip(names, look_ups, strict=True)}
+        named = zip(self.names.look_ups, look_ups, strict=True)
+        rows = {name: self._result_of(name, "rows", *look_up) for name, look_up in named}
         words, *others = (entry.path for entry in EMBEDDINGS[:3])
         added = (rows.get(name, np.zeros_like(rows[words])) for name in others)
         return self._result_of("embeddings.LayerNorm.input", "total", rows[words], *added)
 
     def layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         """Compute a LayerNorm."""
-        path = self._placed(norm.path).removesuffix(".LayerNorm")
-        return self._result_of(path if path == "embeddings" else path.removesuffix(".output"), "norm", x, norm)
+        path = self._placed(norm.path)
+        return self._result_of(self.names.by_module.get(path, path), "norm", x, norm)
 
     def linear(
         self, x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: Any = None
@@ -402,17 +420,20 @@ class Forward(WrappedOps):
         """Compute the linear maps one after the other, the activation and the sum."""
         names = [self._placed(path) for path in linear.paths]
         ys = [self._result_of(name, "dense", x, linear, index) for index, name in enumerate(names)]
+        if linear.gated:
+            return self._result_of(self.names.activated[names[1]], "gate", *ys, activation)
         y, name = np.concatenate(ys, axis=1) if len(ys) > 1 else ys[0], names[0]
         if activation is not None:
             y = self._result_of(name.removesuffix(".dense"), "activation", y, activation)
         if residual is not None:
-            y = self._result_of(f"{name.removesuffix('dense')}LayerNorm.input", "add", y, residual)
+            total = self.names.summed.get(name, f"{name.removesuffix('dense')}LayerNorm.input")
+            y = self._result_of(total, "add", y, residual)
         return y
 
     def attention(self, inputs: AttentionInput, **returned: Any) -> AttentionOutput:
         """Compute scores, probs and context of padded sequences; return the context as rows."""
-        query, key, value = map(self._padded, inputs[:3])
         path, bias = self._placed(inputs.path), inputs.bias
+        query, key, value = map(self._padded, (*self._rotated(inputs, path), inputs.value))
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"
 
         def split(x: FloatArray, name: str) -> Any:
@@ -421,11 +442,17 @@ class Forward(WrappedOps):
         def scores_of() -> Any:
             at = self._here(scores_name)
             scores = self.part("scores", at, split(query, scores_name), split(key, scores_name))
+            size = self.part("window", at, None if inputs.window is None else inputs.window.size)
+            if size is not None:
+                scores = np.where(np.abs(distances(at)) <= size, scores, scores.dtype.type(-np.inf))
             return scores if bias is None else scores + self.part("bias", at, bias)
 
         def probs_of() -> Any:
             at = self._here(probs_name)
-            return self.part("softmax", at, self.part("mask", at, scores, self.visible))
+            masked = self.part("mask", at, scores, self.visible)
+            if self.config.family.norms_first:  # a hidden query may have no token in its window
+                masked = np.where(np.isneginf(masked).all(axis=-1, keepdims=True), masked.dtype.type(0), masked)
+            return self.part("softmax", at, masked)
 
         def context_of() -> FloatArray:
             weighed = self.part("weigh", self._here(path), probs, split(value, path))
@@ -438,6 +465,17 @@ class Forward(WrappedOps):
             probs = self._pairs_of(probs_name, probs_of)
         return AttentionOutput(self._rows_of(path, context_of), None, None)
 
+    def _rotated(self, inputs: AttentionInput, path: str) -> list[FloatArray]:
+        """Return the query and the key, rotated if the model has rotary positions."""
+        if inputs.rotation is None:
+            return [inputs.query, inputs.key]
+        found = []
+        for part, x in (("query", inputs.query), ("key", inputs.key)):
+            name = f"{path}.{part}.rotated"
+            rotation = self.part("rotation", self._here(name), inputs.rotation)
+            found.append(self._result_of(name, "rotate", np.ascontiguousarray(x), inputs.num_heads, rotation))
+        return found
+
     # --- values by name -----------------------------------------------------------------------------------------------
 
     def _here(self, name: str) -> Here:
@@ -445,7 +483,8 @@ class Forward(WrappedOps):
 
     def _placed(self, path: str) -> str:
         """Return a path in the layer that is computed, because a mistake may use the weights of another layer."""
-        return path if self._layer is None else ".".join(["encoder", "layer", str(self._layer), *path.split(".")[3:]])
+        parts = path.split(".")
+        return path if parts[0] != "encoder" else ".".join([*parts[:2], str(self._layer), *parts[3:]])
 
     def _padded(self, flat: FloatArray) -> FloatArray:
         return flat.reshape(*self.inputs.ids.shape, flat.shape[1])

@@ -163,7 +163,9 @@ class Replay:
         if name == VECTOR:
             return num_layers + 1
         layer = self.names.specs[name].layer
-        return layer if layer is not None else EMBEDDINGS_STAGE if name.startswith("embeddings") else num_layers
+        if layer is None and name.startswith(("embeddings", "final_norm")):
+            return EMBEDDINGS_STAGE if name.startswith("embeddings") else num_layers - 1
+        return num_layers if layer is None else layer
 
     @functools.cached_property
     def segments(self) -> dict[str, frozenset[str]]:
@@ -173,9 +175,14 @@ class Replay:
             needs[VECTOR] = ("pooler",)
         for part, entries in rows_of(self.names.sizes).items():
             for i in range(len(self.states) - 1) if part == "layer" else [-1]:
-                names = {entry.symbol: entry.path.format(i=i) for entry in entries} | {"x": self.states[i]}
+                x = f"encoder.layer.{len(self.states) - 2}" if part == "final" else self.states[i]
+                names = {entry.symbol: entry.path.format(i=i) for entry in entries} | {"x": x}
+                names |= {
+                    symbol: x for symbol, name in names.items() if symbol == "normed" and i == 0
+                }  # it is not there
                 for entry in entries:
-                    needs[names[entry.symbol]] = tuple(names[symbol] for symbol in entry.needs if symbol in names)
+                    if names[entry.symbol] != x:
+                        needs[names[entry.symbol]] = tuple(names[symbol] for symbol in entry.needs if symbol in names)
 
         # The names are in the order of the forward pass, so that what a name needs is known before it.
         closed: dict[str, frozenset[str]] = {}
@@ -280,7 +287,7 @@ class Replay:
                 continue
             state = self.states[stage + 1]
             total = "embeddings.LayerNorm.input" if stage == EMBEDDINGS_STAGE else f"{state}.output.LayerNorm.input"
-            before = {name: forward.values[name] for name in (state, total)}
+            before = {name: forward.values[name] for name in (state, total) if name in forward.values}
             states |= before
         if VECTOR in wanted:
             assert self.recipe is not None
@@ -299,9 +306,9 @@ class Replay:
     def error(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference between a computed value and the port's over visible positions; NaN gives NaN."""
         mask = mask_of(name, self.inputs.mask)
-        port = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
+        port = visible(self.port[name], mask)
         with np.errstate(all="ignore"):
-            return rms(visible(computed, mask) - visible(port, mask))
+            return rms(visible(computed, mask) - np.where(np.isfinite(port), port, np.nan))
 
     def error_with_hidden(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference, for probs over visible queries and all keys, else over visible positions."""

@@ -23,7 +23,7 @@ from minibert.parity.diagnosis.formulas import Where
 from minibert.parity.diagnosis.forward import Arrays, Mistake, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.truth import InapplicableError, mask_of, rms, visible
-from minibert.trace.names import LAYER
+from minibert.trace.names import rows_of
 
 BUDGET = 4.0
 """The RMS error that is right, in units of a plain float32 forward's."""
@@ -43,9 +43,6 @@ _FAILURES = 3
 
 # The share of the features of a head that differ if the whole head is wrong; some may be right by chance.
 _WHOLE = 0.9
-
-# The values of a layer, in the order in which they are computed.
-_SYMBOLS = tuple(entry.symbol for entry in LAYER)
 
 
 class Trial(NamedTuple):
@@ -82,6 +79,8 @@ class Search:
         self.unknown: list[str] = []
         self.untried: list[str] = []
         self.trials_left = _FAILURES
+        # The values of a layer, in the order in which they are computed.
+        self._symbols = [entry.symbol for entry in rows_of(replay.names.sizes)["layer"]]
         self._layer_values: tuple[tuple[str, int] | None, Arrays] = (None, {})
 
     def within_budget(self, measured: Measured) -> bool:
@@ -229,7 +228,7 @@ class Search:
             self._layer_values = (key, self.replay.values_of_layer(self.chosen, self.replay.span_of(target), target))
         # The values of the target's layer that are computed before any of these mistakes acts.
         changed = {symbol for mistake in mistakes for symbol in mistake.symbols}
-        kept = {*itertools.takewhile(lambda symbol: symbol not in changed, _SYMBOLS)} - {symbol_of(target)}
+        kept = {*itertools.takewhile(lambda symbol: symbol not in changed, self._symbols)} - {symbol_of(target)}
         known = {name: value for name, value in self._layer_values[1].items() if symbol_of(name) in kept}
         try:
             error = self.replay.error(target, self.computed(target, mistakes, known=known, dtype=np.float32))

@@ -12,11 +12,11 @@ import numpy as np
 from minibert._utils.validation import counted
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.formulas import run_of
-from minibert.parity.diagnosis.forward import DENSE, Mistake, both_names, symbol_of
+from minibert.parity.diagnosis.forward import DENSE, ENTRIES, Mistake, both_names, symbol_of
 from minibert.parity.diagnosis.search import Search
 from minibert.parity.finding import Finding, some_of
 from minibert.parity.truth import HALF_PRECISIONS, mask_of, rms, round_to, visible
-from minibert.trace.names import LAYER, rows_of
+from minibert.trace.names import rows_of
 
 # --- where a mistake is -----------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ Site: TypeAlias = tuple[str, int | None]
 
 _WHERE = {"embeddings": "in the embeddings", "attention": "after attention", "output": "after the feed forward"}
 _WHERE |= {f"{block}_sum": where for block, where in _WHERE.items()}
-_WHERE |= {e.symbol: f"in {e.path.removeprefix('encoder.layer.{i}.')}" for e in LAYER if e.symbol not in _WHERE}
+_WHERE |= {e.symbol: f"in {e.path.removeprefix('encoder.layer.{i}.')}" for e in ENTRIES if e.symbol not in _WHERE}
 
 
 def _sites(mistake: Mistake, names: Iterable[str]) -> set[Site]:

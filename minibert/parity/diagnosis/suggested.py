@@ -20,10 +20,19 @@ from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, NORMS, Forward, Here, Mistake, Part, Recipe, symbol_of
+from minibert.parity.diagnosis.forward import (
+    EMBEDDINGS_STAGE,
+    ENTRIES,
+    NORMS,
+    Forward,
+    Here,
+    Mistake,
+    Part,
+    Recipe,
+    symbol_of,
+)
 from minibert.parity.diagnosis.search import Search
 from minibert.parity.truth import VECTOR, visible
-from minibert.trace.names import LAYER
 
 
 def suggest(search: Search, target: str) -> Iterator[Mistake]:
@@ -48,7 +57,7 @@ def variants(search: Search, target: str) -> Iterator[Mistake]:
     blocks = [2**i for i in range((search.inputs.ids.shape[1] - 1).bit_length())]
     for symbol in symbols:
         if symbol in _WEIGHTS_OF:
-            yield from _tensors(symbol)
+            yield from _tensors(symbol, {symbol_of(name) for name in search.replay.names.specs})
         if symbol in wrong.WITH_HEADS:
             yield from (wrong.reordered(order, symbol, symbol) for order in orders)
         if (what := {"scores": "key", "context": "value"}.get(symbol, symbol)) not in symbols:
@@ -75,25 +84,30 @@ _NOT_RESCALED = (("sum",), ("values",), ("sum", "values"))
 _WEIGHTS_OF = {
     **dict.fromkeys(wrong.IN_LAYER[:3], "query_key_value"),
     **{"attention_dense": "attention_output", "intermediate_dense": "intermediate", "output_dense": "output"},
-    **{"attention": "attention_norm", "output": "output_norm"},
+    **{"attention": "attention_norm", "output": "output_norm", "gate": "intermediate", "up": "intermediate"},
+    **{"normed": "attention_norm", "attention_normed": "output_norm"},
 }
-_MODULES = {entry.symbol: entry.weights.removeprefix("encoder.layer.{i}.") for entry in LAYER}
+_MODULES = {entry.symbol: entry.weights.removeprefix("encoder.layer.{i}.") for entry in ENTRIES if entry.weights}
+_STACKED = (wrong.IN_LAYER[:3], ("gate", "up"))
 
 
 def layer_mistake(index: int) -> Mistake:
     """Return the mistake of computing ops with the weights of layer `index`."""
 
     def part(inner: Part, here: Here, x: FloatArray, _: object, *which: int) -> FloatArray:
-        return inner(here, x, getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)]), *which)
+        found = getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)])
+        return x if found is None else inner(here, x, found, *which)
 
     text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].cure
     parts = {"dense": part, "norm": part}
     return Mistake(f"W3.layer-{index}", text, remedy, tuple(_WEIGHTS_OF), parts, source=index)
 
 
-def _tensors(symbol: str) -> Iterator[Mistake]:
+def _tensors(symbol: str, own: set[str]) -> Iterator[Mistake]:
     """Yield the mistakes of one wrong tensor: the neighbour layer's, or that of another op of this layer."""
-    alike = [other for other in _WEIGHTS_OF if (other in NORMS) == (symbol in NORMS) and other != symbol]
+    alike = [
+        other for other in _WEIGHTS_OF if other in own and (other in NORMS) == (symbol in NORMS) and other != symbol
+    ]
     for kind in ("weight", "bias"):
         yield from (tensor_mistake(symbol, kind, symbol, offset) for offset in (-1, 1))
         yield from (tensor_mistake(symbol, kind, other, 0) for other in alike)
@@ -106,9 +120,10 @@ def tensor_mistake(symbol: str, kind: str, source: str, offset: int) -> Mistake:
         layers, index = here.forward.weights.layers, (here.layer or 0) + offset
         if not 0 <= index < len(layers):
             return own
-        tensor = getattr(getattr(layers[index], _WEIGHTS_OF[source]), kind)
-        if source in wrong.IN_LAYER[:3]:
-            tensor = np.split(tensor, 3)[wrong.IN_LAYER.index(source)]
+        tensor = getattr(getattr(layers[index], _WEIGHTS_OF[source]), kind, own[kind])
+        for stacked in _STACKED:
+            if source in stacked:
+                tensor = np.split(tensor, len(stacked))[stacked.index(source)]
         return own | {kind: tensor.astype(here.forward.dtype)} if tensor.shape == own[kind].shape else own
 
     def weights(inner: Part, here: Here, *own: FloatArray) -> tuple[FloatArray, ...]:
