@@ -240,6 +240,11 @@ class BertConfig:
         return 2**24 if self.family.theta else self.max_position_embeddings
 
     @property
+    def longest(self) -> int:
+        """The most tokens that a caller can ask for: `max_length`, or more if the positions are rotary."""
+        return self.num_positions if self.family.theta else self.max_length
+
+    @property
     def head_size(self) -> int:
         """D = H / A, the features of one attention head."""
         return self.hidden_size // self.num_attention_heads

@@ -356,7 +356,7 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
         keywords["layers"] = None  # the default; some poolings take no other
     if file.manifest:
         if not arguments.multi_vector:  # which has a length of its own for queries
-            model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.max_length)
+            model.max_seq_length = min(settings.get("max_seq_length", model.max_seq_length), model.config.longest)
         own, theirs = probe_vector(model.plan(EncodeOptions(**keywords))), file.manifest["probe"]
         if len(own) != len(theirs) or not np.allclose(own, theirs, atol=1e-4):
             made = f"{path} was made with {settings.get('model', 'a model')}"

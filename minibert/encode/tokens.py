@@ -66,7 +66,7 @@ class Transformer:
             raise ValueError(f"{name}={brief(value)} has unknown keys; expected {', '.join(usual)}, or None.")
         value, tokenizer, config = {**usual, **value}, self.tokenizer, self.auto_model.config
         check_choice(f"{name}['strategy']", value["strategy"], ("fixed", "min"))
-        check_int(f"{name}['length']", value["length"], tokenizer.num_special_tokens_to_add(), config.max_length)
+        check_int(f"{name}['length']", value["length"], tokenizer.num_special_tokens_to_add(), config.longest)
         if self.query_length is not None and self.query_length < value["length"]:
             raise ValueError(f"query_length={self.query_length} is less than {name}['length']={value['length']}.")
         if self.id_of(value["token"]) is None:

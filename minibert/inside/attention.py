@@ -202,9 +202,7 @@ _INCLUDE = ("attention", "residual", "layer_norm")  # each needs one name more
 _NEEDED = ["*.value", "*.probs", "hidden_states.*", "*.attention.output.LayerNorm.input"]
 
 
-def norms(
-    model: Any, trace: Any, include: str = "layer_norm", *, heads: bool = False, layers: Any = None
-) -> FloatArray:
+def norms(model: Any, trace: Any, include: str | None = None, *, heads: bool = False, layers: Any = None) -> FloatArray:
     """Return ||contribution of token j to token i|| in each layer's attention block.
 
     The attention weight alone ignores how long the vectors are that it weighs. With value vectors v, output map W of a
@@ -225,7 +223,8 @@ def norms(
     trace : Trace of this model, or inputs as the tokenizer gives them
         A trace must have ``*.value`` and ``*.probs``; with the residual also ``hidden_states.*``, and with LayerNorm
         ``*.attention.output.LayerNorm.input``.
-    include : {"attention", "residual", "layer_norm"}
+    include : {"attention", "residual", "layer_norm"}, optional
+        Default: "layer_norm"; in a ModernBERT "residual", because no LayerNorm follows the attention block there.
     heads : bool
         Return ||a_ij v_j W|| of each attention head; only with include="attention".
     layers : int or ints, optional
@@ -239,16 +238,19 @@ def norms(
     ------
     TypeError, ValueError
     """
-    check_choice("include", include, _INCLUDE)
+    choices = _INCLUDE[:2] if model.config.family.norms_first else _INCLUDE
+    include = choices[-1] if include is None else include
+    check_choice("include", include, choices)
     if heads and include != "attention":
         raise ValueError(f"heads=True needs include='attention', not {include!r}: the rest belongs to no single head.")
-    traced = as_trace("norms", model, trace, _NEEDED)
+    needed = _NEEDED[: len(choices) + 1]
+    traced = as_trace("norms", model, trace, needed)
     chosen = check_layers(traced, layers)
     maps = []
     for i in chosen:
         own = f"encoder.layer.{i}.attention"
         names = [f"{own}.self.value", f"{own}.self.probs", f"hidden_states.{i}", f"{own}.output.LayerNorm.input"]
-        require("norms", traced, names[: 2 + _INCLUDE.index(include)], f"{_NEEDED}")
+        require("norms", traced, names[: 2 + _INCLUDE.index(include)], f"{needed}")
         layer = model.weights.layers[i]
         maps.append([_of_sequence(layer, traced, i, b, include, heads) for b in range(len(traced.mask))])
     return pad_maps(traced, maps)

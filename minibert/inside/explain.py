@@ -17,7 +17,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int
 from minibert.bert.ops import LayerNorm
-from minibert.bert.reference import erf
+from minibert.bert.reference import ACTIVATION_FUNCTIONS, erf
 from minibert.inside.validation import check_model
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
@@ -129,6 +129,8 @@ class Explanation:
     def _title(self, first: StepNumbers) -> str:
         if first.layer is not None:
             return f"LAYER {first.layer} of 0 to {self.sizes['L'] - 1}"
+        if first.step.entry.symbol == "final":
+            return "THE FINAL LAYERNORM"
         return "THE EMBEDDINGS" if first.number == 1 else "THE POOLER, of token 0"
 
 
@@ -180,15 +182,19 @@ def explain(
     rows = rows_of(trace.sizes)
 
     def add(part: str, layer: int | None) -> None:
-        for step in steps(rows[part]):
+        for step in steps(rows.get(part, ())):
+            if (layer, step.entry.symbol) == (0, "normed"):  # x itself
+                continue
             shape = trace.shapes[step.entry.path.format(i=layer)][1:]
-            found.append(StepNumbers(len(found) + 1, layer, step, shape, tuple(numbers.lines(step.entry, layer))))
+            lines = tuple(numbers.lines(step.entry, depth - 1 if part == "final" else layer))
+            found.append(StepNumbers(len(found) + 1, layer, step, shape, lines))
 
     add("embeddings", None)
     for layer in chosen:
         add("layer", layer)
     if depth - 1 in chosen:
-        add("pooler", None)
+        for part in ("final", "pooler"):
+            add(part, None)
     config = model.config
     sizes = {"L": depth, "H": config.hidden_size, "A": config.num_attention_heads}
     sizes |= {"D": config.head_size, "F": config.intermediate_size}
@@ -218,7 +224,7 @@ class _Numbers:
         linears += filter(None, (weights.embeddings_project, weights.pooler))
         self._maps = {path: (linear, i) for linear in linears for i, path in enumerate(linear.paths)}
         norms = [norm for layer in weights.layers for norm in (layer.attention_norm, layer.output_norm)]
-        self._norms = {norm.path: norm for norm in [weights.embeddings_norm, *norms]}
+        self._norms = {norm.path: norm for norm in [weights.embeddings_norm, weights.final_norm, *norms] if norm}
         self._paths = {entry.symbol: entry.path for entries in rows_of(trace.sizes).values() for entry in entries}
 
     def lines(self, entry: Entry, layer: int | None) -> Iterator[Line]:
@@ -233,18 +239,26 @@ class _Numbers:
             batch = self._trace.batch
             ids = {"words": batch.token_ids, "types": batch.token_types, "positions": batch.positions}[symbol]
             yield _line("row of the table", [ids[self._token]])
-        elif formula.endswith(" @ W.T + b"):
-            yield from self._linear(layer, formula.removesuffix(" @ W.T + b"), module)
+        elif " @ W.T" in formula:
+            yield from self._linear(layer, formula.partition(" @ W.T")[0], module, has_bias="+ b" in formula)
             yield _line(f"{symbol}[0]", result[:1], last=True)
         elif function == "layer_norm":
             yield from self._norm(layer, argument, self._norms[module])
-        elif " + " in formula:
+        elif function == "rotated":
+            yield from self._rotated(layer or 0, argument)
+        elif "(" not in formula:
             for part in formula.split(" + "):
                 yield _line(part, self._vector(layer, part)[:_FEATURES])
         else:
+            argument, _, factor = argument.partition(") * ")
             x = self._vector(layer, argument)[:_FEATURES]
             yield _line(argument, x)
-            label = yield from _activation(self._config.activation if function == "act" else function, x)
+            name = self._config.activation if function == "act" else function
+            label = yield from _activation(name, x)
+            if factor:
+                yield _line(label, ACTIVATION_FUNCTIONS[name](x))
+                yield _line(factor, self._vector(layer, factor)[:_FEATURES])
+                label = "the product"
         yield _line(label, result[:_FEATURES], last=True)
 
     def _value(self, layer: int | None, symbol: str) -> FloatArray:
@@ -267,7 +281,17 @@ class _Numbers:
         yield _line("weight", norm.weight[:_FEATURES])
         yield _line("bias", norm.bias[:_FEATURES])
 
-    def _linear(self, layer: int | None, source: str, module: str) -> Iterator[Line]:
+    def _rotated(self, layer: int, source: str) -> Iterator[Line]:
+        """Yield the first two numbers of head 0 that are turned together, and their angle."""
+        rotation: Any = self._weights.layers[layer].rotation_of(self._trace.batch)
+        half, x = rotation.table.shape[1] // 2, self._vector(layer, source)
+        cos, sin = (rotation.table[rotation.positions[self._token], j] for j in (0, half))
+        a, b = x[0], x[half]
+        yield _line(f"numbers 0 and {half}", [a, b])
+        yield _line("cos and sin", [cos, sin])
+        yield _line("turned", [a * cos - b * sin, b * cos + a * sin])
+
+    def _linear(self, layer: int | None, source: str, module: str, has_bias: bool) -> Iterator[Line]:
         """Yield feature 0 of a linear map as a sum."""
         linear, index = self._maps[module]
         row = index * (linear.shape[0] // len(linear.paths))  # W_Q, W_K and W_V are stacked
@@ -276,11 +300,13 @@ class _Numbers:
         else:
             x = self._vector(layer, source)
         yield from _products(source, x, "W[0]", np.asarray(linear.weight[row], dtype=np.float64))
-        yield _line("b[0]", [linear.bias[row]])
+        if has_bias:
+            yield _line("b[0]", [linear.bias[row]])
 
     def _scores(self, layer: int) -> Iterator[Line]:
         size = self._config.head_size
-        query, key = self._vector(layer, "query")[:size], self._value(layer, "key")[0, :size]
+        turned = "rotated_" if self._weights.layers[layer].rotary else ""
+        query, key = self._vector(layer, f"{turned}query")[:size], self._value(layer, f"{turned}key")[0, :size]
         yield from _products("query of this token", query, "key of token 0", key)
         yield _line("sqrt(D)", [size**0.5])
         if (table := self._weights.layers[layer].relative_bias) is not None:

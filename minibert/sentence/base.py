@@ -208,10 +208,12 @@ class SentenceModel(TorchLike):
         """The largest number of tokens of one input, special tokens included. Settable, up to max_position_embeddings.
 
         It is the tokenizer's `model_max_length`, as in sentence-transformers, or max_position_embeddings if that is
-        lower.
+        lower. A model with rotary positions can take longer texts, and does if it is set.
         """
-        most, limit = self.model.config.max_length, self.tokenizer.model_max_length
-        return most if limit is None else min(check_int("tokenizer.model_max_length", limit, 1), most)
+        config, limit = self.model.config, self.tokenizer.model_max_length
+        if limit is None:
+            return config.max_length
+        return min(check_int("tokenizer.model_max_length", limit, 1), config.longest)
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
@@ -219,7 +221,7 @@ class SentenceModel(TorchLike):
 
     def _set_limit(self, name: str, value: int) -> None:
         """Set `max_seq_length`, which the caller gave by this name."""
-        most = self.model.config.max_length
+        most = self.model.config.longest
         least = self.tokenizer.num_special_tokens_to_add(self._takes_pairs)
         self.tokenizer.model_max_length = check_int(
             name, value, least, most, also=" (the number of special tokens, and max_position_embeddings)"

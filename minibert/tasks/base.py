@@ -80,7 +80,7 @@ class TextOptions:
 
     def too_long(self, config: BertConfig, tokenizer: BertTokenizer) -> TooLong:
         """Return the limit of a call on a model, and what happens to texts beyond it."""
-        most, length = config.max_length, self.max_length
+        most, length = config.longest, self.max_length
         if length is not None and length > most:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
         length = token_limit(config, tokenizer) if length is None else length

@@ -146,7 +146,7 @@ norms first
   encoder.layer.{i} | output = output_dense + attention | (B, S, H) | output_dense attention
     encoder.layer.{i}.output
 final
-  final_norm | final = layer_norm(x) | (B, S, H) | x
+  final_norm | final = layer_norm(output) | (B, S, H) | output
 pooler
   pooler.dense | pooler_dense = x[0] @ W.T + b | (B, H) | x
     pooler.activation.input  pooler.dense.hook_out  /pooler/dense/Gemm_output_0

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import minibert
-from minibert import ModelFormatError
+from minibert import ModelFormatError, inside
 from minibert.bert.families import FAMILIES
 from minibert.bert.rotary import Rotary
+from minibert.cli import main
 from minibert.models import float64
-from tests.models.test_families import ROTARY, exact_modernbert, make  # noqa: F401  # a fixture
+from minibert.trace.page.document import page
+from tests.models.test_families import PAIRS, ROTARY, exact_modernbert, make  # noqa: F401  # a fixture
+from tests.support.family_tokenizers import family_folder, train
 
 LONG, SHORT = [1.0 + j for j in range(40)], [1.0 + j / 9 for j in range(40)]
 # Every rope_type of transformers with its parameters; the lists are cut to the size of a head.
@@ -324,3 +329,132 @@ def test_every_family_is_named_in_the_table_of_families() -> None:
     import minibert.bert.families
 
     assert all(name in (minibert.bert.families.__doc__ or "") for name in FAMILIES)
+
+
+# --- what holds for BERT ----------------------------------------------------------------------------------------------
+
+TEXTS = ["the cat sat on the mat", "a dog, and a longer text about a cat on a mat that sat there", "mat"] * 3
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write a trained tokenizer of each family."""
+    folders = {}
+    for family in ROTARY:
+        folder = tmp_path_factory.mktemp("tokenizers") / family
+        folders[family] = family_folder(folder, family, train(family, TEXTS, 300), model_max_length=100)
+    return folders
+
+
+def with_tokenizer(folder: Path, family: str, kind: str, tokenizers: dict[str, Path], **more: Any) -> Any:
+    theirs = make(folder, family, kind, vocab_size=999, max_position_embeddings=40, **more)
+    for path in tokenizers[family].iterdir():
+        if path.name != "config.json":
+            shutil.copy(path, folder)
+    return theirs
+
+
+@pytest.mark.filterwarnings("ignore:.*has no modules.json", "ignore:.*tokens were truncated", "ignore:.*longer than")
+@pytest.mark.parametrize("family", ROTARY)
+def test_sentence_vectors_scores_and_lengths_equal_sentence_transformers(
+    tmp_path: Path, family: str, tokenizers: dict[str, Path]
+) -> None:
+    with_tokenizer(tmp_path / "m", family, "Model", tokenizers)
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    ours = minibert.SentenceTransformer(tmp_path / "m")
+    assert ours.max_seq_length == theirs.max_seq_length == 40
+    texts = [*TEXTS, "the cat " * 60]
+    np.testing.assert_allclose(ours.encode(texts, truncation="silent"), theirs.encode(texts), rtol=0, atol=2e-5)
+    ours.max_seq_length = theirs.max_seq_length = 70  # beyond max_position_embeddings
+    np.testing.assert_allclose(ours.encode(texts, truncation="silent"), theirs.encode(texts), rtol=0, atol=2e-5)
+    alone = np.stack([ours.encode(text, truncation="silent") for text in texts])
+    np.testing.assert_array_equal(ours.encode(texts, truncation="silent"), alone)
+    ours.save_pretrained(tmp_path / "saved")
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    np.testing.assert_allclose(again.encode(texts), theirs.encode(texts), rtol=0, atol=2e-5)
+    spans = minibert.SentenceTransformer(tmp_path / "m").encode(texts[1], truncation="silent", spans=[(0, 5), (7, 20)])
+    assert np.asarray(spans).shape == (2, 24)
+
+    with_tokenizer(tmp_path / "c", family, "ForSequenceClassification", tokenizers, num_labels=1)
+    pairs = [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])]
+    cross = sentence_transformers.CrossEncoder(str(tmp_path / "c"), device="cpu")
+    np.testing.assert_allclose(
+        minibert.CrossEncoder(tmp_path / "c").predict(pairs, truncation="silent"),
+        cross.predict(pairs),
+        rtol=0,
+        atol=2e-5,
+    )
+    with_tokenizer(tmp_path / "s", family, "ForMaskedLM", tokenizers)
+    sparse = sentence_transformers.SparseEncoder(str(tmp_path / "s"), device="cpu")
+    found = minibert.SparseEncoder(tmp_path / "s").encode(TEXTS[:2], truncation="silent")
+    wanted = sparse.encode(TEXTS[:2]).to_dense().numpy()
+    dense = found.toarray() if hasattr(found, "toarray") else np.asarray(found.to_dense())
+    np.testing.assert_allclose(dense, wanted, rtol=0, atol=2e-5)
+
+
+PIPES: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "text-classification": ("ForSequenceClassification", ("the cat",)),
+    "token-classification": ("ForTokenClassification", ("the cat sat",)),
+    "question-answering": ("ForQuestionAnswering", ("the cat", "a dog sat on the mat")),
+    "fill-mask": ("ForMaskedLM", ("the [MASK] sat",)),
+}
+
+
+@pytest.mark.parametrize("task", PIPES)
+@pytest.mark.parametrize("family", ROTARY)
+def test_pipelines(tmp_path: Path, family: str, task: str, tokenizers: dict[str, Path]) -> None:
+    kind, texts = PIPES[task]
+    if (family, kind) not in PAIRS:
+        return
+    with_tokenizer(tmp_path, family, kind, tokenizers)
+    ours = minibert.pipeline(task, model=tmp_path)
+    if task == "question-answering":  # transformers 5 does not have it
+        assert 0 <= ours(*texts)["score"] <= 1
+        return
+    theirs = transformers.pipeline(task, model=str(tmp_path))
+    if task == "fill-mask":
+        texts = (texts[0].replace("[MASK]", theirs.tokenizer.mask_token),)
+    found, wanted = ours(*texts), theirs(*texts)
+    for one, other in zip(*([x] if isinstance(x, dict) else x for x in (found, wanted)), strict=True):
+        assert one["score"] == pytest.approx(other["score"], abs=2e-5)
+
+
+@pytest.mark.parametrize("family", ROTARY)
+def test_traces_can_be_saved_edited_and_analysed(tmp_path: Path, family: str) -> None:
+    make(tmp_path, family)
+    model, ids = minibert.load(tmp_path), np.random.default_rng(0).integers(3, 99, (2, 12))
+    mask = np.ones((2, 12), int)
+    mask[1, 7:] = 0
+    trace, given = model.trace(ids, mask), {"input_ids": ids, "attention_mask": mask}
+    trace.save(tmp_path / "trace.npz")
+    again = minibert.Trace.load(tmp_path / "trace.npz")
+    assert list(again) == list(trace)
+    for name in trace:
+        np.testing.assert_array_equal(again[name], trace[name])
+        if "scores" not in name and trace[name].size:  # the scores beyond a window are -inf
+            assert np.isfinite(trace[name]).all()
+    plain = trace["hidden_states.3"]
+    for name in trace:
+        if not name.startswith("embeddings.") and "LayerNorm.input" not in name:
+            same = model.trace(**given, record=("hidden_states.3",), edit={name: np.copy}, allow_noop=True)
+            np.testing.assert_array_equal(same["hidden_states.3"], plain)
+    for part in ("query.rotated", "key.rotated"):
+        edit = {f"encoder.layer.1.attention.self.{part}": lambda x: x * np.float32(0.5)}
+        changed = model.trace(**given, edit=edit)
+        scores = "encoder.layer.1.attention.self.scores"
+        seen = np.isfinite(trace[scores]) & (np.abs(trace[scores]) < 1e9)
+        np.testing.assert_allclose(changed[scores][seen], 0.5 * trace[scores][seen], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(inside.value_zeroing(model, given).sum(axis=3)[:, mask == 1], 1)
+    assert inside.norms(model, given).shape == (3, 2, 12, 12)
+    page(trace)
+
+
+def test_info_says_what_a_model_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tokenizers: dict[str, Path]
+) -> None:
+    for family in ROTARY:
+        with_tokenizer(tmp_path / family, family, "Model", tokenizers)
+        assert main(["info", "-m", str(tmp_path / family)]) == 0
+        out = capsys.readouterr().out
+        assert family in out
+        assert "rope_theta" in out

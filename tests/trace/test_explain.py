@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +106,21 @@ def activated(step: Printed) -> None:
             recomputed(function, numbers[:n], numbers[n])
 
 
+def turned(step: Printed) -> None:
+    (a, b), (cos, sin), (first, second) = step.given.values()
+    recomputed(lambda a, b, cos, sin: a * cos - b * sin, [a, b, cos, sin], first)
+    recomputed(lambda a, b, cos, sin: b * cos + a * sin, [a, b, cos, sin], second)
+    (results,) = step.results.values()
+    assert results[0] == pytest.approx(first, rel=1e-5)
+
+
+def gated(step: Printed) -> None:
+    *_, acted, up = step.given.values()
+    (results,) = step.results.values()
+    for *pair, result in zip(acted, up, results, strict=True):
+        recomputed(lambda a, b: a * b, list(pair), result)
+
+
 def looked_up(step: Printed, model: BertModel) -> None:
     tables = {
         "words": model.weights.word_embeddings,
@@ -118,9 +134,10 @@ def looked_up(step: Printed, model: BertModel) -> None:
 def check(explanation: Explanation, model: Any) -> None:
     """Recompute each step; the results are those of the trace."""
     printed = steps_of(explanation)
-    embeddings, layer, pooler = ([row.symbol for row in rows] for rows in rows_of(explanation.trace.sizes).values())
-    last = model.config.num_hidden_layers - 1 in explanation.layers
-    assert [step.symbol for step in printed] == embeddings + layer * len(explanation.layers) + pooler * last
+    embeddings, layer, *after = ([row.symbol for row in rows] for rows in rows_of(explanation.trace.sizes).values())
+    last, first = model.config.num_hidden_layers - 1 in explanation.layers, layer[0] == "normed"
+    layers = [layer[first and i == 0 :] for i in explanation.layers]
+    assert [step.symbol for step in printed] == embeddings + [*chain(*layers)] + [*chain(*after)] * last
     kinds: dict[str, Callable[[Printed], None]] = {
         **dict.fromkeys(("embeddings_sum", "attention_sum", "output_sum"), added),
         **dict.fromkeys(("embeddings", "attention", "output"), normalised),
@@ -129,7 +146,13 @@ def check(explanation: Explanation, model: Any) -> None:
         "probs": weighed,
         "intermediate": activated,
         "pooler": activated,
+        **dict.fromkeys(("rotated_query", "rotated_key"), turned),
     }
+    if model.config.family.is_gated:
+        kinds["intermediate"] = gated
+    if model.config.family.norms_first:
+        kinds |= {"attention": added, "output": added}
+        kinds |= dict.fromkeys(("normed", "attention_normed", "final"), normalised)
     for step, numbers in zip(printed, explanation.steps, strict=True):
         kinds.get(step.symbol, sum_of_products)(step)
         array = explanation.trace[numbers.step.entry.path.format(i=numbers.layer)][0]

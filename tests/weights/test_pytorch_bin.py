@@ -112,7 +112,7 @@ def test_a_model_is_the_same_from_both_formats_and_from_shards(tmp_path: Path, d
     assert_same_bits(BertModel.from_pretrained(tmp_path)(**INPUTS), expected)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if not FAMILIES[family].theta])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_with_a_tied_head(tmp_path: Path, family: str) -> None:
     theirs, ids = make(tmp_path, family, "ForMaskedLM"), np.arange(3, 20)[None]
     expected = load(tmp_path)(ids).logits

@@ -327,7 +327,7 @@ const shownParts = () => {
   let count = 0;
   return Object.entries(about.steps).filter(([part]) => text().values[part] || part === "layer").map(([part, steps]) => [part, steps, (count += steps.length) - steps.length]);
 };
-const titles = () => ({ embeddings: "The embeddings", layer: `Layer ${layers[now.layer]}`, vector: "The vector of the text", pooler: "The pooler" });
+const titles = () => ({ embeddings: "The embeddings", layer: `Layer ${layers[now.layer]}`, vector: "The vector of the text", final: "The final LayerNorm", pooler: "The pooler" });
 /* A box for each step. The first three of the embeddings and of a layer lie side by side; beside a layer are its residual connections. */
 const drawPass = () => {
   $("pass-words").textContent = `From top to bottom, for token ${label(now.token)}; the numbers are RMS. Choose a box to read its step. State 0 comes from the embeddings, state i + 1 from layer i. The lines at the side are residual connections.`;

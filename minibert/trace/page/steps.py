@@ -56,6 +56,7 @@ _ATTENTION = ("encoder.py", "return ops.attention(")
 _ADD = (("encoder.py", "x = ops.linear(attention.context"),)
 _EXPAND = ("encoder.py", "intermediate = ops.linear(")
 _BACK = (("encoder.py", "x = ops.linear(intermediate"),)
+_TURN = (("encoder.py", "places = layer.bias_of"), ("reference.py", "rotated = np.concatenate("))
 _POOL = (("encoder.py", "return ops.linear(first_tokens"),)
 
 # The symbol of a row of the table -> what the step does, and the beginning of the lines that compute it.
@@ -105,9 +106,29 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
         "LayerNorm. The result is the hidden state that goes into the next layer.",
         (("encoder.py", "x = ops.layer_norm(x, layer.output_norm"),),
     ),
+    "rotated_query": (
+        "In each head, numbers j and j + D / 2 are a point of a plane. It is turned by the position of the token times "
+        "theta ** (-2 j / D). So the product of a query and a key depends on the distance of their tokens.",
+        _TURN,
+    ),
+    "rotated_key": ("The keys are turned in the same way.", _TURN),
+    "gate": ("A linear map to F features, for each token alone.", (_EXPAND,)),
+    "up": ("A second linear map to F features.", (_EXPAND,)),
+    "normed": (
+        "LayerNorm, before attention; in the first layer there is none.",
+        (("modernbert.py", "normed = x if layer.attention_norm"),),
+    ),
+    "attention_normed": (
+        "LayerNorm, before the feed forward.",
+        (("modernbert.py", "normed = ops.layer_norm(x, layer.output_norm"),),
+    ),
+    "final": ("LayerNorm. The result is the last hidden state.", (("modernbert.py", "x = ops.layer_norm(x, weights"),)),
     "pooler_dense": ("A linear map of the last hidden state of the first token, [CLS].", _POOL),
     "pooler": ("The activation function, number by number.", _POOL),
 }
+
+_GATED = (_EXPAND, ("reference.py", "return ACTIVATION_FUNCTIONS[activation](gate) * up"))
+_OF_BLOCKS = ("attention_dense", "attention", "gate", "up", "output_dense", "output")
 
 ACTIVATION_WORDS = {
     "gelu": "GELU: x / 2 * (1 + erf(x / sqrt(2))). It keeps large numbers and brings negative ones near 0.",
@@ -135,10 +156,22 @@ def source_line(file: str, beginning: str) -> SourceLine:
 
 def steps(entries: Iterable[Entry], activation: str | None = None) -> Iterator[Step]:
     """Yield the steps that compute rows of the table; `activation` is the feed forward's, if it is known."""
+    entries = list(entries)
+    norms_first = any(entry.symbol == "attention_normed" for entry in entries)
     for entry in entries:
         words, lines = _EXPLAINED[entry.symbol]
+        if norms_first and entry.symbol in ("attention", "output"):  # sums there, and LayerNorms in BERT
+            words, lines = _EXPLAINED[f"{entry.symbol}_sum"]
+        if norms_first and entry.symbol in _OF_BLOCKS:
+            lines = tuple(("modernbert.py" if file == "encoder.py" else file, beginning) for file, beginning in lines)
+        if entry.formula == "act(gate) * up":
+            words, lines = "The activation function of the gate, times up, number by number.", _GATED
         if entry.symbol == "intermediate" and activation is not None:
             words += f" {ACTIVATION_WORDS[activation]}"
+        if entry.formula.endswith("+ window"):
+            words += (
+                " In a layer with a window, the scores of tokens that are too far away are -inf, and their probs 0."
+            )
         if entry.formula.endswith("+ bias"):
             words += " Then a bias is added: a number for the head and the distance of the two tokens."
         yield Step(entry, words, tuple(source_line(file, beginning) for file, beginning in lines))
