@@ -195,7 +195,7 @@ REFUSED: dict[str, Any] = {
     "storage '0' twice, as 6 F32 and 6 I32": lambda: crafted({"x": X, "y": typed(torch.IntStorage, 6)}),
     "storage '0' twice, as 6 F32 and 3 F32": lambda: crafted({"x": X, "y": typed(torch.FloatStorage, 3)}),
     "describes a storage": lambda: crafted({"x": view(0, (6,), (1,), count=DOUBLED)}),
-    "more than twice those": lambda: crafted(dict.fromkeys("abc", view(0, (6000,), (1,), count=6000)), LARGE),
+    "more than twice the bytes": lambda: crafted(dict.fromkeys("abc", view(0, (6000,), (1,), count=6000)), LARGE),
     "100000 instructions": lambda: zipped({"data.pkl": b"\x80\x02" + b"}" * 100_001 + b"."}),
     "at most 1048576": lambda: zipped({"data.pkl": b"}" * 2**21}),
 }
