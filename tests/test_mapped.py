@@ -118,6 +118,18 @@ def test_a_damaged_file_is_written_again_and_never_used(damage: str, folder: Pat
     assert path.read_bytes() == good
 
 
+def test_a_file_is_compared_with_its_checksum_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Maker()
+    check(shared_arrays(folder, "key", make))
+    with monkeypatch.context() as patched:
+        patched.setattr(zlib, "crc32", None)
+        check(shared_arrays(folder, "key", make))
+        assert make.calls == 1
+    os.utime(the_file(folder))
+    check(shared_arrays(folder, "key", make))
+    assert make.calls == 1
+
+
 @needs_owners
 def test_a_file_is_the_owners_alone_and_a_file_or_folder_of_others_is_not_used(folder: Path, tmp_path: Path) -> None:
     make = Maker()

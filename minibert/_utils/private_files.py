@@ -150,7 +150,7 @@ def delete_files(folder: Path, names: re.Pattern[str], *, unused_seconds: float 
             for name in filter(names.fullmatch, os.listdir(opened.path if at is None else at)):
                 state = os.stat(opened.name(name), dir_fd=at, follow_symlinks=False)
                 own = not _HAS_OWNERS or state.st_uid == os.geteuid()
-                unused = not unused_seconds or (own and time.time() - state.st_mtime > unused_seconds)
+                unused = not unused_seconds or (own and time.time() - state.st_atime > unused_seconds)
                 if stat.S_ISREG(state.st_mode) and unused:
                     os.unlink(opened.name(name), dir_fd=at)
                     count, size = count + 1, size + state.st_size

@@ -301,7 +301,7 @@ def list_files(folder: Path) -> list[MappedFile]:
         with contextlib.suppress(Exception), private_files.open_trusted(folder, path.name) as file:
             state = os.fstat(file.fileno())
             header, _ = _header(file.read(_BLOCK))
-            found.append(MappedFile(str(path), str(header["title"]), state.st_size, state.st_mtime))
+            found.append(MappedFile(str(path), str(header["title"]), state.st_size, state.st_atime))
     return sorted(found, key=lambda one: one.title)
 
 
@@ -309,24 +309,32 @@ def list_files(folder: Path) -> list[MappedFile]:
 
 
 def _map(folder: Path, name: str, key: str) -> dict[str, FloatArray] | None:
-    """Map a file; None if there is none that can be used."""
+    """Map a file; None if there is none that can be used.
+
+    When its checksum was compared, a file gets a part of it as its time of change, in seconds. A file that is written
+    to afterwards has another time. So one process reads the file as a whole, and the later ones only what they use.
+    """
     try:
         with private_files.open_trusted(folder, name) as file:
-            arrays = _arrays_of(file, key)
+            mark = int.from_bytes(file.read(_CHECKSUM_SIZE), "little") % 2**31
+            state = os.fstat(file.fileno())
+            if state.st_mtime != mark:
+                _compare_checksum(file, state.st_size)
+            arrays = _arrays_of(file, state.st_size, key)
             with contextlib.suppress(OSError):  # a file of the package's owner
-                os.utime(file.fileno() if os.utime in os.supports_fd else folder / name)
+                os.utime(file.fileno() if os.utime in os.supports_fd else folder / name, (time.time(), mark))
             return arrays
     except Exception:  # after any error in a file, it is written again
         return None
 
 
-def _arrays_of(file: BinaryIO, key: str) -> dict[str, FloatArray]:
-    """Return the arrays of an open file; raise if the file is not whole, or is that of another key."""
-    size = os.fstat(file.fileno()).st_size
-    header, start = _header(_read_checked(file, size))
+def _arrays_of(file: BinaryIO, size: int, key: str) -> dict[str, FloatArray]:
+    """Return the arrays of an open file; raise if it has another key."""
+    mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    header, start = _header(mapped)
     if header["format"] != _FORMAT or header["key"] != key:
         raise ValueError("it is a file of another format or key")
-    whole = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), np.uint8)
+    whole = np.frombuffer(mapped, np.uint8)
     arrays = {}
     for name, (shape, offset) in header["arrays"].items():
         begin = start + offset
@@ -336,26 +344,26 @@ def _arrays_of(file: BinaryIO, key: str) -> dict[str, FloatArray]:
     return arrays
 
 
-def _read_checked(file: BinaryIO, size: int) -> bytes:
-    """Read a file of `size` bytes and compare its checksum; return its first bytes."""
-    block, first, checksum, done = bytearray(min(size, _BLOCK)), b"", 0, 0
+def _compare_checksum(file: BinaryIO, size: int) -> None:
+    """Read a file of `size` bytes, and raise if it is not whole."""
+    file.seek(0)
+    block, stored, checksum, done = bytearray(min(size, _BLOCK)), b"", 0, 0
     while done < size:
         count = file.readinto(block)  # type: ignore[attr-defined]
         if not count:
             raise ValueError("it was cut while it was read")
         with memoryview(block)[:count] as view:
-            first = first or bytes(view)
+            stored = stored or bytes(view[:_CHECKSUM_SIZE])
             checksum = zlib.crc32(view if done else view[_CHECKSUM_SIZE:], checksum)
         done += count
-    if checksum != int.from_bytes(first[:_CHECKSUM_SIZE], "little"):
+    if checksum != int.from_bytes(stored, "little"):
         raise ValueError("its checksum is wrong")
-    return first
 
 
-def _header(first: bytes) -> tuple[dict[str, Any], int]:
-    """Return the header that is in the first bytes of a file, and the offset of the arrays."""
-    end = first.index(b"\n", _CHECKSUM_SIZE) + 1
-    return json.loads(first[_CHECKSUM_SIZE:end]), end
+def _header(content: bytes | mmap.mmap) -> tuple[dict[str, Any], int]:
+    """Return the header of a file, of which the beginning may be enough, and the offset of the arrays."""
+    end = content.find(b"\n", _CHECKSUM_SIZE) + 1
+    return json.loads(content[_CHECKSUM_SIZE:end]), end
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
