@@ -35,6 +35,10 @@ _REMOVED, _ROUNDED = 0.7, 0.75
 # A simulation in float32 is repeated in float64 if it removes this part of the difference, or more.
 _PROMISING = 0.4
 
+# Errors that differ by less, in units, differ by rounding only, which is another one on each machine. Of such mistakes
+# the page's order decides: it has the plain formula before those that are near it.
+_ALIKE = 0.25
+
 # How many mistakes at once, how many of the best are combined, and how much each one must remove for that.
 _AT_ONCE, _BEAM, _USEFUL = 3, 4, 0.05
 
@@ -240,7 +244,8 @@ class Search:
         """Try sets of mistakes in float64; return the trials that explain the target, the best first."""
         trials = [self._fitting_trial(mistakes, target, remaining) for mistakes in sets]
         good = [trial for trial in trials if trial is not None and target in trial.explained]
-        return sorted(good, key=lambda t: (-len(t.explained), len(t.contradicted), len(t.mistakes), t.rest))
+        alike = min((trial.rest for trial in good), default=0) + _ALIKE
+        return sorted(good, key=lambda t: (-len(t.explained), len(t.contradicted), len(t.mistakes), max(t.rest, alike)))
 
     def _fitting_trial(self, mistakes: tuple[Mistake, ...], target: str, remaining: Sequence[str]) -> Trial | None:
         """Try mistakes wherever they can be made; if right names contradict that, only where they explain something."""
