@@ -112,9 +112,15 @@ class Lesson:
             return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
         scale = two(self.weights, "embeddings.LayerNorm")
-        # The same names in another order of the layers: layer 0 has the weights of the last one.
+
+        def cut(name: str, array: Any) -> Any:
+            rows, columns = (slice(n * size * heads // x.shape[1]) for n in (len(array), array.shape[-1]))
+            return array[slice(-len(few), None) if "_embeddings" in name else rows][..., columns]
+
+        # A small model: the first features of each head. Its layer 0 has the weights of the last one.
         turned = self.weights | {f"encoder.layer.0.{name}": array for name, array in last.items()}
-        turned["embeddings.LayerNorm.weight"] = scale[0][::-1]
+        turned = {name: cut(name, array) for name, array in turned.items()}
+        last, low = layer_weights(turned, 0), texts % len(few)
 
         @functools.cache
         def parts() -> list[list[Any]]:
@@ -156,10 +162,7 @@ class Lesson:
                 ("", scores()),
                 ("a matrix, the scores of one head", scores()[0]),
                 ("large scores, all 1000 higher", scores()[::-1] + np.float32(1000)),
-                (
-                    "two rows of scores near 1000 and -1000",
-                    scores()[0, :2] * 50 + np.array([[1000], [-1000]], np.float32),
-                ),
+                ("two rows near 1000 and -1000", scores()[0, :2] * 50 + np.array([[1000], [-1000]], np.float32)),
             ],
             "head": lambda: [
                 *((f"head {a}", *part) for a, part in enumerate(parts())),
@@ -168,7 +171,7 @@ class Lesson:
             ],
             "attention": lambda: [
                 ("", x, first, heads),
-                (f"the weights of layer {layers - 1}, num_heads = {fewer}", between(), last, fewer),
+                (f"a small layer, num_heads = {fewer}", between()[:, : size * heads], last, fewer),
                 ("one token", x[:1], first, heads),
             ],
             "gelu": lambda: [
@@ -179,17 +182,17 @@ class Lesson:
             ],
             "layer": lambda: [
                 ("", x, first, heads, eps),
-                (f"the weights of layer {layers - 1}, num_heads = {fewer}, eps = {_EPS}", between(), last, fewer, _EPS),
+                (f"a small layer, num_heads = {fewer}, eps = {_EPS}", between()[:, : size * heads], last, fewer, _EPS),
             ],
             "bert": lambda: [
                 ("", ids, types, self.weights, self.config),
                 (f"3 tokens, config = {small}", ids[:3], types[-3:], self.weights, small),
-                (f"other weights, 3 tokens, config = {one_layer}", ids[-3:], types[:3], turned, one_layer),
+                (f"a small model, 3 tokens, config = {one_layer}", low[2, -3:], types[:3], turned, one_layer),
             ],
             "batch": lambda: [
                 ("3 texts", texts * mask, kinds * mask, mask, self.weights, short),
-                ("2 texts, other weights", texts[1:, 3::-1], kinds[:2, 4:], mask[2::-2, :4], turned, one_layer),
-                ("2 other texts", texts[1:, 4:], kinds[1:, 2:6], mask[2::-2, :4], turned, one_layer),
+                ("2 texts, a small model", low[1:, 3::-1], kinds[:2, 4:], mask[2::-2, :4], turned, one_layer),
+                ("2 other texts", low[1:, 4:], kinds[1:, 2:6], mask[2::-2, :4], turned, one_layer),
             ],
         }
         return [Case(tuple(arguments), label) for label, *arguments in calls[step]()]

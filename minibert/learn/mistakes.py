@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib.abc
 import inspect
@@ -25,7 +26,7 @@ class Mistake(NamedTuple):
     section : str       the exercise
     hint : str          a question that leads to it
     text : str          what is wrong
-    edits : list of (str, str)      parts of right.py, and what is written instead
+    edits : list of (str, str)      parts of right.py, and what is written instead; none if the numbers show it
     """
 
     section: str
@@ -35,29 +36,17 @@ class Mistake(NamedTuple):
 
 
 @functools.cache
-def _read() -> tuple[dict[str, str], dict[str, Mistake]]:
-    """Return what hints.md says of errors, and the mistakes, both by their names."""
-    errors: dict[str, str] = {}
+def mistakes() -> dict[str, Mistake]:
+    """Return all of hints.md by id: the mistakes, and in the section "Errors" what it says of errors."""
     mistakes: dict[str, Mistake] = {}
     above = section = ""
     for block in (files(__package__) / "hints.md").read_text(encoding="utf-8").split("\n\n"):
         items = [" ".join(item.split()) for item in re.split(r"^- ", block, flags=re.MULTILINE) if item]
         for _, id, item in (item.split("`", 2) for item in items if item[0] == "`"):
             edits = re.findall("`([^`]+)` -> `([^`]+)`", item)
-            errors |= {} if edits else {id: item.removeprefix(": ")}
-            mistakes |= {id: Mistake(section, above, item.partition(": `")[0].strip(), edits)} if edits else {}
+            mistakes[id] = Mistake(section, above, item.partition(": `")[0].strip(": "), edits)
         above, section = items[0], block.removeprefix("## ") if block.startswith("## ") else section
-    return errors, mistakes
-
-
-def errors() -> dict[str, str]:
-    """Return the hints for errors, by the name of the error."""
-    return _read()[0]
-
-
-def mistakes() -> dict[str, Mistake]:
-    """Return the mistakes by id."""
-    return _read()[1]
+    return mistakes
 
 
 @functools.cache
@@ -74,15 +63,10 @@ def mistakes_in(step: str) -> list[str]:
     return [id for id, mistake in known.items() if any(old in text for old, _ in mistake.edits)]
 
 
-class _Edited(importlib.abc.InspectLoader):
-    """Loads right.py with the edits of a mistake."""
-
-    def __init__(self, id: str) -> None:
-        self._edits = mistakes()[id].edits
-
-    def get_source(self, fullname: str) -> str:
-        """Return the edited text."""
-        return functools.reduce(lambda source, edit: source.replace(*edit), self._edits, inspect.getsource(right))
+def execute(source: str, module: types.ModuleType, path: str = "<string>") -> None:
+    """Run the source of a module."""
+    vars(module)["__builtins__"] = builtins  # NumPy looks for it in what calls it
+    types.FunctionType(importlib.abc.InspectLoader.source_to_code(source, path), vars(module))()
 
 
 @functools.cache
@@ -91,7 +75,9 @@ def functions(id: str = "") -> Mapping[str, Callable[..., Any]]:
     if not id:
         return right.RIGHT
     module = types.ModuleType(right.__name__)
-    _Edited(id).exec_module(module)
+    execute(
+        functools.reduce(lambda text, edit: text.replace(*edit), mistakes()[id].edits, inspect.getsource(right)), module
+    )
     return module.RIGHT
 
 

@@ -7,11 +7,9 @@ student's own input is empty, and the first characters that the student prints a
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import dataclasses
 import functools
-import importlib.abc
 import importlib.util
 import io
 import json
@@ -37,7 +35,7 @@ from minibert._utils.files import is_regular_file
 from minibert._utils.system import available_memory
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief
-from minibert.learn.mistakes import errors, run
+from minibert.learn.mistakes import execute, mistakes, run
 from minibert.learn.right import RIGHT
 
 # The most bytes that a student's process may use, where the system has such a limit, the most numbers of all results,
@@ -152,7 +150,7 @@ def where(error: BaseException, namespace: Mapping[str, Any]) -> str:
             code = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
             place = f"line {line}, in {frame.f_code.co_name}: {code[:_LINE]}\n"
     # NumPy raises a ValueError for both; only its words "broadcast" and "read-only" say which it is.
-    hints = (hint for name, hint in errors().items() if name == type(error).__name__ or name in message)
+    hints = (hint.text for name, hint in mistakes().items() if name == type(error).__name__ or name in message)
     return f"{place}{message[:_LINE]}\n{next(hints, '')}".rstrip()
 
 
@@ -183,12 +181,12 @@ def load(path: Path) -> dict[str, Any]:
         The file cannot be read or run; the message has the student's line.
     """
     module = types.ModuleType("student")
-    vars(module).update(__file__=str(path), __builtins__=builtins)  # NumPy looks for __builtins__ in what calls it
+    module.__file__ = str(path)
     sys.modules["student"] = module  # dataclasses of the student look for their module
     try:
         text = source_of(path)
         linecache.cache[str(path)] = (len(text), None, text.splitlines(keepends=True), str(path))
-        types.FunctionType(importlib.abc.InspectLoader.source_to_code(text, str(path)), vars(module))()
+        execute(text, module, str(path))
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -12,7 +12,19 @@ import unicodedata
 
 import numpy as np
 
-from tests.learn.solution import attention, embed, erf, gelu, head, layer, layer_norm, layer_weights, linear, softmax
+from tests.learn.solution import (
+    attention,
+    bert,
+    embed,
+    erf,
+    gelu,
+    head,
+    layer,
+    layer_norm,
+    layer_weights,
+    linear,
+    softmax,
+)
 
 ATTEMPTS = []
 
@@ -359,7 +371,7 @@ def _(token_ids, token_types, words, positions, types):
     return words[(token_ids + 1) % len(words)] + positions[: len(token_ids)] + types[token_types]
 
 
-@wrong("embed", "")
+@wrong("embed", "D.factor")
 def _(token_ids, token_types, words, positions, types):
     return (words[token_ids] + positions[: len(token_ids)] + types[token_types]) / 2
 
@@ -511,7 +523,7 @@ def _(x, weight, bias, eps):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) + bias
 
 
-@wrong("layer_norm", "")
+@wrong("layer_norm", "N3.min")
 def _(x, weight, bias, eps):
     low, high = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
     return (x - low) / (high - low + eps) * weight + bias
@@ -710,7 +722,7 @@ def _(scores):
     return e / e.sum((-1, -2), keepdims=True)
 
 
-@wrong("softmax", "")
+@wrong("softmax", "softmax.half")
 def _(scores):
     e = np.exp((scores - scores.max(-1, keepdims=True)) / 2)
     return e / e.sum(-1, keepdims=True)
@@ -987,7 +999,7 @@ def _(x, weights, num_heads):
     return output(np.hstack([head(*three) for three in zip(q, k, v)]), weights)
 
 
-@wrong("attention", "")
+@wrong("attention", "attention.next-key")
 def _(x, weights, num_heads):
     q, k, v = (np.split(one, num_heads, axis=-1) for one in projected(x, weights))
     return output(np.hstack([head(*three) for three in zip(q, k[1:] + k[:1], v)]), weights)
@@ -1641,3 +1653,120 @@ def _(token_ids, token_types, mask, weights, config):
 def _(token_ids, token_types, mask, weights, config):
     order = np.argsort(mask.sum(axis=1), kind="stable")
     return batched(token_ids[order], token_types[order], mask[order], weights, config)
+
+
+# --- digits, places, factors ------------------------------------------------------------------------------------------
+
+
+@wrong("linear", "D.float16")
+def _(x, weight, bias):
+    return x.astype(np.float16) @ weight.T.astype(np.float16) + bias.astype(np.float16)
+
+
+@wrong("linear", "D.float16-product")
+def _(x, weight, bias):
+    return (x.astype(np.float16) @ weight.T.astype(np.float16)).astype(np.float32) + bias
+
+
+@wrong("linear", "D.bfloat16-weight")
+def _(x, weight, bias):
+    return x @ (weight.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32).T + bias
+
+
+@wrong("linear", "D.round")
+def _(x, weight, bias):
+    return np.round(x @ weight.T + bias, 4)
+
+
+@wrong("linear", "linear.bias-first")
+def _(x, weight, bias):
+    return (x + bias) @ weight.T
+
+
+@wrong("linear", "linear.transposed")
+def _(x, weight, bias):
+    return weight @ x.T + bias[:, None]
+
+
+@wrong("linear", "D.factor")
+def _(x, weight, bias):
+    return (x @ weight.T + bias) * 0.7
+
+
+@wrong("softmax", "softmax.eps-1e-5")
+def _(scores):
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return powers / (powers.sum(axis=-1, keepdims=True) + 1e-5)
+
+
+@wrong("softmax", "softmax.nan")
+def _(scores):
+    powers = np.exp(scores)
+    return np.nan_to_num(powers / powers.sum(axis=-1, keepdims=True))
+
+
+@wrong("head", "D.noise")
+def _(query, key, value):
+    query, key, value = (x.astype(np.float16) for x in (query, key, value))
+    return (softmax(query @ key.T / math.sqrt(query.shape[1])) @ value).astype(np.float32)
+
+
+@wrong("head", "D.float16-shares")
+def _(query, key, value):
+    return softmax(query @ key.T / math.sqrt(query.shape[1])).astype(np.float16) @ value
+
+
+@wrong("layer_norm", "D.noise")
+def _(x, weight, bias, eps):
+    mean, variance = (one.astype(np.float16) for one in (x.mean(-1, keepdims=True), x.var(-1, keepdims=True)))
+    return (x - mean) / np.sqrt(variance + eps) * weight + bias
+
+
+@wrong("layer_norm", "")
+def _(x, weight, bias, eps):  # a small error that is not one of rounding
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(1.001 * x.var(-1, keepdims=True) + eps) * weight + bias
+
+
+@wrong("gelu", "")
+def _(x):
+    return x / 2 * (1 + erf(x / 1.4139))
+
+
+@wrong("gelu", "G3.erf-3")
+def _(x):
+    y = np.abs(x / math.sqrt(2))
+    t = 1 / (1 + 0.47047 * y)
+    share = (0.3480242 * t - 0.0958798 * t**2 + 0.7478556 * t**3) * np.exp(-y * y)
+    return x / 2 * (1 + np.sign(x) * (1 - share))
+
+
+@wrong("layer", "D.float16-layer-weights")
+def _(x, weights, num_heads, eps):
+    return layer(x, {name: one.astype(np.float16).astype(np.float32) for name, one in weights.items()}, num_heads, eps)
+
+
+@wrong("bert", "D.float16-vector")
+def _(token_ids, token_types, weights, config):
+    states, vector = bert(token_ids, token_types, weights, config)
+    return states, vector.astype(np.float16)
+
+
+@wrong("bert", "D.order")
+def _(token_ids, token_types, weights, config):
+    states, vector = bert(token_ids, token_types, weights, config)
+    return states, vector[None]
+
+
+@wrong("batch", "A6.rolled")
+def _(token_ids, token_types, mask, weights, config):
+    return batched(token_ids, token_types, np.roll(mask, 1, axis=1), weights, config)
+
+
+@wrong("batch", "batch.size")
+def _(token_ids, token_types, mask, weights, config):
+    return batched(token_ids, token_types, mask, weights, config) / len(mask)
+
+
+@wrong("batch", "D.round-vector-3")
+def _(token_ids, token_types, mask, weights, config):
+    return np.round(batched(token_ids, token_types, mask, weights, config), 3)
