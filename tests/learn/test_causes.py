@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import minibert.learn
 from minibert.learn.checking import SHOWN, _lesson, _makes, judge
@@ -24,6 +25,13 @@ from tests.learn.test_course import checked
 MISTAKES = {id: mistake for id, mistake in mistakes().items() if mistake.edits}
 # Mistakes that give right numbers on the model of the course, or those of no other function but this one.
 UNNAMED: set[str] = set()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Let products of matrices have one thread: beside other work, threads that wait take ten times the CPU time."""
+    with threadpool_limits(1):
+        yield
 
 
 def is_named(id: str) -> bool:
