@@ -172,6 +172,7 @@ class Lesson:
             "attention": lambda: [
                 ("", x, first, heads),
                 (f"a small layer, num_heads = {fewer}", between()[:, : size * heads], last, fewer),
+                ("other tokens", between()[::-1, : size * heads], last, fewer),
                 ("one token", x[:1], first, heads),
             ],
             "gelu": lambda: [
@@ -183,6 +184,7 @@ class Lesson:
             "layer": lambda: [
                 ("", x, first, heads, eps),
                 (f"a small layer, num_heads = {fewer}, eps = {_EPS}", between()[:, : size * heads], last, fewer, _EPS),
+                ("other tokens", between()[::-1, : size * heads], last, fewer, _EPS),
             ],
             "bert": lambda: [
                 ("", ids, types, self.weights, self.config),
