@@ -196,8 +196,8 @@ def _is_noise(x: FloatArray, right: FloatArray) -> bool:
     error, size = (x - right).ravel(), _rms(x - right)
     orders = (error, error[np.argsort(right, axis=None)])
     uneven = all(abs(np.mean(one[1:] * one[:-1])) < 0.3 * size**2 for one in orders)
-    uneven &= np.mean(abs(error) > 0.01 * size) > 0.7
-    return bool(1e-5 * _rms(right) < size < 2e-3 * _rms(right) and uneven)
+    many = np.mean(abs(error) > 0.01 * size) > 0.7
+    return bool(1e-5 * _rms(right) < size < 2e-3 * _rms(right) and uneven and many)
 
 
 def _makes(id: str, step: str, arguments: tuple[Any, ...], result: list[Any], right: list[Any]) -> bool:
