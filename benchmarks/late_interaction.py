@@ -1,6 +1,6 @@
 """Late interaction beside sentence-transformers: encoding, MaxSim, and its memory.
 
-    python -m benchmarks.late_interaction [--write]
+    python -m benchmarks.late_interaction [--write] [--peers FOLDER]
 
 The model has the sizes of MiniLM with random weights, and a projection to 128 dimensions. Queries are filled up to 32
 tokens, and documents have 180. Each contender runs in a process of its own with the same number of threads. Their
@@ -14,13 +14,15 @@ import functools
 import json
 import multiprocessing
 import resource
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import Compute, in_turn, start
+from benchmarks.contenders import Compute, cells, export_graph, in_turn, start
 from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 from tests.support.random_checkpoints import VOCABULARY, random_checkpoint
@@ -41,20 +43,21 @@ def make_model(folder: Path) -> Path:
     weights = load_file(folder / "model.safetensors")
     weights["linear.weight"] = np.random.default_rng(1).standard_normal((WIDTH, 384)).astype(np.float32)
     save_file(weights, folder / "model.safetensors")
-    metadata = {"query_maxlen": 32, "doc_maxlen": TOKENS, "mask_punctuation": False}
+    metadata: dict[str, Any] = {"query_maxlen": 32, "doc_maxlen": TOKENS, "mask_punctuation": False}
+    # fastembed has the ids 1 and 2 in its code.
+    metadata |= {"query_token_id": VOCABULARY[1], "doc_token_id": VOCABULARY[2]}
     (folder / "artifact.metadata").write_text(json.dumps(metadata))
     return folder
 
 
 def vectors(count: int, tokens: int, seed: int) -> list[np.ndarray]:
     """Return random vectors of length 1 for each token of some texts."""
-    found = np.random.default_rng(seed).standard_normal((count, tokens, WIDTH)).astype(np.float32)
-    return list(found / np.linalg.norm(found, axis=-1, keepdims=True))
+    return list(_scaled(np.random.default_rng(seed).standard_normal((count, tokens, WIDTH)).astype(np.float32)))
 
 
 def texts(kind: str) -> list[str]:
     """Return random texts."""
-    rng, words = np.random.default_rng(2), VOCABULARY[-40:]
+    rng, words = np.random.default_rng(2), [word for word in VOCABULARY[-40:] if word.isalpha()]
     count, length = TEXTS[kind]
     return [" ".join(rng.choice(words, length)) for _ in range(count)]
 
@@ -90,7 +93,64 @@ def _theirs(name: str, folder: Path, threads: int, scratch: Path) -> Compute:
     return _score(name, [torch.from_numpy(one) for one in vectors(DOCUMENTS, TOKENS, 1)], maxsim)
 
 
+def _pylate(peers: str, name: str, folder: Path, threads: int, scratch: Path) -> Compute:
+    sys.path.insert(0, peers)  # this process imports its own versions of the libraries
+    import torch
+    from pylate import models, scores
+
+    torch.set_num_threads(threads)
+    if name == CASES[2]:
+        raise ImportError("no int8")
+    if name in TEXTS:
+        model = models.ColBERT(str(folder), device="cpu", local_files_only=True)
+        is_query = name == "queries"
+        return lambda given: np.concatenate(
+            model.encode(given, is_query=is_query, show_progress_bar=False, convert_to_numpy=True)
+        )
+    documents = torch.from_numpy(np.stack(vectors(DOCUMENTS, TOKENS, 1)))
+    return _score(name, documents, lambda a, b: scores.colbert_scores(torch.from_numpy(np.stack(a)), b))
+
+
+def _fastembed(peers: str, name: str, folder: Path, threads: int, scratch: Path) -> Compute:
+    if name not in TEXTS:
+        raise ImportError("no scores")
+    sys.path.append(peers)
+    import torch
+    import transformers
+    from fastembed import LateInteractionTextEmbedding
+    from safetensors.numpy import load_file
+
+    class Projected(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            kind = transformers.AutoModel
+            self.bert = kind.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False).eval()
+            self.linear = torch.nn.Linear(384, WIDTH, bias=False)
+            self.linear.weight.data = torch.from_numpy(load_file(folder / "model.safetensors")["linear.weight"])
+
+        def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any) -> dict[str, Any]:
+            outputs = self.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+            return {"vectors": self.linear(outputs.last_hidden_state)}
+
+    shutil.copytree(folder, scratch, dirs_exist_ok=True)
+    export_graph(Projected(), "vectors", scratch)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, model_max_length=TOKENS)
+    tokenizer.save_pretrained(scratch)
+    (scratch / "special_tokens_map.json").write_text(json.dumps(tokenizer.special_tokens_map))
+    model = LateInteractionTextEmbedding("colbert-ir/colbertv2.0", threads=threads, specific_model_path=str(scratch))
+    if name == "queries":
+        return lambda given: _scaled(np.concatenate(list(model.query_embed(given))))
+    return lambda given: np.concatenate(list(model.embed(given, batch_size=8)))
+
+
+def _scaled(x: np.ndarray) -> np.ndarray:
+    """Scale vectors to length 1, because fastembed does not do this with the vectors of queries."""
+    scaled: np.ndarray = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    return scaled
+
+
 MAKERS = {"minibert": _minibert, "sentence-transformers": _theirs}
+PEERS = {"pylate": _pylate, "fastembed": _fastembed}
 
 
 def _growth(maker: Any, folder: Path, threads: int, answer: Any) -> None:
@@ -106,9 +166,9 @@ def memory(maker: Any, folder: Path, threads: int) -> float:
     answer: Any = context.SimpleQueue()
     process = context.Process(target=_growth, args=(maker, folder, threads, answer))
     process.start()
-    found: float = answer.get()
+    grown: float = answer.get()
     process.join()
-    return found
+    return grown
 
 
 def loss() -> str:
@@ -129,30 +189,32 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and row (default: %(default)s)")
     parser.add_argument("--only", default="", help="measure only rows whose name contains this")
+    parser.add_argument("--peers", metavar="FOLDER", help="also measure the pylate and fastembed in this site-packages")
     options = parser.parse_args()
+    makers: dict[str, Any] = dict(MAKERS)
+    if options.peers is not None:
+        makers |= {peer: functools.partial(maker, options.peers) for peer, maker in PEERS.items()}
     threads, names = available_cores(), [name for name in (*TEXTS, *CASES) if options.only in name]
     sizes = {name: f"{count} texts of {words} words" for name, (count, words) in TEXTS.items()}
     sizes |= dict.fromkeys(CASES, f"{QUERIES} x 32 tokens, {DOCUMENTS:,} x {TOKENS}")
-    table = Table("row", "size", *(f"{name}, ms" for name in MAKERS), "ratio", texts=2)
+    sizes[CASES[1]] = sizes[CASES[1]].replace("32 x", "1 x", 1)
+    table = Table("row", "size", *(f"{name}, ms" for name in makers), texts=2)
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
         folder = make_model(scratch / "model")
         for name in names:
             own = scratch / name
             own.mkdir()
-            makers = {one: functools.partial(maker, name) for one, maker in MAKERS.items()}
             given = texts(name) if name in TEXTS else np.zeros(0)
-            with start(makers, folder, threads, own) as contenders:
+            contenders = {one: functools.partial(maker, name) for one, maker in makers.items()}
+            with start(contenders, folder, threads, own) as running:
                 allowed = 0.3 if name == CASES[2] else 1e-3
-                times = in_turn(contenders, given, options.runs, options.seconds, allowed)
-            ours, other = (1000 * float(np.median(times[one])) for one in MAKERS)
-            size = sizes[name].replace("32 x", "1 x", 1) if name == CASES[1] else sizes[name]
-            table.add(name, size, f"{ours:.1f}", f"{other:.1f}", f"{other / ours:.2f}")
+                times = in_turn(running, given, options.runs, options.seconds, allowed)
+            shown = dict(zip(times, cells(times), strict=True))
+            table.add(name, sizes[name], *(shown.get(one, "") for one in makers))
         if not options.only:
-            ours, other = (memory(maker, folder, threads) for maker in MAKERS.values())
-            table.add(
-                "memory of maxsim, MB", sizes[CASES[0]], f"{ours:.0f}", f"{other:.0f}", f"{other / max(ours, 1):.1f}"
-            )
+            grown = [memory(maker, folder, threads) for one, maker in makers.items() if one != "fastembed"]
+            table.add("memory of maxsim, MB", sizes[CASES[0]], *(f"{size:.0f}" for size in grown))
     measured = f"{threads} threads each; medians of {options.runs} runs; {loss()}"
     publish("late_interaction", table.lines, measured, write=options.write)
     return 0

@@ -18,7 +18,7 @@ from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shard
 from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
 from minibert.corpus.sources import Source, texts_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, is_folder, json_line, output_suffix
-from minibert.encode.options import EncodeOptions
+from minibert.encode.options import EncodeOptions, SparseOptions, WindowOptions
 from minibert.encode.plan import Plan
 from minibert.encode.run import EncodedTexts
 from minibert.encode.tokens import TokenPlan
@@ -130,7 +130,7 @@ def embed_corpus(
     settings["layers"] = resolve_layers(layers, model.model.config.num_hidden_layers)
     settings["pooling"] = chosen.pooling if isinstance(chosen.pooling, str | None) else [*chosen.pooling]
     settings["truncation_side"] = model.tokenizer.truncation_side
-    settings |= {"multi_vector": True} if of_tokens else {}
+    settings |= {"multi_vector": [repr(step) for step in plan.steps]} if of_tokens else {}
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
     return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
 
@@ -217,18 +217,19 @@ def sparse_corpus(
         The fields of `minibert.corpus.runs.RunOptions`. `embed_corpus` says what is returned and raised.
     """
     check_choice("truncation", truncation, ("warn", "split", "silent"))
-    options = {"prompt_name": prompt_name, "prompt": prompt, "max_active_dims": max_active_dims, "stride": stride}
-    how = {"batch_size": batch_size, "truncation": "split" if truncation == "split" else "silent"}
-    chosen: dict[str, Any] = {**options, **how}
+    options: dict[str, Any] = {"prompt_name": prompt_name, "prompt": prompt, "stride": stride}
+    options["max_active_dims"] = max_active_dims
+    how = "split" if truncation == "split" else "silent"
+    plan = model.plan(SparseOptions(**options, batch_size=batch_size, truncation=how))
 
     def compute(texts: list[str], progress: Progress) -> _Fields:
-        chunk = next(model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **chosen))
+        chunk = next(plan.run(texts, chunk_size=len(texts), progress=progress))
         fields = [{"indices": vector.indices.tolist(), "values": _decimals(vector.data)} for vector in chunk.vectors]
         return fields, int((chunk.n_tokens - chunk.n_truncated).sum()), chunk.n_truncated
 
     # If texts are split, this text is long: windows that cannot hold any token of a text are refused at once.
     text = f"{_PROBE} " * (model.max_seq_length if truncation == "split" else 1)
-    probe = next(model.encode_chunks([text], **chosen)).vectors
+    probe = next(plan.run([text])).vectors
     largest = np.sort(np.concatenate([probe.data, np.zeros(_PROBE_WEIGHTS, np.float32)]))[-_PROBE_WEIGHTS:]
     settings = {**options, "truncation": truncation, "max_seq_length": model.max_seq_length}
     settings |= number_settings(model.model)
@@ -269,11 +270,12 @@ def rerank_corpus(
         raise TypeError(f"query is a {type(query).__name__}; expected a str.")
     if model.num_labels != 1:
         raise ValueError(f"A query is ranked by a model with one label, and this one has {model.num_labels}.")
-    before = model.resolve_prompt(prompt, prompt_name)
+    how = WindowOptions(prompt_name=prompt_name, prompt=prompt, batch_size=batch_size, truncation="silent")
+    plan = model.plan(how)
 
     def compute(texts: list[str], progress: Progress) -> _Fields:
         pairs = [(query, text) for text in texts]
-        scored = model.score_pairs(pairs, prompt=before, batch_size=batch_size, truncation="silent", progress=progress)
+        scored = next(plan.run(pairs, chunk_size=len(pairs), progress=progress))
         scores = _decimals(model.activation_fn(scored.vectors).reshape(-1))
         cut = scored.n_truncated
         return [{"score": score} for score in scores], int((scored.n_tokens - cut).sum()), cut

@@ -218,12 +218,14 @@ def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, op
 def read_token_steps(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> list[Step | Module]:
     """Read the modules after the Transformer of a `MultiVectorEncoder`; those of `TOKEN_MODULES` stay as they are.
 
-    Modules for sentence vectors are left out, as sentence-transformers does. A Dense is always one for tokens.
+    Modules for sentence vectors are left out, as sentence-transformers does. A Dense after a Pooling, which is left out
+    too, becomes one for tokens.
     """
     steps, width = list[Step | Module](), hidden_size
+    of_sentences = [_SENTENCE] if "Pooling" in [module.kind for module in modules] else []
     for module in modules[1:]:
         if module.kind == "Dense":
-            steps.append(dense := _read_dense(files, module, width, ops, _TOKENS, _SENTENCE))
+            steps.append(dense := _read_dense(files, module, width, ops, _TOKENS, *of_sentences))
             width = dense.width
         elif module.kind in TOKEN_MODULES:
             steps.append(module)

@@ -20,6 +20,13 @@ class WindowOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SparseOptions(WindowOptions):
+    """The options that say how a text becomes a sparse vector; `SparseEncoder.encode` describes them."""
+
+    max_active_dims: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EncodeOptions(WindowOptions):
     """The options that say how a text becomes a vector; `SentenceTransformer.encode` describes them."""
 

@@ -8,18 +8,18 @@ Layers are numbered as in transformers: 0 is the embeddings' output, i is layer 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from minibert._utils.torch_interop import Scores
-from minibert._utils.validation import FloatArray, IntArray, check_bool, check_choice, check_int
+from minibert._utils.validation import FloatArray, IntArray, check_bool, check_choice
 from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
 from minibert.encode.modules import Pipeline, pool, pooling_modes
 from minibert.encode.options import EncodeOptions
-from minibert.encode.run import CHUNK_SIZE, EncodedTexts, encode_distinct, packed
+from minibert.encode.run import EncodedTexts, TextPlan, packed
 from minibert.models.bert import BertModel
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
@@ -29,14 +29,13 @@ from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(TextPlan):
     """The work of one call. Plans are equal if they make the same vectors of the same windows.
 
     Parameters
     ----------
     model : BertModel
     windows : TokenWindows
-        Turns texts into windows of tokens.
     layers : tuple of int
         Hidden states to use, 0 to L; the forward stops after the deepest one.
     layer_pooling : {"concat", "sum", "mean"}
@@ -56,7 +55,6 @@ class Plan:
     """
 
     model: BertModel
-    windows: TokenWindows = dataclasses.field(compare=False)
     layers: tuple[int, ...]
     layer_pooling: str
     pooling: tuple[str, ...]
@@ -86,30 +84,20 @@ class Plan:
         width = self.pipeline.width_after(self.pooled_width)
         return width if self.truncate_dim is None else min(width, self.truncate_dim)
 
-    def run(
-        self,
-        texts: Iterable[str],
-        *,
-        chunk_size: int = CHUNK_SIZE,
-        progress: Callable[[int], object] | None = None,
-        exact: bool = False,
-        info: bool = False,
-    ) -> Iterator[EncodedTexts]:
-        """Compute one vector per text, a chunk of texts at a time; `encode_distinct` describes the arguments.
+    def run(self, texts: Iterable[Any], **options: Any) -> Iterator[EncodedTexts]:
+        """Compute one vector per text, a chunk of texts at a time; see `TextPlan.run`.
 
         Raises
         ------
         TypeError, ValueError
-            The plan does not give a vector of each text. Or an input is not a text, or cannot be tokenized as the plan
-            says; the message names its index.
+            The plan does not give a vector of each text; and as there.
         """
-        check_int("chunk_size", chunk_size, 1)
         _ = self.width  # raises before a text is read
+        return super().run(texts, **options)
 
-        def compute(groups: list[list[Encoding]], _: Sequence[int]) -> FloatArray:
-            return self.vectors(self.pool([window for group in groups for window in group]), groups)
-
-        return encode_distinct(self.windows, texts, compute, chunk_size, progress, exact=exact, info=info)
+    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> FloatArray:
+        """Compute the sentence vectors of some texts: (n, width), float32."""
+        return self.vectors(self.pool([window for group in groups for window in group]), groups)
 
     def pool(self, windows: Sequence[Encoding]) -> FloatArray:
         """Compute one vector per window: (n, pooled_width), float32."""
@@ -191,7 +179,7 @@ class Plan:
         spans : sequence of n, optional
             Return the vectors of the spans of each text, see `TokenWindows.members`.
         exact, info : bool
-            As in `encode_distinct`.
+            As in `TextPlan.run`.
 
         Returns
         -------

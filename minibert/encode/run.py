@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray
+from minibert._utils.reporting import progress_bar
+from minibert._utils.validation import FloatArray, IntArray, check_int
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.errors import ModelFormatError
@@ -42,61 +43,93 @@ class EncodedTexts:
     info: tuple[TextInfo, ...] = ()
 
 
-def encode_distinct(
-    windows: TokenWindows,
-    texts: Iterable[Any],
-    compute: Callable[[list[list[Encoding]], Sequence[int]], npt.NDArray[Any]],
-    size: int = CHUNK_SIZE,
-    progress: Callable[[int], object] | None = None,
-    *,
-    exact: bool = False,
-    info: bool = False,
-) -> Iterator[EncodedTexts]:
-    """Compute an item for each text or pair, `size` texts at a time. Each distinct text among them is computed once.
+@dataclasses.dataclass(frozen=True)
+class TextPlan:
+    """The work of a call that makes an item of each text or pair; a subclass says how it is computed.
 
     Parameters
     ----------
     windows : TokenWindows
-    texts : iterable of str or of pairs of str
-    compute : (the windows of each of n texts, the indices of the texts in the caller's input) -> array of n items
-    size : int
-        Texts that are held in memory at a time.
-    progress : callable, optional
-        Called with the number of texts done since its last call.
-    exact : bool
-        Count all tokens of texts that are cut; see `TokenWindows.of`.
-    info : bool
-        Also make a `TextInfo` per text.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An input is not a text, or cannot be tokenized as the windows say. The message names its index.
+        Turns texts into windows of tokens.
     """
-    first = 0
-    for chunk in in_chunks(texts, size):
-        # Of the chunk a, ccc, a, bb the distinct texts are sorted by length, ccc, bb, a: `chosen` has their indices
-        # 1, 3, 0, and `rows` the place of each text among them, 2, 0, 2, 1. The texts of row r are order[starts[r]] to
-        # order[starts[r + 1] - 1]: here order is 1, 3, 0, 2, and starts is 0, 1, 2, 4.
-        chosen, rows = windows.distinct(chunk, first)
-        order = np.argsort(rows, kind="stable")
-        starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
-        vectors: npt.NDArray[Any] | None = None
-        counts, described = list[tuple[int, int]](), list[TextInfo]()
-        chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
-        for part, groups in windows.of(chosen_texts, indices, exact=exact):
-            members = order[starts[part.start] : starts[part.stop]]
-            computed = compute(groups, indices[part])
-            vectors = np.empty((len(chunk), *computed.shape[1:]), computed.dtype) if vectors is None else vectors
-            vectors[members] = computed[rows[members] - part.start]
-            counts += map(count_tokens, groups)
-            described += map(windows.describe, groups) if info else ()
-            del groups, computed  # frees their memory before the next texts are tokenized
-            if progress is not None:
-                progress(len(members))
-        n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
-        yield EncodedTexts(vectors, n_tokens, n_truncated, tuple(described[row] for row in rows if info))
-        first += len(chunk)
+
+    windows: TokenWindows = dataclasses.field(compare=False)
+
+    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[Any]:
+        """Compute the items of n texts from the windows of each; `indices` are those of the caller's input."""
+        raise NotImplementedError
+
+    def gather(self, items: npt.NDArray[Any]) -> Any:
+        """Return the items of a chunk as `EncodedTexts.vectors`."""
+        return items
+
+    def run(
+        self,
+        texts: Iterable[Any],
+        *,
+        chunk_size: int = CHUNK_SIZE,
+        progress: Callable[[int], object] | None = None,
+        exact: bool = False,
+        info: bool = False,
+    ) -> Iterator[EncodedTexts]:
+        """Compute an item for each text or pair, a chunk at a time. Each distinct text of a chunk is computed once.
+
+        Parameters
+        ----------
+        texts : iterable of str or of pairs of str
+        chunk_size : int
+            Texts that are held in memory at a time.
+        progress : callable, optional
+            Called with the number of texts done since its last call.
+        exact : bool
+            Count all tokens of texts that are cut; see `TokenWindows.of`.
+        info : bool
+            Also make a `TextInfo` per text.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An input is not a text, or cannot be tokenized as the windows say. The message names its index.
+        """
+        return self._run(in_chunks(texts, check_int("chunk_size", chunk_size, 1)), progress, exact, info)
+
+    def run_at_once(self, texts: Sequence[Any], show_progress_bar: bool | None = None, unit: str = " texts") -> Any:
+        """Compute all texts of a call together, warn about those that were cut, and return the items."""
+        if not texts:
+            return self.gather(self.compute([], []))
+        with progress_bar(len(texts), show=bool(show_progress_bar), unit=unit) as count:
+            encoded = next(self.run(texts, chunk_size=len(texts), progress=count))
+        self.windows.too_long().add(encoded.n_truncated).warn()
+        return encoded.vectors
+
+    def _run(
+        self, chunks: Iterator[list[Any]], progress: Callable[[int], object] | None, exact: bool, info: bool
+    ) -> Iterator[EncodedTexts]:
+        first, windows = 0, self.windows
+        for chunk in chunks:
+            # Of the chunk a, ccc, a, bb the distinct texts are sorted by length, ccc, bb, a: `chosen` has their
+            # indices 1, 3, 0, and `rows` the place of each text among them, 2, 0, 2, 1. The texts of row r are
+            # order[starts[r]] to order[starts[r + 1] - 1]: here order is 1, 3, 0, 2, and starts is 0, 1, 2, 4.
+            chosen, rows = windows.distinct(chunk, first)
+            order = np.argsort(rows, kind="stable")
+            starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
+            vectors: npt.NDArray[Any] | None = None
+            counts, described = list[tuple[int, int]](), list[TextInfo]()
+            chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
+            for part, groups in windows.of(chosen_texts, indices, exact=exact):
+                members = order[starts[part.start] : starts[part.stop]]
+                computed = self.compute(groups, indices[part])
+                vectors = np.empty((len(chunk), *computed.shape[1:]), computed.dtype) if vectors is None else vectors
+                vectors[members] = computed[rows[members] - part.start]
+                counts += map(count_tokens, groups)
+                described += map(windows.describe, groups) if info else ()
+                del groups, computed  # frees their memory before the next texts are tokenized
+                if progress is not None:
+                    progress(len(members))
+            n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
+            infos = tuple(described[row] for row in rows if info)
+            yield EncodedTexts(self.gather(vectors), n_tokens, n_truncated, infos)
+            first += len(chunk)
 
 
 def packed(config: BertConfig, encodings: Sequence[Encoding]) -> PackedBatch:

@@ -8,22 +8,22 @@ Source: sentence-transformers 6.2, base/modules/transformer.py and multi_vector_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from minibert._utils.reporting import warn_caller
 from minibert._utils.torch_interop import Scores
 from minibert._utils.validation import IntArray, brief, check_bool, check_choice, check_int
 from minibert.bert.ops import AttentionInput, AttentionOutput, Ops, Queries, WrappedOps
 from minibert.bert.packed import PackedBatch
 from minibert.encode.modules import Step
-from minibert.encode.run import CHUNK_SIZE, EncodedTexts, encode_distinct
+from minibert.encode.run import TextPlan
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.windows import TokenWindows
 from minibert.vectors.multi_vectors import TokenPooling, check_names
 
 
@@ -42,22 +42,19 @@ class Transformer:
 
     query_length: int | None
     document_length: int | None
+    query_expansion: dict[str, Any] | None
 
     def __init__(self, auto_model: BertModel, tokenizer: BertTokenizer, settings: Mapping[str, Any]) -> None:
         self.auto_model, self.tokenizer = auto_model, tokenizer
-        for name in ("query_length", "document_length"):
-            length, least = settings.get(name), tokenizer.num_special_tokens_to_add()
-            setattr(self, name, None if length is None else check_int(name, length, least, also=", or None"))
-        self.query_expansion = settings.get("query_expansion")
+        for name in ("query_length", "document_length", "query_expansion"):
+            setattr(self, name, settings.get(name))
 
-    @property
-    def query_expansion(self) -> dict[str, Any] | None:
-        """See above."""
-        return self._query_expansion
-
-    @query_expansion.setter
-    def query_expansion(self, value: Mapping[str, Any] | None) -> None:
-        self._query_expansion = None if value is None else self._checked("query_expansion", value)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "query_expansion" and value is not None:
+            value = self._checked(name, value)
+        elif name in ("query_length", "document_length") and value is not None:
+            check_int(name, value, self.tokenizer.num_special_tokens_to_add(), also=", or None")
+        super().__setattr__(name, value)
 
     def _checked(self, name: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return the whole of the settings of an expansion."""
@@ -91,7 +88,8 @@ class MultiVectorMask:
     Parameters
     ----------
     skiplist_words : list of str, optional
-        Tokens to leave out, such as ``list(string.punctuation)``. What is not a token of the vocabulary has no effect.
+        Tokens to leave out, such as ``list(string.punctuation)``. A word that is not a token of the vocabulary has no
+        effect, and is named in a warning when the model is loaded.
     skiplist_tasks : str or list of str, optional
         The tasks for which they are left out; default: ["document"], which is also that of texts without a task.
     keep_only_token_ids : list of int, optional
@@ -102,14 +100,21 @@ class MultiVectorMask:
     skiplist_tasks: str | list[str] | None = None
     keep_only_token_ids: list[int] | None = None
 
-    def __post_init__(self) -> None:
-        self.skiplist_words = check_names("skiplist_words", [] if self.skiplist_words is None else self.skiplist_words)
-        self.skiplist_tasks = check_names("skiplist_tasks", self.skiplist_tasks)
-        for number in self.keep_only_token_ids or ():
-            check_int("keep_only_token_ids", number, 0)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("skiplist"):
+            value = check_names(name, [] if value is None and name == "skiplist_words" else value)
+        elif name == "keep_only_token_ids" and value is not None:
+            value = [check_int(name, number, 0) for number in (value if isinstance(value, list | tuple) else [value])]
+        super().__setattr__(name, value)
 
-    def resolve_with_tokenizer(self, tokenizer: object) -> None:
-        """Do nothing: the words are looked up in each call; sentence-transformers has this method for changed words."""
+    def resolve_with_tokenizer(self, tokenizer: BertTokenizer) -> None:
+        """Warn about words that are not in the vocabulary. Words are looked up in each call, so changed ones count."""
+        vocab = tokenizer.vocab
+        if unknown := [word for word in self.skiplist_words or () if word not in vocab]:
+            warn_caller(
+                f"skiplist_words: the vocabulary does not have {', '.join(map(repr, unknown))}. In a text they become "
+                f"other tokens, such as {tokenizer.unk_token}, and these are kept."
+            )
 
     def keeps(self, ids: IntArray, vocab: Mapping[str, int], task: str | None) -> npt.NDArray[np.bool_]:
         """Return which tokens are kept, given their ids."""
@@ -150,14 +155,14 @@ class ExpandedOps(WrappedOps):
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenPlan:
+class TokenPlan(TextPlan):
     """The work of one call.
 
     Parameters
     ----------
     first : Transformer
     windows : TokenWindows
-        Turns texts into windows of tokens; each text has one.
+        Each text has one window.
     task : str or None
     steps : tuple
         The modules after the Transformer: Step, MultiVectorMask, TokenPooling.
@@ -166,7 +171,6 @@ class TokenPlan:
     """
 
     first: Transformer
-    windows: TokenWindows = dataclasses.field(compare=False)
     task: str | None
     steps: tuple[Any, ...]
     whole: bool = False
@@ -178,43 +182,29 @@ class TokenPlan:
         """The model that computes."""
         return self.first.auto_model
 
-    def run(
-        self,
-        texts: Iterable[str],
-        *,
-        chunk_size: int = CHUNK_SIZE,
-        progress: Callable[[int], object] | None = None,
-        exact: bool = False,
-    ) -> Iterator[EncodedTexts]:
-        """Compute the vectors of each text, a chunk of texts at a time, as `Plan.run` does.
-
-        The vectors of a chunk are an array of objects, which are arrays (tokens, width), float32, or dicts.
-        """
-
-        def compute(groups: list[list[Encoding]], _: Sequence[int]) -> npt.NDArray[np.object_]:
-            return np.fromiter(self.tokens([group[0] for group in groups]), dtype=object)
-
-        return encode_distinct(self.windows, texts, compute, chunk_size, progress, exact=exact)
+    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
+        """Compute an array (tokens, width), float32, or a dict, of each text."""
+        return np.fromiter(self.tokens([group[0] for group in groups]), dtype=object)
 
     def tokens(self, encodings: Sequence[Encoding]) -> Iterator[Any]:
         """Compute the vectors of the tokens of each text."""
         first, task, steps, depth = self.first, self.task, self.steps, self.model.config.num_hidden_layers
         prompt = {"prompt_length": self.windows.num_prompt_tokens} if self.windows.num_prompt_tokens else {}
         expansion = first.query_expansion if task == "query" else None
-        ids, types = [one.ids for one in encodings], [one.token_types for one in encodings]
+        ids, types = [text.ids for text in encodings], [text.token_types for text in encodings]
         if expansion:
-            more = [(0, max(0, expansion["length"] - len(one))) for one in ids]
+            more = [(0, max(0, expansion["length"] - len(text))) for text in ids]
             number: Any = first.id_of(expansion["token"])
-            ids = [np.pad(one, n, constant_values=number) for one, n in zip(ids, more, strict=True)]
-            types = [np.pad(one, n) for one, n in zip(types, more, strict=True)]
+            ids = [np.pad(text, n, constant_values=number) for text, n in zip(ids, more, strict=True)]
+            types = [np.pad(text, n) for text, n in zip(types, more, strict=True)]
         masks = [step for step in steps if isinstance(step, MultiVectorMask)]
         vocab = first.tokenizer.vocab if masks else {}
-        pools = [i for i, step in enumerate(steps) if isinstance(step, TokenPooling) and step.applies_to(task)]
-        pooled, whole_rows = min(pools, default=len(steps)), self.whole and not pools
+        pools = any(isinstance(step, TokenPooling) and step.applies_to(task) for step in steps)
+        whole_rows = self.whole and not pools
         batch = PackedBatch.from_sequences(self.model.config, ids, types)
-        given = zip(encodings, ids, types, strict=True)
+        columns = zip(encodings, ids, types, strict=True)
         for _, step in self.model.steps(batch):
-            sizes, texts = np.diff(step.cu_seqlens), [next(given) for _ in range(step.num_sequences)]
+            sizes, texts = np.diff(step.cu_seqlens), [next(columns) for _ in range(step.num_sequences)]
             lengths = np.array([len(encoding) for encoding, _, _ in texts])
             added = np.arange(step.num_tokens) - np.repeat(step.cu_seqlens[:-1], sizes) >= np.repeat(lengths, sizes)
             attend, model = expansion is None or expansion["attend"], self.model
@@ -226,18 +216,16 @@ class TokenPlan:
             for mask in masks:
                 kept &= mask.keeps(step.token_ids, vocab, task)
             rows = kept | whole_rows
-            x = states[depth][rows]
-            for module in steps[:pooled]:
-                x = module(x) if isinstance(module, Step) else x
-            found: Any = np.split(x, np.cumsum([0, *rows])[step.cu_seqlens[1:-1]])
-            for module in steps[pooled:]:
-                if isinstance(module, TokenPooling):
-                    found = module.pool(found, task=task)
-                elif isinstance(module, Step):
-                    found = [module(one) for one in found]
-            for i, (vectors, (_, token_ids, token_types)) in enumerate(zip(found, texts, strict=True)):
+            x, ends = states[depth][rows], np.cumsum([0, *rows])[step.cu_seqlens[1:]]
+            for module in steps:
+                if isinstance(module, Step):
+                    x = module(x)
+                elif isinstance(module, TokenPooling):
+                    pooled = module.pool(np.split(x, ends[:-1]), task=task)
+                    x, ends = np.concatenate(pooled), np.cumsum([*map(len, pooled)])
+            for i, (vectors, (_, token_ids, token_types)) in enumerate(zip(np.split(x, ends[:-1]), texts, strict=True)):
                 place = slice(*step.cu_seqlens[i : i + 2])
-                one = {"input_ids": token_ids, "token_type_ids": token_types, "token_embeddings": vectors.view(Scores)}
-                one["attention_mask"] = kept[place] if whole_rows else np.ones(len(vectors), np.bool_)
-                one |= {"query_expansion_positions": added[place]} if expansion else {}
-                yield one | prompt | {"modality": "text"} if self.whole else one["token_embeddings"]
+                text = {"input_ids": token_ids, "token_type_ids": token_types, "token_embeddings": vectors.view(Scores)}
+                text["attention_mask"] = kept[place] if whole_rows else np.ones(len(vectors), np.bool_)
+                text |= {"query_expansion_positions": added[place]} if expansion else {}
+                yield text | prompt | {"modality": "text"} if self.whole else text["token_embeddings"]

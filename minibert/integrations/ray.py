@@ -365,7 +365,7 @@ class Embedder:
         self._plan = self.model.plan(
             dataclasses.replace(self._options, truncation="split" if rule == "split" else "silent")
         )
-        self.cut = self.model.too_long(rule)
+        self.cut = dataclasses.replace(self._plan.windows, truncation=rule).too_long()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch with the column of vectors.

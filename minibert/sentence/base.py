@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -17,7 +17,8 @@ from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int, check_stored_int
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.safetensors import write_safetensors
-from minibert.encode.options import WindowOptions
+from minibert.encode.options import EncodeOptions, WindowOptions
+from minibert.encode.run import CHUNK_SIZE, EncodedTexts
 from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_sharing
 from minibert.models.bert import BertModel
@@ -27,7 +28,6 @@ from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import check_text, checked_texts
-from minibert.tokenizer.too_long import SPLIT, TooLong
 from minibert.tokenizer.windows import PairWindows, TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 
@@ -76,7 +76,7 @@ class SentenceModel(TorchLike):
     _prompt_names: ClassVar[tuple[str, ...]] = ("query", "document")  # always there; empty if nobody sets them
     _settings: ClassVar[tuple[str, ...]] = ()  # the attributes that config_sentence_transformers.json stores
     _of_transformer: ClassVar[tuple[str, ...]] = ()  # further settings of sentence_bert_config.json
-    _takes_pairs: ClassVar[bool] = False
+    _windows: ClassVar[type[TokenWindows]] = TokenWindows
 
     model: Any
     tokenizer: BertTokenizer
@@ -222,14 +222,10 @@ class SentenceModel(TorchLike):
     def _set_limit(self, name: str, value: int) -> None:
         """Set `max_seq_length`, which the caller gave by this name."""
         most = self.model.config.longest
-        least = self.tokenizer.num_special_tokens_to_add(self._takes_pairs)
+        least = self.tokenizer.num_special_tokens_to_add(self._windows is PairWindows)
         self.tokenizer.model_max_length = check_int(
             name, value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
         )
-
-    def too_long(self, rule: str) -> TooLong:
-        """Return the treatment of texts that are too long, for one call."""
-        return TooLong(rule, self.max_seq_length, *(("pairs", "") if self._takes_pairs else ("texts", SPLIT)))
 
     def get_max_seq_length(self) -> int:
         """Return `max_seq_length`."""
@@ -262,7 +258,9 @@ class SentenceModel(TorchLike):
             raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(self.prompts) or 'none'}.")
         return check_text(self.prompts[name], f"prompts[{name!r}]")  # callers may change the dict
 
-    def windows(self, options: WindowOptions, max_length: int | None = None) -> TokenWindows:
+    def windows(
+        self, options: WindowOptions, max_length: int | None = None, kind: type[TokenWindows] | None = None
+    ) -> TokenWindows:
         """Return what turns texts into windows of tokens, of `max_seq_length` tokens if the caller does not say.
 
         Raises
@@ -270,7 +268,7 @@ class SentenceModel(TorchLike):
         TypeError, ValueError
             An option is wrong, or does not fit the model.
         """
-        return (PairWindows if self._takes_pairs else TokenWindows)(
+        return (kind or self._windows)(
             self.tokenizer,
             prompt=self.resolve_prompt(options.prompt, options.prompt_name),
             max_length=self.max_seq_length if max_length is None else max_length,
@@ -384,7 +382,10 @@ class VectorModel(SentenceModel):
     SUPPORTED_SIMILARITY_FN_NAMES: ClassVar[tuple[str, ...]] = tuple(SIMILARITY_FUNCTIONS)
     _default_similarity: ClassVar[str] = "cosine"
 
+    _options: ClassVar[type[WindowOptions]] = EncodeOptions  # what `plan` takes
+
     encode: Any
+    plan: Any
     get_embedding_dimension: Any
 
     @property
@@ -436,6 +437,47 @@ class VectorModel(SentenceModel):
             raise TypeError("texts is one str; expected a sequence of str, such as [text].")
         return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
 
+    def encode_chunks(
+        self,
+        inputs: Iterable[str],
+        *,
+        chunk_size: int = CHUNK_SIZE,
+        progress: Callable[[int], object] | None = None,
+        return_info: bool = False,
+        **options: Any,
+    ) -> Iterator[EncodedTexts]:
+        """Turn any iterable of texts into vectors, a chunk of texts at a time.
+
+        Within a chunk each distinct text is computed once, and texts of similar length are computed together.
+
+        Parameters
+        ----------
+        inputs : iterable of str
+        chunk_size : int
+            Texts that are read, and held in memory, at a time.
+        progress : callable, optional
+            Called with the number of texts done since its last call.
+        return_info : bool
+            Also make a `TextInfo` per text.
+        **options
+            The fields of `EncodeOptions`, as in `encode`; of a `SparseEncoder` those of `SparseOptions`. With
+            truncation="warn" the caller warns: `n_truncated` says which texts were cut.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `encode`.
+        """
+        if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
+            kind = type(inputs).__name__
+            raise TypeError(f"inputs is a {kind}; expected an iterable of str. For one text use encode.")
+        plan = self.plan(self._options(**options))
+        exact = return_info or plan.windows.truncation != "silent"
+        chunks: Iterator[EncodedTexts] = plan.run(
+            inputs, chunk_size=chunk_size, progress=progress, exact=exact, info=return_info
+        )
+        return chunks
+
     def encode_multi_process(self, inputs: Sequence[str], pool: Mapping[str, Any], *args: Any, **options: Any) -> Any:
         """Return ``encode(inputs)``; sentence-transformers keeps this method for older programs."""
         return self.encode(inputs, *args, pool=pool, **options)
@@ -472,12 +514,6 @@ class VectorModel(SentenceModel):
                 f"prompt='' silences this warning."
             )
         return given[0] if given else (names[0] if names[0] in self.prompts else None)
-
-
-def check_iterable(inputs: object) -> None:
-    """Raise an error unless the inputs are an iterable of several texts."""
-    if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
-        raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode.")
 
 
 def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:

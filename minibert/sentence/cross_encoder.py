@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.encode.options import WindowOptions
-from minibert.encode.run import EncodedTexts, check_finite, encode_distinct, packed
+from minibert.encode.run import TextPlan, check_finite, packed
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.activations import Activation, as_activation, stored_activation
 from minibert.sentence.base import SentenceModel, in_kind
 from minibert.sentence.loading import one_of
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
+from minibert.tokenizer.windows import PairWindows
 
 # Old names of keywords -> the new ones.
 _RENAMED = {
@@ -88,7 +89,7 @@ class CrossEncoder(SentenceModel):
     _task = "sequence-classification"
     _output = "scores"
     _prompt_names = ()
-    _takes_pairs = True
+    _windows = PairWindows
 
     model: BertForSequenceClassification
 
@@ -218,11 +219,8 @@ class CrossEncoder(SentenceModel):
         self._check_call(device, processing_kwargs, convert_to_tensor, convert_to_numpy)
         chosen = one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
         activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
-        options: dict[str, Any] = {"batch_size": batch_size, "truncation": truncation}
-        with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
-            scored = self.score_pairs(pairs, progress=count, prompt_name=prompt_name, prompt=prompt, **options)
-        self.too_long(truncation).add(scored.n_truncated).warn()
-        scores = activate(scored.vectors)
+        options = WindowOptions(prompt_name=prompt_name, prompt=prompt, batch_size=batch_size, truncation=truncation)
+        scores = activate(self.plan(options).run_at_once(pairs, show_progress_bar, " pairs"))
         if scores.ndim == 2 and scores.shape[1] == 1:
             scores = scores[:, 0]
         if apply_softmax and scores.ndim > 1 and scores.size:
@@ -280,46 +278,41 @@ class CrossEncoder(SentenceModel):
             for i in order
         ]
 
-    def score_pairs(
-        self, pairs: Sequence[tuple[str, str]], *, progress: Callable[[int], object] | None = None, **options: Any
-    ) -> EncodedTexts:
-        """Compute the logits of B pairs, each distinct pair once. The caller must warn about pairs that were cut.
-
-        Parameters
-        ----------
-        pairs : sequence of B pairs of str
-            Already checked, see `as_pairs`.
-        progress : callable
-            Called with the number of pairs done since its last call.
-        **options
-            The fields of `WindowOptions`, as in `predict`.
+    def plan(self, options: WindowOptions) -> PairPlan:
+        """Return what happens to each pair of a call of `predict`; its run gives logits.
 
         Raises
         ------
-        ModelFormatError, ValueError
-            As in `predict`.
+        TypeError, ValueError
+            An option is wrong, or does not fit the model.
         """
-
-        def compute(groups: list[list[Encoding]], indices: Sequence[int]) -> FloatArray:
-            logits = self.logits_of([window for (window,) in groups])
-            check_finite(logits, indices)
-            return logits
-
-        windows = self.windows(WindowOptions(**options))
-        nothing = EncodedTexts(np.empty((0, self.num_labels), np.float32), *np.zeros((2, 0), np.int64))
-        return next(encode_distinct(windows, pairs, compute, max(1, len(pairs)), progress), nothing)
+        return PairPlan(self.windows(options), self)
 
     def logits_of(self, encodings: Sequence[Encoding]) -> FloatArray:
         """Compute the logits of B encodings, step by step: (B, N)."""
         depth = self.model.config.num_hidden_layers
         batch = packed(self.model.config, encodings)
         steps = self.model.bert.states(batch, [depth], batch.first_tokens)
-        return np.concatenate([self.model.logits_of_sequences(states[depth], step) for step, states in steps])
+        logits = (self.model.logits_of_sequences(states[depth], step) for step, states in steps)
+        return np.concatenate([np.zeros((0, self.num_labels), np.float32), *logits])
 
     # -- to files
 
     def _saved_settings(self) -> dict[str, Any]:
         return {"activation_fn": self.activation_fn.path()}
+
+
+@dataclasses.dataclass(frozen=True)
+class PairPlan(TextPlan):
+    """The work of one call of a `CrossEncoder`, on pairs as `as_pairs` gives them."""
+
+    model: CrossEncoder
+
+    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> FloatArray:
+        """Compute the logits of each pair: (B, N)."""
+        logits = self.model.logits_of([window for (window,) in groups])
+        check_finite(logits, indices)
+        return logits
 
 
 def as_pairs(inputs: Any) -> tuple[list[tuple[str, str]], bool]:

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
-from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import FloatArray, check_bool, check_choice
 from minibert.bert.families import architectures
 from minibert.checkpoint.files import ModelFiles
@@ -29,7 +28,7 @@ from minibert.models.bert import BertModel
 from minibert.sentence.base import SavedModule, VectorModel, in_kind
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, check_prompts, one_of, prefixed
 from minibert.tokenizer.texts import as_texts
-from minibert.tokenizer.too_long import WITHOUT_WINDOWS, TooLong
+from minibert.tokenizer.windows import WholeTexts
 from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES, HierarchicalTokenPooling, TokenPooling
 from minibert.vectors.similarity import SimilarityFunction, normalize_embeddings
 
@@ -83,6 +82,7 @@ class MultiVectorEncoder(VectorModel):
     _settings = ("similarity_fn_name",)
     _of_transformer = ("query_length", "document_length", "query_expansion")
     _default_similarity = "maxsim"
+    _windows = WholeTexts
     SUPPORTED_SIMILARITY_FN_NAMES: ClassVar[tuple[str, ...]] = tuple(MULTI_VECTOR_SIMILARITIES)
 
     model: BertModel
@@ -108,6 +108,9 @@ class MultiVectorEncoder(VectorModel):
                 width = self.get_embedding_dimension()
                 self._modules.append(MultiVectorMask(found.stored["skiplist_words"]))
                 self._modules.append(Step("Normalize", width, normalize_embeddings))
+        for module in self._modules:
+            if isinstance(module, MultiVectorMask):
+                module.resolve_with_tokenizer(self.tokenizer)
 
     def _check_plain(self, found: SentenceFiles) -> None:
         """Refuse a model that does not have a projection."""
@@ -238,14 +241,9 @@ class MultiVectorEncoder(VectorModel):
             normalize_embeddings=normalize_embeddings,
         )
         plan = self._plan(options, task, *filter(None, [token_pooling]))
-        plan, found = dataclasses.replace(plan, whole=output_value is None), list[Any]()
-        too_long = TooLong(truncation, plan.windows.max_length)
-        with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
-            for chunk in plan.run(texts, progress=count):
-                found += chunk.vectors.tolist()
-                too_long.add(chunk.n_truncated)
-        too_long.warn()
-        return in_kind(found[0] if single else found, not convert_to_numpy, convert_to_numpy, single)
+        plan = dataclasses.replace(plan, whole=output_value is None)
+        vectors = plan.run_at_once(texts, show_progress_bar).tolist()
+        return in_kind(vectors[0] if single else vectors, not convert_to_numpy, convert_to_numpy, single)
 
     def plan(self, options: EncodeOptions, task: str = "document") -> TokenPlan:
         """Return what happens to each text of a corpus or of a request, with the prompt of the task.
@@ -263,8 +261,7 @@ class MultiVectorEncoder(VectorModel):
         first, most = self._modules[0], self.max_seq_length
         if task is not None and not isinstance(task, str):
             raise TypeError(f"task is a {type(task).__name__}; expected 'query', 'document' or None.")
-        check_choice("truncation", options.truncation, WITHOUT_WINDOWS)
-        others = {"stride": 0, "layers": None, "pooling": None, "truncate_dim": None, "layer_pooling": "concat"}
+        others = {"layers": None, "pooling": None, "truncate_dim": None, "layer_pooling": "concat"}
         if given := [name for name, usual in others.items() if getattr(options, name) != usual]:
             raise ValueError(f"{given[0]}= is only for sentence vectors, not for vectors of tokens; leave it out.")
         length = {"query": first.query_length, "document": first.document_length}.get(task or "") or most
@@ -273,7 +270,7 @@ class MultiVectorEncoder(VectorModel):
             length = expansion["length"] if fixed else max(expansion["length"], length)
         windows = self.windows(options, min(length, self.config.max_length))
         scaled = [_NORMALIZE] if check_bool("normalize_embeddings", options.normalize_embeddings) else []
-        return TokenPlan(first, windows, task, (*self._modules[1:], *scaled, *last))
+        return TokenPlan(windows, first, task, (*self._modules[1:], *scaled, *last))
 
     def similarity(self, embeddings1: Any, embeddings2: Any, **options: Any) -> Any:
         """Score every query with every document, by `similarity_fn_name`: (m, n), float32.

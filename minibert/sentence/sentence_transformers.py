@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -20,11 +20,10 @@ from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.validation import FloatArray, check_bool, check_choice, is_masked
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.encode.modules import read_pipeline
-from minibert.encode.options import EncodeOptions
+from minibert.encode.options import EncodeOptions, WindowOptions
 from minibert.encode.plan import Plan, make_plan
-from minibert.encode.run import CHUNK_SIZE, EncodedTexts
 from minibert.models.bert import BertModel
-from minibert.sentence.base import HOME, SavedModule, VectorModel, check_iterable, in_kind
+from minibert.sentence.base import HOME, SavedModule, VectorModel, in_kind
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
@@ -305,7 +304,7 @@ class SentenceTransformer(VectorModel):
             )
         )
         result: Any
-        too_long, info = self.too_long(truncation), list[TextInfo]()
+        too_long, info = plan.windows.too_long(), list[TextInfo]()
         if spans is not None or output_value != "sentence_embedding" or plan.pooling == ("none",):
             check_for_tokens(out, precision, normalize_embeddings and spans is None, truncation)
             if spans is not None:
@@ -365,7 +364,8 @@ class SentenceTransformer(VectorModel):
         >>> round(sum(float(vector @ vector) for vector in vectors), 3)
         100.0
         """
-        chunks, too_long = self.encode_chunks(inputs, **options), self.too_long(options.get("truncation", "warn"))
+        chunks = self.encode_chunks(inputs, **options)
+        too_long = self.windows(WindowOptions(truncation=options.get("truncation", "warn"))).too_long()
         if out is not None:
             check_out(out)
 
@@ -385,42 +385,6 @@ class SentenceTransformer(VectorModel):
             too_long.warn()
 
         return rows()
-
-    def encode_chunks(
-        self,
-        inputs: Iterable[str],
-        *,
-        chunk_size: int = CHUNK_SIZE,
-        progress: Callable[[int], object] | None = None,
-        return_info: bool = False,
-        **options: Any,
-    ) -> Iterator[EncodedTexts]:
-        """Turn any iterable of texts into vectors, a chunk of texts at a time.
-
-        Within a chunk each distinct text is computed once, and texts of similar length are computed together.
-
-        Parameters
-        ----------
-        inputs : iterable of str
-        chunk_size : int
-            Texts that are read, and held in memory, at a time.
-        progress : callable, optional
-            Called with the number of texts done since its last call.
-        return_info : bool
-            Also make a `TextInfo` per text.
-        **options
-            The fields of `EncodeOptions`, as in `encode`. With truncation="warn" the caller warns: `n_truncated` says
-            which texts were cut.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As in `encode`.
-        """
-        check_iterable(inputs)
-        plan = self.plan(EncodeOptions(**options))
-        exact = return_info or plan.windows.truncation != "silent"
-        return plan.run(inputs, chunk_size=chunk_size, progress=progress, exact=exact, info=return_info)
 
     def plan(self, options: EncodeOptions) -> Plan:
         """Return what happens to each text of a call of `encode`; the service runs it one step at a time.

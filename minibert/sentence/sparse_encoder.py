@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.reporting import progress_bar
 from minibert._utils.reproducible_math import log1p
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert.families import architectures
 from minibert.encode.modules import read_config
-from minibert.encode.options import WindowOptions
-from minibert.encode.run import CHUNK_SIZE, EncodedTexts, check_finite, encode_distinct, packed
+from minibert.encode.options import SparseOptions
+from minibert.encode.run import TextPlan, check_finite, packed
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.base import SavedModule, VectorModel, check_iterable
+from minibert.sentence.base import SavedModule, VectorModel
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
-from minibert.sentence.sparse_vectors import as_sparse, make_sparse
+from minibert.sentence.sparse_vectors import SparseVectors, as_sparse, make_sparse
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts
 from minibert.vectors.similarity import SimilarityFunction
@@ -81,6 +80,7 @@ class SparseEncoder(VectorModel):
     _output = "token_embeddings"
     _default_similarity = "dot"
     _settings = ("similarity_fn_name", "max_active_dims")
+    _options = SparseOptions
 
     model: BertForMaskedLM
 
@@ -192,66 +192,30 @@ class SparseEncoder(VectorModel):
         """
         texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, processing_kwargs)
-        with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
-            chunks = self.encode_chunks(
-                texts,
-                prompt_name=prompt_name,
-                prompt=prompt,
-                batch_size=batch_size,
-                truncation=truncation,
-                stride=stride,
-                max_active_dims=max_active_dims,
-                chunk_size=max(1, len(texts)),
-                progress=count,
-            )
-            no_texts = EncodedTexts(make_sparse([], self.get_embedding_dimension()), *np.zeros((2, 0), np.int64))
-            chunk = next(chunks, no_texts)
-        vectors: Any = chunk.vectors if convert_to_sparse_tensor else chunk.vectors.todense()
-        self.too_long(truncation).add(chunk.n_truncated).warn()
+        options = SparseOptions(
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            truncation=truncation,
+            stride=stride,
+            max_active_dims=max_active_dims,
+        )
+        vectors: Any = self.plan(options).run_at_once(texts, show_progress_bar)
+        vectors = vectors if convert_to_sparse_tensor else vectors.todense()
         if single:
             return vectors[0]
         return vectors if convert_to_tensor else list(vectors)
 
-    def encode_chunks(
-        self,
-        inputs: Iterable[str],
-        *,
-        max_active_dims: int | None = None,
-        chunk_size: int = CHUNK_SIZE,
-        progress: Callable[[int], object] | None = None,
-        **options: Any,
-    ) -> Iterator[EncodedTexts]:
-        """Turn any iterable of texts into sparse vectors, a chunk of texts at a time.
-
-        Parameters
-        ----------
-        inputs : iterable of str
-        chunk_size : int
-            Texts that are read, and held in memory, at a time.
-        progress : callable
-            Called with the number of texts done since its last call.
-        max_active_dims
-            As in `encode`.
-        **options
-            The fields of `WindowOptions`, as in `encode`. With truncation="warn" the caller warns: `n_truncated` says
-            which texts were cut.
+    def plan(self, options: SparseOptions) -> SparsePlan:
+        """Return what happens to each text of a call of `encode`.
 
         Raises
         ------
-        ModelFormatError, TypeError, ValueError
-            As in `encode`.
+        TypeError, ValueError
+            An option is wrong, or does not fit the model.
         """
-        check_iterable(inputs)
-        most = self.max_active_dims if max_active_dims is None else _check_most(max_active_dims)
-        windows = self.windows(WindowOptions(**options))
-
-        def compute(groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
-            pooled = pool_words(self.model, self.pooling, groups, indices)
-            return np.fromiter((_largest(row, most) for row in pooled), dtype=object)
-
-        chunks = encode_distinct(windows, inputs, compute, check_int("chunk_size", chunk_size, 1), progress)
-        length = self.get_embedding_dimension()
-        return (dataclasses.replace(chunk, vectors=make_sparse(chunk.vectors, length)) for chunk in chunks)
+        most = self.max_active_dims if options.max_active_dims is None else _check_most(options.max_active_dims)
+        return SparsePlan(self.windows(options), self.model, self.pooling, most)
 
     # -- vectors to words and scores
 
@@ -313,6 +277,24 @@ class SparseEncoder(VectorModel):
 
 def _check_most(value: int) -> int:
     return check_int("max_active_dims", value, 1, also=", or None")
+
+
+@dataclasses.dataclass(frozen=True)
+class SparsePlan(TextPlan):
+    """The work of one call of a `SparseEncoder`; each vector keeps the `most` largest weights."""
+
+    model: BertForMaskedLM
+    pooling: SpladePooling
+    most: int | None
+
+    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
+        """Compute the words and the weights of each text."""
+        pooled = pool_words(self.model, self.pooling, groups, indices)
+        return np.fromiter((_largest(row, self.most) for row in pooled), dtype=object)
+
+    def gather(self, items: npt.NDArray[np.object_]) -> SparseVectors:
+        """Make vectors of the words and weights of a chunk."""
+        return make_sparse(items, self.model.config.vocab_size)
 
 
 def _largest(row: _Row, most: int | None) -> _Row:

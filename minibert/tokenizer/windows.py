@@ -78,6 +78,7 @@ class TokenWindows:
     at_once: int
 
     _treatments: ClassVar[tuple[str, ...]] = TRUNCATION
+    _things: ClassVar[str] = "texts"
 
     def __post_init__(self) -> None:
         check_choice("truncation", self.truncation, self._treatments)
@@ -89,6 +90,11 @@ class TokenWindows:
         if self.prompt:
             encoding = self.tokenizer.encodings([self.prompt], max_length=self.max_length, exact=False)[0]
             self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
+
+    def too_long(self) -> TooLong:
+        """Return the treatment of texts that are too long, for one call."""
+        instead = SPLIT if "split" in self._treatments else ""
+        return TooLong(self.truncation, self.max_length, self._things, instead)
 
     def of(
         self, texts: Sequence[Any], indices: Sequence[int], *, exact: bool = True
@@ -240,10 +246,7 @@ class TokenWindows:
         cut = [(index, e.n_truncated) for index, e in zip(indices, encodings, strict=True) if e.n_truncated]
         if cut and self.truncation == "error":
             index, n_truncated = min(cut)
-            instead = SPLIT if "split" in self._treatments else ""
-            raise TooLong(self.truncation, self.max_length, instead=instead).error(
-                f"inputs[{index}]", self.max_length + n_truncated
-            )
+            raise self.too_long().error(f"inputs[{index}]", self.max_length + n_truncated)
         return [[encoding] for encoding in encodings]
 
     def _encode(self, texts: list[Any], indices: Sequence[int], exact: bool) -> list[Encoding]:
@@ -258,10 +261,16 @@ class TokenWindows:
         return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self.prompt))
 
 
-class PairWindows(TokenWindows):
-    """The same for pairs of texts: each has one window, and the prompt is put before its first text."""
+class WholeTexts(TokenWindows):
+    """The same for texts of which each token is wanted: each has one window."""
 
     _treatments = WITHOUT_WINDOWS
+
+
+class PairWindows(WholeTexts):
+    """The same for pairs of texts; the prompt is put before the first text of each."""
+
+    _things = "pairs"
 
     def _check(self, texts: Sequence[Any], first: int) -> None:
         """Check nothing, because the caller has checked the pairs."""

@@ -6,6 +6,7 @@ arguments and results are as in sentence_transformers.util, version 6.2.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,115 +23,6 @@ __all__ = ["semantic_search_faiss", "semantic_search_usearch"]
 
 # The types of a quantized corpus, by its precision. A float32 corpus may be of any floats.
 _STORED = {"uint8": np.uint8, "int8": np.int8, "ubinary": np.uint8, "binary": np.int8}
-
-
-def semantic_search_faiss(
-    query_embeddings: npt.ArrayLike,
-    corpus_embeddings: npt.ArrayLike | None = None,
-    corpus_index: Any = None,
-    corpus_precision: str = "float32",
-    top_k: int = 10,
-    ranges: npt.ArrayLike | None = None,
-    calibration_embeddings: npt.ArrayLike | None = None,
-    rescore: bool = True,
-    rescore_multiplier: int = 2,
-    exact: bool = True,
-    output_index: bool = False,
-) -> Any:
-    """Find the `top_k` corpus vectors that score highest with each query, by their dot products, with faiss.
-
-    Parameters
-    ----------
-    query_embeddings : array-like or tensor of shape (m, H), or (H,) for one query
-        Floats; or vectors quantized like the corpus. These are not rescored.
-    corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "ubinary"
-        As `quantize_embeddings` gives them.
-    corpus_index : faiss.Index or faiss.IndexBinary
-        The index of an earlier call, instead of `corpus_embeddings`.
-    corpus_precision : {"float32", "uint8", "ubinary"}
-    top_k : int
-    ranges : array-like of shape (2, H), optional
-        Least and greatest value of each feature, for "uint8": those with which the corpus was quantized.
-    calibration_embeddings : array-like of shape (k, H), optional
-        Vectors from which the ranges are computed. Default: the queries; they give poor ranges.
-    rescore : bool
-        Ask the index for `rescore_multiplier` times as many candidates, and score them with the queries' floats. It has
-        no effect on a float32 corpus and on quantized queries.
-    rescore_multiplier : int
-    exact : bool
-        Compare each query with each vector; False makes an HNSW index. Only for `corpus_embeddings`.
-    output_index : bool
-        Also return the index.
-
-    Returns
-    -------
-    list of m lists of dict, seconds[, index]
-        {"corpus_id": int, "score": float}, best first; at most n in a list. Without rescoring these are the scores
-        of the index: for "ubinary" the number of bits that differ.
-
-    Raises
-    ------
-    ImportError
-        faiss is not installed.
-    TypeError, ValueError
-        An argument is wrong, or the corpus, the index and the queries do not fit each other.
-    """
-    settings = _Settings(top_k, ranges, calibration_embeddings, rescore, rescore_multiplier, exact, output_index)
-    return _search(_open_faiss, query_embeddings, corpus_embeddings, corpus_index, corpus_precision, settings)
-
-
-def semantic_search_usearch(
-    query_embeddings: npt.ArrayLike,
-    corpus_embeddings: npt.ArrayLike | None = None,
-    corpus_index: Any = None,
-    corpus_precision: str = "float32",
-    top_k: int = 10,
-    ranges: npt.ArrayLike | None = None,
-    calibration_embeddings: npt.ArrayLike | None = None,
-    rescore: bool = True,
-    rescore_multiplier: int = 2,
-    exact: bool = True,
-    output_index: bool = False,
-) -> Any:
-    """Find the `top_k` corpus vectors that are nearest to each query, with usearch.
-
-    Parameters
-    ----------
-    corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "binary" and "ubinary"
-    corpus_index : usearch.index.Index
-    corpus_precision : {"float32", "int8", "binary", "ubinary"}
-        The index compares float32 vectors by cosine, int8 ones by dot product, bits by their number that differ.
-    exact : bool
-        Compare each query with each vector instead of using the graph of the index.
-    **others
-        As in `semantic_search_faiss`, with "int8" instead of "uint8".
-
-    Returns
-    -------
-    list of m lists of dict, seconds[, index]
-        As in `semantic_search_faiss`. Without rescoring "score" is the distance of usearch; the least is first.
-
-    Raises
-    ------
-    ImportError
-        usearch is not installed.
-    TypeError, ValueError
-        As in `semantic_search_faiss`.
-    """
-    settings = _Settings(top_k, ranges, calibration_embeddings, rescore, rescore_multiplier, exact, output_index)
-    return _search(_open_usearch, query_embeddings, corpus_embeddings, corpus_index, corpus_precision, settings)
-
-
-class _Settings(NamedTuple):
-    """The arguments that both functions have, besides vectors."""
-
-    top_k: int
-    ranges: npt.ArrayLike | None
-    calibration_embeddings: npt.ArrayLike | None
-    rescore: bool
-    rescore_multiplier: int
-    exact: bool
-    output_index: bool
 
 
 class _Library(NamedTuple):
@@ -215,16 +107,23 @@ def _open_usearch(corpus: npt.NDArray[Any] | None, index: Any, precision: str, e
 def _search(
     opener: Callable[..., _Library],
     query_embeddings: npt.ArrayLike,
-    corpus_embeddings: npt.ArrayLike | None,
-    corpus_index: Any,
-    precision: str,
-    settings: _Settings,
+    corpus_embeddings: npt.ArrayLike | None = None,
+    corpus_index: Any = None,
+    corpus_precision: str = "float32",
+    top_k: int = 10,
+    ranges: npt.ArrayLike | None = None,
+    calibration_embeddings: npt.ArrayLike | None = None,
+    rescore: bool = True,
+    rescore_multiplier: int = 2,
+    exact: bool = True,
+    output_index: bool = False,
 ) -> Any:
-    """Do what both functions do; `opener` is what differs."""
-    library = opener(_one_corpus(corpus_embeddings, corpus_index, precision), corpus_index, precision, settings.exact)
+    """Search with the library that `opener` opens."""
+    precision = corpus_precision
+    library = opener(_one_corpus(corpus_embeddings, corpus_index, precision), corpus_index, precision, exact)
     queries = as_matrix("query_embeddings", query_embeddings)
-    top_k = check_int("top_k", settings.top_k, 1)
-    candidates = top_k * check_int("rescore_multiplier", settings.rescore_multiplier, 1)
+    top_k = check_int("top_k", top_k, 1)
+    candidates = top_k * check_int("rescore_multiplier", rescore_multiplier, 1)
     quantized, bits = queries.dtype.kind != "f", precision in ("binary", "ubinary")
     if quantized and queries.dtype != _STORED.get(precision):
         raise TypeError(f"query_embeddings holds {queries.dtype}; expected floats, or the type of a quantized corpus.")
@@ -235,20 +134,86 @@ def _search(
             f"query_embeddings has vectors of {queries.shape[1]} numbers, which do not fit the corpus, of "
             f"{library.width} {'bits' if bits else 'features'}; both must come from one model."
         )
-    sent, ranges = queries, None
+    sent, limits = queries, None
     if not quantized:
         if precision in ("int8", "uint8") and len(queries):
-            ranges = similarity.quantization_ranges(
-                queries, precision, settings.ranges, settings.calibration_embeddings
-            )
-        sent = similarity.quantize_embeddings(queries, precision, ranges)
-    again = bool(settings.rescore) and not quantized and precision != "float32"
+            limits = similarity.quantization_ranges(queries, precision, ranges, calibration_embeddings)
+        sent = similarity.quantize_embeddings(queries, precision, limits)
+    again = bool(rescore) and not quantized and precision != "float32"
     start = time.perf_counter()
     ids, scores = library.find(sent, candidates if again else top_k)
     if again and (ids >= 0).any():
-        ids, scores = _rescored(library, queries, ids, precision, ranges)
+        ids, scores = _rescored(library, queries, ids, precision, limits)
     hits, seconds = as_hits(ids[:, :top_k], scores[:, :top_k]), time.perf_counter() - start
-    return (hits, seconds, library.index) if settings.output_index else (hits, seconds)
+    return (hits, seconds, library.index) if output_index else (hits, seconds)
+
+
+semantic_search_faiss = functools.partial(_search, _open_faiss)
+"""Find the `top_k` corpus vectors that score highest with each query, by their dot products, with faiss.
+
+Parameters
+----------
+query_embeddings : array-like or tensor of shape (m, H), or (H,) for one query
+    Floats; or vectors quantized like the corpus. These are not rescored.
+corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "ubinary"
+    As `quantize_embeddings` gives them.
+corpus_index : faiss.Index or faiss.IndexBinary
+    The index of an earlier call, instead of `corpus_embeddings`.
+corpus_precision : {"float32", "uint8", "ubinary"}
+top_k : int
+ranges : array-like of shape (2, H), optional
+    Least and greatest value of each feature, for "uint8": those with which the corpus was quantized.
+calibration_embeddings : array-like of shape (k, H), optional
+    Vectors from which the ranges are computed. Default: the queries; they give poor ranges.
+rescore : bool
+    Ask the index for `rescore_multiplier` times as many candidates, and score them with the queries' floats. It has
+    no effect on a float32 corpus and on quantized queries.
+rescore_multiplier : int
+exact : bool
+    Compare each query with each vector; False makes an HNSW index. Only for `corpus_embeddings`.
+output_index : bool
+    Also return the index.
+
+Returns
+-------
+list of m lists of dict, seconds[, index]
+    {"corpus_id": int, "score": float}, best first; at most n in a list. Without rescoring these are the scores
+    of the index: for "ubinary" the number of bits that differ.
+
+Raises
+------
+ImportError
+    faiss is not installed.
+TypeError, ValueError
+    An argument is wrong, or the corpus, the index and the queries do not fit each other.
+"""
+
+semantic_search_usearch = functools.partial(_search, _open_usearch)
+"""Find the `top_k` corpus vectors that are nearest to each query, with usearch.
+
+Parameters
+----------
+corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "binary" and "ubinary"
+corpus_index : usearch.index.Index
+corpus_precision : {"float32", "int8", "binary", "ubinary"}
+    The index compares float32 vectors by cosine, int8 ones by dot product, bits by their number that differ.
+exact : bool
+    Compare each query with each vector instead of using the graph of the index.
+**others
+    As in `semantic_search_faiss`, with "int8" instead of "uint8".
+
+Returns
+-------
+list of m lists of dict, seconds[, index]
+    As in `semantic_search_faiss`. Without rescoring "score" is the distance of usearch; the least is first.
+
+Raises
+------
+ImportError
+    usearch is not installed.
+TypeError, ValueError
+    As in `semantic_search_faiss`.
+"""
 
 
 def _rescored(

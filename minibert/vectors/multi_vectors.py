@@ -14,13 +14,14 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.torch_interop import as_scores, holds_tensor, to_array, to_tensor
-from minibert._utils.validation import FloatArray, IntArray, as_array, as_vectors, brief, check_bool, check_int
+from minibert._utils.torch_interop import as_scores, holds_tensor, to_tensor
+from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief, check_bool, check_int, is_masked
 from minibert.bert.ops import Linear, Ops, PreparedLinear
 from minibert.models.backend import choose_ops
 from minibert.vectors.similarity import normalize_embeddings
@@ -61,13 +62,13 @@ class MultiVectors:
     def __post_init__(self) -> None:
         vectors, offsets, scales = self.vectors, np.asarray(self.offsets), self.scales
         numbers = isinstance(vectors, np.ndarray) and vectors.dtype.kind in "fiu" and offsets.dtype.kind in "iu"
-        if not numbers or vectors.ndim != 2 or offsets.ndim != 1:
+        if not numbers or is_masked(vectors) or vectors.ndim != 2 or offsets.ndim != 1:
             raise TypeError(f"vectors={brief(vectors)}, offsets={brief(offsets)}; expected arrays (T, D) and (n + 1,).")
         object.__setattr__(self, "offsets", offsets := offsets.astype(np.int64))
         if offsets[:1].tolist() != [0] or offsets[-1] != len(vectors) or (np.diff(offsets) < 0).any():
             raise ValueError(f"offsets={brief(offsets)}; expected 0, increasing, up to {len(vectors)}, the vectors.")
-        if scales is not None and np.shape(scales) != (len(vectors),):
-            raise ValueError(f"scales has shape {np.shape(scales)}; expected a factor for each of the vectors.")
+        if scales is not None and (np.shape(scales) != (len(vectors),) or np.asarray(scales).dtype.kind != "f"):
+            raise ValueError(f"scales={brief(scales)}; expected a float for each of the {len(vectors)} vectors.")
 
     @classmethod
     def of(cls, name: str, values: Any, mask: Any = None) -> MultiVectors:
@@ -91,16 +92,19 @@ class MultiVectors:
             values = as_vectors(name, values)
             mask = values.any(axis=-1) if values.ndim == 3 and mask is None else mask
             values, mask = (values, mask) if values.ndim == 3 else ([values], mask if np.ndim(mask) != 1 else [mask])
-        texts = [as_vectors(f"{name}[{i}]", one) for i, one in enumerate(values)]
-        if any(one.ndim != 2 or one.shape[1] != texts[0].shape[1] for one in texts):
-            shapes = brief([one.shape for one in texts])
+        texts = [as_vectors(f"{name}[{i}]", text) for i, text in enumerate(values)]
+        if any(text.ndim != 2 or text.shape[1] != texts[0].shape[1] for text in texts):
+            shapes = brief([text.shape for text in texts])
             raise ValueError(f"{name} has texts of shapes {shapes}; expected (tokens, D) with one D.")
         if mask is not None:
+            of_mask = f"the mask of {name}"
+            rows = mask if isinstance(mask, list | tuple) else as_vectors(of_mask, mask)
+            pairs = [*zip(texts, (as_vectors(of_mask, row) for row in rows), strict=False)]
             # A mask of several texts may be as wide as the longest one.
-            pairs = list(zip(texts, (np.asarray(to_array(one), np.bool_) for one in mask), strict=False))
-            if len(pairs) < len(texts) or any(len(kept) < len(one) for one, kept in pairs):
+            alike = len(rows) == len(texts) and all(row.ndim == 1 and len(row) >= len(text) for text, row in pairs)
+            if not alike:
                 raise ValueError(f"{name} and its mask have different shapes; expected a 0 or 1 for each token.")
-            texts = [one[kept[: len(one)]] for one, kept in pairs]
+            texts = [text[row[: len(text)] != 0] for text, row in pairs]
         offsets = np.cumsum([0, *map(len, texts)])
         return cls(np.concatenate(texts) if texts else np.zeros((0, 0), np.float32), offsets)
 
@@ -129,16 +133,23 @@ class MultiVectors:
     def floats(self, first: int, last: int) -> FloatArray:
         """Return the vectors of the texts from `first` to `last`, float32; a copy if they are not float32."""
         rows = slice(int(self.offsets[first]), int(self.offsets[last]))
-        found = np.asarray(self.vectors[rows]).astype(np.float32, copy=False)
-        return found if self.scales is None else found * np.asarray(self.scales[rows], np.float32)[:, None]
+        vectors = np.asarray(self.vectors[rows]).astype(np.float32, copy=False)
+        return vectors if self.scales is None else vectors * np.asarray(self.scales[rows], np.float32)[:, None]
 
     def quantized(self) -> MultiVectors:
         """Return the texts with vectors of int8, and a factor for each: a quarter of the memory of float32.
 
         The greatest size of each vector's numbers becomes 127.
+
+        Raises
+        ------
+        ValueError
+            A vector holds NaN or infinity.
         """
-        x = np.asarray(self.vectors, np.float32)
+        x = self.floats(0, len(self))
         scales = np.abs(x).max(axis=1, initial=0) / np.float32(127)
+        if not np.isfinite(scales).all():
+            raise ValueError("a vector holds NaN or infinity, which int8 does not have.")
         levels = np.rint(x / np.where(scales == 0, 1, scales)[:, None])
         return MultiVectors(levels.astype(np.int8), self.offsets, scales.astype(np.float32))
 
@@ -223,8 +234,8 @@ def _score(ops: Ops, queries: FloatArray, offsets: IntArray, documents: MultiVec
         ends = documents.offsets[first : last + 1] - documents.offsets[first]
         full = np.flatnonzero(np.diff(ends))
         if len(full):
-            found = compute(documents.floats(first, last), np.append(ends[full], ends[-1]), prepared, offsets)
-            scores[:, first + full] = found.T
+            x = documents.floats(first, last)
+            scores[:, first + full] = compute(x, np.append(ends[full], ends[-1]), prepared, offsets).T
 
 
 def max_similarity(
@@ -242,7 +253,7 @@ def max_similarity(
     """
     best = np.maximum.reduceat(ops.linear(x, queries), offsets[:-1], axis=0).astype(np.float64)
     sums, asked = np.zeros((len(best), len(query_offsets) - 1)), np.diff(query_offsets) > 0
-    sums[:, asked] = np.add.reduceat(best, query_offsets[:-1][asked], axis=1)  # which is no sum of nothing
+    sums[:, asked] = np.add.reduceat(best, query_offsets[:-1][asked], axis=1)  # it does not have empty sums
     return sums.astype(np.float32)
 
 
@@ -259,7 +270,7 @@ def maxsim_pairwise(a: Any, b: Any, a_mask: Any = None, b_mask: Any = None, **op
     if len(queries) != len(documents):
         raise ValueError(f"a has {len(queries)} texts, b has {len(documents)}; expected pairs.")
     pairs = (maxsim(queries[i : i + 1], documents[i : i + 1], **options) for i in range(len(queries)))
-    return np.array([float(one[0, 0]) for one in pairs], np.float32)
+    return np.array([float(score[0, 0]) for score in pairs], np.float32)
 
 
 mean_maxsim = functools.partial(maxsim, length_normalize=True)
@@ -293,6 +304,9 @@ class TokenPooling:
     def __init__(self, *, tasks: str | list[str] | None = None) -> None:
         self.tasks = check_names("tasks", tasks)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({vars(self)})"
+
     def applies_to(self, task: str | None) -> bool:
         """Return whether texts of this task are pooled."""
         return (task or "document") in self.tasks
@@ -316,13 +330,15 @@ class TokenPooling:
             raise ValueError(f"embeddings is a {type(embeddings).__name__}; expected a list of arrays (tokens, D).")
         make = to_tensor if holds_tensor(embeddings) else np.asarray
         texts = MultiVectors.of("embeddings", embeddings)
-        return [make(self.pool_one(one)) for one in texts]
+        if not np.isfinite(texts.vectors).all():
+            raise ValueError("embeddings holds NaN or infinity, which cannot be pooled.")
+        return [make(self.pool_one(text)) for text in texts]
 
 
 def check_names(name: str, value: object) -> list[str]:
     """Return names of tasks as a list; a single one may be a str, and None means ["document"]."""
     names = ["document"] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, list | tuple) or not all(isinstance(word, str) for word in names):
         raise TypeError(f"{name}={brief(value)}; expected a list of str, or None.")
     return list(names)
 
@@ -356,9 +372,9 @@ class HierarchicalTokenPooling(TokenPooling):
         tasks: str | list[str] | None = None,
     ) -> None:
         super().__init__(tasks=tasks)
-        if isinstance(pool_factor, bool) or not isinstance(pool_factor, int | float) or not 1 <= pool_factor < np.inf:
+        if isinstance(pool_factor, bool) or not isinstance(pool_factor, Real) or not 1 <= pool_factor < np.inf:
             raise ValueError(f"pool_factor={brief(pool_factor)}; expected a number of at least 1.")
-        self.pool_factor = pool_factor
+        self.pool_factor = float(pool_factor)
         self.num_protected_tokens = check_int("num_protected_tokens", num_protected_tokens, 0)
         self.normalize_embeddings = check_bool("normalize_embeddings", normalize_embeddings)
 
@@ -383,7 +399,7 @@ class LambdaTokenPooling(TokenPooling):
 
     def pool_one(self, embedding: FloatArray) -> FloatArray:
         """Pool the vectors of one text."""
-        pooled = as_array("pool_fn's result", self.pool_fn(embedding))
+        pooled = as_vectors("pool_fn's result", self.pool_fn(embedding))
         if pooled.ndim != 2 or pooled.shape[1] != embedding.shape[1]:
             raise ValueError(f"pool_fn gave shape {pooled.shape}; expected (tokens, {embedding.shape[1]}).")
         return pooled

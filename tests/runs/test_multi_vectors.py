@@ -12,8 +12,10 @@ import pytest
 
 from minibert import MultiVectorEncoder
 from minibert.corpus.embed import embed_corpus
+from minibert.corpus.readers import VectorFile
 from minibert.corpus.shards import RunFolder
 from minibert.corpus.sources import Source
+from minibert.vectors.multi_vectors import maxsim
 from tests.support.command_line import run
 from tests.support.corpus_runs import contents, text_file, texts_of
 from tests.support.multi_vectors import bert_folder, native, pylate
@@ -104,6 +106,34 @@ def test_a_resumed_run_has_the_same_bytes(
     assert contents(tmp_path / "again") == contents(tmp_path / "whole")
     with pytest.raises(ValueError, match="normalize_embeddings"):
         embed(model, source, output, on_empty="null", resume=True, normalize_embeddings=True)
+    mask = model[2]
+    monkeypatch.setattr(mask, "skiplist_words", ["cat"])
+    with pytest.raises(ValueError, match="cat"):
+        embed(model, source, output, on_empty="null", resume=True)
+
+
+@pytest.mark.parametrize("wrong", ["NaN", "one axis", "more vectors", "fewer vectors", "not a count"])
+def test_damaged_files_are_not_searched(model: MultiVectorEncoder, source: Source, tmp_path: Path, wrong: str) -> None:
+    out, index, query = tmp_path / "out.npy", tmp_path / "out.ids.jsonl", np.asarray(model.encode_query("a cat"))
+    embed(model, source, out, on_empty="null")
+    vectors, lines = np.load(out), [json.loads(line) for line in index.read_text().splitlines()]
+    count = lines[0]["vectors"]
+    lines[0]["vectors"] = {"more vectors": count + 1, "fewer vectors": -1, "not a count": "x"}.get(wrong, count)
+    vectors[3] = np.nan if wrong == "NaN" else vectors[3]
+    np.save(out, vectors.ravel() if wrong == "one axis" else vectors)
+    index.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    file = unchecked(out)
+    with pytest.raises(ValueError, match="cannot be searched"):
+        file.search(query, 3, maxsim)
+
+
+def unchecked(out: Path) -> VectorFile:
+    """Open a file whose manifest does not have the size of the damaged one."""
+    path = Path(f"{out}.manifest.json")
+    manifest = json.loads(path.read_text())
+    manifest["finished"]["outputs"] = {}
+    path.write_text(json.dumps(manifest))
+    return VectorFile(str(out))
 
 
 @pytest.mark.parametrize("name", [*OUTPUTS, "texts"])

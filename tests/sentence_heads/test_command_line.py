@@ -15,6 +15,8 @@ import minibert
 from minibert import CrossEncoder, SparseEncoder
 from minibert.corpus.embed import rerank_corpus, sparse_corpus
 from minibert.corpus.sources import Source
+from minibert.sentence.cross_encoder import PairPlan
+from minibert.sentence.sparse_encoder import SparsePlan
 from tests.support.command_line import run, standard_input
 from tests.support.sentence_heads import model_folder
 
@@ -141,11 +143,11 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
     sparse, cross = SparseEncoder(home / "MaskedLM"), CrossEncoder(home / "SequenceClassification")
     given = {"sources": [Source(str(home / "lines.txt"), "text")], "shard_size": 2}
     if kind == "sparse":
-        compute, owner, name = partial(sparse_corpus, sparse, **given), sparse, "encode_chunks"
+        compute, plan = partial(sparse_corpus, sparse, **given), SparsePlan
     else:
-        compute, owner, name = partial(rerank_corpus, cross, "q", **given), cross, "score_pairs"
+        compute, plan = partial(rerank_corpus, cross, "q", **given), PairPlan
     compute(output=tmp_path / "whole.jsonl")
-    calls, true = iter(("the fixed text", "the first shard")), getattr(owner, name)
+    calls, true = iter(("the fixed text", "the first shard")), plan.compute
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         if next(calls, None) is None:
@@ -153,7 +155,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(
         return true(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, interrupted)
+        patch.setattr(plan, "compute", interrupted)
         with pytest.raises(KeyboardInterrupt):
             compute(output=tmp_path / "again.jsonl")
     assert not (tmp_path / "again.jsonl").exists()

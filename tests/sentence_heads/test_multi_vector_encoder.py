@@ -351,6 +351,25 @@ BAD_CALLS: list[tuple[Callable[[MultiVectorEncoder], object], str]] = [
     (lambda model: MultiVectors(np.zeros((3, 2)), np.array([0, 2, 1, 3])), "offsets"),
     (lambda model: MultiVectors(np.zeros(3), np.array([0, 3])), "vectors"),
     (lambda model: MultiVectors(np.zeros((3, 2)), np.array([0, 3]), np.ones(2)), "scales"),
+    (lambda model: MultiVectors(np.zeros((3, 2)), np.array([0, 3]), np.array(["1", "2", "3"])), "scales"),
+    (lambda model: MultiVectors(np.ma.masked_array(np.ones((1, 2)), [[True, False]]), np.array([0, 1])), "vectors"),
+    (lambda model: MultiVectors(np.ones((3, 2)), np.array([0, 2**64 - 1, 3], np.uint64)), "offsets"),
+    (lambda model: MultiVectors.of("x", [np.full((2, 3), np.nan)]).quantized(), "NaN"),
+    (lambda model: MultiVectors.of("x", [np.ones((2, 3))], "abc"), "mask"),
+    (lambda model: MultiVectors.of("x", [np.ones((2, 3))], 3), "mask"),
+    (lambda model: MultiVectors.of("x", [np.ones((2, 3))], [None]), "mask"),
+    (lambda model: MultiVectors.of("x", [np.ones((2, 3))], [np.ones((2, 3))]), "mask"),
+    (lambda model: MultiVectors.of("x", [np.ones((2, 3))], [[1, 1], [1, 1]]), "mask"),
+    (lambda model: HierarchicalTokenPooling(2).pool([np.full((6, 3), np.nan)]), "NaN"),
+    (lambda model: HierarchicalTokenPooling(2).pool(torch.ones(1, 6, 3)), "list"),
+    (lambda model: setattr(model[0], "query_length", -1), "query_length"),
+    (lambda model: setattr(model[0], "document_length", "x"), "document_length"),
+    (lambda model: setattr(model[2], "skiplist_words", [3]), "skiplist_words"),
+    (lambda model: setattr(model[2], "skiplist_words", 3), "skiplist_words"),
+    (lambda model: setattr(model[2], "skiplist_tasks", 3), "skiplist_tasks"),
+    (lambda model: setattr(model[2], "keep_only_token_ids", ["a"]), "keep_only_token_ids"),
+    (lambda model: setattr(model[2], "keep_only_token_ids", 3.5), "keep_only_token_ids"),
+    (lambda model: util.semantic_search([np.ones((1, 3))], [np.ones((1, 4))], score_function=util.maxsim), "width"),
 ]
 
 
@@ -361,6 +380,59 @@ def test_bad_arguments_are_named(model: MultiVectorEncoder, i: int) -> None:
     with pytest.raises((TypeError, ValueError), match=word):
         call(model)
     assert model[0].query_expansion == before
+
+
+KINDS: dict[str, Callable[[np.ndarray], Any]] = {
+    "float64": np.asarray,
+    "big-endian": lambda x: x.astype(">f8"),
+    "float16": lambda x: x.astype(np.float16),
+    "lists": np.ndarray.tolist,
+    "columns first": np.asfortranarray,
+    "every second column": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "reversed": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "read-only": lambda x: np.frombuffer(x.tobytes()).reshape(x.shape),
+    "tensors": torch.tensor,
+    "tensors with a gradient": lambda x: torch.tensor(x, requires_grad=True),
+    "bfloat16": lambda x: torch.tensor(x).bfloat16(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectors_of_any_kind_have_the_same_scores(kind: str) -> None:
+    queries, documents = ([x.astype(np.float64) for x in random_vectors(*sizes)] for sizes in ((3, 1), (5, 0, 9, 5)))
+    expected = np.array([[(a @ b.T).max(axis=1).sum() if len(b) else -1e9 for b in documents] for a in queries])
+    given = [[KINDS[kind](x) if len(x) or kind != "lists" else x for x in texts] for texts in (queries, documents)]
+    scores = util.maxsim(*given)
+    assert isinstance(scores, torch.Tensor) == (kind not in [*KINDS][:8])
+    np.testing.assert_allclose(np.asarray(scores), expected, rtol=0.02 if "16" in kind else 1e-6, atol=1e-5)
+    again = MultiVectors.of("documents", documents)[[2, 2, 0]]
+    np.testing.assert_array_equal(util.maxsim(queries, again), util.maxsim(queries, documents)[:, [2, 2, 0]])
+
+
+def test_texts_without_a_token_that_is_kept(folders: dict[str, Path]) -> None:
+    ours = MultiVectorEncoder(folders["native"])
+    ours[2].skiplist_words = [*PUNCTUATION, "[CLS]", "[SEP]"]
+    documents = ours.encode_document(["...", "", "a cat", "a cat"], prompt="")
+    assert [len(one) for one in documents] == [0, 0, 2, 2]
+    queries = ours.encode_query(["a", ""])
+    scores = ours.similarity(queries, documents)
+    assert (scores[:, :2] == -1e9).all()
+    np.testing.assert_array_equal(scores[:, 2], scores[:, 3])
+    hits = util.semantic_search(queries, documents, top_k=99, score_function=util.maxsim)
+    assert [[hit["corpus_id"] for hit in row] for row in hits] == [[2, 3, 0, 1]] * 2
+    pooling = HierarchicalTokenPooling(2)
+    assert [len(one) for one in ours.encode_document(["...", "a cat"], prompt="", token_pooling=pooling)] == [0, 2]
+    assert ours.encode_document("...", prompt="", output_value=None)["attention_mask"].sum() == 0
+
+
+def test_words_to_skip_that_are_not_in_the_vocabulary_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(folders["native"], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "2_MultiVectorMask" / "config.json").write_text(json.dumps({"skiplist_words": [".", "The", "zzz"]}))
+    with pytest.warns(UserWarning, match="'The', 'zzz'"):
+        ours = MultiVectorEncoder(tmp_path)
+    ours[2].skiplist_words = ["no such token"]
+    with pytest.warns(UserWarning, match="no such token"):
+        ours[2].resolve_with_tokenizer(ours.tokenizer)
 
 
 CONFIG, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
@@ -375,6 +447,7 @@ BAD_FILES: list[tuple[str, str, dict[str, Any]]] = [
     ("native", "2_MultiVectorMask/config.json", {"unknown": 1}),
     ("native", "1_Dense/config.json", {"in_features": 5}),
     ("native", "1_Dense/config.json", {"module_input_name": "scores"}),
+    ("native", "1_Dense/config.json", {"module_input_name": "sentence_embedding"}),
     ("pooling", "4_HierarchicalTokenPooling/config.json", {"pool_factor": 0}),
     ("pooling", "4_HierarchicalTokenPooling/config.json", {"pool_factor": "x"}),
     ("native", CONFIG, {"model_type": "SparseEncoder"}),
