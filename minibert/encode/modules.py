@@ -112,7 +112,7 @@ class Pipeline:
         return tuple(step.name for step in self.steps)
 
     def width_after(self, pooled: int) -> int:
-        """Return the length of the vectors that the steps make of pooled vectors of a length, which may be another.
+        """Return the length of the vectors that the steps make of pooled vectors; these may have another length.
 
         Raises
         ------
@@ -135,10 +135,10 @@ def check_modules(files: ModelFiles, modules: list[Module], loader: str = "Sente
     """Return the modules if the class `loader` can load them; else a ModelFormatError names the class that can."""
     kinds = [module.kind for module in modules]
     plain = kinds[:2] == ["Transformer", "Pooling"] and {*kinds[2:]} <= {*_READERS}
-    found = "SentenceTransformer" if plain else loader_of(modules)
+    loaded_by = "SentenceTransformer" if plain else loader_of(modules)
     # A `MultiVectorEncoder` reads the Dense of a SentenceTransformer for tokens, as sentence-transformers does.
     of_tokens = loader == "MultiVectorEncoder" and plain and "Dense" in kinds and "LayerNorm" not in kinds
-    if found == loader or of_tokens:
+    if loaded_by == loader or of_tokens:
         return modules
     known = [" and then ".join(known) for known, name in HEAD_MODULES.items() if name == loader]
     if loader == "MultiVectorEncoder":
@@ -146,7 +146,7 @@ def check_modules(files: ModelFiles, modules: list[Module], loader: str = "Sente
     expected = " or ".join(known or [f"Transformer, Pooling and then any of {', '.join(_READERS)}"])
     raise ModelFormatError(
         f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; {loader} implements {expected}."
-        + (f" {found} loads it." if found else "")
+        + (f" {loaded_by} loads it." if loaded_by else "")
     )
 
 
@@ -216,10 +216,10 @@ def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, op
 
 
 def read_token_steps(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> list[Step | Module]:
-    """Read the modules after the Transformer of a `MultiVectorEncoder`; those of `TOKEN_MODULES` stay as they are.
+    """Read the modules after the Transformer of a `MultiVectorEncoder`; modules of `TOKEN_MODULES` stay as they are.
 
-    Modules for sentence vectors are left out, as sentence-transformers does. A Dense after a Pooling, which is left out
-    too, becomes one for tokens.
+    Modules for sentence vectors are left out, as sentence-transformers does. If a Pooling is among them, a Dense for
+    sentence vectors becomes a Dense for tokens.
     """
     steps, width = list[Step | Module](), hidden_size
     of_sentences = [_SENTENCE] if "Pooling" in [module.kind for module in modules] else []
@@ -287,7 +287,7 @@ def pooling_modes(pooling: str | Sequence[str], argument: str = "pooling") -> tu
     Raises
     ------
     TypeError, ValueError
-        A name is not that of a mode, or "first_last", "pooler" or "none" is combined with another mode.
+        A name is not the name of a mode, or "first_last", "pooler" or "none" is combined with another mode.
     """
     names = [pooling] if isinstance(pooling, str) else pooling
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):

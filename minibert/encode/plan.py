@@ -144,8 +144,8 @@ class Plan(TextPlan):
             The vector of a text is not a mean of its tokens. Or a span is wrong.
         """
         if self.pooling != ("mean",):
-            given = " + ".join(self.pooling)
-            raise ValueError(f"spans have the pooling 'mean'; this model, or this call, has {given!r}.")
+            pooling = " + ".join(self.pooling)
+            raise ValueError(f"spans have the pooling 'mean'; this model, or this call, has {pooling!r}.")
         return self.windows.members(window, text, spans, name)
 
     def spans(self, windows: Sequence[tuple[Encoding, tuple[IntArray, IntArray]]]) -> list[FloatArray]:
@@ -271,9 +271,9 @@ def make_plan(
     layers = (depth,) if options.layers is None else resolve_layers(options.layers, depth)
     check_choice("layer_pooling", layer_pooling, COMBINED)
     special_tokens = check_bool("special_tokens", options.special_tokens)
-    given = ["layers="] * (options.layers is not None) + ["special_tokens=False"] * (not special_tokens)
-    if pooling[0] in ("first_last", "pooler") and given:
-        raise ValueError(f"pooling={pooling[0]!r} fixes layers and tokens; leave out {' and '.join(given)}.")
+    fixed = ["layers="] * (options.layers is not None) + ["special_tokens=False"] * (not special_tokens)
+    if pooling[0] in ("first_last", "pooler") and fixed:
+        raise ValueError(f"pooling={pooling[0]!r} fixes layers and tokens; leave out {' and '.join(fixed)}.")
     if pooling == ("first_last",):
         if layer_pooling not in ("concat", "mean"):  # the default, and what it means
             raise ValueError(f"pooling='first_last' is a mean; leave out layer_pooling={layer_pooling!r}.")

@@ -56,7 +56,7 @@ class TextPlan:
     windows: TokenWindows = dataclasses.field(compare=False)
 
     def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[Any]:
-        """Compute the items of n texts from the windows of each; `indices` are those of the caller's input."""
+        """Compute the items of n texts from the windows of each; `indices` are their places in the caller's input."""
         raise NotImplementedError
 
     def gather(self, items: npt.NDArray[Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +35,9 @@ class Transformer:
     query_length, document_length : int or None
         The most tokens of a query and of a document; None means the model's `max_seq_length`.
     query_expansion : dict or None
-        What makes short queries longer. "length" is their number of tokens; "strategy" is "fixed", which also cuts
-        longer queries to it, or "min"; "token" is added, by default the mask token. With "attend", all tokens attend to
-        the added ones; without it none does, and the added ones attend to the other tokens of the query.
+        What makes short queries longer. "length" is their number of tokens. "strategy" is "min", or "fixed": then
+        longer queries are cut to this length. "token" is added, by default the mask token. With "attend", all tokens
+        attend to the added ones; without it none does, and the added ones attend to the other tokens of the query.
     """
 
     query_length: int | None
@@ -91,7 +91,7 @@ class MultiVectorMask:
         Tokens to leave out, such as ``list(string.punctuation)``. A word that is not a token of the vocabulary has no
         effect, and is named in a warning when the model is loaded.
     skiplist_tasks : str or list of str, optional
-        The tasks for which they are left out; default: ["document"], which is also that of texts without a task.
+        The tasks for which they are left out; default: ["document"]. A text without a task is a document.
     keep_only_token_ids : list of int, optional
         Of texts that are not queries, keep these tokens only.
     """
@@ -143,14 +143,14 @@ class ExpandedOps(WrappedOps):
         self.keys, self.cu_seqlens = keys, cu_seqlens
 
     def attention(self, inputs: AttentionInput, **wanted: bool) -> AttentionOutput:
-        """Compute attention. Positions and columns are those of the keys, and then of all tokens."""
+        """Compute attention. Positions and columns: first of the keys, and then of all tokens."""
         T, K = len(inputs.query), len(self.keys)
         changed: dict[str, Any] = {"key": inputs.key[self.keys], "value": inputs.value[self.keys]}
         changed["queries"] = Queries(np.arange(K, K + T), inputs.cu_seqlens)
         for name, field in (("bias", "columns"), ("rotation", "positions"), ("window", "columns")):
-            if (given := getattr(inputs, name)) is not None:
-                places = getattr(given, field)
-                changed[name] = given._replace(**{field: np.concatenate([places[self.keys], places])})
+            if (addition := getattr(inputs, name)) is not None:
+                places = getattr(addition, field)
+                changed[name] = addition._replace(**{field: np.concatenate([places[self.keys], places])})
         return self.inner.attention(inputs._replace(**changed, cu_seqlens=self.cu_seqlens), **wanted)
 
 
@@ -174,8 +174,6 @@ class TokenPlan(TextPlan):
     task: str | None
     steps: tuple[Any, ...]
     whole: bool = False
-
-    pooling: ClassVar[tuple[str, ...]] = ("none",)
 
     @property
     def model(self) -> BertModel:

@@ -60,8 +60,8 @@ def load_model(
     """
     loaded = model if isinstance(model, SentenceTransformer) else SentenceTransformer(model, **model_options)
     if not isinstance(loaded.encode([], **encode_options), np.ndarray):
-        shown = ", ".join(f"{name}={value!r}" for name, value in encode_options.items())
-        raise ValueError(f"With {shown} encode does not give an array of one vector per text. Leave that out.")
+        listed = ", ".join(f"{name}={value!r}" for name, value in encode_options.items())
+        raise ValueError(f"With {listed} encode does not give an array of one vector per text. Leave that out.")
     return loaded
 
 

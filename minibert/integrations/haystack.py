@@ -95,8 +95,8 @@ class HaystackRanker:
         most = self.top_k if top_k is None else top_k
         least = self.score_threshold if score_threshold is None else score_threshold
         ranked = self._loaded.rank(query, list(map(self._text, unique)), most, **(self.predict_options or {}))
-        found = [replace(unique[one["corpus_id"]], score=one["score"]) for one in ranked]
-        return {"documents": [one for one in found if least is None or one.score >= least]}
+        scored = [replace(unique[hit["corpus_id"]], score=hit["score"]) for hit in ranked]
+        return {"documents": [document for document in scored if least is None or document.score >= least]}
 
     def _text(self, document: Document) -> Any:
         fields = [str(document.meta[name]) for name in self.meta_fields_to_embed or () if document.meta.get(name)]

@@ -41,6 +41,7 @@ class LangChainReranker(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Any = None
     ) -> Sequence[Document]:
         """Return copies of the best documents, the best first, with the score as ``metadata["relevance_score"]``."""
-        ranked = self.model.rank(query, [one.page_content for one in documents], self.top_n, **self.predict_options)
-        found = [(documents[one["corpus_id"]], {"relevance_score": one["score"]}) for one in ranked]
-        return [one.model_copy(update={"metadata": one.metadata | score}) for one, score in found]
+        texts = [document.page_content for document in documents]
+        ranked = self.model.rank(query, texts, self.top_n, **self.predict_options)
+        scored = [(documents[hit["corpus_id"]], {"relevance_score": hit["score"]}) for hit in ranked]
+        return [document.model_copy(update={"metadata": document.metadata | score}) for document, score in scored]

@@ -1,4 +1,4 @@
-"""`BGEM3FlagModel`: three kinds of vectors of a text from one forward of bge-m3, which has a head for each.
+"""`BGEM3FlagModel`: three kinds of vectors of a text from one forward of bge-m3; it has a head for each kind.
 
 Source: Chen et al. 2024, BGE M3-Embedding (arXiv 2402.03216), section 3.1; FlagEmbedding 1.3,
 inference/embedder/encoder_only/m3.py, whose names and answers these are.
@@ -75,7 +75,7 @@ class BGEM3FlagModel:
 
         Returns
         -------
-        dict; for one text its values are those of the text
+        dict; for one text it has the values of this text
             "dense_vecs": float32, (B, H). "lexical_weights": a dict for each text, of the ids of tokens, as str, to
             weights above 0, without special tokens. "colbert_vecs": an array (tokens, H) for each text, all tokens but
             the first. Scores are products of dense vectors, sums of products of

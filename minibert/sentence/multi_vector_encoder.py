@@ -56,7 +56,7 @@ class MultiVectorEncoder(VectorModel):
     model_name_or_path : str or path
         A folder, or a hub id. Its modules.json lists Transformer and then any of Dense, Normalize, MultiVectorMask and
         HierarchicalTokenPooling; or it is a folder of PyLate or of Stanford's ColBERTv2; or of a SentenceTransformer
-        with a Dense, which is then applied to each token.
+        with a Dense. The Dense is then applied to each token.
     similarity_fn_name : {"maxsim", "meanmaxsim"} or SimilarityFunction, optional
         What `similarity` computes; default: the model's setting, else "maxsim".
     **load
@@ -94,39 +94,39 @@ class MultiVectorEncoder(VectorModel):
         similarity_fn_name: str | SimilarityFunction | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        found = self._load(model_name_or_path, load, similarity_fn_name)
-        for text in found.stored["prefixes"].values():
+        files = self._load(model_name_or_path, load, similarity_fn_name)
+        for text in files.stored["prefixes"].values():
             self._register(text)
-        files, size, ops = found.files, self.model.config.hidden_size, self.model.ops
-        with prefixed(f"{found.source}:", ModelFormatError):
-            self._modules: list[Any] = [Transformer(self.model, self.tokenizer, found.settings)]
-            for step in read_token_steps(files, found.modules, size, ops):
-                self._modules.append(step if isinstance(step, Step) else _read_module(files, step))
-            if not found.modules:
-                self._modules.append(dense_step(ops, {"linear.weight": _projection(found, size)}))
-            if found.stored.get("model_type") != self._call:
+        size, ops = self.model.config.hidden_size, self.model.ops
+        with prefixed(f"{files.source}:", ModelFormatError):
+            self._modules: list[Any] = [Transformer(self.model, self.tokenizer, files.settings)]
+            for step in read_token_steps(files.files, files.modules, size, ops):
+                self._modules.append(step if isinstance(step, Step) else _read_module(files.files, step))
+            if not files.modules:
+                self._modules.append(dense_step(ops, {"linear.weight": _projection(files, size)}))
+            if files.stored.get("model_type") != self._call:
                 width = self.get_embedding_dimension()
-                self._modules.append(MultiVectorMask(found.stored["skiplist_words"]))
+                self._modules.append(MultiVectorMask(files.stored["skiplist_words"]))
                 self._modules.append(Step("Normalize", width, normalize_embeddings))
         for module in self._modules:
             if isinstance(module, MultiVectorMask):
                 module.resolve_with_tokenizer(self.tokenizer)
 
-    def _check_plain(self, found: SentenceFiles) -> None:
+    def _check_plain(self, files: SentenceFiles) -> None:
         """Refuse a model that does not have a projection."""
-        if "HF_ColBERT" not in architectures(found.config):
+        if "HF_ColBERT" not in architectures(files.config):
             raise ModelFormatError(
-                f"{found.source} has no modules.json, and is not a ColBERT by its architectures: it does not have the "
+                f"{files.source} has no modules.json, and is not a ColBERT by its architectures: it does not have the "
                 "trained projection of a MultiVectorEncoder. SentenceTransformer gives its vectors."
             )
 
-    def _read_older(self, found: SentenceFiles) -> SentenceFiles:
+    def _read_older(self, files: SentenceFiles) -> SentenceFiles:
         """Translate the settings of ColBERTv2 and of PyLate, as sentence-transformers does."""
-        stored, settings = dict(found.stored), dict[str, Any]()
-        where = f"{found.source}: config_sentence_transformers.json"
-        if not found.modules:
-            where = f"{found.source}: artifact.metadata"
-            kept = found.files.settings("artifact.metadata")
+        stored, settings = dict(files.stored), dict[str, Any]()
+        where = f"{files.source}: config_sentence_transformers.json"
+        if not files.modules:
+            where = f"{files.source}: artifact.metadata"
+            kept = files.files.settings("artifact.metadata")
             markers = {"query": kept.get("query_token_id") or "[unused0]"}
             markers["document"] = kept.get("doc_token_id") or "[unused1]"
             stored |= {f"{task}_prefix": f"{marker} " for task, marker in markers.items()}
@@ -149,7 +149,7 @@ class MultiVectorEncoder(VectorModel):
         if stored.get("similarity_fn_name") not in self.SUPPORTED_SIMILARITY_FN_NAMES:
             stored.pop("similarity_fn_name", None)  # of single vectors
         stored |= {"prompts": prompts, "prefixes": prefixes, "skiplist_words": skipped}
-        return found._replace(stored=stored, settings={**settings, **found.settings}, where=found.where or where)
+        return files._replace(stored=stored, settings={**settings, **files.settings}, where=files.where or where)
 
     def _register(self, prefix: str) -> None:
         """Let the tokenizer read a marker such as "[unused0]" as one token, if it is in the vocabulary."""
@@ -262,8 +262,8 @@ class MultiVectorEncoder(VectorModel):
         if task is not None and not isinstance(task, str):
             raise TypeError(f"task is a {type(task).__name__}; expected 'query', 'document' or None.")
         others = {"layers": None, "pooling": None, "truncate_dim": None, "layer_pooling": "concat"}
-        if given := [name for name, usual in others.items() if getattr(options, name) != usual]:
-            raise ValueError(f"{given[0]}= is only for sentence vectors, not for vectors of tokens; leave it out.")
+        if wrong := [name for name, usual in others.items() if getattr(options, name) != usual]:
+            raise ValueError(f"{wrong[0]}= is only for sentence vectors, not for vectors of tokens; leave it out.")
         length = {"query": first.query_length, "document": first.document_length}.get(task or "") or most
         if task == "query" and (expansion := first.query_expansion) is not None:
             fixed = expansion["strategy"] == "fixed"
@@ -331,16 +331,16 @@ def _read_module(files: ModelFiles, module: Module) -> MultiVectorMask | Hierarc
     """Make a module of `TOKEN_MODULES` from its config.json, whose keys are the keywords of its class."""
     kind: Any = MultiVectorMask if module.kind == "MultiVectorMask" else HierarchicalTokenPooling
     config, _ = read_config(files, module, inspect.signature(kind).parameters)
-    # Files without this key are those of a version that did not normalize.
+    # A version that did not normalize wrote files without this key.
     return kind(**{"normalize_embeddings": False, **config} if kind is HierarchicalTokenPooling else config)
 
 
-def _projection(found: SentenceFiles, size: int) -> FloatArray:
-    """Read the projection of ColBERTv2, which is in the checkpoint of its BERT."""
-    tensor = open_checkpoint(found.files).get("linear.weight")
+def _projection(files: SentenceFiles, size: int) -> FloatArray:
+    """Read the projection of ColBERTv2. The checkpoint of its BERT holds it."""
+    tensor = open_checkpoint(files.files).get("linear.weight")
     if tensor is None or len(tensor.shape) != 2 or tensor.shape[1] != size or not tensor.shape[0]:
         shape = None if tensor is None else tensor.shape
-        raise ModelFormatError(f"{found.source}: linear.weight has shape {shape}; expected (D, {size}).")
+        raise ModelFormatError(f"{files.source}: linear.weight has shape {shape}; expected (D, {size}).")
     weight = np.empty(tensor.shape, np.float32)
     read_tensor(tensor, weight)
     weight.flags.writeable = False

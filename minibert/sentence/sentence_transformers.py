@@ -310,8 +310,8 @@ class SentenceTransformer(VectorModel):
             if spans is not None:
                 spans = [spans] if single else spans
                 if output_value != "sentence_embedding" or len(spans) != len(texts):
-                    given = f"{len(spans)} texts have spans, of {len(texts)}; output_value={output_value!r}"
-                    raise ValueError(f"{given}. Give spans for each text, and leave out output_value.")
+                    counts = f"{len(spans)} texts have spans, of {len(texts)}; output_value={output_value!r}"
+                    raise ValueError(f"{counts}. Give spans for each text, and leave out output_value.")
             tokens, n_truncated, info = plan.run_tokens(
                 texts, sentences=output_value is None, spans=spans, exact=return_info, info=return_info
             )
@@ -426,7 +426,7 @@ def check_for_tokens(out: object, precision: str, normalized: bool, truncation: 
         "normalize_embeddings=True": normalized,
         "truncation='split'": truncation == "split",
     }
-    if wrong := [option for option, given in options.items() if given]:
+    if wrong := [option for option, is_wrong in options.items() if is_wrong]:
         raise ValueError(f"{wrong[0]} is only for sentence vectors, not for vectors of tokens or spans; leave it out.")
 
 

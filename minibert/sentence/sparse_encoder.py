@@ -244,12 +244,12 @@ class SparseEncoder(VectorModel):
             raise ValueError(
                 f"embeddings has vectors of length {vectors.shape[-1]}; expected {size}, the vocabulary's."
             )
-        found = []
+        decoded = []
         for vector in vectors.matrix():
             order = np.argsort(-vector.data, kind="stable")[:top_k]
             words = self.tokenizer.convert_ids_to_tokens(vector.indices[order].tolist())
-            found.append(list(zip(words, vector.data[order].tolist(), strict=True)))
-        return found[0] if vectors.ndim == 1 else found
+            decoded.append(list(zip(words, vector.data[order].tolist(), strict=True)))
+        return decoded[0] if vectors.ndim == 1 else decoded
 
     @staticmethod
     def sparsity(embeddings: Any) -> dict[str, float]:

@@ -178,10 +178,10 @@ def as_sparse(name: str, values: Any) -> SparseVectors:
     """
     if isinstance(values, SparseVectors):
         return values
-    if isinstance(values, list | tuple) and values and all(isinstance(one, SparseVectors) for one in values):
-        if any(one.ndim != 1 or one.shape != values[0].shape for one in values):
+    if isinstance(values, list | tuple) and values and all(isinstance(vector, SparseVectors) for vector in values):
+        if any(vector.ndim != 1 or vector.shape != values[0].shape for vector in values):
             raise ValueError(f"{name} holds vectors of different shapes; expected vectors of one length.")
-        return make_sparse([(one.indices, one.data) for one in values], values[0].shape[0])
+        return make_sparse([(vector.indices, vector.data) for vector in values], values[0].shape[0])
     if hasattr(values, "tocsr"):
         csr = values.tocsr(copy=True)
         csr.sum_duplicates()

@@ -42,7 +42,7 @@ class FeatureExtractionPipeline(TaskPipeline):
     """Texts -> the last hidden state, one vector for each token, [CLS] and [SEP] included.
 
     An answer has the shape (1, tokens, hidden_size), as in transformers: nested lists, or with `return_tensors` an
-    array or tensor, which raises an ImportError without torch.
+    array or a tensor. A tensor raises an ImportError without torch.
     """
 
     task = "feature-extraction"

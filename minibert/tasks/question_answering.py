@@ -280,16 +280,16 @@ def _best_spans(
         scores = start[first] * end[last]
         # Each answer has many spans. They are read from the best to the worst, until `top_k` answers are found.
         # Spans with the score of the last one are read too, because the order of equal answers is decided at the end.
-        found: set[tuple[int, int]] = set()
+        places: set[tuple[int, int]] = set()
         least = 0.0
         for span in np.argsort(-scores, kind="stable"):
             score = float(scores[span])
-            if len(found) >= options.top_k and score < least:
+            if len(places) >= options.top_k and score < least:
                 break
             place = spans[first[span]][0], spans[last[span]][1]
-            if place not in found and len(found) < options.top_k:
+            if place not in places and len(places) < options.top_k:
                 least = score
-            found.add(place)
+            places.add(place)
             best[place] = max(best.get(place, 0.0), score)
     order = sorted((-score, *place) for place, score in best.items())
     return [(-score, first, last) for score, first, last in order[: options.top_k]], null

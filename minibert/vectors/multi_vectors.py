@@ -2,7 +2,7 @@
 
 MaxSim is the score of late interaction: the largest dot product of each query token with a token of the document,
 summed over the query tokens. Source: Khattab and Zaharia 2020, ColBERT (arXiv 2004.12832), section 3.3. The names, the
-arguments and the results are those of sentence-transformers 6.2 (util/similarity.py, multi_vector_encoder/modules/).
+arguments and the results are as in sentence-transformers 6.2 (util/similarity.py, multi_vector_encoder/modules/).
 
 With minibert's kernels the score of a query and a document has the same bits alone and among others. The products of
 all pairs of tokens are never held at once.
@@ -29,14 +29,14 @@ from minibert.vectors.similarity import normalize_embeddings
 __all__ = ["maxsim", "maxsim_pairwise", "mean_maxsim", "mean_maxsim_pairwise"]
 
 EMPTY_DOCUMENT = -1e9
-"""The score of a document without a token, which is below all others; sentence-transformers gives the same number."""
+"""The score of a document without a token. It is below all others, and sentence-transformers gives the same number."""
 
 _TOKENS = 4096  # of queries, and of documents, that are multiplied together; a single text may have more
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MultiVectors:
-    """n texts with a vector for each token; all vectors lie in one array, which may be memory-mapped.
+    """n texts with a vector for each token; all vectors lie in one array. It may be memory-mapped.
 
     The vectors of text i are ``vectors[offsets[i]:offsets[i + 1]]``. Indexing gives the vectors of a text, float32, or
     several texts for a slice or a list.
@@ -72,7 +72,7 @@ class MultiVectors:
 
     @classmethod
     def of(cls, name: str, values: Any, mask: Any = None) -> MultiVectors:
-        """Return texts with vectors as `MultiVectors`; `name` is that of the argument.
+        """Return texts with vectors as `MultiVectors`; `name` is the argument's name.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class MultiVectors:
         first, last, lengths = self.offsets[:-1][chosen], self.offsets[1:][chosen], np.diff(self.offsets)[chosen]
         offsets = np.cumsum([0, *lengths])
         rows: Any = np.repeat(first - offsets[:-1], lengths) + np.arange(offsets[-1])
-        if len(chosen) and (np.diff(chosen) == 1).all():  # one part of the array, which is not copied
+        if len(chosen) and (np.diff(chosen) == 1).all():  # one part of the array; it is not copied
             rows = slice(int(first[0]), int(last[-1]))
         return MultiVectors(self.vectors[rows], offsets, None if self.scales is None else self.scales[rows])
 
@@ -149,7 +149,7 @@ class MultiVectors:
         x = self.floats(0, len(self))
         scales = np.abs(x).max(axis=1, initial=0) / np.float32(127)
         if not np.isfinite(scales).all():
-            raise ValueError("a vector holds NaN or infinity, which int8 does not have.")
+            raise ValueError("a vector holds NaN or infinity, and int8 does not have these.")
         levels = np.rint(x / np.where(scales == 0, 1, scales)[:, None])
         return MultiVectors(levels.astype(np.int8), self.offsets, scales.astype(np.float32))
 
@@ -290,13 +290,13 @@ MULTI_VECTOR_SIMILARITIES: dict[str, tuple[Callable[..., Any], Callable[..., Any
 
 
 class TokenPooling:
-    """The base class of what makes fewer vectors of those of a text; a subclass has ``pool_one``.
+    """The base class of poolings: they make fewer vectors of a text's; a subclass has ``pool_one``.
 
     Parameters
     ----------
     tasks : str or list of str, optional
-        The tasks whose texts are pooled; others stay as they are. Default: ["document"], which is also the task of
-        texts that are encoded without one.
+        The tasks whose texts are pooled; others stay as they are. Default: ["document"]. A text that is encoded without
+        a task is a document.
     """
 
     pool_one: Callable[[FloatArray], FloatArray]

@@ -167,9 +167,9 @@ def check_similarity(name: str, value: object, known: Iterable[str] = SIMILARITY
     ValueError
         It is another name.
     """
-    given = value.value if isinstance(value, enum.Enum) else value
-    check_choice(name, given, known)
-    return str(given)
+    value = value.value if isinstance(value, enum.Enum) else value
+    check_choice(name, value, known)
+    return str(value)
 
 
 # --- normalize, truncate ---------------------------------------------------------------------------------------------

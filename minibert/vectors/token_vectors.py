@@ -98,7 +98,7 @@ class TokenVectors:
     def words(self, subwords: str = "mean") -> WordVectors:
         """Join the vectors of each word's tokens.
 
-        The words are those of the tokenizer: BERT's and RoBERTa's split at spaces and punctuation, XLM-RoBERTa's and
+        The tokenizer decides what a word is: BERT's and RoBERTa's split at spaces and punctuation, XLM-RoBERTa's and
         CamemBERT's at spaces. A word that lost some of its tokens is left out. If the text was given as words, row i is
         word i, and the vector of such a word is NaN.
 
@@ -321,8 +321,8 @@ def word_occurrences(
     places, vectors = [], []
     for i, text in enumerate(embedded):
         rows = (find_word(list(ids), text.ids.tolist(), text.word_ids) for ids in sorted(forms, key=len, reverse=True))
-        found = {tokens.stop: tokens for row in rows for tokens in row}  # of two forms in one place the shorter one
-        for tokens in sorted(found.values(), key=lambda tokens: tokens.start):
+        by_end = {tokens.stop: tokens for row in rows for tokens in row}  # of two forms in one place the shorter one
+        for tokens in sorted(by_end.values(), key=lambda tokens: tokens.start):
             if not text.cut_words.intersection(text.word_ids[tokens]):
                 places.append(Occurrence(text.text, i, tokens, *text._characters(tokens)))
                 vectors.append(join_subwords(text.vectors[tokens], subwords))
