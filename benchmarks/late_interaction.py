@@ -128,8 +128,8 @@ def _fastembed(peers: str, name: str, folder: Path, threads: int, scratch: Path)
             self.linear = torch.nn.Linear(384, WIDTH, bias=False)
             self.linear.weight.data = torch.from_numpy(load_file(folder / "model.safetensors")["linear.weight"])
 
-        def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any) -> dict[str, Any]:
-            outputs = self.bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        def forward(self, input_ids: Any, attention_mask: Any) -> dict[str, Any]:
+            outputs = self.bert(input_ids, attention_mask=attention_mask)
             return {"vectors": self.linear(outputs.last_hidden_state)}
 
     shutil.copytree(folder, scratch, dirs_exist_ok=True)
