@@ -306,11 +306,11 @@ class CrossEncoder(SentenceModel):
 class PairPlan(TextPlan):
     """The work of one call of a `CrossEncoder`, on pairs as `as_pairs` gives them."""
 
-    model: CrossEncoder
+    encoder: CrossEncoder
 
     def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> FloatArray:
         """Compute the logits of each pair: (B, N)."""
-        logits = self.model.logits_of([window for (window,) in groups])
+        logits = self.encoder.logits_of([window for (window,) in groups])
         check_finite(logits, indices)
         return logits
 
