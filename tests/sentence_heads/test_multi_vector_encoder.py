@@ -218,6 +218,11 @@ def test_dicts_tensors_and_single_texts(folders: dict[str, Path]) -> None:
     assert isinstance(ours.encode_query("a", output_value=None), dict)
     assert isinstance(ours.similarity(tensors, tensors), torch.Tensor)
     assert ours.encode([]) == []
+    chunks = ours.encode_chunks(iter(["a cat", "the", "a cat"]), chunk_size=2)
+    for found, expected in zip(
+        (one for chunk in chunks for one in chunk.vectors), ["a cat", "the", "a cat"], strict=True
+    ):
+        np.testing.assert_array_equal(found, ours.encode_document(expected))
     assert ours.similarity([], tensors).shape == (0, 2)
 
 
