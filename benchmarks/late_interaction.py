@@ -5,15 +5,15 @@
 The model has the sizes of MiniLM with random weights, and a projection to 128 dimensions. Queries are filled up to 32
 tokens, and documents have 180. Each contender runs in a process of its own with the same number of threads. Their
 results are compared first; then they run in turn, and each cell is the median of the runs. The memory is what MaxSim
-takes in addition to the vectors: the growth of the largest resident size of a process that only scores.
+takes in addition to the vectors: how far the resident size of a process that only scores rises above its size before.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 import multiprocessing
-import resource
 import shutil
 import sys
 import tempfile
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders import Compute, cells, export_graph, in_turn, start
+from benchmarks.environment import peak_memory
 from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 from tests.support.random_checkpoints import VOCABULARY, random_checkpoint
@@ -155,9 +156,10 @@ PEERS = {"pylate": _pylate, "fastembed": _fastembed}
 
 def _growth(maker: Any, folder: Path, threads: int, answer: Any) -> None:
     compute = maker(CASES[0], folder, threads, folder)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak becomes the present size
+    before = peak_memory()
     compute(None)
-    answer.put((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    answer.put((peak_memory() - before) / 2**20)
 
 
 def memory(maker: Any, folder: Path, threads: int) -> float:
@@ -213,9 +215,11 @@ def main() -> int:
             shown = dict(zip(times, cells(times), strict=True))
             table.add(name, sizes[name], *(shown.get(one, "") for one in makers))
         if not options.only:
-            grown = [memory(maker, folder, threads) for one, maker in makers.items() if one != "fastembed"]
-            table.add("memory of maxsim, MB", sizes[CASES[0]], *(f"{size:.0f}" for size in grown))
-    measured = f"{threads} threads each; medians of {options.runs} runs; {loss()}"
+            grown = [f"{memory(maker, folder, threads):.0f}" for one, maker in makers.items() if one != "fastembed"]
+            table.add("memory of maxsim, MB", sizes[CASES[0]], *grown, *[""] * (len(makers) - len(grown)))
+    found = [] if options.peers is None else importlib.metadata.distributions(path=[options.peers])
+    peers = [f"{one.name} {one.version}" for one in found if one.name in (*PEERS, "onnxruntime")]
+    measured = f"{', '.join([*sorted(peers), f'{threads} threads each'])}; medians of {options.runs} runs; {loss()}"
     publish("late_interaction", table.lines, measured, write=options.write)
     return 0
 
