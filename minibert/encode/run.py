@@ -113,7 +113,7 @@ class TextPlan:
             chosen, rows = windows.distinct(chunk, first)
             order = np.argsort(rows, kind="stable")
             starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
-            vectors: npt.NDArray[Any] | None = None
+            vectors: Any = None
             counts, described = list[tuple[int, int]](), list[TextInfo]()
             chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
             for part, groups in windows.of(chosen_texts, indices, exact=exact):

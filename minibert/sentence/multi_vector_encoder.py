@@ -100,14 +100,13 @@ class MultiVectorEncoder(VectorModel):
         size, ops = self.model.config.hidden_size, self.model.ops
         with prefixed(f"{files.source}:", ModelFormatError):
             self._modules: list[Any] = [Transformer(self.model, self.tokenizer, files.settings)]
-            for step in read_token_steps(files.files, files.modules, size, ops):
-                self._modules.append(step if isinstance(step, Step) else _read_module(files.files, step))
-            if not files.modules:
-                self._modules.append(dense_step(ops, {"linear.weight": _projection(files, size)}))
-            if files.stored.get("model_type") != self._call:
-                width = self.get_embedding_dimension()
-                self._modules.append(MultiVectorMask(files.stored["skiplist_words"]))
-                self._modules.append(Step("Normalize", width, normalize_embeddings))
+            mask = MultiVectorMask(files.stored["skiplist_words"])
+        for step in read_token_steps(files.files, files.modules, size, ops):
+            self._modules.append(step if isinstance(step, Step) else _read_module(files.files, step))
+        if not files.modules:
+            self._modules.append(dense_step(ops, {"linear.weight": _projection(files, size)}))
+        if files.stored.get("model_type") != self._call:
+            self._modules += [mask, Step("Normalize", self.get_embedding_dimension(), normalize_embeddings)]
         for module in self._modules:
             if isinstance(module, MultiVectorMask):
                 module.resolve_with_tokenizer(self.tokenizer)
@@ -330,9 +329,11 @@ class MultiVectorEncoder(VectorModel):
 def _read_module(files: ModelFiles, module: Module) -> MultiVectorMask | HierarchicalTokenPooling:
     """Make a module of `TOKEN_MODULES` from its config.json, whose keys are the keywords of its class."""
     kind: Any = MultiVectorMask if module.kind == "MultiVectorMask" else HierarchicalTokenPooling
-    config, _ = read_config(files, module, inspect.signature(kind).parameters)
+    config, where = read_config(files, module, inspect.signature(kind).parameters)
     # A version that did not normalize wrote files without this key.
-    return kind(**{"normalize_embeddings": False, **config} if kind is HierarchicalTokenPooling else config)
+    usual = {"normalize_embeddings": False} if kind is HierarchicalTokenPooling else {}
+    with prefixed(f"{where}:", ModelFormatError):
+        return kind(**usual | config)
 
 
 def _projection(files: SentenceFiles, size: int) -> FloatArray:

@@ -294,7 +294,7 @@ class SparsePlan(TextPlan):
 
     def gather(self, items: npt.NDArray[np.object_]) -> SparseVectors:
         """Make vectors of the words and weights of a chunk."""
-        return make_sparse(items, self.model.config.vocab_size)
+        return make_sparse(items.tolist(), self.model.config.vocab_size)
 
 
 def _largest(row: _Row, most: int | None) -> _Row:

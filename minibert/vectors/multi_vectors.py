@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.torch_interop import as_scores, holds_tensor, to_tensor
+from minibert._utils.torch_interop import as_scores, is_tensor, to_tensor
 from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief, check_bool, check_int, is_masked
 from minibert.bert.ops import Linear, Ops, PreparedLinear
 from minibert.models.backend import choose_ops
@@ -328,11 +328,12 @@ class TokenPooling:
             return embeddings
         if not isinstance(embeddings, list | tuple | MultiVectors):
             raise ValueError(f"embeddings is a {type(embeddings).__name__}; expected a list of arrays (tokens, D).")
-        make = to_tensor if holds_tensor(embeddings) else np.asarray
         texts = MultiVectors.of("embeddings", embeddings)
+        dtype = next((text.dtype for text in embeddings if is_tensor(text)), None)
         if not np.isfinite(texts.vectors).all():
             raise ValueError("embeddings holds NaN or infinity, which cannot be pooled.")
-        return [make(self.pool_one(text)) for text in texts]
+        pooled = [self.pool_one(text) for text in texts]
+        return pooled if dtype is None else [to_tensor(text).to(dtype) for text in pooled]
 
 
 def check_names(name: str, value: object) -> list[str]:
@@ -372,9 +373,10 @@ class HierarchicalTokenPooling(TokenPooling):
         tasks: str | list[str] | None = None,
     ) -> None:
         super().__init__(tasks=tasks)
-        if isinstance(pool_factor, bool) or not isinstance(pool_factor, Real) or not 1 <= pool_factor < np.inf:
-            raise ValueError(f"pool_factor={brief(pool_factor)}; expected a number of at least 1.")
-        self.pool_factor = float(pool_factor)
+        factor: Any = pool_factor
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not 1 <= float(factor) < np.inf:
+            raise ValueError(f"pool_factor={brief(factor)}; expected a number of at least 1.")
+        self.pool_factor = float(factor)
         self.num_protected_tokens = check_int("num_protected_tokens", num_protected_tokens, 0)
         self.normalize_embeddings = check_bool("normalize_embeddings", normalize_embeddings)
 

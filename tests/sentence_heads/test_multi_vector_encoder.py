@@ -27,6 +27,9 @@ from tests.support.report import REPORT
 from tests.support.sentence_heads import texts, theirs
 from tests.support.text_data import VARIABLE
 
+# Some punctuation is not in the small vocabularies.
+pytestmark = pytest.mark.filterwarnings("ignore:skiplist_words")
+
 REAL = bool(os.environ.get(VARIABLE))
 METHODS = ("encode_query", "encode_document", "encode")
 ATTEND = {**FIXED, "attend": True}
@@ -237,6 +240,8 @@ def test_pooling_of_sentence_transformers(folders: dict[str, Path], factor: floa
         compare(found, expected, 1e-6)
     tensors = HierarchicalTokenPooling(factor).pool([torch.tensor(one) for one in given])
     assert all(isinstance(one, torch.Tensor) for one in tensors)
+    half = HierarchicalTokenPooling(factor).pool([torch.tensor(one).bfloat16() for one in given])
+    assert [(one.dtype, one.shape) for one in half] == [(torch.bfloat16, one.shape) for one in tensors]
 
 
 def test_pooling_of_tasks_and_of_functions(model: MultiVectorEncoder) -> None:
@@ -418,7 +423,8 @@ def test_texts_without_a_token_that_is_kept(folders: dict[str, Path]) -> None:
     ours = MultiVectorEncoder(folders["native"])
     ours[2].skiplist_words = [*PUNCTUATION, "[CLS]", "[SEP]"]
     documents = ours.encode_document(["...", "", "a cat", "a cat"], prompt="")
-    assert [len(one) for one in documents] == [0, 0, 2, 2]
+    count = len(ours.tokenizer.tokenize("a cat"))
+    assert [len(one) for one in documents] == [0, 0, count, count]
     queries = ours.encode_query(["a", ""])
     scores = ours.similarity(queries, documents)
     assert (scores[:, :2] == -1e9).all()
@@ -426,14 +432,17 @@ def test_texts_without_a_token_that_is_kept(folders: dict[str, Path]) -> None:
     hits = util.semantic_search(queries, documents, top_k=99, score_function=util.maxsim)
     assert [[hit["corpus_id"] for hit in row] for row in hits] == [[2, 3, 0, 1]] * 2
     pooling = HierarchicalTokenPooling(2)
-    assert [len(one) for one in ours.encode_document(["...", "a cat"], prompt="", token_pooling=pooling)] == [0, 2]
+    fewer = ours.encode_document(["...", "a cat"], prompt="", token_pooling=pooling)
+    assert [len(one) for one in fewer] == [0, 2]  # the first token, and half of the others
     assert ours.encode_document("...", prompt="", output_value=None)["attention_mask"].sum() == 0
 
 
 def test_words_to_skip_that_are_not_in_the_vocabulary_are_named(folders: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(folders["native"], tmp_path, dirs_exist_ok=True)
-    (tmp_path / "2_MultiVectorMask" / "config.json").write_text(json.dumps({"skiplist_words": [".", "The", "zzz"]}))
-    with pytest.warns(UserWarning, match="'The', 'zzz'"):
+    (tmp_path / "2_MultiVectorMask" / "config.json").write_text(
+        json.dumps({"skiplist_words": [".", "two words", "of 2"]})
+    )
+    with pytest.warns(UserWarning, match="'two words', 'of 2'"):
         ours = MultiVectorEncoder(tmp_path)
     ours[2].skiplist_words = ["no such token"]
     with pytest.warns(UserWarning, match="no such token"):
@@ -470,8 +479,9 @@ def test_bad_files_are_refused(folders: dict[str, Path], i: int, tmp_path: Path)
     MultiVectorEncoder(folders[name])
     shutil.copytree(folders[name], tmp_path, dirs_exist_ok=True)
     (tmp_path / file).write_text(json.dumps({**json.loads((tmp_path / file).read_text()), **content}))
-    with pytest.raises(ModelFormatError):
+    with pytest.raises(ModelFormatError) as caught:
         MultiVectorEncoder(tmp_path)
+    assert str(caught.value).count(str(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("kind", ["bias", "rotation", "window"])
