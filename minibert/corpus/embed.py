@@ -130,7 +130,7 @@ def embed_corpus(
     settings["layers"] = resolve_layers(layers, model.model.config.num_hidden_layers)
     settings["pooling"] = chosen.pooling if isinstance(chosen.pooling, str | None) else [*chosen.pooling]
     settings["truncation_side"] = model.tokenizer.truncation_side
-    settings |= {"multi_vector": [repr(step) for step in plan.steps]} if of_tokens else {}
+    settings |= {"multi_vector": True, "modules": [repr(step) for step in plan.steps]} if of_tokens else {}
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
     return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
 
