@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar
-from minibert._utils.validation import FloatArray, IntArray, check_int
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.errors import ModelFormatError
@@ -91,22 +91,8 @@ class TextPlan:
         TypeError, ValueError
             An input is not a text, or cannot be tokenized as the windows say. The message names its index.
         """
-        return self._run(in_chunks(texts, check_int("chunk_size", chunk_size, 1)), progress, exact, info)
-
-    def run_at_once(self, texts: Sequence[Any], show_progress_bar: bool | None = None, unit: str = " texts") -> Any:
-        """Compute all texts of a call together, warn about those that were cut, and return the items."""
-        if not texts:
-            return self.gather(self.compute([], []))
-        with progress_bar(len(texts), show=bool(show_progress_bar), unit=unit) as count:
-            encoded = next(self.run(texts, chunk_size=len(texts), progress=count))
-        self.windows.too_long().add(encoded.n_truncated).warn()
-        return encoded.vectors
-
-    def _run(
-        self, chunks: Iterator[list[Any]], progress: Callable[[int], object] | None, exact: bool, info: bool
-    ) -> Iterator[EncodedTexts]:
         first, windows = 0, self.windows
-        for chunk in chunks:
+        for chunk in in_chunks(texts, chunk_size):
             # Of the chunk a, ccc, a, bb the distinct texts are sorted by length, ccc, bb, a: `chosen` has their
             # indices 1, 3, 0, and `rows` the place of each text among them, 2, 0, 2, 1. The texts of row r are
             # order[starts[r]] to order[starts[r + 1] - 1]: here order is 1, 3, 0, 2, and starts is 0, 1, 2, 4.
@@ -130,6 +116,15 @@ class TextPlan:
             infos = tuple(described[row] for row in rows if info)
             yield EncodedTexts(self.gather(vectors), n_tokens, n_truncated, infos)
             first += len(chunk)
+
+    def run_at_once(self, texts: Sequence[Any], show_progress_bar: bool | None = None, unit: str = " texts") -> Any:
+        """Compute all texts of a call together, warn about those that were cut, and return the items."""
+        if not texts:
+            return self.gather(self.compute([], []))
+        with progress_bar(len(texts), show=bool(show_progress_bar), unit=unit) as count:
+            encoded = next(self.run(texts, chunk_size=len(texts), progress=count))
+        self.windows.too_long().add(encoded.n_truncated).warn()
+        return encoded.vectors
 
 
 def packed(config: BertConfig, encodings: Sequence[Encoding]) -> PackedBatch:

@@ -471,6 +471,7 @@ class VectorModel(SentenceModel):
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
             kind = type(inputs).__name__
             raise TypeError(f"inputs is a {kind}; expected an iterable of str. For one text use encode.")
+        chunk_size = check_int("chunk_size", chunk_size, 1)
         plan = self.plan(self._options(**options))
         exact = return_info or plan.windows.truncation != "silent"
         chunks: Iterator[EncodedTexts] = plan.run(
