@@ -7,6 +7,7 @@ arguments and results are as in sentence_transformers.util, version 6.2.
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -148,72 +149,83 @@ def _search(
     return (hits, seconds, library.index) if output_index else (hits, seconds)
 
 
-semantic_search_faiss = functools.partial(_search, _open_faiss)
-"""Find the `top_k` corpus vectors that score highest with each query, by their dot products, with faiss.
+def _searches(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function of any arguments the signature of `_search`, without the opener."""
+    function.__signature__ = inspect.signature(functools.partial(_search, _open_faiss))  # type: ignore[attr-defined]
+    return function
 
-Parameters
-----------
-query_embeddings : array-like or tensor of shape (m, H), or (H,) for one query
-    Floats; or vectors quantized like the corpus. These are not rescored.
-corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "ubinary"
-    As `quantize_embeddings` gives them.
-corpus_index : faiss.Index or faiss.IndexBinary
-    The index of an earlier call, instead of `corpus_embeddings`.
-corpus_precision : {"float32", "uint8", "ubinary"}
-top_k : int
-ranges : array-like of shape (2, H), optional
-    Least and greatest value of each feature, for "uint8": those with which the corpus was quantized.
-calibration_embeddings : array-like of shape (k, H), optional
-    Vectors from which the ranges are computed. Default: the queries; they give poor ranges.
-rescore : bool
-    Ask the index for `rescore_multiplier` times as many candidates, and score them with the queries' floats. It has
-    no effect on a float32 corpus and on quantized queries.
-rescore_multiplier : int
-exact : bool
-    Compare each query with each vector; False makes an HNSW index. Only for `corpus_embeddings`.
-output_index : bool
-    Also return the index.
 
-Returns
--------
-list of m lists of dict, seconds[, index]
-    {"corpus_id": int, "score": float}, best first; at most n in a list. Without rescoring these are the scores
-    of the index: for "ubinary" the number of bits that differ.
+@_searches
+def semantic_search_faiss(*arguments: Any, **options: Any) -> Any:
+    """Find the `top_k` corpus vectors that score highest with each query, by their dot products, with faiss.
 
-Raises
-------
-ImportError
-    faiss is not installed.
-TypeError, ValueError
-    An argument is wrong, or the corpus, the index and the queries do not fit each other.
-"""
+    Parameters
+    ----------
+    query_embeddings : array-like or tensor of shape (m, H), or (H,) for one query
+        Floats; or vectors quantized like the corpus. These are not rescored.
+    corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "ubinary"
+        As `quantize_embeddings` gives them.
+    corpus_index : faiss.Index or faiss.IndexBinary
+        The index of an earlier call, instead of `corpus_embeddings`.
+    corpus_precision : {"float32", "uint8", "ubinary"}
+    top_k : int
+    ranges : array-like of shape (2, H), optional
+        Least and greatest value of each feature, for "uint8": those with which the corpus was quantized.
+    calibration_embeddings : array-like of shape (k, H), optional
+        Vectors from which the ranges are computed. Default: the queries; they give poor ranges.
+    rescore : bool
+        Ask the index for `rescore_multiplier` times as many candidates, and score them with the queries' floats. It has
+        no effect on a float32 corpus and on quantized queries.
+    rescore_multiplier : int
+    exact : bool
+        Compare each query with each vector; False makes an HNSW index. Only for `corpus_embeddings`.
+    output_index : bool
+        Also return the index.
 
-semantic_search_usearch = functools.partial(_search, _open_usearch)
-"""Find the `top_k` corpus vectors that are nearest to each query, with usearch.
+    Returns
+    -------
+    list of m lists of dict, seconds[, index]
+        {"corpus_id": int, "score": float}, best first; at most n in a list. Without rescoring these are the scores
+        of the index: for "ubinary" the number of bits that differ.
 
-Parameters
-----------
-corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "binary" and "ubinary"
-corpus_index : usearch.index.Index
-corpus_precision : {"float32", "int8", "binary", "ubinary"}
-    The index compares float32 vectors by cosine, int8 ones by dot product, bits by their number that differ.
-exact : bool
-    Compare each query with each vector instead of using the graph of the index.
-**others
-    As in `semantic_search_faiss`, with "int8" instead of "uint8".
+    Raises
+    ------
+    ImportError
+        faiss is not installed.
+    TypeError, ValueError
+        An argument is wrong, or the corpus, the index and the queries do not fit each other.
+    """
+    return _search(_open_faiss, *arguments, **options)
 
-Returns
--------
-list of m lists of dict, seconds[, index]
-    As in `semantic_search_faiss`. Without rescoring "score" is the distance of usearch; the least is first.
 
-Raises
-------
-ImportError
-    usearch is not installed.
-TypeError, ValueError
-    As in `semantic_search_faiss`.
-"""
+@_searches
+def semantic_search_usearch(*arguments: Any, **options: Any) -> Any:
+    """Find the `top_k` corpus vectors that are nearest to each query, with usearch.
+
+    Parameters
+    ----------
+    corpus_embeddings : array-like or tensor of shape (n, H), or (n, H / 8 rounded up) for "binary" and "ubinary"
+    corpus_index : usearch.index.Index
+    corpus_precision : {"float32", "int8", "binary", "ubinary"}
+        The index compares float32 vectors by cosine, int8 ones by dot product, bits by their number that differ.
+    exact : bool
+        Compare each query with each vector instead of using the graph of the index.
+    **others
+        As in `semantic_search_faiss`, with "int8" instead of "uint8".
+
+    Returns
+    -------
+    list of m lists of dict, seconds[, index]
+        As in `semantic_search_faiss`. Without rescoring "score" is the distance of usearch; the least is first.
+
+    Raises
+    ------
+    ImportError
+        usearch is not installed.
+    TypeError, ValueError
+        As in `semantic_search_faiss`.
+    """
+    return _search(_open_usearch, *arguments, **options)
 
 
 def _rescored(
