@@ -6,7 +6,6 @@ written for those libraries then run as they are, and a keyword that would chang
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -181,6 +180,8 @@ def check_keywords(
             continue
         if name not in known:
             own = () if function is None else arguments_of(function)
+            import difflib  # with its imports, it takes 2 ms of a start
+
             close = difflib.get_close_matches(name, [*own, *known, *settings], 1)
             hint = f" Did you mean {close[0]}=?" if close else ""
             raise TypeError(f"{call}() has no keyword {name}=.{hint} Leave it out; help({call}) lists the keywords.")

@@ -6,7 +6,6 @@ Only this module imports huggingface_hub.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import re
 from collections.abc import Callable
@@ -28,7 +27,6 @@ _SETTINGS = (
     *("tokenizer_config.json", "special_tokens_map.json", "tokenizer.json", "added_tokens.json"),
 )
 
-logger = logging.getLogger("minibert")
 
 _Result = TypeVar("_Result")
 
@@ -195,8 +193,10 @@ class HubRepository:
     def _fix(self, commit: str) -> None:
         """Use this commit from now on, unless a commit is already fixed."""
         if not self._commit:
+            import logging  # it takes 4 ms of a start
+
             self._commit = commit
-            logger.info("%s: revision %s is commit %s", self.repo_id, self._branch, commit)
+            logging.getLogger("minibert").info("%s: revision %s is commit %s", self.repo_id, self._branch, commit)
 
     def _lookup(self, filename: str) -> object:
         """Ask the cache for a file; return its path, the client's mark of a file known to be absent, or None."""

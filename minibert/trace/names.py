@@ -12,7 +12,6 @@ and the sum before the last LayerNorm in HookedEncoder. They are refused, with b
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import re
 from collections.abc import Callable, Iterable
@@ -561,6 +560,8 @@ class Names:
                 f"{quoted} has two meanings: {hooked} in HookedEncoder of TransformerLens, {bridge} in its "
                 "TransformerBridge. Write one of these."
             )
+        import difflib  # with its imports, it takes 2 ms of a start
+
         known = [*self.specs, *self._aliases]
         plain = re.sub(r"\[[^]]*\]|[*?]", "", short)
         nearest = difflib.get_close_matches(plain, known, 5, 0.0)
