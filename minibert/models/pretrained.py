@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
+import minibert.models.tracing as tracing
 from minibert._utils.files import make_folder
 from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords
 from minibert._utils.torch_interop import to_tensor, torch_is_loaded
@@ -23,7 +24,6 @@ from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.checkpoint.hub import WEIGHTS, WEIGHTS_INDEX
 from minibert.checkpoint.safetensors import write_safetensors
 from minibert.errors import ModelFormatError
-from minibert.models import tracing
 from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.base import ModelBase
 from minibert.models.loading import find_model, load_weights, named_arrays
