@@ -30,7 +30,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
 from tests.support import definition as float64
-from tests.support.random_checkpoints import ODD, random_checkpoint
+from tests.support.random_checkpoints import ODD, random_checkpoint, sizes
 
 MIN_TOKENS = 2000
 """Errors are measured over at least this many visible tokens."""
@@ -201,18 +201,8 @@ def odd_subject(folder: Path) -> Subject:
 
 def narrow_subject(folder: Path) -> Subject:
     """Make another odd-shaped BERT: one attention head of 65, 65 words, relu."""
-    random_checkpoint(
-        folder,
-        vocab_size=65,
-        hidden_size=65,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        intermediate_size=129,
-        hidden_act="relu",
-        max_position_embeddings=65,
-        type_vocab_size=1,
-        layer_norm_eps=1e-12,
-    )
+    odd = sizes(V=65, H=65, L=2, A=1, F=129, P=65, types=1)
+    random_checkpoint(folder, **odd, hidden_act="relu", layer_norm_eps=1e-12)
     return _random_subject("odd 2 x 65, relu", folder, [(65, 33, 7, 31, 17)] * 14)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import reprlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,15 @@ def counted(number: int, thing: str) -> str:
     ('1 text', '2 texts')
     """
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def some_of(names: Sequence[str], most: int = 8) -> str:
+    """Return the first names and the number of the others, for a message.
+
+    >>> some_of(["a", "b", "c"], 1)
+    'a and 2 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def is_cpu(device: object) -> bool:

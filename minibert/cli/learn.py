@@ -71,7 +71,7 @@ def _check(arguments: argparse.Namespace) -> int:
     for result in check_file(arguments.file, steps, **options):
         print(dataclasses.replace(result, more=arguments.more), flush=True)
         results.append(result)
-    wrong = [found for found in results if not found.right]
+    wrong = [result for result in results if not result.right]
     checked = f"{counted(len(results), 'function')} checked in {time.perf_counter() - start:.1f} seconds"
     if wrong:
         more = " --more tells the cause." if any(result.cause for result in wrong) and not arguments.more else ""

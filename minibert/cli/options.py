@@ -152,22 +152,22 @@ def add_options(parser: argparse._ActionsContainer, text: str, **rest: Mapping[s
     for item in filter(None, _ITEM.split(text.strip())):
         line = " ".join(item.split())
         if match := _TEXT.fullmatch(line):
-            optional, name, several, shown = match.groups()
+            optional, name, several, description = match.groups()
             number: Any = {"nargs": "*" if optional else "+"} if several else {}
-            parser.add_argument(name.lower() + ("s" if several else ""), metavar=name, help=shown, **number)
+            parser.add_argument(name.lower() + ("s" if several else ""), metavar=name, help=description, **number)
             continue
         match = _OPTION.fullmatch(line)
         assert match is not None, line
-        flags, value, default, shown = match.groups()
+        flags, value, default, description = match.groups()
         name = re.sub("-", "_", re.search(r"--([\w-]+)", flags)[1])  # type: ignore[index]
-        options: dict[str, Any] = {"help": shown, "default": default}
+        options: dict[str, Any] = {"help": description, "default": default}
         if value is None:
-            options = {"help": shown, "action": "store_true"}
+            options = {"help": description, "action": "store_true"}
         elif value.islower():
             options["choices"] = value.split("|")
         else:
             options |= {"metavar": value, "type": _TYPES.get(value, str)}
-        if default and "default" not in shown:
+        if default and "default" not in description:
             options["help"] += " (default: %(default)s)"
         parser.add_argument(*flags.split(", "), **{**options, **_USUAL.get(name, {}), **rest.get(name, {})})
 

@@ -69,8 +69,8 @@ def embed_corpus(
     Parameters
     ----------
     model : SentenceTransformer or MultiVectorEncoder
-        The vectors of a MultiVectorEncoder are those of the tokens of documents. `VectorWriter` says how a file holds
-        them; ``n_tokens`` counts the vectors.
+        A MultiVectorEncoder makes a vector for each token of a text, as of a document. `VectorWriter` says how a file
+        holds them; ``n_tokens`` counts the vectors.
     sources : sequence of Source
     output : str or path
         Name of the file: .npy (with the ids beside it), .jsonl or .parquet. The manifest ``<output>.manifest.json`` is
@@ -83,7 +83,7 @@ def embed_corpus(
         the same.
     **options
         The fields of `minibert.corpus.runs.RunOptions`, such as ``resume=True``. With on_error="null" a line that
-        cannot be used has a vector of NaN. And those of `EncodeOptions`, as in `SentenceTransformer.encode`. With
+        cannot be used has a vector of NaN. Also the fields of `EncodeOptions`, as in `SentenceTransformer.encode`. With
         truncation="error" a text that is too long counts as an input line that cannot be used.
 
     Returns
@@ -119,7 +119,7 @@ def embed_corpus(
     def refuse_long(lines: Lines) -> None:
         usable = [line for line in lines if line.text is not None]
         texts = texts_of(lines)
-        groups = [group for _, some in plan.windows.of(texts, range(len(texts))) for group in some]
+        groups = [group for _, batch in plan.windows.of(texts, range(len(texts))) for group in batch]
         for line, (n, _) in zip(usable, map(count_tokens, groups), strict=True):
             if n > limit:
                 line.text, line.problem = None, f"has {n} tokens, the limit is {limit} (max_seq_length)"

@@ -130,28 +130,24 @@ class VectorFile:
         if self._suffix == ".npy" and of_tokens:
             array: np.ndarray[Any, Any] = np.lib.format.open_memmap(self.path, mode="r")
             first = 0
-            for some in in_chunks(map(json.loads, _lines(f"{os.path.splitext(self.path)[0]}.ids.jsonl")), _ROWS):
-                offsets = np.cumsum([0, *(one["vectors"] for one in some)])
-                yield [one["id"] for one in some], None, MultiVectors(array[first : first + offsets[-1]], offsets)
+            for lines in in_chunks(map(json.loads, _lines(f"{os.path.splitext(self.path)[0]}.ids.jsonl")), _ROWS):
+                offsets = np.cumsum([0, *(line["vectors"] for line in lines)])
+                yield [line["id"] for line in lines], None, MultiVectors(array[first : first + offsets[-1]], offsets)
                 first += int(offsets[-1])
         elif self._suffix == ".npy":
             array = np.atleast_1d(np.lib.format.open_memmap(self.path, mode="r"))
             index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
-            lines = _lines(index) if os.path.exists(index) else None
+            ids = (json.loads(line)["id"] for line in _lines(index)) if os.path.exists(index) else range(len(array))
+            remaining = iter(ids)
             for first in range(0, len(array), _ROWS):
-                block = array[first : first + _ROWS]
-                rows = range(first, first + len(block))
-                yield rows if lines is None else [json.loads(line)["id"] for line in islice(lines, _ROWS)], None, block
+                yield [*islice(remaining, _ROWS)], None, array[first : first + _ROWS]
         elif self._suffix == ".jsonl":
             dtype = self.manifest["settings"]["dtype"]  # decimals of float16 are not exactly its numbers
-            for some in in_chunks(map(json.loads, _lines(self.path)), _ROWS):
-                if kept := [one for one in some if one[_COLUMN]]:
-                    vectors: Any = [np.array(one[_COLUMN], dtype) for one in kept]
-                    yield (
-                        [one["id"] for one in kept],
-                        None,
-                        MultiVectors.of("", vectors) if of_tokens else np.array(vectors),
-                    )
+            for lines in in_chunks(map(json.loads, _lines(self.path)), _ROWS):
+                if kept := [line for line in lines if line[_COLUMN]]:
+                    vectors: Any = [np.array(line[_COLUMN], dtype) for line in kept]
+                    vectors = MultiVectors.of("", vectors) if of_tokens else np.array(vectors)
+                    yield [line["id"] for line in kept], None, vectors
         else:
             wanted, first = (_COLUMN, "id", text_column), 0
             for batch in parquet.batches(self.path, lambda names: [name for name in wanted if name in names]):
@@ -160,14 +156,14 @@ class VectorFile:
                 ids = ids or range(first, first + len(batch))
                 first += len(batch)
                 if len(valid):
-                    column, found = batch[_COLUMN], texts and [texts[row] for row in valid]
-                    vectors = column.flatten().to_numpy().reshape(len(valid), -1) if not of_tokens else None
+                    column, flat = batch[_COLUMN], batch[_COLUMN].flatten()
                     if of_tokens:
                         lengths = column.value_lengths().drop_null().to_numpy()
-                        flat = column.flatten()
                         numbers = flat.flatten().to_numpy().reshape(len(flat), -1)
                         vectors = MultiVectors(numbers, np.cumsum([0, *lengths]))
-                    yield [ids[row] for row in valid], found, vectors
+                    else:
+                        vectors = flat.to_numpy().reshape(len(valid), -1)
+                    yield [ids[row] for row in valid], texts and [texts[row] for row in valid], vectors
 
 
 def _lines(path: str) -> Iterator[bytes]:

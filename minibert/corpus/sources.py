@@ -39,8 +39,8 @@ _SUFFIXES = {".ndjson": "jsonl", ".json": "jsonl", ".tab": "tsv"} | {f".{name}":
 
 _GZIP = b"\x1f\x8b"  # gzip data begin with these bytes; UTF-8 text cannot
 
-# Most bytes of a line, or characters of a CSV row, without its end. The csv module limits a field to 131,072, which is
-# less than a book. Without a limit a quote that is never closed would read the rest of the file into memory.
+# Most bytes of a line, or characters of a CSV row, without its end. The csv module limits a field to 131,072; a
+# book has more. Without a limit a quote that is never closed would read the rest of the file into memory.
 # A line that never ends would do the same, and a small gzip file can hold one.
 _LINE_LIMIT = 2**24
 

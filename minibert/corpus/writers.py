@@ -91,8 +91,8 @@ class VectorWriter:
         The ids are the numbers of the input lines. Then a Parquet file stores them as integers, else as strings.
     into_folder : bool
     of_tokens : bool
-        A text has several vectors. An .npy file has those of one text after those of another, and the index says how
-        many; elsewhere they are a list in the row of the text.
+        A text has several vectors. An .npy file has the vectors of all texts, one text after the other, and the index
+        says how many each text has; elsewhere they are a list in the row of the text.
     """
 
     path: str
@@ -132,9 +132,9 @@ class VectorWriter:
         ends = None
         if self.of_tokens:
             nothing = np.zeros((0, self.width), np.float32)
-            texts = [nothing if "null" in row else one for row, one in zip(rows, vectors, strict=True)]
+            texts = [nothing if "null" in row else own for row, own in zip(rows, vectors, strict=True)]
             ends, vectors = np.cumsum([0, *map(len, texts)]), np.concatenate([nothing, *texts])
-            rows = [{**row, "vectors": len(one)} for row, one in zip(rows, texts, strict=True)]
+            rows = [{**row, "vectors": len(own)} for row, own in zip(rows, texts, strict=True)]
         converted = np.ascontiguousarray(rounded(vectors, np.dtype(self.dtype)))
         if len(self.files) == 2:
             files[0].write(converted.data)

@@ -136,8 +136,9 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
     Parameters
     ----------
     trace : Trace, or array of shape (layers, B, S, S) or (layers, B, A, S, S)
-        A trace with probs (``record="attentions.*"``); or other maps of attention, such as those of `value_zeroing` and
-        `norms`. These contain the residual already: give ``residual=0``. Rows of zeros are masked tokens.
+        A trace with probs (``record="attentions.*"``); or other maps of attention, such as the results of
+        `value_zeroing` and `norms`. These contain the residual already: give ``residual=0``. Rows of zeros are masked
+        tokens.
     residual : float, 0 to 1
         The share of the residual connection.
     heads : {"mean", "max", "min"}
@@ -211,7 +212,7 @@ def norms(model: Any, trace: Any, include: str | None = None, *, heads: bool = F
     - "attention": ||sum over heads of a_ij v_j W||; Kobayashi et al. 2020, "Attention is Not Only a Weight" (arXiv
       2004.10102), section 3.
     - "residual": the same with x_i added where j = i.
-    - "layer_norm": the same after LayerNorm, which for its true mean and deviation is linear: (y - mean(y)) g /
+    - "layer_norm": the same after LayerNorm. With its true mean and deviation it is linear: (y - mean(y)) g /
       deviation for each part y. Kobayashi et al. 2021, "Incorporating Residual and Normalization Layers into Analysis
       of Masked Language Models" (arXiv 2109.07152), section 3.
 

@@ -77,10 +77,8 @@ class StepNumbers:
         entry, source = self.step.entry, self.step.lines[-1]
         title = f"{self.number:2}  {entry.symbol} = {entry.formula}"
         where = f"{self.shape}  {source.file}:{source.number}"
-        if len(title) + len(where) + 2 <= WIDTH:
-            head = [title + " " * (WIDTH - len(title) - len(where)) + where]
-        else:
-            head = [title, " " * (WIDTH - len(where)) + where]
+        room = WIDTH - len(where)
+        head = [f"{title:{room}}{where}"] if len(title) + 2 <= room else [title, f"{where:>{WIDTH}}"]
         return "\n".join([*head, *map(str, self.lines)])
 
 
@@ -177,9 +175,7 @@ def explain(
     depth = model.config.num_hidden_layers
     chosen = sorted({*check_indices("layers", layers, depth, what="layers", expected="an int or several")})
     numbers = _Numbers(model, trace, token)
-    found: list[StepNumbers] = []
-
-    rows = rows_of(trace.sizes)
+    rows, every = rows_of(trace.sizes), list[StepNumbers]()
 
     def add(part: str, layer: int | None) -> None:
         for step in steps(rows.get(part, ())):
@@ -187,7 +183,7 @@ def explain(
                 continue
             shape = trace.shapes[step.entry.path.format(i=layer)][1:]
             lines = tuple(numbers.lines(step.entry, depth - 1 if part == "final" else layer))
-            found.append(StepNumbers(len(found) + 1, layer, step, shape, lines))
+            every.append(StepNumbers(len(every) + 1, layer, step, shape, lines))
 
     add("embeddings", None)
     for layer in chosen:
@@ -198,7 +194,7 @@ def explain(
     config = model.config
     sizes = {"L": depth, "H": config.hidden_size, "A": config.num_attention_heads}
     sizes |= {"D": config.head_size, "F": config.intermediate_size}
-    return Explanation(text, trace.tokens[0], token, chosen, sizes, found, trace)
+    return Explanation(text, trace.tokens[0], token, chosen, sizes, every, trace)
 
 
 def trace_texts(model: Any, tokenizer: BertTokenizer, texts: Sequence[str]) -> tuple[Trace, Sequence[Encoding]]:

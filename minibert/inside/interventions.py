@@ -179,7 +179,7 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
 
     Mohebbi et al. 2023, "Quantifying Context Mixing in Transformers" (arXiv 2301.12971), section 3: in one layer, token
     j's value vectors are 0 in all heads; the score is 1 - cos of the layer's output for token i with and without that.
-    The input of the layer is that of the whole model.
+    The layer gets the same input as in the whole model.
 
     Parameters
     ----------

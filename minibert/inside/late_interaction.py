@@ -42,25 +42,25 @@ class TokenMatches(NamedTuple):
 def token_matches(model: MultiVectorEncoder, query: str, document: str) -> TokenMatches:
     """Compute the product of each token of a query with each token of a document, of which MaxSim takes the largest.
 
-    Source: Khattab and Zaharia 2020 (arXiv 2004.12832), figure 1 and section 3.3. The prompts are those of
+    Source: Khattab and Zaharia 2020 (arXiv 2004.12832), figure 1 and section 3.3. It uses the prompts of
     `encode_query` and `encode_document`.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is wrong; the model pools tokens, so its vectors are not those of tokens; or no token is kept.
+        An argument is wrong; the model pools tokens, so a token has no vector of its own; or no token is kept.
     """
     if not isinstance(model, MultiVectorEncoder):
         raise TypeError(f"model is a {type(model).__name__}; expected a MultiVectorEncoder.")
     calls, sides = (("query", query, model.encode_query), ("document", document, model.encode_document)), []
     for name, text, encode in calls:
-        found = encode(check_text(text, name), output_value=None)
-        kept = found["attention_mask"]
-        if len(kept) != len(found["input_ids"]):
+        encoded = encode(check_text(text, name), output_value=None)
+        kept = encoded["attention_mask"]
+        if len(kept) != len(encoded["input_ids"]):
             raise ValueError(f"the model pools the tokens of a {name}; this needs a vector for each token.")
         if not kept.any():
             raise ValueError(f"the model keeps no token of the {name}.")
-        tokens: Any = model.tokenizer.convert_ids_to_tokens(found["input_ids"][kept].tolist())
-        sides.append((tokens, np.asarray(found["token_embeddings"], np.float64)[kept]))
+        tokens: Any = model.tokenizer.convert_ids_to_tokens(encoded["input_ids"][kept].tolist())
+        sides.append((tokens, np.asarray(encoded["token_embeddings"], np.float64)[kept]))
     (query_tokens, x), (document_tokens, y) = sides
     return TokenMatches(query_tokens, document_tokens, x @ y.T)

@@ -110,14 +110,10 @@ def require(function: str, trace: Trace, names: Iterable[str], record: str) -> N
 
 def pad_maps(trace: Trace, maps: list[list[FloatArray]]) -> FloatArray:
     """Turn maps of each layer and sequence, (..., S_b, S_b), into one array (layers, B, ..., S, S) with zeros."""
-    length = trace.mask.shape[1]
-    extra = maps[0][0].shape[:-2] if maps[0] else ()
-    padded = np.zeros((len(maps), len(trace.mask), *extra, length, length))
-    for of_layer, into in zip(maps, padded, strict=True):
-        for b, attention_map in enumerate(of_layer):
-            columns = np.flatnonzero(trace.mask[b])
-            into[b][..., columns[:, None], columns] = attention_map
-    return padded
+    by_head = bool(maps[0]) and maps[0][0].ndim == 3
+    rows = [[own if by_head else own[None] for own in of_layer] for of_layer in maps]
+    padded = np.stack([trace.batch.pad_pairs(row, len(row[0]) if row else 1) for row in rows])
+    return padded.astype(np.float64, copy=False) if by_head else padded[:, :, 0].astype(np.float64, copy=False)
 
 
 def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], float]:

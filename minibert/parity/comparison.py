@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import printable
-from minibert._utils.validation import FloatArray, brief, counted
+from minibert._utils.validation import FloatArray, brief, counted, some_of
 from minibert._version import __version__
 from minibert.models.inputs import INPUTS
 from minibert.parity.diagnosis.causes import diagnose, namings
-from minibert.parity.diagnosis.forward import FIRST_STATES, states_of
+from minibert.parity.diagnosis.forward import FIRST_STATES, Recipe, states_of
 from minibert.parity.diagnosis.sentences import mislabelled
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
@@ -204,9 +204,9 @@ class _Comparison:
         names = {name for meaning in meanings for name in (meaning.name, meaning.before) if name in self._specs}
         self._truth = Values(subject, inputs, names)
         self._placement = place(meanings, subject, subject.pack(inputs), self._relative)
-        masked = [array.given for array in self._placement.arrays if not self._truth.visible(array.name).size]
-        self._placement.notes.extend(f"{given} was not compared: all its places are masked." for given in masked)
-        self._arrays = [array for array in self._placement.arrays if array.given not in masked]
+        masked = [array.label for array in self._placement.arrays if not self._truth.visible(array.name).size]
+        self._placement.notes.extend(f"{label} was not compared: all its places are masked." for label in masked)
+        self._arrays = [array for array in self._placement.arrays if array.label not in masked]
 
     def report(self, findings: list[Finding], about: dict[str, str]) -> Report:
         """Return the report without causes; only `findings` and mislabelled names are in it."""
@@ -253,14 +253,15 @@ class _Comparison:
         rows = report.names
         port = self._worst(rows)
         wrong = list(dict.fromkeys(row.name for row in rows if not row.ratio <= RMS))
-        vectors = self._truth[VECTOR] if VECTOR in port else None
         self._truth.release()
         labels = row_labels(self._subject, self._truth.mask, self._inputs)
         holds = {row.name: row.holds for row in rows if row.holds}
         if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged: that is the cause
             return report
         model, padded = self._subject.model, Padded.of(self._subject.config, self._inputs)
-        causes = diagnose(model, padded, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
+        causes = diagnose(
+            model, padded, port, wrong, budget=RMS, recipe=_recipe(self._subject), rows=labels, holds=holds
+        )
         own = {name for cause in causes for name in cause.names}
         marked = [dataclasses.replace(row, own=row.level == "wrong" and row.name in own) for row in rows]
         return dataclasses.replace(report, names=marked, diagnosis=causes or report.diagnosis)
@@ -274,7 +275,7 @@ class _Comparison:
 
     def _row(self, placed: Placed, unit: Unit) -> Row:
         """Measure an array; its level is not known yet."""
-        name, given, array, layout = placed
+        name, label, array, layout = placed
         true, seen = self._truth[name], functools.partial(self._truth.visible, name)
         error = np.abs(seen(array) - seen())
         broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
@@ -289,7 +290,7 @@ class _Comparison:
         errors: dict[str, Any] = {"rms": size, "largest": largest, "relative": relative, "unit": unit.rms}
         errors |= {"ratio": size / unit.rms, "worst": largest / unit.largest}
         value, right = (float(numbers[at]) if at else 0.0 for numbers in (array, true))
-        return Row(name, given, "float32", **errors, at=at, value=value, true=right, layout=layout)
+        return Row(name, label, "float32", **errors, at=at, value=value, true=right, layout=layout)
 
     # --- levels -------------------------------------------------------------------------------------------------------
 
@@ -393,7 +394,7 @@ class _Comparison:
             twins = list(group)
             first, *others = (self._truth.visible(name, twin.array) for twin in twins)
             if any(not np.array_equal(other, first, equal_nan=True) for other in others):
-                names = " and ".join(twin.given for twin in twins[:3])
+                names = " and ".join(twin.label for twin in twins[:3])
                 yield f"{names} are names of one value, and hold different numbers."
 
     def _near(self, rows: list[Row], verdict: str) -> Iterator[str]:
@@ -422,6 +423,14 @@ class _Comparison:
             )
 
 
+def _recipe(subject: Subject) -> Recipe | None:
+    """Return how the vector of a text is made; None if that takes more than one pooling and its length."""
+    pipeline = subject.pipeline
+    if pipeline is None or len(pipeline.pooling) > 1 or {*pipeline.names} - {"Normalize"}:
+        return None
+    return Recipe(pipeline.pooling[0], "unit" if pipeline.names else "none")
+
+
 def _layouts(rows: list[Row]) -> Iterator[str]:
     """Say which arrays did not have the form of a trace."""
     by_layout: dict[str, list[str]] = {}
@@ -429,8 +438,7 @@ def _layouts(rows: list[Row]) -> Iterator[str]:
         if row.layout:
             by_layout.setdefault(row.layout, []).append(row.given)
     for layout, names in by_layout.items():
-        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-        yield f"{', '.join(names[:2])}{more} {'were' if len(names) > 1 else 'was'} read as {layout}."
+        yield f"{some_of(names, 2)} {'were' if len(names) > 1 else 'was'} read as {layout}."
 
 
 def _within(row: Row) -> bool:

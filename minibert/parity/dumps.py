@@ -13,7 +13,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,7 +24,7 @@ from minibert._utils.files import declared_nbytes, is_regular_file, parse_json, 
 from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import NotFiniteError, brief
-from minibert.checkpoint.safetensors import StoredTensor, read_header
+from minibert.checkpoint.safetensors import read_header
 from minibert.errors import ModelFormatError
 
 SUFFIXES = (".npz", ".npy", ".safetensors", ".json", ".bin", ".raw")
@@ -207,25 +207,25 @@ def _read_npz(path: Path) -> Dump:
 
 
 def _read_safetensors(path: Path) -> Dump:
-    stored = read_header(path)
-    _check_memory(path.stat().st_size, path)
-    return {tensor.name: _read_tensor(tensor) for tensor in stored}
+    tensors, content, source = read_header(path), _content(path), printable(str(path))
+    return {
+        tensor.name: _decoded(tensor.dtype, content, tensor.shape, f"{source}: {printable(tensor.name)}", tensor.offset)
+        for tensor in tensors
+    }
 
 
-def _read_tensor(stored: StoredTensor) -> Array:
-    source = printable(str(stored.path))
-    if stored.dtype not in _DTYPES:
-        raise ValueError(f"{source}: {printable(stored.name)} is {stored.dtype}; expected {', '.join(_DTYPES)}.")
-    count, dtype = math.prod(stored.shape), np.dtype(_DTYPES[stored.dtype])
-    with open(stored.path, "rb") as file:
-        file.seek(stored.offset)
-        content = file.read(count * dtype.itemsize)
-    if len(content) != count * dtype.itemsize:
-        raise ValueError(f"{source} changed while it was being read; give it again.")
-    values = np.frombuffer(content, dtype)
-    if stored.dtype == "BF16":
-        values = _widen(values)
-    return values.astype(values.dtype.newbyteorder("="), copy=False).reshape(stored.shape)
+def _dtype(name: str, where: str) -> np.dtype[Any]:
+    """Return the dtype in which numbers are stored; it has its name in safetensors."""
+    if name not in _DTYPES:
+        raise ValueError(f"{where} has the dtype {brief(name)}; expected one of {', '.join(_DTYPES)}.")
+    return np.dtype(_DTYPES[name])
+
+
+def _decoded(dtype: str, content: bytes, shape: Sequence[int], where: str, offset: int = 0) -> Array:
+    """Return the numbers of a tensor from the bytes that begin at `offset`."""
+    values = np.frombuffer(content, _dtype(dtype, where), math.prod(shape), offset)
+    values = _widen(values) if dtype == "BF16" else values
+    return values.astype(values.dtype.newbyteorder("="), copy=False).reshape(shape)
 
 
 def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
@@ -285,19 +285,15 @@ def _json_value(value: Any, where: str) -> Any:
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**40 for size in shape):
         raise ValueError(f"{where} has the shape {brief(shape)}; expected a list of integers: {{shape, dtype, data}}.")
     short = name.replace("uint", "u").replace("int", "i").replace("float", "f").upper()
-    if short not in _DTYPES:
-        raise ValueError(f"{where} has the dtype {brief(name)}; expected one of {', '.join(_DTYPES)}.")
-    count = math.prod(shape)
+    count, needed = math.prod(shape), math.prod(shape) * _dtype(short, where).itemsize
     if isinstance(data, str):
-        dtype = np.dtype(_DTYPES[short])
         try:
             content = base64.b64decode(re.sub(r"\s+", "", data), validate=True)
         except (binascii.Error, ValueError) as error:
             raise ValueError(f"{where}: its data is not base64 ({error}).") from error
-        if len(content) != count * dtype.itemsize:
-            raise ValueError(f"{where} has {len(content)} bytes of data; shape {shape} takes {count * dtype.itemsize}.")
-        flat = np.frombuffer(content, dtype)
-        return (_widen(flat) if short == "BF16" else flat).reshape(shape)
+        if len(content) != needed:
+            raise ValueError(f"{where} has {len(content)} bytes of data; shape {shape} takes {needed}.")
+        return _decoded(short, content, shape, where)
     if isinstance(data, dict):  # JSON.stringify(new Float32Array([1, 2])) is {"0": 1, "1": 2}
         if list(data) != [str(i) for i in range(len(data))]:
             raise ValueError(f"{where}: the keys of its data are not 0, 1, 2, ...; write Array.from(tensor.data).")
@@ -316,8 +312,6 @@ def _as_numbers(value: Any, name: str) -> Any:
         if any(isinstance(part, list) or part.ndim == 0 for part in value):
             raise ValueError(f"{printable(name)} holds lists of different lengths; expected one array, or one a text.")
         return [_as_numbers(part, name) for part in value]
-    if type(value) is np.ndarray and value.dtype == np.float32 and value.dtype.isnative:
-        return value
     array = np.asarray(to_array(value))
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and array.dtype.names is None:
         array = _widen(array.view(np.uint16))  # bfloat16, as ml_dtypes writes it
@@ -345,8 +339,6 @@ def _from_lists(value: Any, where: str, depth: int = 0) -> Any:
         if depth == _DEEPEST or not isinstance(value, list | tuple):
             text = f"{where[:60]} is {brief(value)}; expected numbers in at most {_DEEPEST} levels of lists"
             raise ValueError(f"{text} ({error}).") from None
-        array = None
-    if array is None:
         return [_from_lists(part, f"{where}[{i}]", depth + 1) for i, part in enumerate(value)]
     if array.dtype.kind not in "biuf":
         if _has_null(value):

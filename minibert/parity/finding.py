@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +49,3 @@ class Finding:
     def candidates(self) -> tuple[str, ...]:
         """The ids of all mistakes that explain the dump."""
         return (self.mistake, *self.alternatives) if self.mistake else ()
-
-
-def some_of(names: Sequence[str], most: int = 8) -> str:
-    """Return the first names and the number of the others."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_format, make_folder, parse_json, printable, read_bytes, write_whole
-from minibert._utils.validation import IntArray, brief, counted
+from minibert._utils.validation import IntArray, brief, counted, some_of
 from minibert.errors import ModelFormatError
 from minibert.models.inputs import INPUTS
 from minibert.parity.dumps import Array, NothingComparedError, read_dump
-from minibert.parity.finding import Finding, some_of
+from minibert.parity.finding import Finding
 from minibert.parity.truth import HALF_PRECISIONS, Padded, Subject, round_to
 from minibert.tokenizer.batch import pad_rows
 from minibert.trace.edits import copied_array
@@ -235,26 +235,25 @@ def check_inputs(
     """Compare the dump's ids, mask, types and positions with the inputs or the defaults; return findings and notes."""
     padded = Padded.of(subject.config, inputs)
     usual = {"attention_mask": padded.mask, "token_type_ids": padded.types, "position_ids": padded.positions}
+    arrays = {name: array for name, array in {**usual, **inputs}.items() if name != "inputs_embeds"}
     findings: list[Finding] = []
     notes: list[str] = []
     for name, ids in dumped:
-        expected = np.asarray(inputs[name]) if name in inputs else usual.get(name)
-        if expected is not None and name != "inputs_embeds":
-            expected = np.broadcast_to(expected, padded.ids.shape)
+        expected = np.broadcast_to(arrays[name], padded.ids.shape) if name in arrays else None
         if expected is not None and ids.shape in (expected.shape[1:], (1, *expected.shape[1:])):
             ids = np.broadcast_to(ids, expected.shape)
-        if expected is None or name == "inputs_embeds" or (name not in inputs and ids.shape != expected.shape):
+        if expected is None or (name not in inputs and ids.shape != expected.shape):
             notes.append(f"{name} in the dump, of shape {ids.shape}, was not compared: it is not in the inputs.")
             continue
-        visible = np.ones(expected.shape, np.bool_) if name == "attention_mask" else padded.mask
         if ids.shape != expected.shape:
             text = f"{name} has shape {ids.shape} in the dump; expected {expected.shape}."
-        elif not ((ids != expected) & visible).any():
-            continue
         else:
-            row = int(np.flatnonzero(((ids != expected) & visible).any(axis=1))[0])
-            text = f"{name} differ in row {row}. The port has {_row(subject, name, ids[row])}, expected "
-            text += f"{_row(subject, name, expected[row])}."
+            places = np.ones_like(padded.mask) if name == "attention_mask" else padded.mask
+            rows = np.flatnonzero(((ids != expected) & places).any(axis=1))
+            if not rows.size:
+                continue
+            text = f"{name} differ in row {rows[0]}. The port has {_row(subject, name, ids[rows[0]])}, expected "
+            text += f"{_row(subject, name, expected[rows[0]])}."
         text += " So the values are not compared."
         findings.append(Finding(text, "", (name,), 0.0, "Give both the same integers, or repair the tokenizer first."))
     return findings, notes

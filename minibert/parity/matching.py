@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -47,7 +48,7 @@ class Meaning:
     Parameters
     ----------
     name : str           the canonical name, or `VECTOR`
-    given : str          its name in the dump
+    label : str          its name in the dump
     value : ndarray, or a list of one for each text
     before : str         the name to use if the dump counts the embeddings as number 0; otherwise empty
     group : str          the name without its number; the names of a group are counted in one way
@@ -55,7 +56,7 @@ class Meaning:
     """
 
     name: str
-    given: str
+    label: str
     value: Array | list[Array]
     before: str = ""
     group: str = ""
@@ -107,23 +108,22 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
     renamed, weights = renamed or {}, subject.weights()
     matched = Matched(inputs_in(dump, renamed), [], [], [], [])
     for key, value in dump.items():
-        name, given = renamed.get(key, key), printable(key)
+        name, label = renamed.get(key, key), printable(key)
         if _input_name(name, value) is not None:
             continue
         if (weight := _weight_name(name)) in weights and not isinstance(value, list):
             matched.weights.append((weight, value))
         elif key in renamed and name != VECTOR:
-            matched.values.append(Meaning(subject.names.resolve(name)[0], given, value))  # or it raises
+            matched.values.append(Meaning(subject.names.resolve(name)[0], label, value))  # or it raises
         else:
-            meanings = _values(name, given, value, subject, batch)
+            meanings = _values(name, label, value, subject, batch)
             matched.values.extend(meanings)
-            matched.unknown.extend([] if meanings else [given])
+            matched.unknown.extend([] if meanings else [label])
     if len(matched.unknown) > 1:
         _match_behind_prefix(matched, dump, subject)
     if not matched.values and len(matched.unknown) == 1:
-        (given,) = matched.unknown
-        value = next(value for key, value in dump.items() if printable(key) == given)
-        matched.values.extend(_by_shape(given, value, subject, batch))
+        (value,) = (value for key, value in dump.items() if printable(key) in matched.unknown)
+        matched.values.extend(_by_shape(matched.unknown[0], value, subject, batch))
         if matched.values:
             matched.unknown.clear()
     order = {name: i for i, name in enumerate((*subject.names.specs, VECTOR))}
@@ -135,18 +135,18 @@ def _match_behind_prefix(matched: Matched, dump: Dump, subject: Subject) -> None
     """Match names that all have one prefix, such as /m/embeddings/LayerNorm/... of an exported module "m"."""
     values = {printable(key): value for key, value in dump.items()}
     behind: dict[str, dict[str, str]] = {}
-    for given in matched.unknown:
-        for end in [i for i, character in enumerate(given[:_LONGEST]) if character in "./" and i][:4]:
-            resolved = subject.names.find(given[end:]) or subject.names.find(given[end + 1 :])
+    for label in matched.unknown:
+        for end in [i for i, character in enumerate(label[:_LONGEST]) if character in "./" and i][:4]:
+            resolved = subject.names.find(label[end:]) or subject.names.find(label[end + 1 :])
             if resolved is not None:
-                behind.setdefault(given[:end], {})[given] = resolved[0]
+                behind.setdefault(label[:end], {})[label] = resolved[0]
                 break
     if len(behind) != 1:  # of two prefixes, such as query and passage, none is better
         return
     ((prefix, names),) = behind.items()
     if len(names) > max(1, len(matched.values)):  # fewer may be something else, such as gradients
-        matched.values.extend(Meaning(name, given, values[given]) for given, name in names.items())
-        matched.unknown[:] = [given for given in matched.unknown if given not in names]
+        matched.values.extend(Meaning(name, label, values[label]) for label, name in names.items())
+        matched.unknown[:] = [label for label in matched.unknown if label not in names]
         matched.notes.append(f"{counted(len(names), 'name')} were read without the prefix {prefix}.")
 
 
@@ -154,49 +154,49 @@ def _weight_name(name: str) -> str:
     return re.sub(rf"^(?:(?:{_FIELDS}|model|0\.auto_model|0\.model)\.)+", "", modern_name(name))
 
 
-def _states(given: str, value: Array, names: Sequence[str]) -> list[Meaning]:
-    return [Meaning(name, f"{given}[{i}]", state) for i, (name, state) in enumerate(zip(names, value, strict=True))]
+def _states(label: str, value: Array, names: Sequence[str]) -> list[Meaning]:
+    return [Meaning(name, f"{label}[{i}]", state) for i, (name, state) in enumerate(zip(names, value, strict=True))]
 
 
-def _values(name: str, given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
+def _values(name: str, label: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
     depth, states = subject.config.num_hidden_layers, states_of(subject.config)
     shape = () if isinstance(value, list) else value.shape
     flat_vectors = subject.pipeline is not None and shape == (len(batch.mask) * subject.pipeline.widths[-1],)
     vectors = (len(shape) == 2 and shape[0] == len(batch.mask)) or flat_vectors
     if name.lower() in _VECTOR_NAMES and vectors and name != "pooled":
-        return [Meaning(VECTOR, given, value)]
+        return [Meaning(VECTOR, label, value)]
     resolved = subject.names.find(name)
     if resolved is not None:
-        return [Meaning(resolved[0], given, value)]
+        return [Meaning(resolved[0], label, value)]
     if name.lower() in _SEVERAL and not isinstance(value, list):
         if len(shape) == 1 and shape[0] % (depth + 1) == 0:  # a file without a header
-            return _states(given, value.reshape(depth + 1, -1), states)
+            return _states(label, value.reshape(depth + 1, -1), states)
         if len(shape) >= 3 and shape[0] == depth + 1:
-            return _states(given, value, states)
+            return _states(label, value, states)
         if len(shape) >= 3 and shape[0] == depth:
             pairs = enumerate(zip(states[1:], states, strict=False))
-            return [Meaning(own, f"{given}[{i}]", value[i], before, given) for i, (own, before) in pairs]
+            return [Meaning(own, f"{label}[{i}]", value[i], before, label) for i, (own, before) in pairs]
     if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
-        return [Meaning(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
+        return [Meaning(f"encoder.layer.{i}.attention.self.probs", f"{label}[{i}]", value[i]) for i in range(depth)]
     loose = _LOOSE.match(name.lower()) if len(name) < _LONGEST else None
     if loose is not None and int(loose[1]) <= depth:
         number, group = int(loose[1]), f"{name[: loose.start(1)]}#{name[loose.end(1) :]}"
         if number == depth:  # numbers from 0 to depth, or from 1 on: hidden states
-            return [Meaning(states[-1], given, value, "", group)]
-        return [Meaning(states[number + 1], given, value, states[number], group)]
-    return [Meaning(states[-1], given, value)] if name.lower() in _TOKENS_NAMES else []
+            return [Meaning(states[-1], label, value, "", group)]
+        return [Meaning(states[number + 1], label, value, states[number], group)]
+    return [Meaning(states[-1], label, value)] if name.lower() in _TOKENS_NAMES else []
 
 
-def _by_shape(given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
+def _by_shape(label: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
     """Guess what the only array of a dump is, if its name is unknown: all hidden states, vectors, or the last state."""
     (B, S), H, states = batch.mask.shape, subject.config.hidden_size, states_of(subject.config)
     if isinstance(value, list):
         return []
     if value.shape in ((len(states), B, S, H), (len(states) * B * S * H,)):
-        return _states(given, value.reshape(len(states), B, S, H), states)
+        return _states(label, value.reshape(len(states), B, S, H), states)
     for name in (VECTOR, states[-1]):
         if name in subject.specs and align(value, name, subject, batch, lambda array, name: 0.0) is not None:
-            return [Meaning(name, given, value, guessed=True)]
+            return [Meaning(name, label, value, guessed=True)]
     return []
 
 
@@ -268,7 +268,7 @@ def _of_array(value: Array, spec: Spec, batch: PackedBatch, num_heads: int) -> I
         return
     for layout in _LAYOUTS["packed"]:
         for packed, form in _arranged(value, layout, "T W", sizes):
-            yield _scatter(packed, batch), f"{form or '(T, H)'}, without padding"
+            yield batch.pad(packed), f"{form or '(T, H)'}, without padding"
     if value.ndim == 3 and value.shape[0] == B and value.shape[2] == W and value.shape[1] != S:
         yield from _of_other_length(value, batch)
     if spec.has_heads:
@@ -277,7 +277,7 @@ def _of_array(value: Array, spec: Spec, batch: PackedBatch, num_heads: int) -> I
                 yield array.reshape(B, S, W), form or "(B, S, A, D)"
         for layout in _LAYOUTS["packed heads"]:
             for packed, form in _arranged(value, layout, "T A D", sizes):
-                yield _scatter(packed.reshape(T, W), batch), f"{form or '(T, A, D)'}, without padding"
+                yield batch.pad(packed.reshape(T, W)), f"{form or '(T, A, D)'}, without padding"
     if spec.name == "embeddings.position_embeddings" and B != 1 and value.shape in ((1, S, W), (S, W)):
         yield np.broadcast_to(value.reshape(1, S, W), (B, S, W)), "one array for all texts"
     if (value.ndim > 2 and value.shape[0] == 1 != B) or (value.ndim > 3 and 1 in value.shape):
@@ -285,7 +285,7 @@ def _of_array(value: Array, spec: Spec, batch: PackedBatch, num_heads: int) -> I
 
 
 def _arranged(value: Array, layout: str, padded: str, sizes: dict[str, int]) -> Iterator[tuple[Array, str]]:
-    """Yield an array with the axes of `padded`, if its shape is that of the layout; of one text, B may be left out."""
+    """Yield an array with the axes of `padded`, if it has the shape of the layout; for one text, B may be left out."""
     for own_layout in (layout, layout.replace("B", "").strip()) if sizes["B"] == 1 else (layout,):
         axes = [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\w", own_layout)]
         if value.shape != tuple(math.prod(sizes[axis] for axis in group) for group in axes):
@@ -302,12 +302,6 @@ def _arranged(value: Array, layout: str, padded: str, sizes: dict[str, int]) -> 
             yield array, "" if own_layout == padded else f"({', '.join(letters)})"
 
 
-def _scatter(packed: Array, batch: PackedBatch) -> Array:
-    padded = np.zeros((*batch.mask.shape, *packed.shape[1:]), packed.dtype)
-    padded[batch.mask] = packed
-    return padded
-
-
 def _of_other_length(value: Array, batch: PackedBatch) -> Iterator[tuple[Array, str]]:
     """Cut or fill padding on the right, unless tokens that are not masked would be lost."""
     B, S = batch.mask.shape
@@ -320,25 +314,22 @@ def _of_other_length(value: Array, batch: PackedBatch) -> Iterator[tuple[Array, 
 
 def _of_texts(value: list[Array], spec: Spec, batch: PackedBatch) -> Iterator[tuple[Array, str]]:
     """Place the arrays of single texts, each of the tokens that are not masked."""
-    if len(value) != len(batch.mask):
+    lengths = np.diff(batch.cu_seqlens).tolist()
+    if len(value) != len(lengths):
         return
-    rows = []
-    for numbers, row_mask in zip(value, batch.mask, strict=True):
-        columns = np.flatnonzero(row_mask)
-        array = np.asarray(numbers)
-        while len(array) == 1 and array.ndim > (3 if spec.kind == "pairs" else 2):
+    arrays: list[Array] = []
+    for numbers, length in zip(value, lengths, strict=True):
+        array, expected = np.asarray(numbers), spec.shape(1, length)[1:]
+        while len(array) == 1 and array.ndim > max(2, len(expected)):
             array = array[0]
-        if spec.kind == "pooled" and array.shape == (spec.width,):
-            rows.append(array)
-        elif spec.kind == "tokens" and array.shape == (len(columns), spec.width):
-            rows.append(np.zeros((len(row_mask), spec.width), array.dtype))
-            rows[-1][columns] = array
-        elif spec.kind == "pairs" and array.shape == (spec.width, len(columns), len(columns)):
-            rows.append(np.zeros((spec.width, len(row_mask), len(row_mask)), array.dtype))
-            rows[-1][:, columns[:, None], columns] = array
-        else:
+        if array.shape != expected:
             return
-    yield np.stack(rows), "one array for each text"
+        arrays.append(array)
+    if spec.kind == "pairs":
+        padded = batch.pad_pairs([array.astype(np.result_type(*arrays)) for array in arrays], spec.width)
+    else:
+        padded = np.stack(arrays) if spec.kind == "pooled" else batch.pad(np.concatenate(arrays))
+    yield padded, "one array for each text"
 
 
 # --- the place of each array ------------------------------------------------------------------------------------------
@@ -351,7 +342,7 @@ class Placed(NamedTuple):
     """One array: canonical name, name in the dump, array in padded form, and the layout in the dump."""
 
     name: str
-    given: str
+    label: str
     array: FloatArray
     layout: str
 
@@ -376,33 +367,33 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
     tried: list[tuple[Meaning, dict[str, Aligned]]] = []
     for entry in entries:
         if entry.name not in specs:
-            placement.notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
+            placement.notes.append(f"{entry.label} holds sentence vectors; give a SentenceTransformer to compare them.")
             continue
         names = filter(None, (entry.name, entry.before))
         fitting = {name: aligned for name in names if (aligned := align(entry.value, name, subject, batch, error))}
         if fitting:
             tried.append((entry, fitting))
         else:
-            placement.misfits.append(entry.given)
+            placement.misfits.append(entry.label)
             placement.notes.append(_not_compared(entry, specs[entry.name].shape(*batch.mask.shape)))
     from_embeddings = _counted_from_embeddings(tried, error)
     taken: list[tuple[Meaning, str]] = []
     for entry, fitting in tried:
         name = entry.before if entry.before and entry.group in from_embeddings else entry.name
         if entry.group and name in exact and not any(error(fitting[name].array, other) < _FAR for other in exact):
-            placement.unknown.append(entry.given)
+            placement.unknown.append(entry.label)
             placement.notes.append(
-                f"{entry.given} is far from {name}, whose exact name is there, so it is not compared."
+                f"{entry.label} is far from {name}, whose exact name is there, so it is not compared."
             )
             continue
         taken.append((entry, name))
-        placement.arrays.append(Placed(name, entry.given, fitting[name].array, fitting[name].layout))
+        placement.arrays.append(Placed(name, entry.label, fitting[name].array, fitting[name].layout))
         if fitting[name].by_value:
             placement.warnings.append(
-                f"{entry.given} was read as {fitting[name].layout} because of its values; its shape fits the usual "
+                f"{entry.label} was read as {fitting[name].layout} because of its values; its shape fits the usual "
                 "layout too. If the port means the usual one, its axes are exchanged."
             )
-    guessed = [(entry.given, name) for entry, name in taken if entry.guessed or entry.group]
+    guessed = [(entry.label, name) for entry, name in taken if entry.guessed or entry.group]
     if guessed:
         more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
         placement.notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
@@ -413,20 +404,18 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
 
 def _counted_from_embeddings(tried: list[tuple[Meaning, dict[str, Aligned]]], error: Error) -> set[str]:
     """Return the groups of names whose number 0 is the embeddings: the one way of counting must fit more arrays."""
-    votes: dict[str, int] = {}
+    votes = Counter[str]()
     for entry, fitting in tried:
-        if not entry.before:
-            if entry.group:  # the number of layers: no output of a layer that is counted from 0 has it
-                votes[entry.group] = votes.get(entry.group, 0) + len(tried)
-            continue
-        own, before = (error(fitting[name].array, name) for name in (entry.name, entry.before))
-        vote = 1 if before < own / NEARER else -1 if own < before / NEARER else 0
-        votes[entry.group] = votes.get(entry.group, 0) + vote
+        if entry.before:
+            own, before = (error(fitting[name].array, name) for name in (entry.name, entry.before))
+            votes[entry.group] += int(before < own / NEARER) - int(own < before / NEARER)
+        elif entry.group:  # the number of layers: no output of a layer that is counted from 0 has it
+            votes[entry.group] += len(tried)
     return {group for group, count in votes.items() if count > 0}
 
 
 def _not_compared(entry: Meaning, expected: tuple[int, ...]) -> str:
-    text = f"{entry.given} has shape {shape_of(entry.value)}; expected {expected}."
+    text = f"{entry.label} has shape {shape_of(entry.value)}; expected {expected}."
     size = 0 if isinstance(entry.value, list) else entry.value.size
     for factor, precision in ((2, "float64"), (0.5, "float16")):
         if size == factor * math.prod(expected) and np.ndim(entry.value) == 1:

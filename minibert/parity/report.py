@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from minibert._utils.files import printable
-from minibert._utils.validation import counted
+from minibert._utils.validation import counted, some_of
 from minibert.parity.diagnosis.forward import FIRST_STATES, both_names
-from minibert.parity.finding import Finding, some_of
+from minibert.parity.finding import Finding
 
 FORMAT = 2
 """The number of the format of `Report.to_json`."""
@@ -25,7 +25,7 @@ UNIT = (
 _MOST_ROWS = 40
 
 # A name of the dump is shown beside the canonical one, unless it is longer than this.
-_LONGEST_GIVEN = 40
+_LONGEST_LABEL = 40
 
 # What the numbers of a place are, by how many there are.
 _AXES = {2: "row, feature", 3: "row, token, feature", 4: "row, head, query, key"}
@@ -247,8 +247,8 @@ class Report:
 
 def _label(row: Row) -> str:
     """Return the name in the dump with the canonical one, or the canonical one alone if it says the same."""
-    given = printable(row.given)
-    return row.name if given.endswith(row.name) or len(given) > _LONGEST_GIVEN else f"{given} ({row.name})"
+    label = printable(row.given)
+    return row.name if label.endswith(row.name) or len(label) > _LONGEST_LABEL else f"{label} ({row.name})"
 
 
 def _detail(row: Row) -> str:

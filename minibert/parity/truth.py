@@ -175,18 +175,16 @@ class Padded:
             inputs_embeds=embeds,
         )
 
-    def cut(self, chosen: Collection[int], width: int | None = None) -> Padded:
-        """Return some of the B sequences, cut to their first `width` positions."""
-        index = np.array(sorted(chosen), dtype=np.int64)
-        ids, types, positions = (array[index, :width] for array in (self.ids, self.types, self.positions))
-        embeds = None if self.embeds is None else self.embeds[index, :width]
-        return Padded(ids, self.mask[index, :width], types, positions, embeds)
+    def rows(self, chosen: list[int]) -> Padded:
+        """Return some of the B sequences."""
+        embeds = None if self.embeds is None else self.embeds[chosen]
+        return Padded(self.ids[chosen], self.mask[chosen], self.types[chosen], self.positions[chosen], embeds)
 
 
 def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
     """Return the values at visible positions, flat: of tokens, pairs of visible tokens, or visible first tokens.
 
-    A score outside a window, which is -inf, counts as 0.
+    A score outside a window is -inf, and counts as 0.
 
     Parameters
     ----------
@@ -340,7 +338,7 @@ class Values(Mapping[str, FloatArray]):
             for run in runs:
                 with np.errstate(all="ignore"):
                     value = visible(run[name], mask_of(name, self.mask))
-                    # Look-ups are recorded as they are in the tables, which a port in half precision rounds.
+                    # Look-ups are recorded as they are in the tables; a port in half precision rounds them.
                     rounds = precision != "float32" and name != VECTOR
                     value = round_to(precision, value) if rounds else value
                     error = np.nan_to_num(np.abs(value - true), posinf=np.inf)
@@ -360,8 +358,9 @@ def _ops_of(precision: str) -> list[Ops]:
     """Return plain ops in the order of operations of transformers; in half precision, sums are in float32."""
     if precision != "float32":
         return [reference.make_ops(dtype=np.float32, round=functools.partial(round_to, precision))]
-    return [reference.make_ops(dtype=np.float32), reference.make_ops(dtype=np.float32, matmul=_matmul_backwards)]
+    return [reference.make_ops(dtype=np.float32), reference.make_ops(dtype=np.float32, matmul=matmul_backwards)]
 
 
-def _matmul_backwards(x: FloatArray, weight: FloatArray) -> FloatArray:
+def matmul_backwards(x: FloatArray, weight: FloatArray) -> FloatArray:
+    """Compute x W^T with the sums in the other order."""
     return np.ascontiguousarray(x[:, ::-1]) @ np.ascontiguousarray(weight[:, ::-1]).T

@@ -260,7 +260,7 @@ class Tally:
     def report(self) -> EditReport:
         """Return the counts as an `EditReport`."""
         fired, changed, numbers, *squares = self.counts
-        before, change = (float(np.sqrt(one / max(numbers, 1))) for one in squares)
+        before, change = (float(np.sqrt(square / max(numbers, 1))) for square in squares)
         return EditReport(self.pattern, str(self.edit), self.names, int(fired), int(changed), before, change)
 
 

@@ -151,7 +151,7 @@ class Edit:
     def function(cls, function: Callable[..., FloatArray | None], **where: Indices) -> Edit:
         """Replace by the result of a function. It is called with one sequence's array, or with the chosen part.
 
-        A function with two parameters also gets the `Site`, which has name, layer, sequence and columns. The result
+        A function with two parameters also gets the `Site`: name, layer, sequence and columns. The result
         has the shape of the array; None leaves the value as it is. The array is a copy.
         """
         if not callable(function):

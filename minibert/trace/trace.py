@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from minibert._utils.files import check_format, check_output, parse_json, parse_npy, printable, write_whole
 from minibert._utils.reporting import html_table
-from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
+from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted, some_of
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
 from minibert.trace.names import Names, Sizes, Spec
@@ -164,9 +164,8 @@ class Trace(Mapping[str, FloatArray]):
         except (TypeError, ValueError) as error:
             raise KeyError(str(error)) from None
         if name not in self._values:
-            first = ", ".join(islice(self._values, 4)) or "nothing"
-            more = f" and {len(self) - 4} more" if len(self) > 4 else ""
-            raise KeyError(f"{name} was not recorded; recorded are {first}{more}. Add it to record=.")
+            recorded = some_of(self.names, 4) or "nothing"
+            raise KeyError(f"{name} was not recorded; recorded are {recorded}. Add it to record=.")
         return name, by_head
 
     def _padded(self, name: str) -> FloatArray:
@@ -228,10 +227,10 @@ class Trace(Mapping[str, FloatArray]):
         if isinstance(value, list):
             part = value[index].view()
         elif self._names.specs[name].kind == "pooled":
-            shown = batch.shown(self.sizes.reads_any)
-            if not shown[index]:
+            rows = batch.shown(self.sizes.reads_any)
+            if not rows[index]:
                 return None
-            part = value[int(np.count_nonzero(shown[:index]))]
+            part = value[int(np.count_nonzero(rows[:index]))]
         else:
             part = value[batch.cu_seqlens[index] : batch.cu_seqlens[index + 1]]
         part.flags.writeable = False
@@ -347,7 +346,7 @@ class Trace(Mapping[str, FloatArray]):
         path = Path(path)
         name, suffix = printable(str(path)), path.suffix.lower()
         if suffix not in _SUFFIXES:
-            raise ValueError(f"{name} must end in {' or '.join(_SUFFIXES)}, which is the format of a trace.")
+            raise ValueError(f"{name} must end in {' or '.join(_SUFFIXES)}: these are the formats of a trace.")
         content = path.read_bytes()
         try:
             arrays, text = (_read_npz if suffix == ".npz" else _read_safetensors)(content)
@@ -369,8 +368,8 @@ class Trace(Mapping[str, FloatArray]):
         batch = PackedBatch.from_mask(mask.astype(np.bool_))
         if unknown := [name for name in header["names"] if name not in names.specs]:
             raise ValueError(f"{brief(unknown[0])} is not a name of its model")
-        shown = batch.shown(names.sizes.reads_any)
-        values = {name: _packed(arrays[name], names.specs[name], batch, shown) for name in header["names"]}
+        rows = batch.shown(names.sizes.reads_any)
+        values = {name: _packed(arrays[name], names.specs[name], batch, rows) for name in header["names"]}
         if {*arrays} != {*values, "attention_mask"}:
             raise ValueError("its arrays differ from the names in its header")
         if header["tokens"] is not None:
@@ -423,7 +422,7 @@ def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
     return checked
 
 
-def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch, shown: npt.NDArray[np.bool_]) -> Value:
+def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch, rows: npt.NDArray[np.bool_]) -> Value:
     """Return the rows of a padded array that are not masked."""
     expected = spec.shape(*batch.mask.shape)
     if array.dtype not in (np.float32, np.float64) or array.shape != expected:
@@ -431,7 +430,7 @@ def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch, shown: npt.
     if spec.kind == "tokens":
         return np.ascontiguousarray(array[batch.mask])
     if spec.kind == "pooled":
-        return np.ascontiguousarray(array[shown])
+        return np.ascontiguousarray(array[rows])
     places = [np.flatnonzero(row) for row in batch.mask]
     return [np.ascontiguousarray(array[b][:, columns[:, None], columns]) for b, columns in enumerate(places)]
 

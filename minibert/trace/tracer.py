@@ -11,6 +11,7 @@ only the numbers that depend on a changed one are replaced. So an edit that chan
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import pairwise
 from typing import Any
@@ -121,7 +122,7 @@ class Tracer(WrappedOps):
         if any(map(self._wants, linear.paths)):
             inner = [self.inner.linear(x, linear.part(i, i + 1)) for i in range(len(linear.paths))]
             changed = list(map(self._pass, linear.paths, inner))
-            if any(one is not other for one, other in zip(changed, inner, strict=True)):
+            if any(map(operator.is_not, changed, inner)):
                 y = _redo(y, inner, changed, activation, residual)
         after = self.names.activated.get(name) or self.names.summed.get(name)
         return y if after is None else self._pass(after, y)
@@ -157,7 +158,7 @@ class Tracer(WrappedOps):
             self.deliver(scores_name, self._step, scores)
         if probs_name in self.record and probs is not None:
             # The output of the model may hold these arrays, so the trace keeps others.
-            self.deliver(probs_name, self._step, [one.copy() for one in probs] if return_probs else probs)
+            self.deliver(probs_name, self._step, [array.copy() for array in probs] if return_probs else probs)
         context = self._pass(path, context)
         return AttentionOutput(context, scores if return_scores else None, probs if return_probs else None)
 
@@ -168,7 +169,7 @@ class Tracer(WrappedOps):
             return inputs
         before = [rotate(np.ascontiguousarray(x), inputs.num_heads, rotation) for x in inputs[:2]]
         after = list(map(self._pass, names, before))
-        if all(one is other for one, other in zip(after, before, strict=True)):
+        if not any(map(operator.is_not, after, before)):
             return inputs
         return inputs._replace(query=after[0], key=after[1], rotation=None)
 
@@ -196,7 +197,7 @@ class Tracer(WrappedOps):
                 for head in np.flatnonzero(lines.any(axis=1)):
                     columns = slice(head * size, (head + 1) * size)
                     new = probs[head, lines[head]].astype(np.float64) @ value[rows, columns]
-                    context[rows, columns][lines[head]] = new  # the op's result, which belongs to nobody else
+                    context[rows, columns][lines[head]] = new  # nobody else has the op's result
             all_probs.append(probs)
         return context, scores, all_probs
 
@@ -252,8 +253,8 @@ def _redo(
     The fused result stays elsewhere.
     """
     y = fused.copy()
-    places = np.logical_or.reduce([one != other for one, other in zip(changed, inner, strict=True)])
-    factors: list[FloatArray] = [one[places].astype(np.float64) for one in changed]
+    places = np.logical_or.reduce(list(map(np.not_equal, changed, inner)))
+    factors: list[FloatArray] = [array[places].astype(np.float64) for array in changed]
     if activation is not None:
         factors[0] = ACTIVATION_FUNCTIONS[activation](factors[0])
     new = np.prod(factors, axis=0)
@@ -330,7 +331,7 @@ def _count_pooled(names: Names, batch: PackedBatch) -> int:
 
 def nbytes_of(names: Names, batch: PackedBatch, record: Iterable[str], itemsize: int) -> dict[str, int]:
     """Return the size in bytes of each name's values in a trace."""
-    lengths = np.diff(batch.cu_seqlens).astype(object)  # Python's integers, which do not overflow
+    lengths = np.diff(batch.cu_seqlens).astype(object)  # Python's integers do not overflow
     per_width = {
         "tokens": batch.num_tokens,
         "pairs": int((lengths * lengths).sum()),

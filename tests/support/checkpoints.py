@@ -11,15 +11,10 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
-from tests.support.random_checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
+from tests.support.random_checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint, sizes
 
-__all__ = ["SPECIAL_TOKENS", "VOCABULARY", "locate_minilm", "random_checkpoint", "sentence_model", "their_vectors"]
-
-
-def sizes(*, V: int, H: int, L: int, A: int, F: int, P: int, types: int) -> dict[str, int]:
-    """Return the fields of a config by the letters of encoder.py."""
-    layers = {"hidden_size": H, "num_hidden_layers": L, "num_attention_heads": A, "intermediate_size": F}
-    return {"vocab_size": V, "max_position_embeddings": P, "type_vocab_size": types, **layers}
+__all__ = ["SPECIAL_TOKENS", "VOCABULARY", "locate_minilm", "random_checkpoint", "sentence_model", "sizes"]
+__all__ += ["their_vectors"]
 
 
 def locate_minilm() -> Path:
@@ -35,17 +30,24 @@ def their_vectors(folder: Path, texts: list[str], **options: object) -> np.ndarr
     return model.encode(texts, **options)
 
 
+def listed_modules(kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the content of modules.json; the first module is in the folder itself."""
+    return [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind.rpartition('.')[2]}" if i else "", "type": kind}
+        for i, kind in enumerate(kinds)
+    ]
+
+
 def write_modules(folder: Path, steps: Sequence[tuple[str, Any, Mapping[str, np.ndarray] | None]]) -> Path:
     """Write modules.json and the modules' folders: (type, config or None, tensors or None), the first at the top."""
-    listed = []
-    for i, (kind, config, tensors) in enumerate(steps):
-        path = f"{i}_{kind.rpartition('.')[2]}" if i else ""
-        listed.append({"idx": i, "name": str(i), "path": path, "type": kind})
-        (folder / path).mkdir(exist_ok=True)
+    listed = listed_modules([kind for kind, *_ in steps])
+    for module, (_, config, tensors) in zip(listed, steps, strict=True):
+        home = folder / module["path"]
+        home.mkdir(exist_ok=True)
         if config is not None:
-            (folder / path / "config.json").write_text(json.dumps(config))
+            (home / "config.json").write_text(json.dumps(config))
         if tensors is not None:
-            save_file(dict(tensors), folder / path / "model.safetensors")
+            save_file(dict(tensors), home / "model.safetensors")
     (folder / "modules.json").write_text(json.dumps(listed))
     return folder
 

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from minibert.bert.weights import HEADS
-from tests.support.checkpoints import sizes
+from tests.support.random_checkpoints import sizes, vary
 
 CLASSES = tuple(HEADS)
 POOLED = tuple(name for name, head in HEADS.items() if head.pooled)
@@ -61,12 +61,9 @@ def make_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = getattr(transformers, kind)(transformers.BertConfig(**fields))
+        vary(model, 0.3)
         with torch.no_grad():
-            for path, parameter in model.named_parameters():  # transformers initialises them to exactly 1 and 0
-                if path.endswith("LayerNorm.weight"):
-                    parameter.copy_(1 + 0.2 * torch.randn(parameter.shape))
-                elif path.endswith("bias"):
-                    parameter.copy_(0.3 * torch.randn(parameter.shape))
+            for path, parameter in model.named_parameters():
                 parameter.mul_(next((by for name, by in (scale or {}).items() if path.startswith(name)), 1.0))
             for path, value in (changes or {}).items():
                 model.get_parameter(path).copy_(value)

@@ -75,7 +75,7 @@ class Subject:
     def diagnose(self, port: Mapping[str, np.ndarray], rows: Sequence[str] = ()) -> list[Finding]:
         """Return what `minibert.parity` says about a port."""
         wrong = [name for name, array in port.items() if not self.ratio(name, array) <= BUDGET]
-        return diagnose(self.model, self.padded, port, wrong, budget=BUDGET, vectors=self.truth[VECTOR], rows=rows)
+        return diagnose(self.model, self.padded, port, wrong, budget=BUDGET, recipe=_RECIPE, rows=rows)
 
 
 def rms(name: str, array: np.ndarray, inputs: Padded) -> float:

@@ -16,6 +16,7 @@ from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling, MultiVectorMask
 
 from minibert.encode.modules import activation_path
+from tests.support.checkpoints import write_modules
 from tests.support.sentence_heads import model_folder
 
 DIMENSION = 16
@@ -51,22 +52,13 @@ def pylate(bert: Path, folder: Path, *, kind: str | None = "ColBERT", pooling: b
     torch.manual_seed(2)
     width = json.loads((bert / "config.json").read_text())["hidden_size"]
     home = "sentence_transformers.models.{}"
-    kinds = [home.format("Transformer"), *([home.format("Pooling")] if pooling else []), "pylate.models.Dense.Dense"]
-    listed = [
-        {"idx": i, "name": str(i), "path": f"{i}_{name.rpartition('.')[2]}" if i else "", "type": name}
-        for i, name in enumerate(kinds)
-    ]
-    last = folder / listed[-1]["path"]
-    last.mkdir()
+    mean = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
     config = {"in_features": width, "out_features": DIMENSION, "bias": False}
     config["activation_function"] = activation_path("Identity")
-    (last / "config.json").write_text(json.dumps(config))
-    save_file({"linear.weight": torch.randn(DIMENSION, width)}, last / "model.safetensors")
-    if pooling:
-        (folder / "1_Pooling").mkdir()
-        content = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
-        (folder / "1_Pooling" / "config.json").write_text(json.dumps(content))
-    (folder / "modules.json").write_text(json.dumps(listed))
+    weight = {"linear.weight": torch.randn(DIMENSION, width).numpy()}
+    steps: list[Any] = [(home.format("Transformer"), None, None)]
+    steps += [(home.format("Pooling"), mean, None)] if pooling else []
+    write_modules(folder, [*steps, ("pylate.models.Dense.Dense", config, weight)])
     stored = {"model_type": kind, **settings} if kind else settings
     (folder / "config_sentence_transformers.json").write_text(json.dumps(stored))
     return folder

@@ -24,29 +24,19 @@ VOCABULARY = (
     *_WORDS.split(),
 )
 
+
+def sizes(*, V: int, H: int, L: int, A: int, F: int, P: int, types: int = 2) -> dict[str, Any]:
+    """Return the fields of a config by the letters of encoder.py."""
+    layers = {"hidden_size": H, "num_hidden_layers": L, "num_attention_heads": A, "intermediate_size": F}
+    return {"vocab_size": V, "max_position_embeddings": P, "type_vocab_size": types, **layers}
+
+
 # The model is small, but every part changes the numbers. With transformers' own initializer_range of 0.02 so narrow a
 # model hardly attends and hardly activates, and two formulas of GELU would give the same result.
-_SMALL: dict[str, Any] = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 40,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.2,
-}
+_SMALL: dict[str, Any] = {**sizes(V=len(VOCABULARY), H=24, L=2, A=3, F=40, P=512), "initializer_range": 0.2}
 
-ODD: dict[str, Any] = {
-    "vocab_size": 997,
-    "hidden_size": 84,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 7,
-    "intermediate_size": 205,
-    "hidden_act": "gelu_new",
-    "max_position_embeddings": 131,
-    "type_vocab_size": 3,
-    "layer_norm_eps": 1e-5,
-}
+ODD: dict[str, Any] = {**sizes(V=997, H=84, L=3, A=7, F=205, P=131, types=3), "hidden_act": "gelu_new"}
+ODD["layer_norm_eps"] = 1e-5
 """The fields of a model with 7 attention heads of 12, in which every other field is unusual too."""
 
 
@@ -75,12 +65,7 @@ def random_checkpoint(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = BertModel(config)
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():  # transformers initialises them to exactly 1 and 0
-                if name.endswith("LayerNorm.weight"):
-                    parameter.copy_(1 + 0.2 * torch.randn(parameter.shape))
-                elif name.endswith("bias"):
-                    parameter.copy_(0.1 * torch.randn(parameter.shape))
+        vary(model, 0.1)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {prefix + name: tensor.to(getattr(torch, dtype)) for name, tensor in model.state_dict().items()}
     save_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -89,6 +74,18 @@ def random_checkpoint(
     config.save_pretrained(folder)
     save_vocabulary(folder, config.vocab_size, config.max_position_embeddings)
     return folder
+
+
+def vary(model: Any, bias: float) -> None:
+    """Change the weights of LayerNorms and the biases of a model: transformers initialises them to exactly 1 and 0."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("LayerNorm.weight"):
+                parameter.copy_(1 + 0.2 * torch.randn(parameter.shape))
+            elif name.endswith("bias"):
+                parameter.copy_(bias * torch.randn(parameter.shape))
 
 
 def save_vocabulary(folder: Path, size: int, limit: int) -> None:
@@ -128,18 +125,7 @@ def random_model(folder: Path, shape: tuple[int, int, int, int, str], vocab_size
     dense("pooler.dense", H, H)
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors")
-    config = {
-        "model_type": "bert",
-        "architectures": ["BertModel"],
-        "vocab_size": vocab_size,
-        "hidden_size": H,
-        "num_hidden_layers": L,
-        "num_attention_heads": A,
-        "intermediate_size": F,
-        "hidden_act": activation,
-        "max_position_embeddings": positions,
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
-    }
+    config = {"model_type": "bert", "architectures": ["BertModel"], "hidden_act": activation, "layer_norm_eps": 1e-12}
+    config |= sizes(V=vocab_size, H=H, L=L, A=A, F=F, P=positions)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder

@@ -9,7 +9,7 @@ from typing import Any
 import sentence_transformers
 import torch
 
-from tests.support.checkpoints import VOCABULARY
+from tests.support.checkpoints import VOCABULARY, listed_modules
 from tests.support.head_models import make_model
 from tests.support.text_data import VARIABLE, data_path, udhr_lines
 
@@ -33,10 +33,7 @@ def vocabulary(real: bool) -> list[str]:
 
 def modules(*kinds: str) -> list[dict[str, Any]]:
     """Return the content of modules.json; the first module is in the folder itself."""
-    return [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind.rpartition('.')[2]}" if i else "", "type": kind}
-        for i, kind in enumerate(kinds)
-    ]
+    return listed_modules(kinds)
 
 
 TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"

@@ -19,21 +19,14 @@ from minibert.trace.names import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace
 from tests.support import definition as float64
 from tests.support.definition import measure
-from tests.support.head_models import CLASSES, make_model
-from tests.support.random_checkpoints import random_checkpoint
+from tests.support.head_models import CLASSES, inputs_of, make_model
+from tests.support.random_checkpoints import VOCABULARY, random_checkpoint, sizes
 from tests.support.report import REPORT
 from tests.support.text_data import english_texts
 from tests.support.torch_hooks import run_hooked, shown
 
 # All dimensions differ.
-ODD: dict[str, Any] = {
-    "hidden_size": 35,
-    "num_attention_heads": 5,
-    "intermediate_size": 131,
-    "num_hidden_layers": 3,
-    "type_vocab_size": 6,
-    "max_position_embeddings": 41,
-}
+ODD: dict[str, Any] = sizes(V=len(VOCABULARY), H=35, L=3, A=5, F=131, P=41, types=6)
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +34,11 @@ def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_checkpoint(tmp_path_factory.mktemp("odd") / "model", **ODD)
 
 
-def padded_inputs(model: BertModel, rows: int = 6, length: int = 13, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return rows with padding on either side, with holes, and one of a single token."""
-    generator = np.random.default_rng(seed)
-    mask = np.ones((rows, length), dtype=np.int64)
-    mask[1, 7:], mask[2, :4], mask[3, [2, 5, 6]], mask[4] = 0, 0, 0, 0
-    mask[4, 3] = 1
-    return {
-        "input_ids": generator.integers(model.config.vocab_size, size=(rows, length)),
-        "attention_mask": mask,
-        "token_type_ids": generator.integers(model.config.type_vocab_size, size=(rows, length)),
-    }
+def padded_inputs(model: BertModel, rows: int = 6, length: int = 13) -> dict[str, np.ndarray]:
+    config = model.config
+    return inputs_of(
+        "BertModel", rows=rows, length=length, vocab_size=config.vocab_size, type_vocab_size=config.type_vocab_size
+    )
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

@@ -28,16 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def batch(model: Any, rows: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return random rows of random lengths, some with holes and one that shows nothing."""
-    generator = np.random.default_rng(seed)
-    mask = np.arange(length) < generator.integers(1, length + 1, size=(rows, 1))
-    mask &= generator.random(mask.shape) < 0.9
-    mask[0] = True
-    if rows > 3:
-        mask[2], mask[3, 0] = False, False
-    ids = generator.integers(model.config.vocab_size, size=mask.shape)
-    types = generator.integers(model.config.type_vocab_size, size=mask.shape)
-    return {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": types}
+    return inputs_of("BertModel", rows=rows, length=length, seed=seed, vocab_size=model.config.vocab_size)
 
 
 def same(a: Any, b: Any) -> None:

@@ -262,7 +262,7 @@ _FITS: dict[str, Callable[[Model], bool]] = {
         ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms"),
         lambda model: not model.config.family.norms_first,
     ),
-    **{f"W2.{_MODULES[one]}": functools.partial(_has_bias, f"encoder.layer.0.{_MODULES[one]}") for one in DENSE[:6]},
+    **{f"W2.{_MODULES[name]}": functools.partial(_has_bias, f"encoder.layer.0.{_MODULES[name]}") for name in DENSE[:6]},
     "E7": lambda model: not model.config.family.has_token_types,
     "E3": lambda model: not (model.config.family.counts_tokens or model.config.family.theta),
     "E6": lambda model: model.config.family.counts_tokens and not model.config.family.theta,

@@ -19,8 +19,7 @@ import numpy as np
 from minibert._utils.validation import FloatArray
 from minibert.parity.diagnosis import sentences
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
-from minibert.parity.diagnosis.forward import Arrays, Forward, Mistake, states_of, symbol_of, words_of
-from minibert.parity.diagnosis.recipes import find_recipe
+from minibert.parity.diagnosis.forward import Arrays, Forward, Mistake, Recipe, states_of, symbol_of, words_of
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, Search, Trial
 from minibert.parity.diagnosis.sentences import Cause, Facts, Sites
@@ -39,7 +38,7 @@ def diagnose(
     wrong: Sequence[str],
     *,
     budget: float = BUDGET,
-    vectors: FloatArray | None = None,
+    recipe: Recipe | None = None,
     rows: Sequence[str] = (),
     holds: Mapping[str, str] | None = None,
 ) -> list[Finding]:
@@ -54,7 +53,7 @@ def diagnose(
     wrong : the names of `port` whose difference from the truth is outside the budget
     budget : float
         The RMS error that is right, in units of a plain float32 forward's.
-    vectors : the true vectors of the texts, if `port` has vectors
+    recipe : how the vector of a text is made; None if that is not known
     rows : what each row of the inputs is, for example its text
     holds : mapping of names of `port` to the names whose values they hold, if that is known
 
@@ -65,11 +64,6 @@ def diagnose(
     """
     if not wrong:
         return []
-    recipe = None
-    if VECTOR in port and vectors is not None:
-        states = states_of(model.config)
-        values = {name: value for name, value in Forward(model, inputs).run_all() if name in (*states, "pooler")}
-        recipe = find_recipe(values, inputs, states, np.asarray(vectors, np.float64))
     search = Search(Replay(model, inputs, port, recipe), budget)
     return _Diagnosis(search, port, list(wrong), rows).findings(holds or {})
 
@@ -285,19 +279,19 @@ class _Diagnosis:
                 alike = tuple(other for other in first.alternatives if other.id in ids)
                 cause, sites = first._replace(alternatives=alike), earlier.together(sites)
             merged[key] = (cause, names, sites)
-        for key, (one, names, sites) in merged.items():
-            mistake = one.mistake
+        for key, (cause, names, sites) in merged.items():
+            mistake = cause.mistake
             others = {layer for other in merged if other != key for _, layer in merged[other][2].present}
             if mistake.source is not None:  # it changes nothing in this layer
                 others.add(mistake.source)
             where = sites.text(mistake, len(self._states) - 1, others)
             words = words_of(search.model.config)  # the catalogue is for any model
             text = mistake.template.format(**words) + where
-            if one.alternatives:
-                either = "; or ".join(other.template for other in (mistake, *one.alternatives[:5]))
+            if cause.alternatives:
+                either = "; or ".join(other.template for other in (mistake, *cause.alternatives[:5]))
                 text = f"This dump cannot tell which{where}: {either.format(**words)}"
-            alternatives = tuple(other.id for other in one.alternatives)
-            separate = sentences.separate_by(mistake, one.alternatives)
+            alternatives = tuple(other.id for other in cause.alternatives)
+            separate = sentences.separate_by(mistake, cause.alternatives)
             remedy = mistake.cure.format(**words)
             places = tuple(sorted(sites.present, key=str))
             yield Finding(text, mistake.id, names, self._share(names), remedy, alternatives, separate, places)

@@ -1,16 +1,16 @@
-"""What each mistake computes: LayerNorm, attention, inputs, weights, residuals, precision, names."""
+"""What each mistake of the catalogue computes: LayerNorm, attention, inputs, weights, residuals, precision, names."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray, counted
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias, Rotation
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
@@ -342,104 +342,6 @@ def softmax_without_shift(inner: Part, here: Here, masked: FloatArray) -> FloatA
     """Compute softmax without subtracting the maximum."""
     exponentials = np.exp(masked)
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
-
-
-WITH_HEADS = ("query", "key", "value", "scores", "probs", "context")
-
-
-def reordered(order: IntArray, symbol: str, what: str) -> Mistake:
-    """Return the mistake of heads with the values of others: the key in scores, the value in context, or the result."""
-
-    def value(x: FloatArray) -> FloatArray:
-        return x[:, order] if x.ndim == 4 else x.reshape(len(x), len(order), -1)[:, order].reshape(x.shape)
-
-    moved = np.flatnonzero(order != np.arange(len(order)))
-    text = f"attention heads: in {what}, heads {_listed(moved)} have the values of heads {_listed(order[moved])}"
-    shared = ", as in grouped-query attention" if (order[order] == order).all() else ""
-    parts: dict[str, Part] = {"value": lambda inner, here, x: value(inner(here, x))}
-    if what != symbol:
-        parts = {("scores" if what == "key" else "weigh"): lambda inner, here, x, y: inner(here, x, value(y))}
-    remedy = "Head a has the columns a D to (a + 1) D of query, key and value; BERT does not share heads."
-    return Mistake("A11.heads", text + shared, remedy, (symbol,), parts)
-
-
-def _listed(numbers: IntArray) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def online(block: int, without: Sequence[str]) -> Mistake:
-    """Return the mistake of a softmax over blocks of keys that does not rescale "sum" or "values" of those before."""
-
-    def part(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
-        largest = np.maximum.reduceat(masked, np.arange(0, masked.shape[-1], block), axis=-1)
-        running = np.maximum.accumulate(largest, axis=-1).repeat(block, axis=-1)[..., : masked.shape[-1]]
-        right, stale = (np.nan_to_num(np.exp(masked - maximum)) for maximum in (running[..., -1:], running))
-        values, total = (stale if name in without else right for name in ("values", "sum"))
-        return values / total.sum(axis=-1, keepdims=True)
-
-    text = f"softmax: in blocks of {counted(block, 'key')}, the {' and the '.join(without)} so far "
-    text += f"{'is' if list(without) == ['sum'] else 'are'} not rescaled when the maximum grows"
-    remedy = "Online softmax: when the maximum grows from m to n, multiply sum and values so far by exp(m - n)."
-    return Mistake("A12.online", text, remedy, ("probs",), {"softmax": part})
-
-
-SUMS = {**dict.fromkeys(DENSE[:6], "product"), "scores": "scores", "probs": "mask", "context": "weigh"}
-"""The symbols of values that are sums, or a softmax, and the part of each that adds up."""
-
-
-def shortened(symbol: str, count: int) -> Mistake:
-    """Return the mistake of a sum, or a softmax, without its last terms."""
-
-    def cut(x: FloatArray) -> FloatArray:
-        return np.where(np.arange(x.shape[-1]) < x.shape[-1] - count, x, x.dtype.type(0))
-
-    def first(inner: Part, here: Here, x: FloatArray, y: FloatArray) -> FloatArray:
-        return inner(here, x, cut(y)) if symbol == "probs" else inner(here, cut(x), y)
-
-    noun, whole = ("key", "softmax") if symbol == "probs" else ("term", f"sum in {symbol}")
-    text = f"loops: the last {counted(count, noun)} of each {whole} {'is' if count == 1 else 'are'} left out"
-    return Mistake("L1.tail", text, "Let each loop run to the end of its row.", (symbol,), {SUMS[symbol]: first})
-
-
-class Where(NamedTuple):
-    """The only features in which a value is wrong; `heads` if these are whole heads."""
-
-    columns: npt.NDArray[np.bool_]
-    heads: npt.NDArray[np.bool_] | None
-
-    def __str__(self) -> str:
-        if self.heads is not None:
-            return f"head{'s' if self.heads.sum() > 1 else ''} {_listed(np.flatnonzero(self.heads))}"
-        return run_of("feature", self.columns)
-
-
-def run_of(noun: str, chosen: npt.NDArray[np.bool_]) -> str:
-    """Say which of them are chosen: "features 1533 to 1535 (the last 3)", or how many if they do not form a run."""
-    numbers, total = np.flatnonzero(chosen), len(chosen)
-    count, first, last = len(numbers), numbers[0], numbers[-1]
-    if last - first + 1 != count:
-        return f"{count} of {total} {noun}s"
-    end = "last" if last == total - 1 else "first" if first == 0 else ""
-    listed = f"{noun} {first}" if count == 1 else f"{noun}s {first} to {last}"
-    return f"{listed} of {total} (the {end} {'one' if count == 1 else count})" if end else f"{listed} of {total}"
-
-
-def within(part: Part, where: Where) -> Part:
-    """Return a part that is made in some features or heads only; elsewhere it is right."""
-
-    def blended(changed: FloatArray, right: FloatArray) -> FloatArray:
-        if right.ndim < 4:
-            return np.where(where.columns, changed, right)
-        return right if where.heads is None else np.where(where.heads[:, None, None], changed, right)
-
-    def partly(inner: Part, here: Here, *arguments: Any) -> Any:
-        changed: Any = part(inner, here, *arguments)
-        right: Any = inner(here, *arguments)
-        if isinstance(right, tuple):  # weight and bias, of which a row belongs to a feature
-            return tuple(blended(*(array.T for array in pair)).T for pair in zip(changed, right, strict=True))
-        return blended(changed, right)
-
-    return partly
 
 
 # --- inputs and embeddings --------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 scores, the mask, the softmax, the weighted sum and the merge. A mistake is a function in the place of one part. Several
 mistakes can be in one forward; a later one is around an earlier one.
 
-Values can be *given*, so that they are not computed, or *forced*: computed, kept as computed, and then replaced by the
+Values can be *known*, so that they are not computed, or *forced*: computed, kept as computed, and then replaced by the
 port's own value for everything that follows. With forced values each op is computed on the port's own inputs.
 
 Here the tokens of the padding are computed too, and the mask is a part, because mistakes with the mask would not be
@@ -89,21 +89,19 @@ def both_names(name: str) -> str:
 class Store:
     """The weights of a model in one dtype: of the current layer, and of other layers while there is room."""
 
-    _MOST_BYTES = 3 << 25
+    _MOST_BYTES = 1 << 26
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self.dtype = np.dtype(dtype)
         self._layer: object = None
-        self._before = self._largest = self._nbytes = 0  # bytes: when this layer was entered, of a layer, and now
+        self._nbytes = 0
         self._kept: dict[int, tuple[PreparedLinear, FloatArray, FloatArray]] = {}
 
     def enter(self, layer: object) -> None:
-        """Drop the weights of other layers if one more layer would take too much memory."""
-        if layer != self._layer:
-            self._largest = max(self._largest, self._nbytes - self._before)
-            if self._nbytes + self._largest > self._MOST_BYTES:
-                self._kept, self._nbytes = {}, 0
-            self._layer, self._before = layer, self._nbytes
+        """Begin a layer; drop the weights of the others if they take much memory."""
+        if layer != self._layer and self._nbytes > self._MOST_BYTES:
+            self._kept, self._nbytes = {}, 0
+        self._layer = layer
 
     def get(self, linear: PreparedLinear, index: int) -> tuple[FloatArray, FloatArray]:
         """Return the weight and bias of one of the maps that are stacked in `linear`."""
@@ -339,7 +337,7 @@ class Forward(WrappedOps):
         # A row that shows nothing attends to everything, so that no number becomes NaN. Nobody compares such a row.
         self.visible = inputs.mask | ~inputs.mask.any(axis=1, keepdims=True)
         self._layer: int | None = None
-        self._given, self._forced = NOTHING, NOTHING
+        self._known, self._forced = NOTHING, NOTHING
         self._computed: dict[str, FloatArray] = {}
         self.values: dict[str, FloatArray] = {}
         """The values of this stage and of the one before it, as the next part sees them."""
@@ -347,7 +345,7 @@ class Forward(WrappedOps):
     # --- stages -------------------------------------------------------------------------------------------------------
 
     def run(
-        self, stage: int, before: Arrays = NOTHING, given: Arrays = NOTHING, forced: Arrays = NOTHING
+        self, stage: int, before: Arrays = NOTHING, known: Arrays = NOTHING, forced: Arrays = NOTHING
     ) -> dict[str, FloatArray]:
         """Compute one stage.
 
@@ -356,7 +354,7 @@ class Forward(WrappedOps):
         stage : `EMBEDDINGS_STAGE`, the number of a layer, or the number of layers for the pooler
         before : mapping of names to padded arrays
             Values of the stage before: the hidden state at least.
-        given : values that are not computed
+        known : values that are not computed
         forced : values that replace the computed ones for what follows
 
         Returns
@@ -364,7 +362,7 @@ class Forward(WrappedOps):
         dict of names to padded arrays
             The values that were computed, before they were replaced.
         """
-        self._given, self._forced, self._computed, self.values = given, forced, {}, dict(before)
+        self._known, self._forced, self._computed, self.values = known, forced, {}, dict(before)
         self._layer = stage if 0 <= stage < self.config.num_hidden_layers else None
         self.store.enter(stage)
         batch = self.inputs.packed
@@ -458,23 +456,23 @@ class Forward(WrappedOps):
             weighed = self.part("weigh", self._here(path), probs, split(value, path))
             return self._flat(self.part("merge", self._here(path), weighed))
 
-        needs_probs = path not in self._given or self._is_wanted(probs_name)
-        if self._is_wanted(scores_name) or (needs_probs and probs_name not in self._given):
-            scores = self._pairs_of(scores_name, scores_of)
+        needs_probs = path not in self._known or self._is_wanted(probs_name)
+        if self._is_wanted(scores_name) or (needs_probs and probs_name not in self._known):
+            scores = self._rows_of(scores_name, scores_of)
         if needs_probs:
-            probs = self._pairs_of(probs_name, probs_of)
+            probs = self._rows_of(probs_name, probs_of)
         return AttentionOutput(self._rows_of(path, context_of), None, None)
 
     def _rotated(self, inputs: AttentionInput, path: str) -> list[FloatArray]:
         """Return the query and the key, rotated if the model has rotary positions."""
         if inputs.rotation is None:
             return [inputs.query, inputs.key]
-        found = []
+        rotated = []
         for part, x in (("query", inputs.query), ("key", inputs.key)):
             name = f"{path}.{part}.rotated"
             rotation = self.part("rotation", self._here(name), inputs.rotation)
-            found.append(self._result_of(name, "rotate", np.ascontiguousarray(x), inputs.num_heads, rotation))
-        return found
+            rotated.append(self._result_of(name, "rotate", np.ascontiguousarray(x), inputs.num_heads, rotation))
+        return rotated
 
     # --- values by name -----------------------------------------------------------------------------------------------
 
@@ -497,23 +495,17 @@ class Forward(WrappedOps):
         return self._rows_of(name, functools.partial(self.part, part, self._here(name), *arguments))
 
     def _rows_of(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
-        """Return the value of a name as rows: the given one, or the computed one, or the forced one."""
-        if name in self._given:
-            self.values[name] = self._given[name]
-            return self._flat(self._given[name])
-        flat = self.part("value", self._here(name), compute())
-        padded = flat if name.startswith("pooler") else self._padded(flat)
-        return self._flat(self._keep(name, padded))
+        """Return the value of a name as rows, or as pairs: the known one, or the computed one, or the forced one."""
+        if name in self._known:
+            self.values[name] = self._known[name]
+            return self._flat(self._known[name])
+        value = self.part("value", self._here(name), compute())
+        is_padded = value.ndim == 4 or name.startswith("pooler")
+        return self._flat(self._keep(name, value if is_padded else self._padded(value)))
 
     def _is_wanted(self, name: str) -> bool:
         """Return whether a value that the port has is computed all the same."""
-        return name in self._forced and name not in self._given
-
-    def _pairs_of(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
-        """Return scores or probs: the given ones, or the computed ones, or the forced ones."""
-        if name in self._given:
-            return self._given[name]
-        return self._keep(name, self.part("value", self._here(name), compute()))
+        return name in self._forced and name not in self._known
 
     def _keep(self, name: str, padded: FloatArray) -> FloatArray:
         self._computed[name] = padded

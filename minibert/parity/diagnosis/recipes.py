@@ -112,15 +112,3 @@ def vector(
             return SCALINGS[recipe.scaling](POOLINGS[recipe.pooling](values, inputs, states))
     except KeyError as error:
         raise InapplicableError(f"{error} is not known here") from None
-
-
-def find_recipe(values: Arrays, inputs: Padded, states: Sequence[str], wanted: FloatArray) -> Recipe | None:
-    """Return the recipe that makes the vectors `wanted` from the true values, or None."""
-    rows = inputs.mask.any(axis=1)
-    limit = 1e-4 * float(np.abs(wanted[rows]).max(initial=0))
-    for pooling in (*POOLING_MODES, *(["pooler"] if "pooler" in values else [])):
-        for scaling in ("unit", "none"):
-            made = vector(values, inputs, states, Recipe(pooling, scaling))
-            if made.shape == wanted.shape and np.abs(made - wanted)[rows].max(initial=0) <= limit:
-                return Recipe(pooling, scaling)
-    return None

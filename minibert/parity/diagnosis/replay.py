@@ -37,7 +37,7 @@ from minibert.parity.diagnosis.forward import (
     symbol_of,
 )
 from minibert.parity.diagnosis.recipes import vector
-from minibert.parity.truth import VECTOR, Model, Padded, mask_of, rms, visible
+from minibert.parity.truth import VECTOR, Model, Padded, mask_of, matmul_backwards, rms, visible
 from minibert.trace.names import rows_of
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
@@ -49,17 +49,17 @@ _LEAST_UNIT, _LEAST_UNIT_OF_SUMS = 2.0**-26, 2.0**-23
 _LEAST_UNIT_OF_CURVES = 2.0**-25
 
 
-def _backwards(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
-    return inner(here, np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(weight[:, ::-1]))
-
-
 def _in_blocks(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
     blocks = range(0, x.shape[1], 64)
     return sum((inner(here, x[:, k : k + 64], weight[:, k : k + 64]) for k in blocks), start=np.zeros((), x.dtype))
 
 
-# Other orders of summation. A library may choose any.
-_ORDERS = tuple(part_mistake(DENSE, product=product) for product in (_backwards, _in_blocks))
+# Orders of summation. A library may choose any.
+_ORDERS: tuple[list[Mistake], ...] = (
+    [],
+    [part_mistake(DENSE, product=lambda inner, here, x, weight: matmul_backwards(x, weight))],
+    [part_mistake(DENSE, product=_in_blocks)],
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,12 +275,12 @@ class Replay:
         for stage in span.stages:
             forced = {name: self.port[name] for name in span.names if self._stage_of(name) == stage}
             # Places that the port does not have are computed, so only whole arrays can be left out.
-            given = {
+            complete = {
                 name: array.astype(forward.dtype, copy=False)
                 for name, array in forced.items()
                 if name not in wanted and name in self._complete
             }
-            values = forward.run(stage, before, given={**given, **known}, forced=forced)
+            values = forward.run(stage, before, known={**complete, **known}, forced=forced)
             computed |= {name: values[name] for name in wanted if name in values}
             if stage == len(self.states) - 1:
                 states["pooler"] = forward.values["pooler"]
@@ -338,8 +338,7 @@ class Replay:
     def _true_units(self) -> dict[str, tuple[float, float]]:
         """For each name the largest unit of several orders of summation, without mistakes, and the RMS of the value."""
         units: dict[str, tuple[float, float]] = {}
-        orders: list[tuple[Mistake, ...]] = [(), *((order,) for order in _ORDERS)]
-        walks = [self._walk(order, dtype=np.float32) for order in orders]
+        walks = [self._walk(order, dtype=np.float32) for order in _ORDERS]
         for exact, *several in zip(self._walk(), *walks, strict=True):
             for name, value in exact.items():
                 unit = max(self.unit(name, value, plain[name]) for plain in several)
@@ -347,7 +346,7 @@ class Replay:
         return units
 
     def measure(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Measured]:
-        """Compare names of the port with a replay that makes these mistakes; `options` are those of `run`.
+        """Compare names of the port with a replay that makes these mistakes; `options` are as for `run`.
 
         The unit is that without mistakes, larger by as much as the value is larger; or that with them, if it is larger.
         """

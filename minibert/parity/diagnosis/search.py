@@ -1,9 +1,10 @@
 """`Search`: which mistakes explain a wrong value of a port. causes.py asks, name by name.
 
-Mistakes are simulated from the port's own values on (replay.py): those of the catalogue, and those that the values
-themselves suggest: dropout, other ids, the weights of another layer. A mistake is accepted only if the rest of the
-difference is within the budget and it makes no right name wrong; if it does, it is tried only where it explains
-something. If no single mistake explains the name, mistakes in one of their ops are tried, and then up to three at once.
+Mistakes are simulated from the port's own values on (replay.py): mistakes of the catalogue, and mistakes that the
+values suggest (suggested.py): dropout, other ids, the weights of another layer. A mistake is accepted if the rest of
+the difference is within the budget and it makes no right name wrong. If it makes one wrong, it is tried again, only
+where it explains something. If no single mistake explains the name, mistakes in one of their ops are tried, and then up
+to three at once.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.formulas import Where
 from minibert.parity.diagnosis.forward import Arrays, Mistake, symbol_of
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.truth import InapplicableError, mask_of, rms, visible
@@ -47,6 +47,34 @@ _FAILURES = 3
 
 # The share of the features of a head that differ if the whole head is wrong; some may be right by chance.
 _WHOLE = 0.9
+
+
+class Where(NamedTuple):
+    """The only features in which a value is wrong; `heads` if these are whole heads."""
+
+    columns: npt.NDArray[np.bool_]
+    heads: npt.NDArray[np.bool_] | None
+
+    def __str__(self) -> str:
+        if self.heads is not None:
+            return f"head{'s' if self.heads.sum() > 1 else ''} {listed(np.flatnonzero(self.heads))}"
+        return run_of("feature", self.columns)
+
+
+def run_of(noun: str, chosen: npt.NDArray[np.bool_]) -> str:
+    """Say which of them are chosen: "features 1533 to 1535 (the last 3)", or how many if they do not form a run."""
+    numbers, total = np.flatnonzero(chosen), len(chosen)
+    count, first, last = len(numbers), numbers[0], numbers[-1]
+    if last - first + 1 != count:
+        return f"{count} of {total} {noun}s"
+    end = "last" if last == total - 1 else "first" if first == 0 else ""
+    listed = f"{noun} {first}" if count == 1 else f"{noun}s {first} to {last}"
+    return f"{listed} of {total} (the {end} {'one' if count == 1 else count})" if end else f"{listed} of {total}"
+
+
+def listed(numbers: IntArray) -> str:
+    """Return numbers with commas between them."""
+    return ", ".join(map(str, numbers))
 
 
 class Trial(NamedTuple):
@@ -215,8 +243,8 @@ class Search:
         if mistake.inputs is None:
             return mistake.vector is not None or "mask" in mistake.parts
         try:
-            right = self.inputs.cut(rows)
-            wrong = mistake.inputs(self.inputs, self.model.config).cut(rows)
+            right = self.inputs.rows(rows)
+            wrong = mistake.inputs(self.inputs, self.model.config).rows(rows)
         except InapplicableError:
             return False
         fields = ((getattr(right, name), getattr(wrong, name)) for name in ("ids", "types", "positions"))

@@ -9,12 +9,11 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from minibert._utils.validation import counted
+from minibert._utils.validation import counted, some_of
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.formulas import run_of
 from minibert.parity.diagnosis.forward import DENSE, ENTRIES, Mistake, both_names, symbol_of
-from minibert.parity.diagnosis.search import Search
-from minibert.parity.finding import Finding, some_of
+from minibert.parity.diagnosis.search import Search, run_of
+from minibert.parity.finding import Finding
 from minibert.parity.truth import HALF_PRECISIONS, mask_of, rms, round_to, visible
 from minibert.trace.names import rows_of
 
@@ -165,8 +164,7 @@ def unknown(search: Search, names: Sequence[str], seen: Facts) -> Finding:
     text = f"{first}{like}: wrong, and its inputs are right; {where}, with no known cause{evidence}"
     untried = [name for name in search.untried if name in names]
     if untried:
-        more = f" and {len(untried) - 1} more" if len(untried) > 1 else ""
-        text += f". Combinations of mistakes were not tried for {untried[0]}{more}"
+        text += f". Combinations of mistakes were not tried for {some_of(untried, 1)}"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py"
     entries = itertools.chain(*rows_of(search.model.value_names().sizes).values())
     remedy += next((f": {row.symbol} = {row.formula}." for row in entries if row.symbol == symbol_of(first)), ".")

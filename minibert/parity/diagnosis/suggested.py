@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, IntArray, counted
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.forward import (
+    DENSE,
     EMBEDDINGS_STAGE,
     ENTRIES,
     NORMS,
@@ -31,7 +32,7 @@ from minibert.parity.diagnosis.forward import (
     Recipe,
     symbol_of,
 )
-from minibert.parity.diagnosis.search import Search
+from minibert.parity.diagnosis.search import Search, Where, listed
 from minibert.parity.truth import VECTOR, visible
 
 
@@ -58,14 +59,14 @@ def variants(search: Search, target: str) -> Iterator[Mistake]:
     for symbol in symbols:
         if symbol in _WEIGHTS_OF:
             yield from _tensors(symbol, {symbol_of(name) for name in search.replay.names.specs})
-        if symbol in wrong.WITH_HEADS:
-            yield from (wrong.reordered(order, symbol, symbol) for order in orders)
+        if symbol in _WITH_HEADS:
+            yield from (reordered(order, symbol, symbol) for order in orders)
         if (what := {"scores": "key", "context": "value"}.get(symbol, symbol)) not in symbols:
-            yield from (wrong.reordered(order, symbol, what) for order in orders)
-        if symbol in wrong.SUMS:
-            yield from (wrong.shortened(symbol, count) for count in _TAILS)
+            yield from (reordered(order, symbol, what) for order in orders)
+        if symbol in _SUMS:
+            yield from (shortened(symbol, count) for count in _TAILS)
         if symbol == "probs":
-            yield from itertools.starmap(wrong.online, itertools.product(blocks, _NOT_RESCALED))
+            yield from itertools.starmap(online, itertools.product(blocks, _NOT_RESCALED))
     yield from _in_part(search, target)
 
 
@@ -95,8 +96,8 @@ def layer_mistake(index: int) -> Mistake:
     """Return the mistake of computing ops with the weights of layer `index`."""
 
     def part(inner: Part, here: Here, x: FloatArray, _: object, *which: int) -> FloatArray:
-        found = getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)])
-        return x if found is None else inner(here, x, found, *which)
+        other = getattr(here.forward.weights.layers[index], _WEIGHTS_OF[symbol_of(here.name)])
+        return x if other is None else inner(here, x, other, *which)
 
     text, remedy = f"weights: those of layer {index} are used", MISTAKES["W3.first"].cure
     parts = {"dense": part, "norm": part}
@@ -104,7 +105,7 @@ def layer_mistake(index: int) -> Mistake:
 
 
 def _tensors(symbol: str, own: set[str]) -> Iterator[Mistake]:
-    """Yield the mistakes of one wrong tensor: the neighbour layer's, or that of another op of this layer."""
+    """Yield the mistakes of one wrong tensor: it belongs to a neighbour layer, or to another op of this layer."""
     alike = [
         other for other in _WEIGHTS_OF if other in own and (other in NORMS) == (symbol in NORMS) and other != symbol
     ]
@@ -161,7 +162,7 @@ def _ids(search: Search, target: str) -> Iterator[Mistake]:
         rows: FloatArray = table
         if target != "embeddings.word_embeddings":
             added = (weights.token_type_embeddings, inputs.types), (weights.position_embeddings, inputs.positions)
-            rows = table + sum(one[ids[row, column]] for one, ids in added if one is not None)
+            rows = table + sum(rows[ids[row, column]] for rows, ids in added if rows is not None)
         if target == "embeddings":
             rows = reference.layer_norm(rows, weights.embeddings_norm, dtype=np.float64)
         ids[row, column] = np.argmin((rows * rows).sum(axis=1) - 2 * (rows @ port[row, column]))
@@ -184,7 +185,7 @@ def _added(search: Search, target: str) -> Iterator[Mistake]:
     total = values["embeddings.LayerNorm.input"][mask]
     port = np.asarray(search.replay.port[target], np.float64)[mask]
     if target == "embeddings":
-        # given[t] * sizes[t] = total[t] + vector, without their means: linear in the sizes and the vector.
+        # port[t] * sizes[t] = total[t] + vector, without their means: linear in the sizes and the vector.
         port, total = (port - norm.bias) / norm.weight, total - total.mean(axis=1, keepdims=True)
         products = np.diag((port * port).sum(axis=1)) - port @ port.T / len(port)
         sizes = np.linalg.lstsq(products, (port * (total - total.mean(axis=0))).sum(axis=1), rcond=None)[0]
@@ -213,6 +214,61 @@ def _pooled(search: Search, target: str) -> Iterator[Mistake]:
     yield Mistake("P2.read", text, MISTAKES["P2.special"].cure, (VECTOR,), vector=lambda _: best)
 
 
+# --- heads, blocks and loops ------------------------------------------------------------------------------------------
+
+_WITH_HEADS = ("query", "key", "value", "scores", "probs", "context")
+
+
+def reordered(order: IntArray, symbol: str, what: str) -> Mistake:
+    """Return the mistake of heads with the values of others: the key in scores, the value in context, or the result."""
+
+    def value(x: FloatArray) -> FloatArray:
+        return x[:, order] if x.ndim == 4 else x.reshape(len(x), len(order), -1)[:, order].reshape(x.shape)
+
+    moved = np.flatnonzero(order != np.arange(len(order)))
+    text = f"attention heads: in {what}, heads {listed(moved)} have the values of heads {listed(order[moved])}"
+    shared = ", as in grouped-query attention" if (order[order] == order).all() else ""
+    parts: dict[str, Part] = {"value": lambda inner, here, x: value(inner(here, x))}
+    if what != symbol:
+        parts = {("scores" if what == "key" else "weigh"): lambda inner, here, x, y: inner(here, x, value(y))}
+    remedy = "Head a has the columns a D to (a + 1) D of query, key and value; BERT does not share heads."
+    return Mistake("A11.heads", text + shared, remedy, (symbol,), parts)
+
+
+def online(block: int, without: Sequence[str]) -> Mistake:
+    """Return the mistake of a softmax over blocks of keys that does not rescale "sum" or "values" of those before."""
+
+    def part(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
+        largest = np.maximum.reduceat(masked, np.arange(0, masked.shape[-1], block), axis=-1)
+        running = np.maximum.accumulate(largest, axis=-1).repeat(block, axis=-1)[..., : masked.shape[-1]]
+        right, stale = (np.nan_to_num(np.exp(masked - maximum)) for maximum in (running[..., -1:], running))
+        values, total = (stale if name in without else right for name in ("values", "sum"))
+        return values / total.sum(axis=-1, keepdims=True)
+
+    text = f"softmax: in blocks of {counted(block, 'key')}, the {' and the '.join(without)} so far "
+    text += f"{'is' if list(without) == ['sum'] else 'are'} not rescaled when the maximum grows"
+    remedy = "Online softmax: when the maximum grows from m to n, multiply sum and values so far by exp(m - n)."
+    return Mistake("A12.online", text, remedy, ("probs",), {"softmax": part})
+
+
+_SUMS = {**dict.fromkeys(DENSE[:6], "product"), "scores": "scores", "probs": "mask", "context": "weigh"}
+"""The symbols of values that are sums, or a softmax, and the part of each that adds up."""
+
+
+def shortened(symbol: str, count: int) -> Mistake:
+    """Return the mistake of a sum, or a softmax, without its last terms."""
+
+    def cut(x: FloatArray) -> FloatArray:
+        return np.where(np.arange(x.shape[-1]) < x.shape[-1] - count, x, x.dtype.type(0))
+
+    def first(inner: Part, here: Here, x: FloatArray, y: FloatArray) -> FloatArray:
+        return inner(here, x, cut(y)) if symbol == "probs" else inner(here, cut(x), y)
+
+    noun, whole = ("key", "softmax") if symbol == "probs" else ("term", f"sum in {symbol}")
+    text = f"loops: the last {counted(count, noun)} of each {whole} {'is' if count == 1 else 'are'} left out"
+    return Mistake("L1.tail", text, "Let each loop run to the end of its row.", (symbol,), {_SUMS[symbol]: first})
+
+
 # --- a part of a value ------------------------------------------------------------------------------------------------
 
 _UNWRITTEN = Mistake(
@@ -220,6 +276,24 @@ _UNWRITTEN = Mistake(
     *("Let the loop run to the end also where the length is not a multiple of the step.", ()),
     parts={"value": lambda inner, here, value: np.zeros_like(value)},
 )
+
+
+def within(part: Part, where: Where) -> Part:
+    """Return a part that is made in some features or heads only; elsewhere it is right."""
+
+    def blended(changed: FloatArray, right: FloatArray) -> FloatArray:
+        if right.ndim < 4:
+            return np.where(where.columns, changed, right)
+        return right if where.heads is None else np.where(where.heads[:, None, None], changed, right)
+
+    def partly(inner: Part, here: Here, *arguments: Any) -> Any:
+        changed: Any = part(inner, here, *arguments)
+        right: Any = inner(here, *arguments)
+        if isinstance(right, tuple):  # weight and bias, of which a row belongs to a feature
+            return tuple(blended(*(array.T for array in pair)).T for pair in zip(changed, right, strict=True))
+        return blended(changed, right)
+
+    return partly
 
 
 def _in_part(search: Search, target: str) -> Iterator[Mistake]:
@@ -230,7 +304,7 @@ def _in_part(search: Search, target: str) -> Iterator[Mistake]:
     alike = [name for name in search.replay.segments[target] if specs[name].width == specs[target].width]
     for symbol, mistake in itertools.product(map(symbol_of, alike), [*search.candidates(target), _UNWRITTEN]):
         if mistake.symbols in ((symbol,), NORMS) or (mistake is _UNWRITTEN and symbol == symbol_of(target)):
-            parts = {name: wrong.within(part, where) for name, part in mistake.parts.items()}
+            parts = {name: within(part, where) for name, part in mistake.parts.items()}
             text = f"{mistake.template}, in {where} only"
             yield dataclasses.replace(mistake, template=text, symbols=(symbol,), parts=parts)
 

@@ -212,11 +212,11 @@ def _attention(
             for symbol in ("probs", "scores", "value")
             if (name := f"encoder.layer.{layer}.attention.self.{symbol}") in trace.names
         }
-        if (given := recorded.get("scores")) is not None:
-            scores[i] = given[choice.heads, :, : scores.shape[3]]
-            sums[i] = _log_sums(given[choice.heads].astype(np.float64))
-        if (given := recorded.get("probs")) is not None:
-            shares = given[choice.heads].astype(np.float64)
+        if (array := recorded.get("scores")) is not None:
+            scores[i] = array[choice.heads, :, : scores.shape[3]]
+            sums[i] = _log_sums(array[choice.heads].astype(np.float64))
+        if (array := recorded.get("probs")) is not None:
+            shares = array[choice.heads].astype(np.float64)
             first[i] = shares[:, :, : first.shape[3]]
             measures[0, i] = _measures(shares, tokens)
             of_values = shares
@@ -278,19 +278,18 @@ def _largest(rank: FloatArray, kept: int) -> IntArray:
 
 def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
     """Return `HEAD_MEASURES` of each head: (A, S, S) -> (A, 7)."""
-    names = np.array(tokens, dtype=object)
-    same = (names[:, None] == names[None, :]) & ~np.eye(len(tokens), dtype=np.bool_)
-    zero = np.zeros(len(probs))
-    measures = [
-        probs[:, :, 0].mean(axis=1),
-        probs[:, :, -1].mean(axis=1),
-        np.diagonal(probs, -1, 1, 2).mean(axis=1) if len(tokens) > 1 else zero,
-        np.diagonal(probs, 1, 1, 2).mean(axis=1) if len(tokens) > 1 else zero,
-        np.diagonal(probs, 0, 1, 2).mean(axis=1),
-        (probs * same).sum(axis=2)[:, same.any(axis=1)].mean(axis=1) if same.any() else zero,
-        probs.max(axis=2).mean(axis=1),
-    ]
-    return np.stack(measures, axis=1)
+    place, names = np.arange(len(tokens)), np.array(tokens, dtype=object)
+    distance = place - place[:, None]
+
+    def share(looked_at: npt.NDArray[np.bool_]) -> FloatArray:
+        """Return the mean share that tokens give to these tokens; tokens that look at none of them do not count."""
+        rows = looked_at.any(axis=1)
+        return (probs * looked_at).sum(axis=2)[:, rows].mean(axis=1) if rows.any() else np.zeros(len(probs))
+
+    ends = [np.broadcast_to(place == end, distance.shape) for end in (0, place[-1])]
+    equal = (names == names[:, None]) & (distance != 0)
+    shares = [share(looked_at) for looked_at in (*ends, distance == -1, distance == 1, distance == 0, equal)]
+    return np.stack([*shares, probs.max(axis=2).mean(axis=1)], axis=1)
 
 
 def _cosines(trace: Trace, index: int, tokens: list[str], choice: Choice, payload: Payload) -> dict[str, Any] | None:
@@ -348,8 +347,8 @@ class Payload:
     A number has one of five kinds, of two bytes each, or three for "f24"; page.js reads them:
 
         "f24"    float32 rounded to its 24 leading bits: relative error at most 2^-16
-        "digits" 64 times the number rounded to 3 digits, as float16, which is finer than these, so the 3 digits stay;
-                 the factor is for small numbers: below 1e-6 there are fewer digits
+        "digits" 64 times the number rounded to 3 digits, as float16. float16 is finer, so the 3 digits stay.
+                 The factor is for small numbers: below 1e-6 there are fewer digits
         "mille"  a share from 0 to 1 as round(1000 share)
         "cos"    a cosine, as round(1000 (cosine + 1)): the three digits that the page shows, rounded once
         "whole"  an int, plus 1000
