@@ -31,6 +31,7 @@ from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
 from tests.support import definition as float64
 from tests.support.random_checkpoints import ODD, random_checkpoint, sizes
+from tests.support.real_texts import udhr_languages
 
 MIN_TOKENS = 2000
 """Errors are measured over at least this many visible tokens."""
@@ -224,13 +225,10 @@ def _random_subject(name: str, folder: Path, batches_of_lengths: Sequence[Sequen
     return Subject(name, folder, batches)
 
 
-def udhr_texts(folder: Path) -> list[str]:
-    """Read the Universal Declaration of Human Rights in English, and a few lines in languages MiniLM hardly knows."""
-    by_language: dict[str, list[str]] = {}
-    for line in (folder / "udhr.tsv").read_text(encoding="utf-8").splitlines():
-        language, _, text = line.partition("\t")
-        by_language.setdefault(language, []).append(text)
-    return by_language["eng"] + [text for language in _OTHER_LANGUAGES for text in by_language[language][:8]]
+def udhr_texts() -> list[str]:
+    """Return the Declaration of Human Rights in English, and a few lines in languages MiniLM hardly knows."""
+    lines = udhr_languages()
+    return lines["eng"] + [text for language in _OTHER_LANGUAGES for text in lines[language][:8]]
 
 
 # --- reporting -------------------------------------------------------------------------------------------------------
@@ -287,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         makers: list[Callable[[], Subject]] = [
-            lambda: minilm_subject(udhr_texts(Path(data))),
+            lambda: minilm_subject(udhr_texts()),
             lambda: base_subject(Path(folder) / "base"),
             lambda: odd_subject(Path(folder) / "odd"),
             lambda: narrow_subject(Path(folder) / "narrow"),

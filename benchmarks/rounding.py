@@ -98,7 +98,7 @@ def main() -> int:
     own = make_ops(available_cores())
     with tempfile.TemporaryDirectory() as folder:
         subjects = [
-            minilm_subject(udhr_texts(Path(data))),
+            minilm_subject(udhr_texts()),
             base_subject(Path(folder) / "base", num_layers=4),
             odd_subject(Path(folder) / "odd"),
         ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +11,7 @@ import pytest
 from benchmarks import parity
 from tests.support.definition import Error, measure, rms
 from tests.support.report import REPORT
-from tests.support.text_data import VARIABLE
-
-LICENSE = Path(__file__).resolve().parents[1] / "LICENSE"
-
-
-def real_texts() -> list[str]:
-    """Return the Declaration of Human Rights if the folder of test data is set, else the paragraphs of the licence."""
-    if os.environ.get(VARIABLE):
-        return parity.udhr_texts(Path(os.environ[VARIABLE]))[:92]  # the English ones
-    return [" ".join(paragraph.split()) for paragraph in LICENSE.read_text(encoding="utf-8").split("\n\n")]
+from tests.support.text_data import english_texts
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +19,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[p
     """Return a function that measures the rows of a model, once."""
     folder = tmp_path_factory.mktemp("parity")
     makers: dict[str, Callable[[], parity.Subject]] = {
-        "MiniLM": lambda: parity.minilm_subject(real_texts()),
+        "MiniLM": lambda: parity.minilm_subject(english_texts()),
         "2 x 768": lambda: parity.base_subject(folder / "two", 2),
         "12 x 768": lambda: parity.base_subject(folder / "base"),
         "odd": lambda: parity.odd_subject(folder / "odd"),

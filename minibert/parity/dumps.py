@@ -144,8 +144,7 @@ def _read_folder(folder: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
 
 def _read_file(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     suffix, source = path.suffix.lower(), printable(str(path))
-    if not is_regular_file(path):
-        raise FileNotFoundError(f"{source} does not exist.")
+    is_regular_file(path)  # raises for a device or a pipe
     if suffix in _PICKLES or _begins_as_pickle(path):
         raise ValueError(f"{source} {_PICKLE_REMEDY}")
     if suffix in (".npz", ".npy"):
@@ -315,8 +314,6 @@ def _as_numbers(value: Any, name: str) -> Any:
     array = np.asarray(to_array(value))
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and array.dtype.names is None:
         array = _widen(array.view(np.uint16))  # bfloat16, as ml_dtypes writes it
-    if array.dtype.name == "bfloat16":
-        array = array.astype(np.float32)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"{printable(name)} holds {array.dtype} values; expected float32, float16 or integers.")
     if array.dtype.itemsize > 8:
@@ -333,8 +330,6 @@ def _from_lists(value: Any, where: str, depth: int = 0) -> Any:
     """Turn nested lists of numbers into an array; lists of different lengths into a list of arrays."""
     try:
         array = np.asarray(value)
-        if array.ndim + depth > _DEEPEST:
-            raise ValueError("it is deeper")
     except ValueError as error:
         if depth == _DEEPEST or not isinstance(value, list | tuple):
             text = f"{where[:60]} is {brief(value)}; expected numbers in at most {_DEEPEST} levels of lists"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -254,7 +254,7 @@ _LEAST_UNIT = 2.0**-26
 # --- values and units -------------------------------------------------------------------------------------------------
 
 
-class Values(Mapping[str, FloatArray]):
+class Values:
     """Values by name in padded form. They are computed when they are read, some layers at a time.
 
     Parameters
@@ -316,12 +316,6 @@ class Values(Mapping[str, FloatArray]):
         trace = self._model.trace(**self._inputs, num_layers=stop, record=names)
         trace.output = None
         return trace
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._group_of)
-
-    def __len__(self) -> int:
-        return len(self._group_of)
 
     def units(self, names: Collection[str], precision: str = "float32") -> dict[str, Unit]:
         """Return the error of each of `names` in a plain forward pass of this precision.

@@ -125,9 +125,9 @@ def test_the_weights_of_a_trace_are_compared_by_value(given: SimpleNamespace, sm
 
 
 def test_norms_are_not_negative(given: SimpleNamespace) -> None:
-    found = inside.norms(given.bert, given.negative, "attention", heads=True)
-    assert found.min() == 0
-    assert found.max() > 0
+    result = inside.norms(given.bert, given.negative, "attention", heads=True)
+    assert result.min() == 0
+    assert result.max() > 0
 
 
 def test_padding_alone_gives_zeros(given: SimpleNamespace) -> None:

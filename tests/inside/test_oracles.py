@@ -83,15 +83,15 @@ def rms(x: np.ndarray) -> float:
 
 
 def test_ablated_heads_are_those_of_hooks(model: BertModel, theirs: Any) -> None:
-    found = inside.ablate_heads(model, INPUTS)
+    result = inside.ablate_heads(model, INPUTS)
     clean = last_state(theirs, {})
     expected = np.zeros((L, A))
     for layer, head in np.ndindex(L, A):
         change = changed((..., slice(head * D, (head + 1) * D)), 0.0)
         without = last_state(theirs, {f"encoder.layer.{layer}.attention.self": change})
         expected[layer, head] = rms(without - clean) / rms(clean)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    np.testing.assert_array_equal(inside.ablate_heads(model, INPUTS, "last_hidden_state", layers=[-1]), found[1:])
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    np.testing.assert_array_equal(inside.ablate_heads(model, INPUTS, "last_hidden_state", layers=[-1]), result[1:])
     pooled = inside.ablate_heads(model, INPUTS, lambda output: output.pooler_output[0, 3])
     assert (pooled < 0).any()
     assert (pooled > 0).any()
@@ -104,19 +104,19 @@ def test_patches_are_those_of_hooks(model: BertModel, theirs: Any) -> None:
     clean, _ = run_hooked(theirs, INPUTS)
     corrupt = last_state(theirs, {}, OTHER)
     names = ["embeddings", *(f"encoder.layer.{i}" for i in range(L))]
-    found = inside.patch(model, INPUTS, OTHER, metric)
-    assert found.values.shape == (L + 1, S)
+    result = inside.patch(model, INPUTS, OTHER, metric)
+    assert result.values.shape == (L + 1, S)
     for i, token in np.ndindex(L + 1, S):
         expected = last_state(theirs, {names[i]: changed((slice(None), token), clean[names[i]][:, token])}, OTHER)
-        np.testing.assert_allclose(found.values[i, token], expected[0, 0, 5], atol=1e-5)
+        np.testing.assert_allclose(result.values[i, token], expected[0, 0, 5], atol=1e-5)
     by_heads = inside.patch(model, INPUTS, OTHER, metric, "heads")
     for i, head in np.ndindex(L, A):
         name, columns = f"encoder.layer.{i}.attention.self", (..., slice(head * D, (head + 1) * D))
         expected = last_state(theirs, {name: changed(columns, clean[name][columns])}, OTHER)
         np.testing.assert_allclose(by_heads.values[i, head], expected[0, 0, 5], atol=1e-5)
-    np.testing.assert_allclose([found.clean, found.corrupt], [clean[names[-1]][0, 0, 5], corrupt[0, 0, 5]], atol=1e-5)
-    restored = (found.values - found.corrupt) / (found.clean - found.corrupt)
-    np.testing.assert_array_equal(found.restored, restored)
+    np.testing.assert_allclose([result.clean, result.corrupt], [clean[names[-1]][0, 0, 5], corrupt[0, 0, 5]], atol=1e-5)
+    restored = (result.values - result.corrupt) / (result.clean - result.corrupt)
+    np.testing.assert_array_equal(result.restored, restored)
     distance = inside.patch(model, INPUTS, OTHER, layers=0)
     assert distance.clean == 0
     assert distance.values.shape == (1, S)
@@ -135,11 +135,11 @@ def test_every_model_can_be_ablated_and_patched(kind: str, tmp_path: Path, monke
         return float(np.asarray(output[0], dtype=np.float64).sum())
 
     clean = ours.trace(**inputs)
-    found = inside.ablate_heads(ours, inputs, metric)
+    result = inside.ablate_heads(ours, inputs, metric)
     for layer, head in np.ndindex(2, 3):
         edit = {f"encoder.layer.{layer}.attention.self": Edit.zero(heads=head)}
         expected = metric(ours.trace(**inputs, record=(), edit=edit).output) - metric(clean.output)
-        assert found[layer, head] == expected, (layer, head)
+        assert result[layer, head] == expected, (layer, head)
     patched = inside.patch(ours, inputs, other, metric)
     for state, token in ((0, 3), (1, 0), (2, 5)):
         edit = {f"hidden_states.{state}": Edit.patch(clean, tokens=[token])}
@@ -156,7 +156,7 @@ def cosine(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def test_value_zeroing_is_that_of_hooks(model: BertModel, theirs: Any) -> None:
-    found = inside.value_zeroing(model, INPUTS)
+    result = inside.value_zeroing(model, INPUTS)
     clean, _ = run_hooked(theirs, INPUTS)
     expected = np.zeros((L, B, S, S))
     for layer, j in np.ndindex(L, S):
@@ -166,9 +166,9 @@ def test_value_zeroing_is_that_of_hooks(model: BertModel, theirs: Any) -> None:
             for i in columns_of(b) if MASK[b, j] else ():
                 expected[layer, b, i, j] = 1 - cosine(values[name][b, i], clean[name][b, i])
     sums = expected.sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(found, np.divide(expected, sums, out=expected, where=sums > 0), atol=1e-5)
-    np.testing.assert_allclose(found.sum(axis=-1)[:, MASK == 1], 1)
-    assert not found.sum(axis=-1)[:, MASK == 0].any()
+    np.testing.assert_allclose(result, np.divide(expected, sums, out=expected, where=sums > 0), atol=1e-5)
+    np.testing.assert_allclose(result.sum(axis=-1)[:, MASK == 1], 1)
+    assert not result.sum(axis=-1)[:, MASK == 0].any()
 
 
 @pytest.mark.parametrize("include", ["attention", "residual", "layer_norm"])
@@ -177,7 +177,7 @@ def test_norms_are_those_of_the_formula(
 ) -> None:
     """Written out for one pair of tokens and one head after the other, from the values of transformers in float64."""
     values, _ = run_hooked(theirs, INPUTS)
-    found = inside.norms(model, trace, include)
+    result = inside.norms(model, trace, include)
     by_head = inside.norms(model, INPUTS, "attention", heads=True)
     inputs = [values["embeddings"], values["encoder.layer.0"]]
     for layer, b in np.ndindex(L, B):
@@ -198,8 +198,8 @@ def test_norms_are_those_of_the_formula(
                     part = part + inputs[layer][b, i]
                 if include == "layer_norm":
                     part = (part - part.mean()) / np.sqrt(total.var() + 1e-12) * gamma
-                assert found[layer, b, i, j] == pytest.approx(np.linalg.norm(part), rel=1e-5, abs=1e-7)
-    assert not found[:, MASK == 0].any()
+                assert result[layer, b, i, j] == pytest.approx(np.linalg.norm(part), rel=1e-5, abs=1e-7)
+    assert not result[:, MASK == 0].any()
 
 
 def test_norms_in_blocks_are_the_same(model: BertModel, trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_norms_in_blocks_are_the_same(model: BertModel, trace: Trace, monkeypatc
 def test_the_shares_of_heads_are_means_over_tokens(model: BertModel) -> None:
     words = [["[CLS]", *["a"] * (int(n) - 2), "[SEP]"] for n in MASK.sum(axis=1)]
     trace = model.trace(**INPUTS, tokens=words)
-    found = inside.heads(trace)
+    result = inside.heads(trace)
     for layer, a in np.ndindex(L, A):
         seen: dict[str, list[float]] = {name: [] for name in inside.HeadKinds._fields[1:]}
         for b in range(B):
@@ -232,26 +232,26 @@ def test_the_shares_of_heads_are_means_over_tokens(model: BertModel) -> None:
                 seen["cls"].append(row[0])
                 seen["sep"].append(row[n - 1])
         for name, numbers in seen.items():
-            assert getattr(found, name)[layer, a] == pytest.approx(sum(numbers) / len(numbers), abs=1e-12), name
-    assert found.layers == [0, 1]
+            assert getattr(result, name)[layer, a] == pytest.approx(sum(numbers) / len(numbers), abs=1e-12), name
+    assert result.layers == [0, 1]
     without = inside.heads(model.trace(**INPUTS, record="attentions.1"), layers=1)
     assert (without.cls, without.sep) == (None, None)
-    np.testing.assert_array_equal(without.entropy, found.entropy[1:])
-    assert set(found.kinds(share=0, broad=0).ravel()) <= {"previous", "following", "itself", "[CLS]", "[SEP]"}
-    assert set(found.kinds(share=1).ravel()) <= {"broad", "mixed"}
+    np.testing.assert_array_equal(without.entropy, result.entropy[1:])
+    assert set(result.kinds(share=0, broad=0).ravel()) <= {"previous", "following", "itself", "[CLS]", "[SEP]"}
+    assert set(result.kinds(share=1).ravel()) <= {"broad", "mixed"}
 
 
 def test_a_single_token_has_no_neighbour(model: BertModel) -> None:
-    found = inside.heads(model.trace([[5]]))
-    assert (found.entropy == 0).all()
-    assert (found.previous == 0).all()
-    assert (found.itself == 1).all()
+    result = inside.heads(model.trace([[5]]))
+    assert (result.entropy == 0).all()
+    assert (result.previous == 0).all()
+    assert (result.itself == 1).all()
 
 
 @pytest.mark.parametrize("fuse", ["mean", "max", "min"])
 @pytest.mark.parametrize("residual", [0.5, 0.0, 0.9])
 def test_rollout_is_that_of_the_paper(fuse: str, residual: float, trace: Trace) -> None:
-    found = inside.rollout(trace, residual, fuse)
+    result = inside.rollout(trace, residual, fuse)
     for b in range(B):
         columns = columns_of(b)
         n = len(columns)
@@ -265,8 +265,8 @@ def test_rollout_is_that_of_the_paper(fuse: str, residual: float, trace: Trace) 
                 step[i, j] = residual * (i == j) + (1 - residual) * one
             step = [row / row.sum() for row in step]
             joined = [[sum(step[i][k] * joined[k][j] for k in range(n)) for j in range(n)] for i in range(n)]
-            np.testing.assert_allclose(found[layer, b][np.ix_(columns, columns)], joined, atol=1e-12)
-    assert not found[:, MASK == 0].any()
+            np.testing.assert_allclose(result[layer, b][np.ix_(columns, columns)], joined, atol=1e-12)
+    assert not result[:, MASK == 0].any()
 
 
 def test_rollout_of_maps(model: BertModel, trace: Trace) -> None:
@@ -306,20 +306,20 @@ def test_layers_are_compared_by_the_definitions(rows: int, model: BertModel, tmp
     a, b = model.trace(ids, mask), wider.trace(ids, mask)
     xs = [a[f"hidden_states.{i}"][mask == 1].astype(np.float64) for i in range(3)]
     ys = [b[f"hidden_states.{i}"][mask == 1].astype(np.float64) for i in range(4)]
-    found = inside.compare_layers(a, b)
-    assert found.cosine is None
-    np.testing.assert_allclose(found.cka, [[hsic_cka(x, y) for y in ys] for x in xs], atol=1e-10)
+    result = inside.compare_layers(a, b)
+    assert result.cosine is None
+    np.testing.assert_allclose(result.cka, [[hsic_cka(x, y) for y in ys] for x in xs], atol=1e-10)
     own = inside.compare_layers(a)
     np.testing.assert_allclose(own.cka, [[hsic_cka(x, y) for y in xs] for x in xs], atol=1e-10)
     np.testing.assert_allclose(np.diag(own.cka), 1)
     assert own.cosine is not None
     cosines = [[np.mean([cosine(u, v) for u, v in zip(x, y, strict=True)]) for y in xs] for x in xs]
     np.testing.assert_allclose(own.cosine, cosines, atol=1e-12)
-    for states, anisotropy in ((xs, found.anisotropy_a), (ys, found.anisotropy_b)):
+    for states, anisotropy in ((xs, result.anisotropy_a), (ys, result.anisotropy_b)):
         for x, value in zip(states, anisotropy, strict=True):
             pairs = [cosine(x[s], x[t]) for s in range(len(x)) for t in range(s)]
             assert value == pytest.approx(np.mean(pairs), abs=1e-12)
-    np.testing.assert_allclose(inside.compare_layers(a, b, layers=[0, 2]).cka, found.cka[np.ix_([0, 2], [0, 2])])
+    np.testing.assert_allclose(inside.compare_layers(a, b, layers=[0, 2]).cka, result.cka[np.ix_([0, 2], [0, 2])])
     np.testing.assert_allclose(inside.compare_layers(a, a).cka, own.cka, atol=1e-12)
     assert own.cka.max() <= 1
 
@@ -333,8 +333,8 @@ def test_the_logit_lens_is_their_head_on_every_state(
     ours, inputs = getattr(minibert, kind).from_pretrained(folder), inputs_of(kind, rows=6)
     theirs = their_model(folder, kind, "eager").double()
     values, _ = run_hooked(theirs, inputs)
-    found = inside.logit_lens(ours, inputs, 4)
-    assert found.states == [0, 1, 2]
+    result = inside.logit_lens(ours, inputs, 4)
+    assert result.states == [0, 1, 2]
     shown = inputs["attention_mask"] == 1
     for i, name in enumerate(("embeddings", "encoder.layer.0", "encoder.layer.1")):
         with torch.no_grad():
@@ -342,10 +342,10 @@ def test_the_logit_lens_is_their_head_on_every_state(
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
         probs = powers / powers.sum(axis=-1, keepdims=True)
         order = np.argsort(-probs, axis=-1)[..., :4]
-        np.testing.assert_array_equal(found.ids[i][shown], order[shown])
+        np.testing.assert_array_equal(result.ids[i][shown], order[shown])
         expected = np.take_along_axis(probs, order, axis=-1)
-        np.testing.assert_allclose(found.probs[i][shown], expected[shown], atol=1e-5)
-    assert not found.probs[:, ~shown].any()
+        np.testing.assert_allclose(result.probs[i][shown], expected[shown], atol=1e-5)
+    assert not result.probs[:, ~shown].any()
     trace = ours.trace(**inputs)
     again = inside.logit_lens(ours, trace, 97, layers=[2])
     np.testing.assert_array_equal(

@@ -51,16 +51,16 @@ def test_each_part_is_that_of_the_formula(
     mode: str, minilm_sentences: SentenceTransformer, exact_minilm: Any, tokenizer: Any
 ) -> None:
     a, b = "the river bank was flooded", "a bank that lends money"
-    found = inside.explain_similarity(minilm_sentences, a, b, pooling=mode)
+    result = inside.explain_similarity(minilm_sentences, a, b, pooling=mode)
     x, y = (pooled(mode, states(exact_minilm, tokenizer(text)["input_ids"])) for text in (a, b))
     lengths = np.linalg.norm(x.sum(axis=0)) * np.linalg.norm(y.sum(axis=0))
-    np.testing.assert_allclose(found.parts, [[u @ v / lengths for v in y] for u in x], atol=2e-7)
-    assert found.tokens_a == ["[CLS]", *a.split(), "[SEP]"]
-    assert found.tokens_b == ["[CLS]", "a", "bank", "that", "lend", "##s", "money", "[SEP]"]
-    assert found.cosine == pytest.approx(cosine(x.sum(axis=0), y.sum(axis=0)), abs=1e-7)
-    best = found.largest(3)
-    assert [part for *_, part in best] == sorted(found.parts.ravel(), key=lambda part: -abs(part))[:3]
-    assert len(found.largest(10**6)) == found.parts.size
+    np.testing.assert_allclose(result.parts, [[u @ v / lengths for v in y] for u in x], atol=2e-7)
+    assert result.tokens_a == ["[CLS]", *a.split(), "[SEP]"]
+    assert result.tokens_b == ["[CLS]", "a", "bank", "that", "lend", "##s", "money", "[SEP]"]
+    assert result.cosine == pytest.approx(cosine(x.sum(axis=0), y.sum(axis=0)), abs=1e-7)
+    best = result.largest(3)
+    assert [part for *_, part in best] == sorted(result.parts.ravel(), key=lambda part: -abs(part))[:3]
+    assert len(result.largest(10**6)) == result.parts.size
 
 
 IDENTITY = "torch.nn.modules.linear.Identity"
@@ -90,8 +90,8 @@ def test_linear_modules_keep_the_sum(steps: list[Any], tmp_path: Path) -> None:
     model = SentenceTransformer(model_with_modules(tmp_path / "model", steps, new=new))
     a, b = "a cat sat on the mat", "hello, world"
     x, y = model.encode([a, b]).astype(np.float64)
-    found = inside.explain_similarity(model, a, b)
-    assert found.cosine == pytest.approx(cosine(x, y), abs=1e-6)
+    result = inside.explain_similarity(model, a, b)
+    assert result.cosine == pytest.approx(cosine(x, y), abs=1e-6)
     cut = SentenceTransformer(model_with_modules(tmp_path / "cut", steps, new=new), truncate_dim=4)
     x, y = cut.encode([a, b]).astype(np.float64)
     assert inside.explain_similarity(cut, a, b).cosine == pytest.approx(cosine(x, y), abs=1e-6)
@@ -103,10 +103,10 @@ def test_prompts_are_tokens_too(include_prompt: bool, minilm_folder: Path) -> No
     model.set_pooling_include_prompt(include_prompt)
     x = model.encode("a river", prompt_name="query").astype(np.float64)
     y = model.encode("a bank").astype(np.float64)
-    found = inside.explain_similarity(model, "a river", "a bank", prompt_names=("query", None))
-    assert found.tokens_a[:4] == ["[CLS]", "find", ":", "a"]
-    assert found.parts[:3].any() == include_prompt
-    assert found.cosine == pytest.approx(cosine(x, y), abs=1e-6)
+    result = inside.explain_similarity(model, "a river", "a bank", prompt_names=("query", None))
+    assert result.tokens_a[:4] == ["[CLS]", "find", ":", "a"]
+    assert result.parts[:3].any() == include_prompt
+    assert result.cosine == pytest.approx(cosine(x, y), abs=1e-6)
     left = inside.leave_one_out(model, "a river", "a bank", prompt_name="query")
     assert left.tokens == ["a", "river"], "those of the prompt stay"
 
@@ -127,13 +127,13 @@ def test_leaving_out_is_running_the_shorter_text(
     ids, target = tokenizer(text)["input_ids"], vector(tokenizer(other)["input_ids"])
     whole = cosine(vector(ids), target)
     changes = [whole - cosine(vector([*ids[:i], *ids[i + 1 :]]), target) for i in range(1, len(ids) - 1)]
-    found = inside.leave_one_out(minilm_sentences, text, other, pooling=mode)
-    assert found.tokens == ["em", "##bed", "##ding", "##s", "of", "the", "river", "bank"]
-    assert found.positions.tolist() == list(range(1, 9))
-    np.testing.assert_allclose(found.changes, changes, atol=1e-6)
-    assert found.score == pytest.approx(whole, abs=1e-6)
+    result = inside.leave_one_out(minilm_sentences, text, other, pooling=mode)
+    assert result.tokens == ["em", "##bed", "##ding", "##s", "of", "the", "river", "bank"]
+    assert result.positions.tolist() == list(range(1, 9))
+    np.testing.assert_allclose(result.changes, changes, atol=1e-6)
+    assert result.score == pytest.approx(whole, abs=1e-6)
     same = inside.leave_one_out(minilm_sentences, text, minilm_sentences.encode(other, pooling=mode), pooling=mode)
-    np.testing.assert_allclose(same.changes, found.changes, atol=1e-6)
+    np.testing.assert_allclose(same.changes, result.changes, atol=1e-6)
     by_function = inside.leave_one_out(minilm_sentences, text, lambda vectors: vectors[:, 3], pooling=mode)
     assert by_function.changes.shape == (8,)
     assert inside.leave_one_out(minilm_sentences, "", other).changes.shape == (0,)

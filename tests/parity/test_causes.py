@@ -48,20 +48,20 @@ def test_a_mistake_in_some_ops_of_some_layers(
     subject: Subject, mistake: Mistake, sites: Any, end: str, dump: str
 ) -> None:
     port = simulate(subject.model, subject.inputs, [ODD_FIRST, mistake], record=DUMPS[dump])
-    (found,) = subject.diagnose(port)
-    assert (found.mistake, found.layers) == (mistake.id, tuple(sorted({layer for _, layer in sites})))
-    assert {*found.sites} == sites or (dump == "hidden states" and {*found.sites} > sites)
-    assert end in found.text
-    assert found.explained > 0.95
+    (finding,) = subject.diagnose(port)
+    assert (finding.mistake, finding.layers) == (mistake.id, tuple(sorted({layer for _, layer in sites})))
+    assert {*finding.sites} == sites or (dump == "hidden states" and {*finding.sites} > sites)
+    assert end in finding.text
+    assert finding.explained > 0.95
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
 def test_three_mistakes_of_a_port_in_javascript(subject: Subject, dump: str) -> None:
     wrong = [MISTAKES["E3.visible"], AFTER_ATTENTION, at("D2.bfloat16-weights", ".output.dense", (3,))]
-    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
-    assert [finding.mistake for finding in found] == ["E3.visible", "N3.annotated", "D2.bfloat16-weights"]
-    assert {*found[1].sites} == {("attention", i) for i in range(LAYERS)}
-    assert found[2].sites == (("output_dense", 3),)
+    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
+    assert [finding.mistake for finding in findings] == ["E3.visible", "N3.annotated", "D2.bfloat16-weights"]
+    assert {*findings[1].sites} == {("attention", i) for i in range(LAYERS)}
+    assert findings[2].sites == (("output_dense", 3),)
 
 
 @pytest.mark.parametrize("more", [(), ("G1.tanh",), ("A3.both",)])
@@ -73,9 +73,9 @@ def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tu
     assert [finding.mistake for finding in report.diagnosis] == ["H1.early", *more]
     late = dict(zip(names[1:], states, strict=False))
     for dump in (late, {**late, names[0]: states[0]}):
-        found = parity.check(subject.model, dump, subject.inputs).diagnosis
-        assert [finding.mistake for finding in found] == ["H1.late", *more]
-        assert found[0].names == tuple(f"encoder.layer.{i}" for i in range(LAYERS))
+        findings = parity.check(subject.model, dump, subject.inputs).diagnosis
+        assert [finding.mistake for finding in findings] == ["H1.late", *more]
+        assert findings[0].names == tuple(f"encoder.layer.{i}" for i in range(LAYERS))
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
@@ -83,25 +83,25 @@ def test_layers_with_the_weights_of_others(subject: Subject, dump: str) -> None:
     exchanged = part_mistake(
         MISTAKES["W3.first"].symbols, layer=lambda inner, here, layers: layers[{1: 2, 2: 1}.get(here.layer, here.layer)]
     )
-    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, exchanged], record=DUMPS[dump]))
-    assert [(finding.mistake, finding.layers) for finding in found] == [("W3.layer-2", (1,)), ("W3.layer-1", (2,))]
+    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, exchanged], record=DUMPS[dump]))
+    assert [(finding.mistake, finding.layers) for finding in findings] == [("W3.layer-2", (1,)), ("W3.layer-1", (2,))]
     wrong = layer_mistake(3).only(["encoder.layer.1.attention.self.key"])
-    (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
-    assert (found.mistake, found.sites) == ("W3.layer-3", (("key", 1),))
+    (finding,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
+    assert (finding.mistake, finding.sites) == ("W3.layer-3", (("key", 1),))
 
 
 def test_what_right_names_refute_is_not_an_alternative(subject: Subject) -> None:
     wrong = at("W2.attention.self.query", ".attention.self.query", (1,))
-    (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
-    assert found.candidates == ("W2.attention.self.query",)
+    (finding,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
+    assert finding.candidates == ("W2.attention.self.query",)
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
 def test_a_layer_that_another_cause_explains_is_not_in_doubt(subject: Subject, dump: str) -> None:
     wrong = [at("G1.tanh", ".intermediate", (0, 1, 2)), at("G3.relu", ".intermediate", (3,))]
-    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
-    assert [finding.layers for finding in found] == [(0, 1, 2), (3,)]
-    assert "does not say" not in found[0].text + found[1].text
+    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
+    assert [finding.layers for finding in findings] == [(0, 1, 2), (3,)]
+    assert "does not say" not in findings[0].text + findings[1].text
 
 
 def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:
@@ -111,12 +111,12 @@ def test_wrong_heads_of_each_layer_are_said(subject: Subject) -> None:
         return probs
 
     wrong = part_mistake("probs", softmax=scaled)
-    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
-    assert [finding.names for finding in found] == [
+    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
+    assert [finding.names for finding in findings] == [
         tuple(f"encoder.layer.{i}.attention.self.probs" for i in (first, first + 2)) for first in (0, 1)
     ]
-    assert "and 1 more name of this kind" in found[0].text
-    assert "head 1 only; heads 0, 2 are right" in found[1].text
+    assert "and 1 more name of this kind" in findings[0].text
+    assert "head 1 only; heads 0, 2 are right" in findings[1].text
 
 
 @pytest.mark.parametrize(("name", "row"), [("last_hidden_state", 4), (VECTOR, 0)])
@@ -125,11 +125,11 @@ def test_the_rows_that_are_right_are_named(subject: Subject, name: str, row: int
     ids[row, 3] = 1
     port = simulate(subject.model, {**subject.inputs, "input_ids": ids}, ODD_FIRST, record=name)
     rows = parity.probe(subject.model).shows
-    (found,) = subject.diagnose(port, rows)
-    assert found.mistake == ""
+    (finding,) = subject.diagnose(port, rows)
+    assert finding.mistake == ""
     right = ", ".join(str(i) for i in range(5) if i != row)
-    assert f"row {row} ({rows[row]}) only; rows {right} are right" in found.text
-    assert "input_ids" in found.remedy
+    assert f"row {row} ({rows[row]}) only; rows {right} are right" in finding.text
+    assert "input_ids" in finding.remedy
 
 
 def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
@@ -143,8 +143,8 @@ def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
         part_mistake("probs", softmax=tail),
         part_mistake("intermediate", activation=lambda inner, here, x, name: np.clip(x, 0, 0.1)),
     ]
-    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong]))
-    by_name = {finding.names[0].partition("layer.")[2]: finding for finding in found}
+    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong]))
+    by_name = {finding.names[0].partition("layer.")[2]: finding for finding in findings}
     assert set(by_name) == {"2.attention.self.value", "0.attention.self.probs", "0.intermediate"}
     assert "so the bias is wrong" in by_name["2.attention.self.value"].text
     assert "do not sum to 1" in by_name["0.attention.self.probs"].text

@@ -228,8 +228,8 @@ def test_layers_that_change_nothing_cannot_be_told_apart(tmp_path: Path) -> None
             weights[name] = np.zeros_like(array)
     save_file(weights, folder / "model.safetensors")
     model, inputs = BertModel.from_pretrained(folder), {"input_ids": np.arange(20).reshape(2, 10)}
-    found = model(**inputs).hidden_states
-    report = parity.check(model, {f"hidden_states.{3 - i}": state for i, state in enumerate(found)}, inputs)
+    states = model(**inputs).hidden_states
+    report = parity.check(model, {f"hidden_states.{3 - i}": state for i, state in enumerate(states)}, inputs)
     assert report.verdict == "float32"
     assert "5 other pairs" in report.warnings[0]  # each of 4 states from the one before it, and the one after it
 

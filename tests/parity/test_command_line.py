@@ -62,8 +62,8 @@ def check(capsys: Capture, home: Path, dump: str, *arguments: str) -> tuple[int,
     ],
 )
 def test_exit_codes(capsys: Capture, home: Path, dump: str, code: int, said: str) -> None:
-    found, out, err = check(capsys, home, dump, "--inputs", str(home / "probe" / "probe.json"), "--no-diagnosis")
-    assert found == code
+    actual, out, err = check(capsys, home, dump, "--inputs", str(home / "probe" / "probe.json"), "--no-diagnosis")
+    assert actual == code
     assert said in (out if code < 2 else err)
     assert bool(out) == (code < 2)
 

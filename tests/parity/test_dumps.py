@@ -25,16 +25,18 @@ import torch
 from minibert import parity
 from minibert.parity.dumps import as_dump, read_dump
 from tests.parity.conftest import Case
+from tests.support.safetensors_files import safetensors_bytes, stored
+from tests.support.torch_files import saved, zipped
 
 QUERY = "encoder.layer.1.attention.self.query"
 VALUES = {"hidden_states.0": np.arange(24, dtype=np.float32).reshape(2, 3, 4), "ids": np.array([[1, 2]])}
 
 
-def same(found: dict[str, Any], expected: dict[str, Any] = VALUES) -> None:
-    assert set(found) == set(expected)
+def same(result: dict[str, Any], expected: dict[str, Any] = VALUES) -> None:
+    assert set(result) == set(expected)
     for name, array in expected.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+        assert result[name].dtype == array.dtype
+        np.testing.assert_array_equal(result[name], array)
 
 
 # --- formats ----------------------------------------------------------------------------------------------------------
@@ -113,8 +115,8 @@ def test_json_with_ragged_lists_or_a_list_alone(tmp_path: Path) -> None:
 )
 def test_json_with_shape_and_data(tmp_path: Path, tensor: dict[str, Any]) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"x": tensor}))
-    found = read_dump(tmp_path / "a.json")["x"]
-    np.testing.assert_array_equal(found, [[0, 1], [2, 3]])
+    result = read_dump(tmp_path / "a.json")["x"]
+    np.testing.assert_array_equal(result, [[0, 1], [2, 3]])
 
 
 def test_raw_numbers(tmp_path: Path) -> None:
@@ -276,17 +278,8 @@ def npy(header: str, data: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
 
 
-def zipped(name: str, content: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, content)
-    return file.getvalue()
-
-
-def torch_file() -> bytes:
-    file = io.BytesIO()
-    torch.save({"a": torch.zeros(2)}, file)
-    return file.getvalue()
+def deflated(name: str, content: bytes) -> bytes:
+    return zipped({name: content}, "", zipfile.ZIP_DEFLATED)
 
 
 DEEP = "[" * 900 + "1" + "]" * 900
@@ -300,12 +293,10 @@ HOSTILE = {
     "complex.npy": npy("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", bytes(8)),
     "text.npy": npy("{'descr': '<U1', 'fortran_order': False, 'shape': (1,), }", bytes(4)),
     "record.npy": npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", bytes(4)),
-    "inner.npz": zipped("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9, 9), }", b"12")),
-    "other.npz": zipped("a.txt", b"hello"),
+    "inner.npz": deflated("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9, 9), }", b"12")),
+    "other.npz": deflated("a.txt", b"hello"),
     "long.safetensors": b"\xff" * 16,
-    "f8.safetensors": (61).to_bytes(8, "little")
-    + b'{"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}   '
-    + b"1",
+    "f8.safetensors": safetensors_bytes({"x": stored(np.ones(1), "F8_E4M3")}),
     "broken.json": b'{"a": [1, 2',
     "number.json": b"3",
     "words.json": b'{"a": ["b"]}',
@@ -327,7 +318,7 @@ EXPLAINED = {
         "ragged.json": b'{"a": [[1], [2, null]]}',
     },
     r"is a pickle.*safetensors\.torch\.save_file": {
-        **dict.fromkeys(("model.pt", "model.bin"), torch_file()),
+        **dict.fromkeys(("model.pt", "model.bin"), saved({"a": torch.zeros(2)})),
         **dict.fromkeys(("values.pkl", "values.bin"), pickle.dumps({"a": 1})),
     },
     "lists of different lengths": {
@@ -367,15 +358,15 @@ def test_bytes_changed_by_chance(tmp_path_factory: pytest.TempPathFactory, suffi
     path = tmp_path_factory.mktemp("changed") / f"b{suffix}"
     path.write_bytes(content)
     try:
-        found = read_dump(path)
+        result = read_dump(path)
     except (ValueError, OSError, MemoryError):
         return
-    assert all(isinstance(array, np.ndarray) for array in found.values())
+    assert all(isinstance(array, np.ndarray) for array in result.values())
 
 
 def test_an_archive_that_unpacks_to_more_than_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     header = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (5000000,), }")
-    (tmp_path / "bomb.npz").write_bytes(zipped("a.npy", header + bytes(20_000_000)))
+    (tmp_path / "bomb.npz").write_bytes(deflated("a.npy", header + bytes(20_000_000)))
     assert (tmp_path / "bomb.npz").stat().st_size < 100_000
     monkeypatch.setattr("minibert._utils.system.available_memory", lambda: 30_000_000)
     with pytest.raises(MemoryError, match="Dump fewer names"):

@@ -178,11 +178,11 @@ INVENTED: dict[str, tuple[Mistake, str]] = {
 def test_an_invented_mistake_is_located_and_named(subject: Subject, name: str) -> None:
     mistake, text = INVENTED[name]
     first = min(int(offset_needed(name)), LAYERS - 1)
-    (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, mistake]))
-    assert bool(found.mistake) == bool(text), found.text
-    assert text in found.text
+    (finding,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, mistake]))
+    assert bool(finding.mistake) == bool(text), finding.text
+    assert text in finding.text
     wrong = [one for one in simulate(subject.model, subject.inputs, ()) if mistake.acts_at(one)]
-    assert list(found.names) == wrong[first:]
+    assert list(finding.names) == wrong[first:]
 
 
 def offset_needed(name: str) -> bool:
@@ -195,19 +195,19 @@ def offset_needed(name: str) -> bool:
 def test_most_are_named_from_fewer_names_and_no_cause_is_false(subject: Subject, record: list[str], least: int) -> None:
     named = 0
     for name, (mistake, text) in INVENTED.items():
-        found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, mistake], record=record))
-        assert len(found) == 1, name
-        assert found[0].names[0].startswith(f"encoder.layer.{int(offset_needed(name))}"), name
-        assert not found[0].mistake or text in found[0].text or found[0].mistake == "L1.tail", found[0].text
-        named += bool(found[0].mistake)
+        findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, mistake], record=record))
+        assert len(findings) == 1, name
+        assert findings[0].names[0].startswith(f"encoder.layer.{int(offset_needed(name))}"), name
+        assert not findings[0].mistake or text in findings[0].text or findings[0].mistake == "L1.tail", findings[0].text
+        named += bool(findings[0].mistake)
     assert named >= least
 
 
 def test_features_that_float32_only_rounded_are_not_counted(subject: Subject) -> None:
     """One feature is large, so that its rounding is far from the unit."""
     large = part_mistake("output_dense", weights=lambda inner, here, w, b: (w * scale(w, 1, 3e4), b))
-    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, large]))
-    assert "feature 1 of 48" in found[0].text
+    findings = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, large]))
+    assert "feature 1 of 48" in findings[0].text
 
 
 def scale(weight: np.ndarray, row: int, factor: float) -> np.ndarray:
@@ -245,10 +245,9 @@ def test_other_tokens_that_are_pooled_are_named(subject: Subject, scaled: bool) 
     last = simulate(subject.model, subject.inputs, ODD_FIRST, record="last_hidden_state")[f"encoder.layer.{LAYERS - 1}"]
     for name, vectors in pooled(last, subject.padded.ids, subject.padded.mask.astype(np.int64)).items():
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        found = subject.diagnose({VECTOR: (unit if scaled else vectors).astype(np.float32)})
-        assert [one.mistake[:2] for one in found] == (["P1"] if scaled and name == "mean over padding" else ["P2"]), (
-            name
-        )
+        findings = subject.diagnose({VECTOR: (unit if scaled else vectors).astype(np.float32)})
+        kinds = [finding.mistake[:2] for finding in findings]
+        assert kinds == (["P1"] if scaled and name == "mean over padding" else ["P2"]), name
 
 
 # --- exchanged inputs -------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ BUDGET = 4.0
 # --- the catalogue ----------------------------------------------------------------------------------------------------
 
 
-def test_every_mistake_is_there() -> None:
-    assert len(MISTAKES) == 186
+def test_every_mistake_has_a_text_a_remedy_and_a_place() -> None:
     for id, mistake in MISTAKES.items():
         assert mistake.text, id
         assert mistake.remedy, id
@@ -98,9 +97,9 @@ def test_what_a_model_cannot_do_is_said(subject: Subject) -> None:
 def test_word_vectors_instead_of_ids(subject: Subject) -> None:
     embeds = subject.model.embeddings.word_embeddings(subject.inputs["input_ids"])
     inputs = {name: value for name, value in subject.inputs.items() if name != "input_ids"} | {"inputs_embeds": embeds}
-    wanted, found = (simulate(subject.model, given, "A7.causal") for given in (subject.inputs, inputs))
+    wanted, made = (simulate(subject.model, given, "A7.causal") for given in (subject.inputs, inputs))
     mask = subject.padded.mask
-    np.testing.assert_array_equal(wanted["encoder.layer.2"][mask], found["encoder.layer.2"][mask])
+    np.testing.assert_array_equal(wanted["encoder.layer.2"][mask], made["encoder.layer.2"][mask])
     with pytest.raises(ValueError, match="without ids"):
         simulate(subject.model, inputs, "T1.shifted")
 

@@ -38,8 +38,8 @@ class Model(NamedTuple):
         mask = self.inputs["attention_mask"]
         with np.errstate(all="ignore"):
             error = np.abs(visible(array.astype(np.float64), mask) - visible(self.truth[name], mask))
-            found = max(np.sqrt(np.mean(error**2)) / self.units[name].rms, error.max() / self.units[name].largest)
-        return float(found) if np.isfinite(found) else np.inf
+            result = max(np.sqrt(np.mean(error**2)) / self.units[name].rms, error.max() / self.units[name].largest)
+        return float(result) if np.isfinite(result) else np.inf
 
 
 @pytest.fixture(scope="module")

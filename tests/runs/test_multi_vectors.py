@@ -62,18 +62,18 @@ def test_files_hold_the_vectors_of_documents(
         np.zeros((0, 16)) if not text else one for text, one in zip(given, documents(model, given), strict=True)
     ]
     assert (summary.n_texts, summary.n_tokens) == (45, sum(map(len, expected)))
-    found: list[Any]
+    result: list[Any]
     if name == "out.npy":
         lines = [json.loads(line) for line in (tmp_path / "out.ids.jsonl").read_text().splitlines()]
         array = np.load(out, mmap_mode="r")
         assert array.dtype == dtype
-        found = np.split(array, np.cumsum([line["vectors"] for line in lines])[:-1])
+        result = np.split(array, np.cumsum([line["vectors"] for line in lines])[:-1])
     elif name == "out.jsonl":
-        found = [json.loads(line)["embedding"] for line in Path(out).read_text().splitlines()]
+        result = [json.loads(line)["embedding"] for line in Path(out).read_text().splitlines()]
     else:
-        found = pyarrow.parquet.read_table(out)["embedding"].to_pylist()
-    assert [one is None for one in found] == [not text and name != "out.npy" for text in given]
-    for one, other in zip(found, expected, strict=True):
+        result = pyarrow.parquet.read_table(out)["embedding"].to_pylist()
+    assert [one is None for one in result] == [not text and name != "out.npy" for text in given]
+    for one, other in zip(result, expected, strict=True):
         vectors = np.array([] if one is None else one, dtype).reshape(-1, 16)
         np.testing.assert_array_equal(vectors, other.astype(dtype))
 

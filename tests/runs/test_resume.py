@@ -161,16 +161,6 @@ def test_the_standard_input_is_kept_for_a_run_that_can_be_resumed(
     assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy", "out.ids.jsonl", "out.npy.manifest.json"}
 
 
-def test_a_progress_bar_shows_texts_per_second_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar(1000, show=True, initial=10) as count:
-        time.sleep(0.2)
-        count(490)
-    assert re.search(r"50%.*500/1000 \[00:00<00:0\d, +\d+(\.\d+)? texts/s\]", capsys.readouterr().err)
-    with progress_bar(1000, show=False) as count:
-        count(1)
-    assert capsys.readouterr().err == ""
-
-
 def test_progress_without_a_terminal_is_a_line_from_time_to_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

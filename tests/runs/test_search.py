@@ -244,13 +244,13 @@ def test_columns_of_texts(cli: Any, home: Path) -> None:
     (home / "b.csv").write_text("key,body\n" + "".join(f"{i},{text}\n" for i, text in enumerate(quoted)))
     (home / "b.jsonl").write_text("".join(json.dumps({"key": f"{i}", "body": t}) + "\n" for i, t in enumerate(texts)))
     pa.parquet.write_table(pa.table({"key": list("01234"), "body": texts}), home / "b.parquet")
-    found = []
+    result = []
     for suffix in ("csv", "jsonl", "parquet"):
         code, out, err = cli(f"search cat b.{suffix} -m MODEL --text-column body --id-column key --json")
         assert (code, err) == (0, "")
-        found.append([(hit["score"], hit["id"], hit["text"]) for hit in hits_of(out)])
-    assert found[0] == found[1] == found[2]
-    assert sorted(text for _, _, text in found[0]) == sorted(filter(None, texts))
+        result.append([(hit["score"], hit["id"], hit["text"]) for hit in hits_of(out)])
+    assert result[0] == result[1] == result[2]
+    assert sorted(text for _, _, text in result[0]) == sorted(filter(None, texts))
     assert "two lines" in cli("search cat b.csv -m MODEL --text-column body")[1]
     code, out, err = cli("search cat b.csv -m MODEL")
     assert (code, out, "has no column 'text'" in err, "--text-column" in err) == (1, "", True, True)

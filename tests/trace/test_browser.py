@@ -28,8 +28,8 @@ TEXT = "After stealing money from the bank vault, the bank robber was seen fishi
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with open_browser() as found:
-        yield found
+    with open_browser() as result:
+        yield result
 
 
 @pytest.fixture(scope="module")
@@ -272,16 +272,16 @@ def test_the_pictures(browser: Any, trace: Trace, tmp_path: Path, request: Any) 
 def test_the_parts_of_a_cosine(browser: Any, minilm_sentences: Any, tmp_path: Path) -> None:
     path, texts = tmp_path / "pair.html", ("The bank lends money to the farmer.", "He sat on the river bank.")
     assert main(["inspect", texts[0], "--pair", texts[1], "-o", str(path)]) == 0
-    found = explain_similarity(minilm_sentences, *texts)
+    result = explain_similarity(minilm_sentences, *texts)
     with watched_page(browser, path) as page:
-        assert f"is {found.cosine:.3f}. It is the sum of 11 \u00d7 9 = 99 parts" in page.text_content("#parts-words")
+        assert f"is {result.cosine:.3f}. It is the sum of 11 \u00d7 9 = 99 parts" in page.text_content("#parts-words")
         shown = numbers(page.locator("#parts .number"))
-        np.testing.assert_allclose(shown, [part for _, _, part in found.largest(10)], atol=5.1e-5)
+        np.testing.assert_allclose(shown, [part for _, _, part in result.largest(10)], atol=5.1e-5)
         page.click("#parts-details summary")
         page.locator("#parts-table tbody tr").first.wait_for()
-        sums = found.parts.sum(axis=1, keepdims=True)
+        sums = result.parts.sum(axis=1, keepdims=True)
         cells = numbers(page.locator("#parts-table td"))
-        np.testing.assert_allclose(cells, np.hstack([found.parts, sums]).ravel(), atol=6e-5)
+        np.testing.assert_allclose(cells, np.hstack([result.parts, sums]).ravel(), atol=6e-5)
 
 
 def test_guesses_and_errors(browser: Any, tmp_path: Path) -> None:

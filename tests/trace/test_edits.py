@@ -343,9 +343,9 @@ def others(model: BertModel, clean: Trace, tmp_path_factory: pytest.TempPathFact
     clean.save(path)
     with np.load(path) as arrays:
         np.savez(path, **{name: array * np.nan if name == "pooler" else array for name, array in arrays.items()})
-    found = [model.trace(**INPUTS, edit={"*.value": Edit.scale(2)}), model.trace(ids[:1]), model.trace(ids)]
-    found += [model.trace(ids[:, :5]), model.trace(**INPUTS, num_layers=1), Trace.load(path)]
-    return [*found, small.trace(ids % 50, MASK)]
+    result = [model.trace(**INPUTS, edit={"*.value": Edit.scale(2)}), model.trace(ids[:1]), model.trace(ids)]
+    result += [model.trace(ids[:, :5]), model.trace(**INPUTS, num_layers=1), Trace.load(path)]
+    return [*result, small.trace(ids % 50, MASK)]
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -32,14 +32,14 @@ class Printed(NamedTuple):
 
 def steps_of(explanation: Explanation) -> list[Printed]:
     """Return the numbers of each step, which are printed with 6 digits."""
-    found = []
+    result = []
     for number, one in enumerate(explanation.steps, 1):
         assert one.number == number
         given, results = (
             {line.label: list(line.numbers) for line in one.lines if line.last == last} for last in (False, True)
         )
-        found.append(Printed(one.step.entry.symbol, given, results))
-    return found
+        result.append(Printed(one.step.entry.symbol, given, results))
+    return result
 
 
 def recomputed(function: Callable[..., float], given: list[float], printed: float) -> None:

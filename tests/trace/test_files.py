@@ -24,15 +24,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> BertModel:
     return BertModel.from_pretrained(random_checkpoint(tmp_path_factory.mktemp("files") / "model"))
 
 
-def same(found: Trace, expected: Trace) -> None:
-    assert found.names == expected.names
+def same(result: Trace, expected: Trace) -> None:
+    assert result.names == expected.names
     for name, array in expected.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
-    np.testing.assert_array_equal(found.mask, expected.mask)
-    assert found.tokens == expected.tokens
-    assert found.edits == expected.edits
-    assert found.output is None
+        assert result[name].dtype == array.dtype
+        np.testing.assert_array_equal(result[name], array, err_msg=name)
+    np.testing.assert_array_equal(result.mask, expected.mask)
+    assert result.tokens == expected.tokens
+    assert result.edits == expected.edits
+    assert result.output is None
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -53,13 +53,13 @@ def test_a_trace_is_read_as_it_was_written(suffix: str, model: BertModel, tmp_pa
     ):
         path, again = tmp_path / f"{number}{suffix}", tmp_path / f"again{suffix}"
         trace.save(path)
-        found = Trace.load(path)
-        same(found, trace)
-        found.save(again)
+        result = Trace.load(path)
+        same(result, trace)
+        result.save(again)
         assert again.read_bytes() == path.read_bytes()
-    found = Trace.load(tmp_path / f"0{suffix}")
-    np.testing.assert_array_equal(found.sequence(2)["embeddings"], clean.sequence(2)["embeddings"])
-    patched = model.trace(IDS[::-1], MASK, edit={"*": Edit.patch(found)})
+    result = Trace.load(tmp_path / f"0{suffix}")
+    np.testing.assert_array_equal(result.sequence(2)["embeddings"], clean.sequence(2)["embeddings"])
+    patched = model.trace(IDS[::-1], MASK, edit={"*": Edit.patch(result)})
     for name in clean:
         np.testing.assert_array_equal(patched[name], clean[name])
 
@@ -73,9 +73,9 @@ def test_other_libraries_read_the_files(model: BertModel, tmp_path: Path) -> Non
             np.testing.assert_array_equal(arrays[name], trace[name])
         np.testing.assert_array_equal(arrays["attention_mask"], MASK)
         assert json.loads(str(arrays["minibert_trace"]))["format"] == 1
-    found = safetensors.numpy.load_file(tmp_path / "trace.safetensors")
-    assert {*found} == {*trace, "attention_mask"}
-    np.testing.assert_array_equal(found["pooler"], trace["pooler"])
+    result = safetensors.numpy.load_file(tmp_path / "trace.safetensors")
+    assert {*result} == {*trace, "attention_mask"}
+    np.testing.assert_array_equal(result["pooler"], trace["pooler"])
 
 
 # --- files that are refused -------------------------------------------------------------------------------------------
@@ -134,12 +134,12 @@ def test_damaged_bytes_are_refused_or_harmless(suffix: str, model: BertModel, tm
     for content in (*cuts, *flipped):
         path.write_bytes(content)
         try:
-            found = Trace.load(path)
+            result = Trace.load(path)
         except ValueError as error:
             assert str(path) in str(error)  # noqa: PT017
         else:
             assert content not in cuts
-            assert set(found.shapes.values()) <= set(trace.shapes.values())
+            assert set(result.shapes.values()) <= set(trace.shapes.values())
 
 
 def test_a_compressed_array_is_not_unpacked(tmp_path: Path) -> None:

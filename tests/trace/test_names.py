@@ -119,10 +119,10 @@ def test_each_formula_and_shape_of_the_table_is_true(kind: str, odd_folder: Path
         formulas = Formulas(model, ids.reshape(2, 11)[b], types.reshape(2, 11)[b], np.arange(11))
         for layer, entry in entries:
             name = entry.path.format(i=layer)
-            value, found = formulas.evaluate(entry, layer), trace[name]
+            value, result = formulas.evaluate(entry, layer), trace[name]
             said = [letters[part] if part in letters else int(part) for part in entry.shape.strip("()").split(", ")]
-            assert list(found.shape) == said, name
-            np.testing.assert_allclose(value, found[b], rtol=0, atol=1e-10 * max(1, np.abs(value).max()), err_msg=name)
+            assert list(result.shape) == said, name
+            np.testing.assert_allclose(value, result[b], rtol=0, atol=1e-10 * max(1, np.abs(value).max()), err_msg=name)
 
 
 # --- beside transformers ----------------------------------------------------------------------------------------------
@@ -143,13 +143,13 @@ def compare(
 
 def their_names(values: dict[str, np.ndarray], names: Names) -> dict[str, np.ndarray]:
     """Return the values of hooks under the names of the table; all hooks on one value must agree."""
-    found: dict[str, np.ndarray] = {}
+    result: dict[str, np.ndarray] = {}
     for path, value in values.items():
         name, _ = names.resolve(path)
-        if name in found:
-            np.testing.assert_array_equal(found[name], value, err_msg=path)
-        found[name] = value
-    return found
+        if name in result:
+            np.testing.assert_array_equal(result[name], value, err_msg=path)
+        result[name] = value
+    return result
 
 
 def check_errors(subject: str, rows: list[tuple[str, float, float]]) -> None:
@@ -182,11 +182,11 @@ def test_every_name_is_what_transformers_computes_there(
     theirs = Theirs.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     trace, true = model.trace(**inputs), exact.forward(model, **inputs)
     values, output = run_hooked(theirs, inputs)
-    found = their_names(values, trace._names)
-    assert set(found) == set(trace)
+    result = their_names(values, trace._names)
+    assert set(result) == set(trace)
     assert len(trace) == {"MiniLM": 91, "odd": 49}.get(kind, 175)
-    np.testing.assert_array_equal(output.pooler_output.numpy(), found["pooler"])
-    check_errors(kind, compare(trace, true, found, inputs["attention_mask"]))
+    np.testing.assert_array_equal(output.pooler_output.numpy(), result["pooler"])
+    check_errors(kind, compare(trace, true, result, inputs["attention_mask"]))
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
@@ -197,12 +197,12 @@ def test_exact_equals_the_float64_definitions(kind: str, activation: str, odd_fo
     config = dataclasses.replace(minibert.BertConfig.from_pretrained(folder), hidden_act=activation)
     model = getattr(minibert, kind).from_pretrained(folder, config=config)
     inputs = padded_inputs(model)
-    true, found = model.with_ops(float64.OPS, np.float64).trace(**inputs), exact.forward(model, **inputs)
+    true, result = model.with_ops(float64.OPS, np.float64).trace(**inputs), exact.forward(model, **inputs)
     for name, array in true.items():
-        assert found[name].dtype == np.float64
+        assert result[name].dtype == np.float64
         scale = max(1.0, float(np.abs(array).max()))
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-11 * scale, err_msg=name)
-    for value in found.output.values():
+        np.testing.assert_allclose(result[name], array, rtol=0, atol=1e-11 * scale, err_msg=name)
+    for value in result.output.values():
         assert all(array.dtype == np.float64 for array in (value if isinstance(value, tuple) else (value,)))
 
 

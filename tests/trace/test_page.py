@@ -126,9 +126,9 @@ def test_the_first_probs_have_all_digits_that_are_shown(trace: Trace, small: Ber
 
 def test_the_vector_of_a_text(minilm_sentences: SentenceTransformer, trace: Trace) -> None:
     """The mean of the last hidden states, then length 1, as `encode` gives it."""
-    found = vector_steps(minilm_sentences, [TEXT])
-    assert found.tokens == trace.tokens
-    about, read = decoded(page(trace, vector=found.steps))
+    result = vector_steps(minilm_sentences, [TEXT])
+    assert result.tokens == trace.tokens
+    about, read = decoded(page(trace, vector=result.steps))
     assert list(about["steps"]) == ["embeddings", "layer", "pooler", "vector"]
     assert [step["formula"] for step in about["steps"]["vector"]] == ["sum(x) / n", "pooling / sqrt(sum(pooling^2))"]
     values = about["texts"][0]["values"]["vector"]
@@ -139,7 +139,7 @@ def test_the_vector_of_a_text(minilm_sentences: SentenceTransformer, trace: Trac
     np.testing.assert_allclose(read(values["rms"])[0, :, 0], np.sqrt(np.square(expected).mean(axis=1)), rtol=5.01e-3)
     assert values["notes"] == ["n = 22 tokens", f"length before: {np.linalg.norm(mean):#.3g}"]
     with pytest.raises(ValueError, match="vector"):
-        page(trace, vector=[found.steps[0]._replace(values=[])])
+        page(trace, vector=[result.steps[0]._replace(values=[])])
 
 
 def test_the_steps_of_other_modules(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_the_measures_of_heads(trace: Trace) -> None:
                     "same": (rows * others).sum(axis=1)[others.any(axis=1)].mean(),
                     "largest": rows.max(axis=1).mean(),
                 }
-                found = both[weighted, layer, head]
-                np.testing.assert_allclose(found, [expected[key] for key in HEAD_MEASURES], atol=5.1e-5)
+                result = both[weighted, layer, head]
+                np.testing.assert_allclose(result, [expected[key] for key in HEAD_MEASURES], atol=5.1e-5)
 
 
 def test_of_long_texts_the_largest_shares_are_kept(tmp_path: Path) -> None:
@@ -220,12 +220,12 @@ def test_each_repeated_word_of_a_long_text_has_its_cosines(minilm: BertModel, to
     """The pairs of a frequent word take no place from those of a rare one."""
     text = "the cat saw the dog and the bird near the tree, and the bank " * 20 + "river bank by the river"
     trace = minilm.trace(**tokenizer(text, return_tensors="np"), tokens=tokenizer)
-    (found,) = decoded(page(trace, layers=0))[0]["texts"]
+    (result,) = decoded(page(trace, layers=0))[0]["texts"]
     places: dict[str, list[int]] = {}
-    for i, token in enumerate(found["tokens"]):
+    for i, token in enumerate(result["tokens"]):
         places.setdefault(token, []).append(i)
     assert len(places["the"]) > 100
-    pairs = set(map(tuple, found["cosines"]["pairs"]))
+    pairs = set(map(tuple, result["cosines"]["pairs"]))
     for word in ("the", "bank", "river", "cat", "and"):
         first = places[word][:WORD_PLACES]
         assert {(i, j) for i in first for j in first if i < j} <= pairs, word
@@ -325,7 +325,7 @@ def test_hostile_tokens_stay_text(small: BertModel) -> None:
         shown = decoded(html)[0]["texts"][0]["tokens"]
         assert not [token for token in shown if re.search("[\x00-\x1f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", token)]
         for token, word in zip(shown, words, strict=True):
-            assert re.sub("\u27e8U\\+([0-9A-F]+)\u27e9", lambda found: chr(int(found[1], 16)), token) == word
+            assert re.sub("\u27e8U\\+([0-9A-F]+)\u27e9", lambda result: chr(int(result[1], 16)), token) == word
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ def test_heads_are_traced(kind: str, folder_of: Any) -> None:
     assert inputs["attention_mask"].sum() > (TOKENS_PER_STEP // 2)
     trace = model.trace(**inputs)
     same(trace.output, model(**inputs))
-    for key, found in trace.output.items():
+    for key, result in trace.output.items():
         if key.endswith("logits") and "qa_outputs" not in trace:
-            np.testing.assert_array_equal(trace[key].reshape(found.shape), found)
+            np.testing.assert_array_equal(trace[key].reshape(result.shape), result)
     if "qa_outputs" in trace:
         np.testing.assert_array_equal(trace["qa_outputs"][..., 1], trace.output.end_logits)
 
@@ -179,12 +179,12 @@ def test_arrays_are_new_and_sequences_are_views(folder: Path) -> None:
     np.testing.assert_array_equal(trace["embeddings"], model(**inputs).hidden_states[0])
     for b in range(5):
         columns = np.flatnonzero(inputs["attention_mask"][b])
-        found = trace.sequence(b)
-        assert ("pooler" in found) == bool(inputs["attention_mask"][b, 0])
-        np.testing.assert_array_equal(found["encoder.layer.1"], trace["encoder.layer.1"][b, columns])
+        result = trace.sequence(b)
+        assert ("pooler" in result) == bool(inputs["attention_mask"][b, 0])
+        np.testing.assert_array_equal(result["encoder.layer.1"], trace["encoder.layer.1"][b, columns])
         probs = trace["attentions.1"][b][:, columns[:, None], columns]
-        np.testing.assert_array_equal(found["encoder.layer.1.attention.self.probs"], probs)
-        assert not any(array.flags.writeable for array in found.values())
+        np.testing.assert_array_equal(result["encoder.layer.1.attention.self.probs"], probs)
+        assert not any(array.flags.writeable for array in result.values())
     np.testing.assert_array_equal(trace.sequence(-1)["embeddings"], trace.sequence(4)["embeddings"])
     with pytest.raises(ValueError, match="index=5"):
         trace.sequence(5)

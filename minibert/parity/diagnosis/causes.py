@@ -134,8 +134,6 @@ class _Diagnosis:
 
     def _mislabelled(self, moved: Mapping[str, str], remaining: list[str]) -> list[Finding]:
         """Return what is wrong if all wrong arrays have other names; [] if a mistake in an op explains them."""
-        if not moved:
-            return []
         # A mistake that leaves out the last step of a name looks the same.
         matching = namings(moved, self._port, self._states)
         first = [name for name in remaining if name in moved]
