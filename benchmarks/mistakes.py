@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import Mistake
+from minibert.parity.diagnosis.mistake import Mistake
 from tests.support.mistakes import (
     CRITERIA,
     DUMPS,

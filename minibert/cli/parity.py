@@ -182,7 +182,7 @@ def _probe(arguments: argparse.Namespace) -> None:
 
 
 def _names(arguments: argparse.Namespace) -> None:
-    from minibert.parity.diagnosis.forward import both_names
+    from minibert.parity.symbols import both_names
 
     arguments.backend, arguments.num_threads, arguments.shared_weights = "numpy", None, False
     subject = _subject(arguments)

@@ -21,13 +21,14 @@ from minibert._utils.validation import FloatArray, brief, counted, some_of
 from minibert._version import __version__
 from minibert.models.inputs import INPUTS
 from minibert.parity.diagnosis.causes import diagnose, namings
-from minibert.parity.diagnosis.forward import FIRST_STATES, Recipe, states_of
+from minibert.parity.diagnosis.mistake import Recipe
 from minibert.parity.diagnosis.sentences import mislabelled
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
+from minibert.parity.symbols import FIRST_STATES, states_of
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, visible
 from minibert.trace.names import EMBEDDINGS
 

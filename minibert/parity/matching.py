@@ -17,8 +17,8 @@ from minibert.bert.families import FAMILIES
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import INPUTS
 from minibert.models.loading import modern_name
-from minibert.parity.diagnosis.forward import states_of
 from minibert.parity.dumps import Array, Dump
+from minibert.parity.symbols import states_of
 from minibert.parity.truth import VECTOR, Subject
 from minibert.trace.names import Spec
 

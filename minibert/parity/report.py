@@ -10,8 +10,8 @@ from typing import Any
 
 from minibert._utils.files import printable
 from minibert._utils.validation import counted, some_of
-from minibert.parity.diagnosis.forward import FIRST_STATES, both_names
 from minibert.parity.finding import Finding
+from minibert.parity.symbols import FIRST_STATES, both_names
 
 FORMAT = 2
 """The number of the format of `Report.to_json`."""

@@ -9,8 +9,9 @@ import pytest
 
 from minibert import BertModel, parity
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
-from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
+from minibert.parity.diagnosis.mistake import Mistake, part_mistake
 from minibert.parity.diagnosis.suggested import layer_mistake
+from minibert.parity.symbols import names_of_layer
 from minibert.parity.truth import VECTOR
 from tests.support.mistakes import DUMPS, ODD_FIRST, Subject
 from tests.support.random_checkpoints import random_checkpoint

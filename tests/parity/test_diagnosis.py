@@ -12,8 +12,9 @@ import pytest
 from minibert import BertModel, load, parity
 from minibert.parity.diagnosis import explain, formulas
 from minibert.parity.diagnosis.catalogue import MISTAKES, simulate
-from minibert.parity.diagnosis.forward import Mistake, names_of_layer, part_mistake
+from minibert.parity.diagnosis.mistake import Mistake, part_mistake
 from minibert.parity.finding import Finding
+from minibert.parity.symbols import names_of_layer
 from minibert.parity.truth import VECTOR
 from tests.parity.conftest import OTHER_FAMILIES
 from tests.support.head_models import make_model

@@ -11,7 +11,7 @@ import pytest
 
 from minibert import BertModel, parity
 from minibert.parity.diagnosis.catalogue import simulate
-from minibert.parity.diagnosis.forward import Mistake, part_mistake
+from minibert.parity.diagnosis.mistake import Mistake, part_mistake
 from minibert.parity.truth import VECTOR
 from tests.support.mistakes import ODD_FIRST, Subject
 from tests.support.random_checkpoints import random_checkpoint

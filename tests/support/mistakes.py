@@ -14,8 +14,9 @@ from minibert import BertModel
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.diagnosis.catalogue import MISTAKES, forward_values, simulate
 from minibert.parity.diagnosis.causes import diagnose
-from minibert.parity.diagnosis.forward import DENSE, Mistake, Recipe, part_mistake
+from minibert.parity.diagnosis.mistake import Mistake, Recipe, part_mistake
 from minibert.parity.finding import Finding
+from minibert.parity.symbols import DENSE
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
 from tests.support.random_checkpoints import ODD, random_checkpoint
 

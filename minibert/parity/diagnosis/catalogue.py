@@ -33,19 +33,9 @@ from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
-from minibert.parity.diagnosis.forward import (
-    DENSE,
-    ENTRIES,
-    NORMS,
-    Forward,
-    Mistake,
-    Recipe,
-    head_activation,
-    names_of,
-    names_of_layer,
-    part_mistake,
-    states_of,
-)
+from minibert.parity.diagnosis.forward import Forward, head_activation
+from minibert.parity.diagnosis.mistake import Mistake, Recipe, part_mistake
+from minibert.parity.symbols import DENSE, ENTRIES, NORMS, names_of, names_of_layer, states_of
 from minibert.parity.truth import VECTOR, InapplicableError, Model, Padded, to_bfloat16, to_float16, to_tf32
 
 _MODULES = {entry.symbol: entry.path.removeprefix("encoder.layer.{i}.") for entry in ENTRIES}

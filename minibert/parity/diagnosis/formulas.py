@@ -16,7 +16,9 @@ from minibert.bert.ops import LayerNorm, PreparedLinear, RelativeBias, Rotation
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.bert.rotary import Rotary
 from minibert.bert.weights import LayerWeights
-from minibert.parity.diagnosis.forward import DENSE, ENTRIES, NORMS, Here, Mistake, Part, distances, part_mistake
+from minibert.parity.diagnosis.forward import Here, distances
+from minibert.parity.diagnosis.mistake import Mistake, Part, part_mistake
+from minibert.parity.symbols import DENSE, ENTRIES, NORMS
 from minibert.parity.truth import InapplicableError, Padded, to_float16
 from minibert.trace.names import LAYER
 

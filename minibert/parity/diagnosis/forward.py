@@ -17,73 +17,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder, modernbert, reference
-from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp, PreparedLinear, WrappedOps
+from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part
+from minibert.parity.symbols import names_of, states_of
 from minibert.parity.truth import Model, Padded
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, SUCCESSORS, Names, Sizes
-
-Part: TypeAlias = Callable[..., FloatArray]
-"""A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
-
-Arrays: TypeAlias = Mapping[str, FloatArray]
-"""Padded arrays by name."""
-
-NOTHING: Arrays = MappingProxyType({})
-
-NORMS = ("embeddings", "attention", "output", "normed", "attention_normed", "final")
-DENSE = (
-    *("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense", "projected"),
-    *("gate", "up"),
-)
-"""The symbols of the outputs of LayerNorms and of linear maps, in trace/names.py."""
-
-ENTRIES = (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER, *SUCCESSORS)
-"""The rows of trace/names.py of all families."""
-
-_SYMBOLS = {entry.path: entry.symbol for entry in ENTRIES}
-
-
-@functools.lru_cache(maxsize=4096)
-def symbol_of(name: str) -> str:
-    """Return the symbol of a name of trace/names.py; "" if the name does not have a symbol."""
-    return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
-
-
-def names_of_layer(layer: int) -> list[str]:
-    """Return the names of the values of a layer."""
-    return [entry.path.format(i=layer) for entry in ENTRIES if "{i}" in entry.path]
-
+from minibert.trace.names import EMBEDDINGS
 
 EMBEDDINGS_STAGE = -1
 """The stage before layer 0."""
-
-FIRST_STATES = ("embeddings", "embeddings_project")
-"""The names of hidden state 0. The second name is for ELECTRA, if its embeddings have another width."""
-
-
-@functools.lru_cache(maxsize=16)
-def states_of(config: BertConfig) -> tuple[str, ...]:
-    """Return the names in trace/names.py of the L + 1 hidden states."""
-    first = FIRST_STATES[config.embedding_size != config.hidden_size]
-    states = (first, *(f"encoder.layer.{i}" for i in range(config.num_hidden_layers)))
-    return (*states[:-1], "final_norm") if config.family.norms_first else states
-
-
-def both_names(name: str) -> str:
-    """Return a hidden state's name with its number: "hidden_states.1 (encoder.layer.0)"; other names do not change."""
-    if name not in FIRST_STATES and not re.fullmatch(r"encoder\.layer\.\d+", name):
-        return name
-    return f"hidden_states.{int(name[14:]) + 1 if name.startswith('encoder') else 0} ({name})"
 
 
 class Store:
@@ -164,137 +113,10 @@ PARTS: dict[str, Callable[..., Any]] = {
 """The parts by name, as they are right: each is called with `Here` and its own arguments."""
 
 
-class Recipe(NamedTuple):
-    """The recipe for a text's vector: a key of `POOLINGS` and a key of `SCALINGS` in recipes.py."""
-
-    pooling: str
-    scaling: str
-
-
-_OF_ANY_MODEL = {
-    "hidden_act": "hidden_act",
-    "layer_norm_eps": "layer_norm_eps",
-    "true_act": "config.json has another hidden_act",
-    "true_eps": "config.json has another layer_norm_eps",
-    "look_ups": "word + token_type + position embeddings, three",
-}
-
-
-def words_of(config: BertConfig) -> dict[str, str]:
-    """Return what the braces in `Mistake.template` and `Mistake.cure` mean for a model."""
-    words, family = dict(_OF_ANY_MODEL), config.family
-    values = {"hidden_act": config.hidden_act, "layer_norm_eps": f"{config.layer_norm_eps:g}"}
-    for (field, value), true in zip(values.items(), ("true_act", "true_eps"), strict=True):
-        words[field] = family.fields.get(field, field)
-        fixed = field in family.ignored and field not in family.fields
-        words[true] = f"{config.model_type if fixed else 'config.json'} has {value}"
-    return words if family.has_token_types else words | {"look_ups": "word + position embeddings, two"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Mistake:
-    """One mistake of a port: what it changes, and how to repair it.
-
-    Parameters
-    ----------
-    id : str
-        A letter and a number for the kind of mistake, a dot, and the variant: "N1.1e-5".
-    template : str
-        What the port does, and what is right. It names the config field or the op. Words in braces depend on the model.
-    cure : str
-        What to change; it names the call in common frameworks. The same words may be in it.
-    symbols : tuple of str
-        The values of trace/names.py that are computed differently. Everything after them differs too.
-    parts : mapping of str to Part
-        What it does in the place of parts of forward.py.
-    inputs : function of `Padded` and the config, optional
-        How it changes the inputs of the model.
-    dump : function of the arrays by name and the names of the hidden states, optional
-        How it changes what is dumped; the numbers are right then, but they have wrong names.
-    vector : function of `Recipe`, optional
-        How it makes one vector of a text.
-    harmless : function of the config, optional
-        Whether it cannot change a hidden state of a model by more than rounding; None if it can in every model.
-    fits : function of the model, optional
-        Whether a port of this model can have it; None if it fits all families.
-    rounds : bool
-        It rounds numbers. Then float32 and float64 forwards with it differ by more than their own rounding, because a
-        number near the middle of two rounded ones may become either.
-    names : frozenset of str, optional
-        The only names where it is made; None means wherever its symbols are computed.
-    source : int, optional
-        The layer whose weights it uses in the others.
-    """
-
-    id: str
-    template: str
-    cure: str
-    symbols: tuple[str, ...]
-    parts: Mapping[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
-    inputs: Callable[[Padded, BertConfig], Padded] | None = None
-    dump: Callable[[dict[str, FloatArray], Sequence[str]], dict[str, FloatArray]] | None = None
-    vector: Callable[[Recipe], Recipe] | None = None
-    harmless: Callable[[BertConfig], bool] | None = None
-    fits: Callable[[Model], bool] | None = None
-    rounds: bool = False
-    names: frozenset[str] | None = None
-    source: int | None = None
-
-    @property
-    def text(self) -> str:
-        """What the port does, said for any model."""
-        return self.template.format(**_OF_ANY_MODEL)
-
-    @property
-    def remedy(self) -> str:
-        """What to change, said for any model."""
-        return self.cure.format(**_OF_ANY_MODEL)
-
-    @property
-    def kind(self) -> str:
-        """The id without the variant."""
-        return self.id.split(".", 1)[0]
-
-    def acts_at(self, name: str) -> bool:
-        """Return whether this mistake changes the value of a name that is computed from right inputs."""
-        return (symbol_of(name) or name) in self.symbols and (self.names is None or name in self.names)
-
-    def only(self, names: Iterable[str]) -> Mistake:
-        """Return this mistake, limited to these names.
-
-        Raises
-        ------
-        ValueError
-            It is a mistake with the inputs or the vector; or none of its values has such a name.
-        """
-        kept = frozenset(name for name in names if self.acts_at(name))
-        if not self.parts or not kept:
-            raise ValueError(f"{self.id} is not a mistake inside a layer, so it cannot be made in one layer alone.")
-        return dataclasses.replace(self, names=kept)
-
-    def is_for(self, model: Model) -> bool:
-        """Return whether a port of this model can have this mistake."""
-        return self.fits is None or self.fits(model)
-
-    def is_harmless(self, config: BertConfig) -> bool:
-        """Return whether this mistake cannot change a hidden state of such a model by more than rounding."""
-        return self.harmless is not None and self.harmless(config)
-
-
-def part_mistake(symbols: tuple[str, ...] | str, **parts: Callable[..., Any]) -> Mistake:
-    """Return a mistake that replaces parts in the computation of these symbols."""
-    return Mistake("", "", "", (symbols,) if isinstance(symbols, str) else symbols, parts)
-
-
 def head_activation(model: Model) -> str:
     """Return the activation of the pooler, or of the dense map that a head has in its place."""
     head = model.weights.head
     return model.config.family.activation(None if head is None else head.name, "tanh")
-
-
-def names_of(model: Model) -> Names:
-    """Return the names of a model without its head."""
-    return Names.of(Sizes.of(model.config, pooler=model.weights.pooler is not None, head=None))
 
 
 def _where_it_acts(acts_at: Callable[[str], bool], part: Part, inner: Part, here: Here, *arguments: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray
 from minibert.encode.modules import POOLING_MODES
 from minibert.parity.diagnosis.formulas import inside, length
-from minibert.parity.diagnosis.forward import Arrays, Mistake, Recipe
+from minibert.parity.diagnosis.mistake import Arrays, Mistake, Recipe
 from minibert.parity.truth import VECTOR, InapplicableError, Padded
 
 

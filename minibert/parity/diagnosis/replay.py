@@ -20,23 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.diagnosis.forward import (
-    DENSE,
-    EMBEDDINGS_STAGE,
-    NOTHING,
-    Arrays,
-    Forward,
-    Here,
-    Mistake,
-    Part,
-    Recipe,
-    Store,
-    names_of,
-    part_mistake,
-    states_of,
-    symbol_of,
-)
+from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here, Store
+from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part, Recipe, part_mistake
 from minibert.parity.diagnosis.recipes import vector
+from minibert.parity.symbols import DENSE, names_of, states_of, symbol_of
 from minibert.parity.truth import VECTOR, Model, Padded, mask_of, matmul_backwards, rms, visible
 from minibert.trace.names import rows_of
 

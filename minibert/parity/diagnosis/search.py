@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import Arrays, Mistake, symbol_of
+from minibert.parity.diagnosis.mistake import Arrays, Mistake
 from minibert.parity.diagnosis.replay import Measured, Replay
+from minibert.parity.symbols import symbol_of
 from minibert.parity.truth import InapplicableError, mask_of, rms, visible
 from minibert.trace.names import rows_of
 

@@ -11,9 +11,10 @@ import numpy as np
 
 from minibert._utils.validation import counted, some_of
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import DENSE, ENTRIES, Mistake, both_names, symbol_of
+from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.diagnosis.search import Search, run_of
 from minibert.parity.finding import Finding
+from minibert.parity.symbols import DENSE, ENTRIES, both_names, symbol_of
 from minibert.parity.truth import HALF_PRECISIONS, mask_of, rms, round_to, visible
 from minibert.trace.names import rows_of
 

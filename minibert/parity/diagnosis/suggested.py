@@ -20,19 +20,10 @@ from minibert.bert.ops import LayerNorm
 from minibert.parity.diagnosis import formulas as wrong
 from minibert.parity.diagnosis import recipes
 from minibert.parity.diagnosis.catalogue import MISTAKES
-from minibert.parity.diagnosis.forward import (
-    DENSE,
-    EMBEDDINGS_STAGE,
-    ENTRIES,
-    NORMS,
-    Forward,
-    Here,
-    Mistake,
-    Part,
-    Recipe,
-    symbol_of,
-)
+from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here
+from minibert.parity.diagnosis.mistake import Mistake, Part, Recipe
 from minibert.parity.diagnosis.search import Search, Where, listed
+from minibert.parity.symbols import DENSE, ENTRIES, NORMS, symbol_of
 from minibert.parity.truth import VECTOR, visible
 
 

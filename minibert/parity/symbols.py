@@ -1,0 +1,57 @@
+"""The names of the values of all families by symbol, and the names of the hidden states."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from minibert.bert.config import BertConfig
+from minibert.parity.truth import Model
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, SUCCESSORS, Names, Sizes
+
+NORMS = ("embeddings", "attention", "output", "normed", "attention_normed", "final")
+DENSE = (
+    *("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense", "projected"),
+    *("gate", "up"),
+)
+"""The symbols of the outputs of LayerNorms and of linear maps, in trace/names.py."""
+
+ENTRIES = (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER, *SUCCESSORS)
+"""The rows of trace/names.py of all families."""
+
+_SYMBOLS = {entry.path: entry.symbol for entry in ENTRIES}
+
+
+@functools.lru_cache(maxsize=4096)
+def symbol_of(name: str) -> str:
+    """Return the symbol of a name of trace/names.py; "" if the name does not have a symbol."""
+    return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
+
+
+def names_of_layer(layer: int) -> list[str]:
+    """Return the names of the values of a layer."""
+    return [entry.path.format(i=layer) for entry in ENTRIES if "{i}" in entry.path]
+
+
+FIRST_STATES = ("embeddings", "embeddings_project")
+"""The names of hidden state 0. The second name is for ELECTRA, if its embeddings have another width."""
+
+
+@functools.lru_cache(maxsize=16)
+def states_of(config: BertConfig) -> tuple[str, ...]:
+    """Return the names in trace/names.py of the L + 1 hidden states."""
+    first = FIRST_STATES[config.embedding_size != config.hidden_size]
+    states = (first, *(f"encoder.layer.{i}" for i in range(config.num_hidden_layers)))
+    return (*states[:-1], "final_norm") if config.family.norms_first else states
+
+
+def both_names(name: str) -> str:
+    """Return a hidden state's name with its number: "hidden_states.1 (encoder.layer.0)"; other names do not change."""
+    if name not in FIRST_STATES and not re.fullmatch(r"encoder\.layer\.\d+", name):
+        return name
+    return f"hidden_states.{int(name[14:]) + 1 if name.startswith('encoder') else 0} ({name})"
+
+
+def names_of(model: Model) -> Names:
+    """Return the names of a model without its head."""
+    return Names.of(Sizes.of(model.config, pooler=model.weights.pooler is not None, head=None))
