@@ -223,10 +223,9 @@ def _embed(arguments: argparse.Namespace) -> None:
     texts, keywords = output.read_texts(arguments.texts), _encode_options(arguments)
     model = _load(arguments)
     if arguments.multi_vector:
-        for text, vectors in zip(texts, model.encode_document(texts, **keywords), strict=True):
-            output.print_json(text=text, embedding=vectors)
-        return
-    vectors = model.encode(texts, precision=arguments.precision, **keywords)
+        vectors = model.encode_document(texts, **keywords)
+    else:
+        vectors = model.encode(texts, precision=arguments.precision, **keywords)
     if arguments.output is not None:
         output.write_file(arguments.output, lambda file: np.save(file, vectors))
         output.report_written(arguments.output, f"vectors {vectors.shape}")

@@ -15,7 +15,7 @@ from minibert._utils.files import os_reason
 from minibert._utils.validation import FloatArray
 from minibert.corpus import manifests, parquet
 from minibert.corpus.shards import folder_of
-from minibert.corpus.sources import Source, checksum, numbered_lines
+from minibert.corpus.sources import Source, numbered_lines
 from minibert.tokenizer.windows import in_chunks
 from minibert.vectors.multi_vectors import MultiVectors
 from minibert.vectors.search import ScoreFunction, semantic_search
@@ -115,9 +115,6 @@ class VectorFile:
         sources = [Source(**source) for source in self.manifest.get("inputs", ())]
         if any(source.path == "-" for source in sources):
             raise OSError("they came from the standard input.")
-        for source, expected in zip(sources, self.manifest.get("checksums", ()), strict=True):
-            if os.path.exists(source.path) and checksum(source) != expected:
-                raise OSError(f"{source.name} has changed since the run.")
         wanted, by_id = {str(id) for id in ids}, dict[str, str | None]()
         for line in numbered_lines(sources, self.manifest["checksums"]) if wanted and sources else ():
             if (key := str(line.id)) in wanted:
@@ -137,10 +134,11 @@ class VectorFile:
         elif self._suffix == ".npy":
             array = np.atleast_1d(np.lib.format.open_memmap(self.path, mode="r"))
             index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
-            ids = (json.loads(line)["id"] for line in _lines(index)) if os.path.exists(index) else range(len(array))
-            remaining = iter(ids)
+            numbers: Iterator[Any] = iter(range(len(array)))
+            if os.path.exists(index):
+                numbers = (json.loads(line)["id"] for line in _lines(index))
             for first in range(0, len(array), _ROWS):
-                yield [*islice(remaining, _ROWS)], None, array[first : first + _ROWS]
+                yield [*islice(numbers, _ROWS)], None, array[first : first + _ROWS]
         elif self._suffix == ".jsonl":
             dtype = self.manifest["settings"]["dtype"]  # decimals of float16 are not exactly its numbers
             for lines in in_chunks(map(json.loads, _lines(self.path)), _ROWS):
@@ -159,8 +157,8 @@ class VectorFile:
                     column, flat = batch[_COLUMN], batch[_COLUMN].flatten()
                     if of_tokens:
                         lengths = column.value_lengths().drop_null().to_numpy()
-                        numbers = flat.flatten().to_numpy().reshape(len(flat), -1)
-                        vectors = MultiVectors(numbers, np.cumsum([0, *lengths]))
+                        of_all = flat.flatten().to_numpy().reshape(len(flat), -1)
+                        vectors = MultiVectors(of_all, np.cumsum([0, *lengths]))
                     else:
                         vectors = flat.to_numpy().reshape(len(valid), -1)
                     yield [ids[row] for row in valid], texts and [texts[row] for row in valid], vectors

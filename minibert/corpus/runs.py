@@ -245,8 +245,8 @@ def run_shards(
             while begun:
                 counts += save_oldest()
         folder.finish(counts, n_shards)
-    run = {"seconds": time.perf_counter() - start, "n_files": n_shards if task.into_folder else 1}
-    return Summary(**dataclasses.asdict(counts), width=task.width, n_resumed=earlier.n_texts, **run)
+    seconds, n_files = time.perf_counter() - start, n_shards if task.into_folder else 1
+    return Summary(**vars(counts), width=task.width, n_resumed=earlier.n_texts, seconds=seconds, n_files=n_files)
 
 
 def number_settings(model: Any) -> dict[str, Any]:

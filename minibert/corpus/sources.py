@@ -354,7 +354,7 @@ def numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Itera
                 line.id = line.number
             yield line
         if checksum(source) != expected:
-            raise ValueError(f"{source.name} was changed while it was read, so vectors may be wrong. Start again.")
+            raise ValueError(f"{source.name} has changed since the run first read it, so run it again.")
 
 
 def checksum(source: Source) -> str:

@@ -282,15 +282,13 @@ class _Comparison:
         broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
         size, largest, relative = broken, broken, broken
         if np.isfinite(error).all():
-            size, largest, relative = rms(error), float(error.max(initial=0.0)), self._relative(array, name)
-        at: tuple[int, ...] = ()
-        if error.size:
-            indices: Any = np.arange(true.size).reshape(true.shape)
-            flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf)))
-            at = tuple(int(i) for i in np.unravel_index(int(seen(indices)[flat]), true.shape))
+            size, largest, relative = rms(error), float(error.max()), self._relative(array, name)
+        indices: Any = np.arange(true.size).reshape(true.shape)
+        place = seen(indices)[np.argmax(np.where(np.isfinite(error), error, np.inf))]
+        at = tuple(map(int, np.unravel_index(int(place), true.shape)))
         errors: dict[str, Any] = {"rms": size, "largest": largest, "relative": relative, "unit": unit.rms}
         errors |= {"ratio": size / unit.rms, "worst": largest / unit.largest}
-        value, right = (float(numbers[at]) if at else 0.0 for numbers in (array, true))
+        value, right = (float(numbers[at]) for numbers in (array, true))
         return Row(name, label, "float32", **errors, at=at, value=value, true=right, layout=layout)
 
     # --- levels -------------------------------------------------------------------------------------------------------

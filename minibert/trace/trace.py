@@ -321,7 +321,7 @@ class Trace(Mapping[str, FloatArray]):
         OSError
             The file cannot be written.
         """
-        write = _write_npz if check_output(path, _SUFFIXES) == ".npz" else _write_safetensors
+        suffix = check_output(path, _SUFFIXES)
         header = {
             "format": _FORMAT,
             "sizes": dataclasses.asdict(self._names.sizes),
@@ -329,8 +329,14 @@ class Trace(Mapping[str, FloatArray]):
             "tokens": self.tokens,
             "edits": [dataclasses.asdict(report) for report in self.edits],
         }
-        content = write({**self, "attention_mask": self.mask.astype(np.uint8)}, json.dumps(header, ensure_ascii=False))
-        write_whole(path, lambda file: file.write(content))
+        arrays, text = {**self, "attention_mask": self.mask.astype(np.uint8)}, json.dumps(header, ensure_ascii=False)
+        if suffix == ".npz":
+            named: dict[str, Any] = {_HEADER: np.array(text), **arrays}
+            write_whole(path, lambda file: np.savez(file, **named))
+        else:
+            import safetensors.numpy
+
+            write_whole(path, lambda file: file.write(safetensors.numpy.save(arrays, {_HEADER: text})))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -379,18 +385,6 @@ class Trace(Mapping[str, FloatArray]):
 
 
 # --- the content of files ---------------------------------------------------------------------------------------------
-
-
-def _write_npz(arrays: Mapping[str, npt.NDArray[Any]], header: str) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **{_HEADER: np.array(header), **arrays})  # type: ignore[arg-type]
-    return file.getvalue()
-
-
-def _write_safetensors(arrays: Mapping[str, npt.NDArray[Any]], header: str) -> bytes:
-    import safetensors.numpy
-
-    return safetensors.numpy.save(dict(arrays), {_HEADER: header})
 
 
 def _read_npz(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
