@@ -154,11 +154,10 @@ def measure(program: str, folder: Path, threads: int, count: int, seconds: float
 
 def main() -> int:
     """Measure, print the table, and write it into README.md if asked."""
-    parser = table_parser("agents")
+    parser = table_parser("agents", seconds=2.0)
     parser.add_argument("--processes", type=counts, default=[1, 4, 8], help="default: 1,4,8")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds, for medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each measurement (default: %(default)s)")
     options = parser.parse_args()
     head = ("first vector, s", "CPU, s", "PSS, MB", "idle CPU, ms/s", "latency: p50, p95, ms")
     rows = Table("processes", "", *head, texts=2)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.random_checkpoints import random_checkpoint
+from tests.support.random_checkpoints import random_checkpoint, sizes
 
 Compute = Callable[[Any], np.ndarray]
 """The timed function: ids (B, S) to last hidden states, or texts to vectors."""
@@ -32,16 +32,8 @@ Maker = Callable[[Path, int, Path], Compute]
 
 def make_base(folder: Path, num_layers: int = 12) -> Path:
     """Save a model of bert-base's sizes, with random weights."""
-    return random_checkpoint(
-        folder,
-        vocab_size=30522,
-        hidden_size=768,
-        num_hidden_layers=num_layers,
-        num_attention_heads=12,
-        intermediate_size=3072,
-        max_position_embeddings=512,
-        initializer_range=0.02,
-    )
+    fields = sizes(V=30522, H=768, L=num_layers, A=12, F=3072, P=512)
+    return random_checkpoint(folder, initializer_range=0.02, **fields)
 
 
 # --- from ids to the last hidden state -----------------------------------------------------------------------------

@@ -151,10 +151,9 @@ def speed_rows(texts: Path, scratch: Path, threads: int, runs: int) -> list[str]
 
 def main() -> int:
     """Measure, print the tables, and write them into README.md if asked."""
-    parser = table_parser("corpus")
+    parser = table_parser("corpus", runs=3)
     what = f"one text per line (default: real texts if {VARIABLE} is set, else made ones)"
     parser.add_argument("--texts", type=Path, help=what)
-    parser.add_argument("--runs", type=int, default=3, help="number of runs, for the medians (default: %(default)s)")
     options = parser.parse_args()
     threads = available_cores()
     with tempfile.TemporaryDirectory() as name:

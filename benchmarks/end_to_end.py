@@ -35,9 +35,7 @@ def measure(model: str, contenders: dict[str, Contender], table: Table, runs: in
 
 def main() -> int:
     """Measure both models, print the table, and write it into README.md if asked."""
-    parser = table_parser("end_to_end")
-    parser.add_argument("--runs", type=int, default=9, help="number of runs, for the medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and shape (default: %(default)s)")
+    parser = table_parser("end_to_end", runs=9, seconds=0.5)
     parser.add_argument("--only", default="", help="measure only models whose name contains this")
     parser.add_argument("--model", type=Path, help="the folder of another model, measured alone")
     options = parser.parse_args()

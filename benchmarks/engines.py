@@ -204,9 +204,7 @@ def ask(pipe: Connection, texts: list[str], seconds: float) -> tuple[float, np.n
 
 def main() -> int:
     """Compare, measure, print both tables, and write them into README.md if asked."""
-    parser = table_parser("engines")
-    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="seconds of each run (default: %(default)s)")
+    parser = table_parser("engines", runs=5, seconds=0.5)
     parser.add_argument("--only", nargs="*", choices=list(ENGINES), default=list(ENGINES))
     parser.add_argument("--tables", nargs="*", choices=TABLES, default=TABLES)
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(MODELS))

@@ -159,9 +159,7 @@ def measure(row: str, name: str, contenders: dict[str, Contender], table: Table,
 
 def main() -> int:
     """Measure all heads, print the table, and write it into README.md if asked."""
-    parser = table_parser("heads")
-    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and shape (default: %(default)s)")
+    parser = table_parser("heads", runs=5, seconds=0.5)
     parser.add_argument("--only", default="", help="measure only heads whose name contains this")
     options = parser.parse_args()
     for name, rows in (("heads", ALL_TOKENS), ("one token", ONE_TOKEN)):

@@ -187,9 +187,7 @@ def loss() -> str:
 
 def main() -> int:
     """Measure, print the table, and write it into README.md if asked."""
-    parser = table_parser("late_interaction")
-    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and row (default: %(default)s)")
+    parser = table_parser("late_interaction", runs=5, seconds=0.5)
     parser.add_argument("--only", default="", help="measure only rows whose name contains this")
     parser.add_argument("--peers", metavar="FOLDER", help="also measure the pylate and fastembed in this site-packages")
     options = parser.parse_args()

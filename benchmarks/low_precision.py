@@ -144,9 +144,7 @@ def time_model(model: str, folder: Path, scratch: Path, runs: int, seconds: floa
 
 def main() -> int:
     """Measure both models, print a table of each, and write it into README.md if asked."""
-    parser = table_parser("low_precision")
-    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.4, help="seconds per run and shape (default: %(default)s)")
+    parser = table_parser("low_precision", runs=5, seconds=0.4)
     parser.add_argument("--only", choices=("MiniLM", "bert-base"), help="measure, and write, only this model's table")
     options = parser.parse_args()
     measured_with = f"{available_cores()} threads each; medians of {options.runs} runs"

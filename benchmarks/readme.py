@@ -10,10 +10,14 @@ from benchmarks.environment import environment
 from minibert.kernels.processor import LEVEL
 
 
-def table_parser(benchmark: str) -> argparse.ArgumentParser:
-    """Return the parser that all benchmarks share, with the option to write the table."""
+def table_parser(benchmark: str, runs: int = 0, seconds: float = 0.0) -> argparse.ArgumentParser:
+    """Return the parser that all benchmarks share: the option to write the table, and --runs and --seconds of each."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{benchmark}")
     parser.add_argument("--write", action="store_true", help="write the table into benchmarks/README.md")
+    if runs:
+        parser.add_argument("--runs", type=int, default=runs, help="runs, for the medians (default: %(default)s)")
+    if seconds:
+        parser.add_argument("--seconds", type=float, default=seconds, help="of each measurement (default: %(default)s)")
     return parser
 
 

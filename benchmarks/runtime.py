@@ -141,9 +141,8 @@ def first_vector(name: str, folder: Path, graph: Path) -> tuple[float, np.ndarra
 
 def main() -> int:
     """Measure, print the table, and write it into README.md if asked."""
-    parser = table_parser("runtime")
+    parser = table_parser("runtime", seconds=2.0)
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds, for medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each measurement (default: %(default)s)")
     options = parser.parse_args()
     threads, folder = available_cores(), locate(DEFAULT_MODEL).require("config.json").parent
     context = multiprocessing.get_context("spawn")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders import export_onnx, fuse
-from benchmarks.peers import run_peer
 from minibert import BertModel
 from minibert.checkpoint.files import locate
+from minibert.checkpoint.tensors import open_checkpoint
 
 Inputs = Mapping[str, Any]
 Dump = Mapping[str, Any]
@@ -37,8 +37,8 @@ def exported(folder: Path, scratch: Path) -> Path:
 
 def shown_rows(inputs: Inputs, name: str) -> list[np.ndarray]:
     """Return the visible entries of each row of an input."""
-    given = zip(np.asarray(inputs[name]), np.asarray(inputs["attention_mask"]), strict=True)
-    return [row[shown > 0] for row, shown in given]
+    rows = zip(np.asarray(inputs[name]), np.asarray(inputs["attention_mask"]), strict=True)
+    return [row[mask > 0] for row, mask in rows]
 
 
 def without_holes(inputs: Inputs) -> None:
@@ -48,14 +48,64 @@ def without_holes(inputs: Inputs) -> None:
         raise LeftOutError("takes lengths, so no holes and no padding on the left")
 
 
-def _peer(library: str, *files: str) -> Runtime:
-    """Return a runtime of peers.py."""
-
+def _transformers(attention: str) -> Runtime:
     def run(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
-        given = files if library == "transformers" else (str(exported(folder, scratch)),)
-        return run_peer(library, given, locate(str(folder)), inputs)
+        """Keep the output of each module, and of a checkpoint without a pooler none of a pooler."""
+        import torch
+        import transformers
+
+        pooler = any(name.endswith("pooler.dense.weight") for name in open_checkpoint(locate(str(folder))))
+        model = transformers.BertModel.from_pretrained(
+            folder, attn_implementation=attention, dtype="float32", add_pooling_layer=pooler
+        ).eval()
+        values: dict[str, Any] = {}
+
+        def keep(name: str, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple) else output
+            if torch.is_tensor(first):
+                values[name] = first.numpy().copy()
+
+        for name, module in model.named_modules():
+            if name:
+                module.register_forward_hook(lambda module, inputs, output, name=name: keep(name, output))
+        eager = attention == "eager"
+        with torch.inference_mode():
+            tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in inputs.items()}
+            output = model(**tensors, output_hidden_states=True, output_attentions=eager)
+        values |= {f"hidden_states.{i}": state.numpy() for i, state in enumerate(output.hidden_states)}
+        return values | {f"attentions.{i}": probs.numpy() for i, probs in enumerate(output.attentions or ())}
 
     return run
+
+
+# The last ops of modules; the names of their outputs are in minibert/trace/names.py.
+_LAST_OPS = ("Add", "LayerNormalization", "Softmax", "Gather", "Gemm", "Tanh")
+
+
+def _run_graph(path: Path, inputs: Inputs) -> Dump:
+    """Run a graph with onnxruntime; all values of modules are outputs."""
+    import onnx
+    import onnxruntime
+
+    graph = onnx.load(str(path))
+    names = [name for node in graph.graph.node if node.op_type in _LAST_OPS for name in node.output]
+    graph.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names if name.startswith("/"))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    values = session.run(None, {node.name: np.asarray(inputs[node.name], np.int64) for node in session.get_inputs()})
+    return dict(zip((node.name for node in session.get_outputs()), values, strict=True))
+
+
+def _onnxruntime(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
+    return _run_graph(exported(folder, scratch), inputs)
+
+
+def _onnxruntime_fused(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
+    path = scratch / "fused.onnx"
+    if not path.is_file():
+        fuse(exported(folder, scratch), BertModel.from_pretrained(folder, backend="numpy").config, path)
+    return _run_graph(path, inputs)
 
 
 def _openvino(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
@@ -66,8 +116,7 @@ def _openvino(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
     graph = core.read_model(str(exported(folder, scratch)))
     names = {name for op in graph.get_ops() for output in op.outputs() for name in output.get_names()}
     names -= {name for output in graph.outputs for name in output.get_names()}
-    ends = ("Add", "LayerNormalization", "Softmax", "Gather", "Gemm", "Tanh")
-    graph.add_outputs(sorted(n for n in names if n.startswith("/") and n.rpartition("/")[2].startswith(ends)))
+    graph.add_outputs(sorted(n for n in names if n.startswith("/") and n.rpartition("/")[2].startswith(_LAST_OPS)))
     compiled = core.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     result = compiled({one.any_name: np.asarray(inputs[one.any_name], np.int64) for one in compiled.inputs})
     return {name: np.array(result[output]) for output in compiled.outputs for name in output.get_names()}
@@ -94,13 +143,6 @@ def _sentence_transformers(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
         "sentence_embedding": output["sentence_embedding"].numpy(),
         "token_embeddings": output["token_embeddings"].numpy(),
     }
-
-
-def _onnxruntime_fused(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
-    path = scratch / "fused.onnx"
-    if not path.is_file():
-        fuse(exported(folder, scratch), BertModel.from_pretrained(folder, backend="numpy").config, path)
-    return run_peer("onnx", [str(path)], locate(str(folder)), inputs)
 
 
 def ctranslate2_files(folder: Path, scratch: Path, quantization: str) -> Path:
@@ -149,10 +191,10 @@ def _keras_hub(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
 RUNTIMES: dict[str, Runtime] = {
     "minibert, kernels": _minibert("kernels"),
     "minibert, numpy": _minibert("numpy"),
-    "transformers, eager": _peer("transformers", "eager"),
-    "transformers, sdpa": _peer("transformers", "sdpa"),
+    "transformers, eager": _transformers("eager"),
+    "transformers, sdpa": _transformers("sdpa"),
     "sentence-transformers": _sentence_transformers,
-    "onnxruntime": _peer("onnx"),
+    "onnxruntime": _onnxruntime,
     "onnxruntime, fused": _onnxruntime_fused,
     "OpenVINO, float32": _openvino,
     "CTranslate2": _ctranslate2,

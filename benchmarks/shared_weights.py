@@ -124,10 +124,9 @@ def counts(text: str) -> list[int]:
 
 def main() -> int:
     """Measure, print the tables, and write them into README.md if asked."""
-    parser = table_parser("shared_weights")
+    parser = table_parser("shared_weights", runs=15)
     parser.add_argument("--model", default=DEFAULT_MODEL, help="default: %(default)s")
     parser.add_argument("--processes", type=counts, default=[1, 4, 8], help="default: 1,4,8")
-    parser.add_argument("--runs", type=int, default=15, help="loads of each kind (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["XDG_CACHE_HOME"] = name

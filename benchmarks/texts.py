@@ -45,8 +45,7 @@ def make_texts(name: str, words: list[str]) -> tuple[list[str], np.ndarray]:
 
 def main() -> int:
     """Measure the three collections, print the table, and write it into README.md if asked."""
-    parser = table_parser("texts")
-    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
+    parser = table_parser("texts", runs=5)
     parser.add_argument("--seconds", type=float, default=0.0, help="seconds of each run, which is at least one call")
     parser.add_argument("--model", type=Path, help="the folder of another sentence model than MiniLM")
     options = parser.parse_args()

@@ -190,9 +190,7 @@ def memory(folder: Path, shape: tuple[int, int], tokens: list[int]) -> list[str]
 
 def main() -> int:
     """Verify, measure time and memory, print the tables, and write them into README.md if asked."""
-    parser = table_parser("trace")
-    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and row (default: %(default)s)")
+    parser = table_parser("trace", runs=5, seconds=0.5)
     parser.add_argument(
         "--tokens", type=int, nargs="+", default=[4096, 131_072], help="tokens of the streams (default: %(default)s)"
     )

@@ -33,7 +33,7 @@ _OF_FILES = (*_OF_COLUMNS, *_OF_RUNS, "progress")  # of the verbs that also take
 _OF_TOKENS = ("prompt", "prompt_name", "batch_size", "truncation", "normalize_embeddings")
 _OF_SENTENCES = ("pooling", "layers", "layer_pooling", "stride", "truncate_dim", "precision", "on")
 
-_Found = tuple[float, dict[str, Any], str | None]
+_Hit = tuple[float, dict[str, Any], str | None]
 """A score, the id or the line, and the text if that is known."""
 
 # The options of `sparse` and `rerank` that are arguments of their encoders.
@@ -311,7 +311,7 @@ def _search(arguments: argparse.Namespace) -> None:
             print(f"{score:8.3f}  {next(iter(place.values()))!s:>6}  {output.one_line(text or '')}".rstrip())
 
 
-def _search_texts(arguments: argparse.Namespace) -> Iterator[_Found]:
+def _search_texts(arguments: argparse.Namespace) -> Iterator[_Hit]:
     from minibert.vectors.search import semantic_search
 
     (source,) = _sources(arguments, [arguments.file])
@@ -329,7 +329,7 @@ def _search_texts(arguments: argparse.Namespace) -> Iterator[_Found]:
         yield float(hit["score"]), {**({} if line.id is None else {"id": line.id}), "line": line.line}, line.text
 
 
-def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Found]:
+def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
     from minibert.corpus.embed import probe_vector
     from minibert.corpus.readers import VectorFile
     from minibert.encode.options import EncodeOptions
