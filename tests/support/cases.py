@@ -217,13 +217,13 @@ def _attention_case(
     count = columns or max(lengths, default=0)
     places = np.concatenate([np.sort(np.random.default_rng(0).permutation(count)[:n]) for n in lengths] or [[]])
     places = places.astype(np.int32)
-    shown = "+".join(map(str, lengths)) or "none"
+    joined = "+".join(map(str, lengths)) or "none"
     options = f"{f' sharp={sharp:g}' if sharp != 1 else ''}{' column-blocks' if apart else ''}"
     options += f" bias of {columns} columns" if columns else ""
     options += f" {queries:.0%} queries" if queries else ""
     options += f"{f' {rotated} rotated' if rotated else ''}{f' window {window}' if window >= 0 else ''}"
     options += "" if bias else " without bias"
-    return OpCase("attention", f"attention S={shown} A={A} D={D}{options}", make)
+    return OpCase("attention", f"attention S={joined} A={A} D={D}{options}", make)
 
 
 def _angles(generator: np.random.Generator, size: int) -> FloatArray:
@@ -239,8 +239,8 @@ def _attention_cases() -> Iterator[OpCase]:
     yield _attention_case((15, 0, 16, 1, 17), 3, 5, columns=17)  # some have a masked token between two others
     yield _attention_case((70, 65), 2, 32, columns=70)
     yield _attention_case((120, 110), 2, 32, columns=120)
-    for some in ({"queries": 0.02}, {"queries": 0.5, "apart": True}, {"queries": 0.5, "columns": 17}):
-        yield _attention_case((15, 0, 16, 1, 17), 3, 5, **some)
+    for options in ({"queries": 0.02}, {"queries": 0.5, "apart": True}, {"queries": 0.5, "columns": 17}):
+        yield _attention_case((15, 0, 16, 1, 17), 3, 5, **options)
     yield _attention_case((128, 30), 2, 64, queries=0.1, columns=130)
     for D, rotated in ((2, 2), (8, 8), (24, 24), (24, 10), (32, 32), (64, 64), (80, 80), (80, 48), (129, 128)):
         yield _attention_case((15, 0, 16, 5, 33), 3, D, rotated=rotated, apart=True, queries=0.4 * (D == 24))

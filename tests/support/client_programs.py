@@ -37,8 +37,8 @@ def count():
     from minibert import SentenceTransformer
     encode = SentenceTransformer.encode
     def counted(self, inputs=None, *arguments, **options):
-        given = options.get("sentences") if inputs is None else inputs
-        CALLS.append(1 if isinstance(given, str) else len(given))
+        texts = options.get("sentences") if inputs is None else inputs
+        CALLS.append(1 if isinstance(texts, str) else len(texts))
         return encode(self, inputs, *arguments, **options)
     counted.__signature__ = __import__("inspect").signature(encode)
     SentenceTransformer.encode = counted
@@ -108,6 +108,6 @@ MINIBERT = "count()"
 STAND_IN = "import minibert.compat.sentence_transformers; count()"
 
 
-def assert_close(found: Any, expected: Any, *, atol: float = 2e-6) -> None:
+def assert_close(result: Any, expected: Any, *, atol: float = 2e-6) -> None:
     """Compare two answers: everything equal, numbers within `atol`."""
-    assert (problem := difference(found, expected, atol=atol)) is None, problem
+    assert (problem := difference(result, expected, atol=atol)) is None, problem

@@ -43,15 +43,15 @@ class RayRun:
 
     def pids(self, name: str = "") -> list[int]:
         """Return the processes of this run whose command line begins with this."""
-        found = []
+        processes = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 mine = f"{_MARK}={self._mark}".encode() in (folder / "environ").read_bytes()
                 if mine and (folder / "cmdline").read_bytes().decode(errors="replace").startswith(name):
-                    found.append(int(folder.name))
+                    processes.append(int(folder.name))
             except OSError:  # it has ended, or is not ours
                 continue
-        return found
+        return processes
 
     def kill_workers(self, output: Path, times: int, chance: random.Random, shards_between: int) -> int:
         """Kill a worker at random moments, each some shards after the one before; return how often that was done."""

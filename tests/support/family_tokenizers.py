@@ -76,12 +76,12 @@ def _train_modernbert(texts: Sequence[str], size: int) -> Tokenizer:
     tokenizer.add_tokens([AddedToken(" " * length, normalized=True) for length in range(24, 1, -1)])
     tokenizer.add_tokens([AddedToken("|||IP_ADDRESS|||", normalized=True)])
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
-    tokenizer.add_special_tokens([AddedToken(one, lstrip=one == "[MASK]", normalized=False) for one in special])
+    tokenizer.add_special_tokens([AddedToken(token, lstrip=token == "[MASK]", normalized=False) for token in special])
     tokenizer.add_tokens([AddedToken(f"[unused{i}]", normalized=True) for i in range(4)])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(one, tokenizer.token_to_id(one)) for one in ("[CLS]", "[SEP]")],
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )
     return tokenizer
 

@@ -138,7 +138,7 @@ def judge(findings: Sequence[Finding], ids: Sequence[str]) -> str:
 
 def passes(subject: Subject, port: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     """Return the usual criteria that all arrays of a dump pass."""
-    found = []
+    passed = []
     mask = subject.padded.mask
     with np.errstate(all="ignore"):
         pairs = [
@@ -148,11 +148,11 @@ def passes(subject: Subject, port: Mapping[str, np.ndarray]) -> tuple[str, ...]:
         cosines = [float(a @ b / np.sqrt((a @ a) * (b @ b))) for a, b in pairs if b.any()]
         for bar in (0.99, 0.999):
             if all(cosine >= bar for cosine in cosines):
-                found.append(f"cosine >= {bar}")
+                passed.append(f"cosine >= {bar}")
         for limit in (1e-3, 1e-4):
             if all(np.allclose(a, b, rtol=1e-5, atol=limit) for a, b in pairs):
-                found.append(f"allclose({limit:g})")
-    return tuple(found)
+                passed.append(f"allclose({limit:g})")
+    return tuple(passed)
 
 
 CRITERIA = ("cosine >= 0.99", "cosine >= 0.999", "allclose(0.001)", "allclose(0.0001)")

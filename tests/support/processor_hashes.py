@@ -49,10 +49,10 @@ TEXTS = [
 
 
 def digest(*arrays: Any) -> str:
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
 
 
 def of_heads(model: BertModel, tokenizer: BertTokenizer, inputs: Any) -> dict[str, str]:
@@ -67,23 +67,23 @@ def of_heads(model: BertModel, tokenizer: BertTokenizer, inputs: Any) -> dict[st
         return model.ops.prepare(Linear(("made",), rows, np.ascontiguousarray(rows[:, 0])))
 
     predictions = PredictionWeights(linear(weights.pooler.weight), weights.embeddings_norm, linear(words), tied=True)
-    found = {}
+    hashes = {}
     for kind, head in (
         (BertForPreTraining, HeadWeights("BertForPreTraining", predictions, seq_relationship=linear(words[:2]))),
         (BertForQuestionAnswering, HeadWeights("BertForQuestionAnswering", qa_outputs=linear(words[2:4]))),
     ):
         output = kind(dataclasses.replace(weights, head=head), model.ops)(**inputs)
-        found |= {name: digest(logits) for name, logits in output.items()}
+        hashes |= {name: digest(logits) for name, logits in output.items()}
         if kind is BertForPreTraining:
             pairs = output.seq_relationship_logits
-            found |= {name: digest(Activation(name, model.ops)(pairs)) for name in ("Sigmoid", "Tanh")}
-            found["softmax"] = digest(softmax(pairs))
+            hashes |= {name: digest(Activation(name, model.ops)(pairs)) for name in ("Sigmoid", "Tanh")}
+            hashes["softmax"] = digest(softmax(pairs))
     masked = BertForMaskedLM(dataclasses.replace(weights, head=HeadWeights("BertForMaskedLM", predictions)), model.ops)
     groups = [[encoding] for encoding in tokenizer.encodings(TEXTS)]
     for strategy in ("max", "sum"):
         rows = pool_words(masked, SpladePooling(strategy, "log1p_relu"), groups, range(len(groups)))
-        found[f"sparse vectors, {strategy}"] = digest(*(array for row in rows for array in row))
-    return found
+        hashes[f"sparse vectors, {strategy}"] = digest(*(array for row in rows for array in row))
+    return hashes
 
 
 def of_model(folder: str) -> dict[str, str]:
@@ -92,18 +92,18 @@ def of_model(folder: str) -> dict[str, str]:
     tokenizer = BertTokenizer.from_pretrained(folder)
     inputs = tokenizer(TEXTS, padding=True)
     output = BertModel.from_pretrained(folder)(**inputs, output_hidden_states=True, output_attentions=True)
-    found = {f"hidden_states.{i}": digest(state) for i, state in enumerate(output.hidden_states)}
-    found |= {f"attentions.{i}": digest(probs) for i, probs in enumerate(output.attentions)}
+    hashes = {f"hidden_states.{i}": digest(state) for i, state in enumerate(output.hidden_states)}
+    hashes |= {f"attentions.{i}": digest(probs) for i, probs in enumerate(output.attentions)}
     if output.pooler_output is not None:
-        found["pooler_output"] = digest(output.pooler_output)
-        found |= of_heads(BertModel.from_pretrained(folder), tokenizer, inputs)
-    found |= {f"vectors, {mode}": digest(model.encode(TEXTS, pooling=mode)) for mode in (*POOLING_MODES, "first_last")}
+        hashes["pooler_output"] = digest(output.pooler_output)
+        hashes |= of_heads(BertModel.from_pretrained(folder), tokenizer, inputs)
+    hashes |= {f"vectors, {mode}": digest(model.encode(TEXTS, pooling=mode)) for mode in (*POOLING_MODES, "first_last")}
     for name in LEVEL.compute_types[1:]:
         low = BertModel.from_pretrained(folder, compute_type=name)(**inputs)
-        found |= {f"hidden_states.{i}, {name}": digest(state) for i, state in enumerate(low.hidden_states)}
-        found[f"vectors, {name}"] = digest(SentenceTransformer(folder, compute_type=name).encode(TEXTS))
+        hashes |= {f"hidden_states.{i}, {name}": digest(state) for i, state in enumerate(low.hidden_states)}
+        hashes[f"vectors, {name}"] = digest(SentenceTransformer(folder, compute_type=name).encode(TEXTS))
     return {
-        **found,
+        **hashes,
         "vectors": digest(model.encode(TEXTS)),
         "unit vectors": digest(model.encode(TEXTS, normalize_embeddings=True)),
     }
@@ -112,17 +112,17 @@ def of_model(folder: str) -> dict[str, str]:
 def of_ops() -> dict[str, str]:
     """Hash the results of every second case of the ops, and of the ops in low precision."""
     ops = make_ops(2)
-    found = {str(case): digest(*oracle.arrays(case.run(ops, case.arguments()))) for case in OP_CASES[::2]}
+    hashes = {str(case): digest(*oracle.arrays(case.run(ops, case.arguments()))) for case in OP_CASES[::2]}
     for name in FORMATS if len(LEVEL.compute_types) > 1 else ():
         low = make_ops(2, compute_type=name)
         for case in OP_CASES[::2]:
             if case.op == "linear":
-                given = case.arguments()
-                given["linear"] = dataclasses.replace(given["linear"], paths=("encoder.dense",))
-                found[f"{case}, {name}"] = digest(case.run(low, given))
+                arguments = case.arguments()
+                arguments["linear"] = dataclasses.replace(arguments["linear"], paths=("encoder.dense",))
+                hashes[f"{case}, {name}"] = digest(case.run(low, arguments))
             elif case.op == "attention":
-                found[f"{case}, {name}"] = digest(*oracle.arrays(case.run(low, case.arguments())))
-    return found
+                hashes[f"{case}, {name}"] = digest(*oracle.arrays(case.run(low, case.arguments())))
+    return hashes
 
 
 def main(arguments: list[str]) -> None:

@@ -22,9 +22,9 @@ def udhr_lines() -> tuple[str, ...]:
 
 def udhr_languages() -> dict[str, list[str]]:
     """Read the same lines by language, such as "eng"."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for row in data_path("udhr.tsv").read_text(encoding="utf-8").splitlines():
         if row:
             language, line = row.split("\t", 1)
-            found.setdefault(language, []).append(line)
-    return found
+            texts.setdefault(language, []).append(line)
+    return texts

@@ -78,11 +78,11 @@ class Served:
 
     def open_sockets(self) -> int:
         """Count its open sockets: the one that listens, the loop's two, and connections."""
-        found = 0
-        for one in Path(f"/proc/{self.process.pid}/fd").iterdir():
+        sockets = 0
+        for link in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                found += one.readlink().name.startswith("socket:")
-        return found
+                sockets += link.readlink().name.startswith("socket:")
+        return sockets
 
 
 @contextlib.contextmanager

@@ -136,11 +136,11 @@ class Observer:
 
 def statements(source: str) -> dict[int, Statement]:
     """Return line number -> the assignment or return that covers it."""
-    found: dict[int, Statement] = {}
+    by_line: dict[int, Statement] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, Statement):
-            found.update(dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), node))
-    return found
+            by_line.update(dict.fromkeys(range(node.lineno, (node.end_lineno or node.lineno) + 1), node))
+    return by_line
 
 
 def assigned(statement: ast.Assign | ast.AnnAssign | ast.AugAssign, frame: FrameType) -> Iterator[tuple[str, Any]]:
@@ -163,23 +163,23 @@ def describe(value: Any) -> Value:
 
 def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, int]:
     """Return the letters whose value depends on the running function: S, N and K, and T where [CLS] alone is left."""
-    found: dict[str, int] = {}
+    letters: dict[str, int] = {}
     if "classifier" in frame.f_locals:
-        found["N"] = frame.f_locals["classifier"].shape[0]
+        letters["N"] = frame.f_locals["classifier"].shape[0]
     if isinstance(linear := frame.f_locals.get("linear"), Linear):
-        found["N"], found["K"] = linear.shape
+        letters["N"], letters["K"] = linear.shape
     if frame.f_code is reference.rotate.__code__:
-        found["R"] = frame.f_locals["rotation"].table.shape[1]
+        letters["R"] = frame.f_locals["rotation"].table.shape[1]
     if frame.f_code is reference.matmul.__code__:
-        found["N"], found["K"] = frame.f_locals["weight"].shape
+        letters["N"], letters["K"] = frame.f_locals["weight"].shape
     caller: FrameType | None = frame
     while caller is not None:
         if caller.f_code is reference.attention.__code__ and "end" in caller.f_locals:
-            found["S"] = int(caller.f_locals["end"] - caller.f_locals["start"])
+            letters["S"] = int(caller.f_locals["end"] - caller.f_locals["start"])
         if caller.f_code in ONE_TOKEN_OF_EACH and caller is not frame and frame.f_code is not encoder.pooler.__code__:
-            found["T"] = dimensions["B"]
+            letters["T"] = dimensions["B"]
         caller = caller.f_back
-    return found
+    return letters
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------
