@@ -18,6 +18,7 @@ from minibert.bert.packed import PackedBatch
 from minibert.inside.validation import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps, shares
 from minibert.models.base import TOKENS_PER_STEP
 from minibert.models.outputs import BertModelOutput
+from minibert.trace.trace import Trace
 from minibert.vectors.similarity import normalize_embeddings
 
 # Copies are run together up to this number of tokens: more do not get faster, and take more memory.
@@ -33,9 +34,8 @@ Change: TypeAlias = Callable[[int, int, FloatArray], None]
 
 def run_copies(
     model: Any,
+    trace: Trace,
     first: int,
-    state: FloatArray,
-    mask: Any,
     copies: int,
     *,
     last: int | None = None,
@@ -43,16 +43,15 @@ def run_copies(
     value: Change | None = None,
     context: Change | None = None,
 ) -> Iterator[Any]:
-    """Yield the output of each copy of a batch, computed from hidden state `first` on.
+    """Yield the output of each copy of a traced batch, computed from hidden state `first` on.
 
     Parameters
     ----------
     model : BertModel, or a model with a head
+    trace : Trace
+        The clean run, with hidden state `first`; of a multiple choice it has one row for each choice.
     first : int
-        The index of the hidden state that is given, 0 to L; it goes into the layer of this number.
-    state : ndarray of shape (B, S, H)
-        That hidden state of the clean run; of a multiple choice, one row for each choice.
-    mask : int array of shape (B, S), or (B, choices, S)
+        0 to L; the hidden state goes into the layer of this number.
     copies : int
     last : int, optional
         Stop after this number of layers, counted from `first`; default: run all, and the head.
@@ -64,12 +63,11 @@ def run_copies(
     ------
     The output that the model gives for the whole batch
     """
-    mask = np.asarray(mask)
-    visible = mask.reshape(-1, mask.shape[-1]) != 0
-    tokens = max(1, int(np.count_nonzero(mask)))
+    state, visible = trace[f"hidden_states.{first}"], trace.mask
+    tokens = max(1, int(np.count_nonzero(visible)))
     head = model.weights.head
     width = model.config.hidden_size if head is None or head.predictions is None else model.config.vocab_size
-    most = max(1, min(_TOKENS_AT_ONCE // tokens, _NUMBERS_AT_ONCE // (width * max(1, mask.size))))
+    most = max(1, min(_TOKENS_AT_ONCE // tokens, _NUMBERS_AT_ONCE // (width * max(1, visible.size))))
     rows, path = len(state), f"encoder.layer.{first}.attention.self"
     stop = None if last is None else first + last
     for start in range(0, copies, most):
@@ -84,8 +82,8 @@ def run_copies(
         output = changed.run_packed(batch, kept, False, stop, start=(first, packed))
         if stop is not None:
             output = BertModelOutput(output.hidden_states[stop])
-        elif mask.ndim == 3:
-            output = dataclasses.replace(output, logits=output.logits.reshape(-1, mask.shape[1]))
+        elif hasattr(output, "logits"):  # of a multiple choice they are not (B, choices) yet
+            output = dataclasses.replace(output, logits=output.logits.reshape(-1, *trace.output.logits.shape[1:]))
         parts = {key: np.split(array, count) for key, array in output.items()}
         yield from (dataclasses.replace(output, **{key: part[i] for key, part in parts.items()}) for i in range(count))
 
@@ -160,7 +158,7 @@ def ablate_heads(model: Any, inputs: Any, metric: Metric = None, *, layers: Any 
     trace = model.trace(**arrays, record="hidden_states.*")
     chosen = check_layers(trace, layers)
     measure = make_metric("ablate_heads", metric, trace.output)
-    whole, mask = measure(trace.output), input_mask(arrays)
+    whole = measure(trace.output)
     A = model.config.num_attention_heads
     D = model.config.hidden_size // A
 
@@ -169,7 +167,7 @@ def ablate_heads(model: Any, inputs: Any, metric: Metric = None, *, layers: Any 
 
     changes = np.empty((len(chosen), A))
     for row, layer in zip(changes, chosen, strict=True):
-        outputs = run_copies(model, layer, trace[f"hidden_states.{layer}"], mask, A, context=remove)
+        outputs = run_copies(model, trace, layer, A, context=remove)
         row[:] = [measure(output) - whole for output in outputs]
     return changes
 
@@ -212,23 +210,12 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
     for layer in chosen:
         clean = normalize_embeddings(trace[f"hidden_states.{layer + 1}"].astype(np.float64))
         changed = np.zeros((len(mask), mask.shape[1], longest))
-        outputs = run_copies(
-            bert, layer, trace[f"hidden_states.{layer}"], mask.astype(np.int64), longest, last=1, value=zero
-        )
-        for token, output in enumerate(outputs):
+        for token, output in enumerate(run_copies(bert, trace, layer, longest, last=1, value=zero)):
             unit = normalize_embeddings(output.last_hidden_state.astype(np.float64))
             # 1 - cos of vectors of length 1; written so, it is exactly 0 for the same bits.
             changed[:, :, token] = 0.5 * np.square(unit - clean).sum(axis=-1)
         maps.append([shares(changed[b][row][:, : int(row.sum())]) for b, row in enumerate(mask)])
     return pad_maps(trace, maps)
-
-
-def input_mask(inputs: dict[str, Any]) -> Any:
-    """Return the attention mask of inputs, also if the caller left it out."""
-    if "attention_mask" in inputs:
-        return np.asarray(inputs["attention_mask"]).astype(np.int64)
-    ids = inputs.get("input_ids")
-    return np.ones(np.shape(ids) if ids is not None else np.shape(inputs["inputs_embeds"])[:-1], dtype=np.int64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -306,11 +293,11 @@ def patch(
             f"{int(from_.mask.sum())} tokens, corrupt {into.mask.shape} with {int(into.mask.sum())}. Choose others."
         )
     measure = make_metric("patch", metric, from_.output)
-    mask, A = input_mask(corrupted), model.config.num_attention_heads
+    A = model.config.num_attention_heads
     D = model.config.hidden_size // A
     rows = []
     for layer in check_layers(into, layers, hidden_states=over == "tokens"):
-        state, clean_state = into[f"hidden_states.{layer}"], from_[f"hidden_states.{layer}"]
+        clean_state = from_[f"hidden_states.{layer}"]
 
         def put_token(token: int, states: FloatArray, clean_state: FloatArray = clean_state) -> None:
             states[:, token] = clean_state[:, token]
@@ -321,6 +308,6 @@ def patch(
             context[:, columns] = np.asarray(theirs)[:, columns]
 
         change: Any = {"change_state": put_token} if over == "tokens" else {"context": put_head}
-        outputs = run_copies(model, layer, state, mask, state.shape[1] if over == "tokens" else A, **change)
+        outputs = run_copies(model, into, layer, into.mask.shape[1] if over == "tokens" else A, **change)
         rows.append([measure(output) for output in outputs])
     return Patched(np.array(rows, dtype=np.float64), measure(from_.output), measure(into.output))

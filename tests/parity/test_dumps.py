@@ -233,8 +233,17 @@ def test_tokens_without_padding_and_texts_one_by_one(case: Case) -> None:
     mask, (first, second) = case.trace.mask, (case.trace[f"hidden_states.{i}"] for i in (1, 2))
     dump = {"hidden_states.1": first[mask], "hidden_states.2": torch.from_numpy(second[mask].T)}
     assert case.check(dump).verdict == "bits"
+    probs = case.trace["attentions.0"]
     rows = {"hidden_states.2": [second[b][mask[b]].tolist() for b in range(5)]}
+    rows["attentions.0"] = [probs[b][:, mask[b]][..., mask[b]] for b in range(5)]
     assert case.check(rows).verdict == "bits"
+
+
+def test_all_layers_in_one_array(case: Case) -> None:
+    layers = {"hidden_states": ("hidden_states.1", "hidden_states.2"), "attentions": ("attentions.0", "attentions.1")}
+    for name, parts in layers.items():
+        report = case.check({name: np.stack([case.trace[part] for part in parts])})
+        assert (report.verdict, len(report.names)) == ("bits", 2)
 
 
 def test_queries_and_keys_exchanged_are_a_mistake(case: Case) -> None:
@@ -325,6 +334,9 @@ EXPLAINED = {
         "deep.json": b'{"a": [[[1, 2], [3]], [[1]]]}',
         "uneven.json": b'{"hidden_states.0": [1, [2]]}',
     },
+    "expected a list of integers": {"size.json": b'{"a": {"shape": "1", "data": [1]}}'},
+    "the keys of its data are not 0, 1, 2": {"keys.json": b'{"a": {"shape": [1], "data": {"1": 2}}}'},
+    "has no module_path": {"M_debug_tree_FULL_TENSORS.json": b'{"module_path": "M", "children": [3]}'},
     "levels of lists": {
         "first.json": f'{{"embeddings": {DEEP}}}'.encode(),
         "second.json": f'{{"embeddings": [[1], {DEEP}]}}'.encode(),
@@ -400,6 +412,7 @@ LEAF = '{"shape": "", "dtype": "", "value": %s}'
     ("value", "said"),
     [
         *((f'"{name}"', "in the same folder") for name in ("../b.safetensors", "/etc/passwd", "a/b.safetensors")),
+        ('"missing.safetensors"', "does not exist"),
         ("3", "holds no values"),
         ('"fifo.safetensors"', "device, pipe or socket"),
     ],
@@ -409,8 +422,11 @@ def test_a_call_tree_names_regular_files_beside_it_only(tmp_path: Path, value: s
     path = tmp_path / "M_debug_tree_FULL_TENSORS.json"
     for outputs, text in ((LEAF % value, said), (DEEP.replace("1", "{}"), "levels")):
         path.write_text(TREE % outputs)
-        with pytest.raises(ValueError, match=text):
+        with pytest.raises((ValueError, OSError), match=text):
             read_dump(path)
+    (tmp_path / f"another_{path.name}").touch()
+    with pytest.raises(ValueError, match="several call trees"):
+        read_dump(tmp_path)
 
 
 def test_very_many_unknown_names_are_answered_soon(case: Case) -> None:
