@@ -28,6 +28,7 @@ import numpy as np
 
 from minibert import BertModel, BertTokenizer, SentenceTransformer, __version__
 from tests.support.random_checkpoints import random_model
+from tests.support.real_texts import VARIABLE, udhr_lines
 
 FORMAT = 1
 BACKENDS = ("kernels", "numpy")
@@ -45,19 +46,17 @@ SHAPES = {
 
 def texts(count: int) -> list[str]:
     """Choose lines of the Universal Declaration of Human Rights, in all of its languages."""
-    folder = os.environ.get("MINIBERT_TEST_DATA")
-    if not folder:
-        sys.exit("MINIBERT_TEST_DATA is not set; set it to the folder with udhr.tsv.")
-    lines = (Path(folder) / "udhr.tsv").read_text(encoding="utf-8").splitlines()
-    chosen = np.linspace(0, len(lines) - 1, count).astype(int)
-    return [lines[i].split("\t", 1)[1] for i in chosen]
+    if not os.environ.get(VARIABLE):
+        sys.exit(f"{VARIABLE} is not set; set it to the folder with udhr.tsv.")
+    lines = udhr_lines()
+    return [lines[i] for i in np.linspace(0, len(lines) - 1, count).astype(int)]
 
 
-def hashes_of(model: BertModel, tokenizer: BertTokenizer, given: list[str]) -> Iterator[tuple[str, str]]:
+def hashes_of(model: BertModel, tokenizer: BertTokenizer, lines: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the name and the SHA-256 of each array of all forwards, 32 texts at a time."""
     digests: dict[str, Any] = {}
-    for first in range(0, len(given), 32):
-        inputs = tokenizer(given[first : first + 32], padding=True, truncation=True, max_length=128)
+    for first in range(0, len(lines), 32):
+        inputs = tokenizer(lines[first : first + 32], padding=True, truncation=True, max_length=128)
         output = model(**inputs, output_hidden_states=True, output_attentions=True)
         arrays = {f"hidden_states.{i}": state for i, state in enumerate(output.hidden_states)}
         arrays |= {f"attentions.{i}": probs for i, probs in enumerate(output.attentions)}
@@ -68,10 +67,10 @@ def hashes_of(model: BertModel, tokenizer: BertTokenizer, given: list[str]) -> I
     yield from ((name, digest.hexdigest()) for name, digest in digests.items())
 
 
-def measure(given: list[str], backends: Sequence[str]) -> dict[str, dict[str, str]]:
+def measure(lines: list[str], backends: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return "model, backend" -> name of an array -> SHA-256."""
     tokenizer = BertTokenizer.from_pretrained(MINILM)
-    found: dict[str, dict[str, str]] = {}
+    hashes: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         names = {"MiniLM": MINILM}
         for name, shape in SHAPES.items():
@@ -79,15 +78,15 @@ def measure(given: list[str], backends: Sequence[str]) -> dict[str, dict[str, st
         for name, where in names.items():
             for backend in backends:
                 model = BertModel.from_pretrained(where, backend=backend)
-                found[f"{name}, {backend}"] = dict(hashes_of(model, tokenizer, given))
-                print(f"{name}, {backend}: {len(found[f'{name}, {backend}'])} arrays", file=sys.stderr)
+                hashes[f"{name}, {backend}"] = dict(hashes_of(model, tokenizer, lines))
+                print(f"{name}, {backend}: {len(hashes[f'{name}, {backend}'])} arrays", file=sys.stderr)
     for backend in backends:
         sentences = SentenceTransformer(MINILM, backend=backend)
-        found[f"sentence vectors, {backend}"] = {
-            pooling: hashlib.sha256(sentences.encode(given, pooling=pooling, truncation="silent").tobytes()).hexdigest()
+        hashes[f"sentence vectors, {backend}"] = {
+            pooling: hashlib.sha256(sentences.encode(lines, pooling=pooling, truncation="silent").tobytes()).hexdigest()
             for pooling in POOLING
         }
-    return found
+    return hashes
 
 
 def main() -> None:
@@ -98,10 +97,10 @@ def main() -> None:
     parser.add_argument("--backend", choices=BACKENDS, help="only this one (default: all)")
     parser.add_argument("--texts", type=int, default=500, help="number of texts (default: %(default)s)")
     arguments = parser.parse_args()
-    found = measure(texts(arguments.texts), [arguments.backend] if arguments.backend else BACKENDS)
-    content = {"format": FORMAT, "minibert": __version__, "texts": arguments.texts, "hashes": found}
+    hashes = measure(texts(arguments.texts), [arguments.backend] if arguments.backend else BACKENDS)
+    content = {"format": FORMAT, "minibert": __version__, "texts": arguments.texts, "hashes": hashes}
     arguments.output.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    count = sum(map(len, found.values()))
+    count = sum(map(len, hashes.values()))
     if arguments.compare is None:
         print(f"{count} hashes")
         return
@@ -110,9 +109,9 @@ def main() -> None:
         sys.exit(f"{arguments.compare} has format {before['format']} and {before['texts']} texts: not comparable.")
     differ = [
         f"{group}: {name}"
-        for group in sorted({*found, *before["hashes"]})
-        for name in sorted({*found.get(group, {}), *before["hashes"].get(group, {})})
-        if found.get(group, {}).get(name) != before["hashes"].get(group, {}).get(name)
+        for group in sorted({*hashes, *before["hashes"]})
+        for name in sorted({*hashes.get(group, {}), *before["hashes"].get(group, {})})
+        if hashes.get(group, {}).get(name) != before["hashes"].get(group, {}).get(name)
     ]
     print(f"{count} hashes, {len(differ)} differ", *differ[:20], sep="\n")
     sys.exit(1 if differ else 0)
