@@ -123,7 +123,7 @@ def _float64_states(subject: Subject) -> States:
 
     def run(inputs: Inputs) -> Iterator[FloatArray]:
         batch = pack(config, inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
-        return (state.hidden_state for state in encoder.forward(weights, batch, float64.OPS))
+        return encoder.forward(weights, batch, float64.OPS)
 
     states = _over_batches(subject, run)
     assert all(state.dtype == np.float64 for state in states)

@@ -84,7 +84,7 @@ def last_state(subject: Subject, ops: Ops) -> np.ndarray:
     for inputs in subject.batches:
         batch = pack(config, inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
         *_, last = encoder.forward(weights, batch, ops)
-        parts.append(last.hidden_state)
+        parts.append(last)
     return np.concatenate(parts)
 
 

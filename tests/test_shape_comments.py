@@ -75,11 +75,11 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         weights = load_weights(files, config, reference.OPS.prepare)
         for activation in ACTIVATIONS:
             changed = dataclasses.replace(weights, config=dataclasses.replace(config, hidden_act=activation))
-            run(changed, pack(config, ids, mask), return_probs=activation == "gelu")
-        run(weights, pack(config, inputs_embeds=vectors, attention_mask=mask), return_probs=True)
+            run(changed, pack(config, ids, mask))
+        run(weights, pack(config, inputs_embeds=vectors, attention_mask=mask))
         run_heads(weights, pack(config, ids, mask))
         batch, float64 = pack(config, ids, mask), reference.make_ops(dtype=np.float64)
-        run(weights, batch, return_probs=True, ops=float64)
+        run(weights, batch, ops=float64)
         bias = RelativeBias(np.ones((5, 2 * config.max_position_embeddings - 1), np.float32), batch.columns)
         rows = vectors[mask][None].repeat(3, 0)
         rotation = Rotation(np.ones((config.max_position_embeddings, 6), np.float32), batch.positions)
@@ -104,11 +104,9 @@ def padded_inputs(generator: np.random.Generator, config: BertConfig) -> tuple[n
     return generator.integers(0, config.vocab_size, size=mask.shape), mask
 
 
-def run(weights: Weights, batch: PackedBatch, *, return_probs: bool, ops: Ops = reference.OPS) -> None:
-    layers = range(weights.config.num_hidden_layers if return_probs else 0)
+def run(weights: Weights, batch: PackedBatch, *, ops: Ops = reference.OPS) -> None:
     for queries in (None, Queries(np.arange(batch.num_tokens), batch.cu_seqlens)):
-        for state in encoder.forward(weights, batch, ops, probs_layers=layers, queries=queries):
-            x = state.hidden_state
+        *_, x = encoder.forward(weights, batch, ops, queries=queries)
     assert weights.pooler is not None
     encoder.pooler(x, weights.pooler, batch, ops)
 
@@ -123,8 +121,7 @@ def run_modernbert(weights: Weights, batch: PackedBatch) -> None:
     layers = [dataclasses.replace(layer, window=3, intermediate=gate) for layer in others]
     object.__setattr__(modern, "layers", (dataclasses.replace(first, attention_norm=None, intermediate=gate), *layers))
     object.__setattr__(modern, "final_norm", weights.embeddings_norm)
-    for _ in modernbert.forward(modern, batch, reference.OPS, probs_layers=range(2)):
-        pass
+    list(modernbert.forward(modern, batch, reference.OPS))
     x = encoder.embeddings(weights, batch, reference.OPS)
     for pooling in ("cls", "mean"):
         heads.pool(x, batch, batch.shows_first, pooling)

@@ -26,7 +26,7 @@ done by five *ops* (ops.py) that the caller passes in: reference.py says what th
 >>> batch = pack(config, **tokenizer(["a cat", "a longer text"], padding=True, return_tensors="np"))
 >>> batch.mask.shape, batch.cu_seqlens.tolist()
 ((2, 5), [0, 4, 9])
->>> [state.hidden_state.shape for state in encoder.forward(weights, batch, reference.OPS)]
+>>> [x.shape for x in encoder.forward(weights, batch, reference.OPS)]
 [(9, 384), (9, 384), (9, 384), (9, 384), (9, 384), (9, 384), (9, 384)]
 
 This is the dimension key of the whole project. Each line that makes an array ends with its shape, and a test executes
@@ -40,12 +40,12 @@ these comments:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import TypeAlias
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import AttentionInput, AttentionOutput, LookUp, Ops, PreparedLinear, Queries
+from minibert.bert.ops import AttentionInput, LookUp, Ops, PreparedLinear, Queries
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
 
@@ -53,22 +53,9 @@ Start: TypeAlias = tuple[int, FloatArray]
 """The number of a hidden state, 0 to L, and its values, (T, H)."""
 
 
-class HiddenState(NamedTuple):
-    """One of the L + 1 hidden states, and the attention probs of the layer that made it (None if not requested)."""
-
-    hidden_state: FloatArray
-    attention_probs: list[FloatArray] | None
-
-
 def forward(
-    weights: Weights,
-    batch: PackedBatch,
-    ops: Ops,
-    *,
-    probs_layers: Collection[int] = (),
-    start: Start | None = None,
-    queries: Queries | None = None,
-) -> Iterator[HiddenState]:
+    weights: Weights, batch: PackedBatch, ops: Ops, *, start: Start | None = None, queries: Queries | None = None
+) -> Iterator[FloatArray]:
     """Yield every hidden state in turn: the embeddings' output, then the output of each layer.
 
     This is a generator: stop iterating, and the remaining layers are not computed.
@@ -78,23 +65,22 @@ def forward(
     weights : Weights                        prepared by `ops`
     batch : PackedBatch                      T tokens, checked
     ops : Ops                                computes; `reference.OPS` or those of kernels/
-    probs_layers : layers, 0 to L - 1        also give their attention probs, one (A, S, S) array per sequence
     start : (i, x), optional                 begin with this hidden state i, x of shape (T, H), not with the embeddings
     queries : Queries, optional              the tokens whose last hidden state is read; it then has shape (Q, H)
 
     Yields
     ------
-    HiddenState
-        L + 1 of them, or L + 1 - i; each hidden_state a new array of shape (T, H), float32.
+    ndarray of shape (T, H), float32
+        L + 1 of them, or L + 1 - i; each is a new array.
     """
     first = 0 if start is None else start[0]
     x = embeddings(weights, batch, ops) if start is None else start[1]  # (T, H)
-    yield HiddenState(x, None)
-    for i, layer in enumerate(weights.layers[first:], first):
+    yield x
+    for layer in weights.layers[first:]:
         # Tokens that nobody reads can be left out of the last layer only: the next layer needs the keys of all.
         read = queries if layer is weights.layers[-1] else None
-        x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in probs_layers, read)  # (T, H), B x (A, S, S)
-        yield HiddenState(x, probs)
+        x = encoder_layer(x, layer, batch, weights.config, ops, read)  # (T, H)
+        yield x
 
 
 def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
@@ -113,39 +99,27 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
 
 
 def encoder_layer(
-    x: FloatArray,
-    layer: LayerWeights,
-    batch: PackedBatch,
-    config: BertConfig,
-    ops: Ops,
-    return_probs: bool = False,
-    queries: Queries | None = None,
-) -> tuple[FloatArray, list[FloatArray] | None]:
+    x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, queries: Queries | None = None
+) -> FloatArray:
     """Transformer figure 1, left: attention, Add & Norm, feed forward, Add & Norm.
 
     "Add" is `residual=x`: the linear map adds the x that went into the block. "Norm" is the line after it. After
     attention, T counts only the tokens that are read, if there are `queries`.
     """
-    attention = self_attention(x, layer, batch, config, ops, return_probs, queries)
+    context = self_attention(x, layer, batch, config, ops, queries)  # (T, H)
     x = x if queries is None else x[queries.tokens]  # (T, H)
-    x = ops.linear(attention.context, layer.attention_output, residual=x)  # (T, H)
+    x = ops.linear(context, layer.attention_output, residual=x)  # (T, H)
     x = ops.layer_norm(x, layer.attention_norm)  # (T, H)
 
     intermediate = ops.linear(x, layer.intermediate, activation=config.activation)  # (T, F)
     x = ops.linear(intermediate, layer.output, residual=x)  # (T, H)
     x = ops.layer_norm(x, layer.output_norm)  # (T, H)
-    return x, attention.probs
+    return x
 
 
 def self_attention(
-    x: FloatArray,
-    layer: LayerWeights,
-    batch: PackedBatch,
-    config: BertConfig,
-    ops: Ops,
-    return_probs: bool = False,
-    queries: Queries | None = None,
-) -> AttentionOutput:
+    x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, queries: Queries | None = None
+) -> FloatArray:
     """Transformer section 3.2: each token looks at the tokens of its own sequence, A heads at once."""
     if queries is None:
         # One product serves all three, because W_Q, W_K and W_V are stacked to one matrix of 3H rows.
@@ -162,7 +136,7 @@ def self_attention(
     # by their positions; in most layers of ModernBERT, tokens see near ones only.
     places = layer.bias_of(batch), layer.rotation_of(batch), layer.window_of(batch)
     inputs = AttentionInput(query, key, value, batch.cu_seqlens, config.num_attention_heads, *places, queries, path)
-    return ops.attention(inputs, return_probs=return_probs)
+    return ops.attention(inputs).context  # (T, H)
 
 
 def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops, activation: str = "tanh") -> FloatArray:

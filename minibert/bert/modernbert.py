@@ -18,58 +18,45 @@ The embeddings and the attention are those of encoder.py, and so are the letters
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.bert.encoder import HiddenState, Start, embeddings, self_attention
+from minibert.bert.encoder import Start, embeddings, self_attention
 from minibert.bert.ops import Ops, Queries
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
 
 
 def forward(
-    weights: Weights,
-    batch: PackedBatch,
-    ops: Ops,
-    *,
-    probs_layers: Collection[int] = (),
-    start: Start | None = None,
-    queries: Queries | None = None,
-) -> Iterator[HiddenState]:
+    weights: Weights, batch: PackedBatch, ops: Ops, *, start: Start | None = None, queries: Queries | None = None
+) -> Iterator[FloatArray]:
     """Yield every hidden state in turn, as `encoder.forward` does; the last one is that behind the final LayerNorm."""
     first = 0 if start is None else start[0]
     x = embeddings(weights, batch, ops) if start is None else start[1]  # (T, H)
-    yield HiddenState(x, None)
-    for i, layer in enumerate(weights.layers[first:], first):
+    yield x
+    for layer in weights.layers[first:]:
         is_last = layer is weights.layers[-1]
-        read = queries if is_last else None
-        x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in probs_layers, read)  # (T, H), B x (A, S, S)
+        x = encoder_layer(x, layer, batch, weights.config, ops, queries if is_last else None)  # (T, H)
         if is_last and weights.final_norm is not None:
             x = ops.layer_norm(x, weights.final_norm)  # (T, H)
-        yield HiddenState(x, probs)
+        yield x
 
 
 def encoder_layer(
-    x: FloatArray,
-    layer: LayerWeights,
-    batch: PackedBatch,
-    config: BertConfig,
-    ops: Ops,
-    return_probs: bool = False,
-    queries: Queries | None = None,
-) -> tuple[FloatArray, list[FloatArray] | None]:
+    x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, queries: Queries | None = None
+) -> FloatArray:
     """Section 2.1: Norm, attention, Add; Norm, gated feed forward, Add.
 
     After attention, T counts only the tokens that are read, if there are `queries`.
     """
     normed = x if layer.attention_norm is None else ops.layer_norm(x, layer.attention_norm)  # (T, H)
-    attention = self_attention(normed, layer, batch, config, ops, return_probs, queries)
+    context = self_attention(normed, layer, batch, config, ops, queries)  # (T, H)
     x = x if queries is None else x[queries.tokens]  # (T, H)
-    x = ops.linear(attention.context, layer.attention_output, residual=x)  # (T, H)
+    x = ops.linear(context, layer.attention_output, residual=x)  # (T, H)
 
     normed = ops.layer_norm(x, layer.output_norm)  # (T, H)
     # The weight holds the gate and what it multiplies, F rows each: activation(gate) * up.
     intermediate = ops.linear(normed, layer.intermediate, activation=config.activation)  # (T, F)
     x = ops.linear(intermediate, layer.output, residual=x)  # (T, H)
-    return x, attention.probs
+    return x

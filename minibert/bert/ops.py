@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -286,3 +286,26 @@ class WrappedOps:
         """The wrapped ops."""
         replaced = {name: getattr(self, name) for name in Ops._fields if hasattr(self, name)}
         return self.inner._replace(**{"all_tokens": True, **replaced})
+
+
+class KeptProbs(WrappedOps):
+    """Ops that keep the attention probs of some modules.
+
+    Parameters
+    ----------
+    inner : Ops
+    probs : mapping
+        The path of each module -> the list to which the probs of each sequence are added, (A, S, S).
+    """
+
+    def __init__(self, inner: Ops, probs: Mapping[str, list[FloatArray]]) -> None:
+        super().__init__(inner)
+        self.probs = probs
+
+    def attention(self, inputs: AttentionInput, **returned: bool) -> AttentionOutput:
+        """Compute attention, and keep the probs if they are those of one of the modules."""
+        if inputs.path not in self.probs:
+            return self.inner.attention(inputs, **returned)
+        output = self.inner.attention(inputs, **{**returned, "return_probs": True})
+        self.probs[inputs.path].extend(output.probs or ())
+        return output

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from minibert._utils.torch_interop import holds_tensor, torch_is_loaded
 from minibert._utils.validation import FloatArray, IntArray, check_indices, check_int
 from minibert.bert import encoder, heads, modernbert
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import Ops
+from minibert.bert.ops import KeptProbs, Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, Row, Weights, head_of
 from minibert.models.inputs import as_numbers, check_ids, named_inputs, ordered_inputs, pack
@@ -258,13 +258,11 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         kept = [i for i in sorted(asked) if first <= i <= stop]
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if first <= i < stop}
-        for tokens, step, i, (x, layer_probs) in self.run_steps(batch, stop, probs, start, read):
+        for tokens, step, i, x in self.run_steps(batch, stop, start, read, probs):
             if i in kept and step.num_tokens == batch.num_tokens:
                 states[i] = x
             elif i in kept:
                 states.setdefault(i, np.empty((batch.num_tokens, H), dtype=x.dtype))[tokens] = x
-            if i - 1 in probs:
-                probs[i - 1].extend(layer_probs or ())
             if i == depth:
                 for result in results:
                     result.add(x, step, tokens)
@@ -297,15 +295,16 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         self,
         batch: PackedBatch,
         stop: int,
-        probs_layers: Collection[int] = (),
         start: encoder.Start | None = None,
         read: IntArray | None = None,
-    ) -> Iterator[tuple[slice, PackedBatch, int, encoder.HiddenState]]:
+        probs: Mapping[int, list[FloatArray]] | None = None,
+    ) -> Iterator[tuple[slice, PackedBatch, int, FloatArray]]:
         """Yield the hidden states up to `stop` of each step, with the slice of its tokens among the T tokens, and it.
 
         Every forward of the model calls this method, so the ids are compared with the model's tables here. `start` is
         that of `run_packed`. `read` has the tokens whose last hidden state is read, increasing; the other rows of it
-        may then be zeros, because they are not computed.
+        may then be zeros, because they are not computed. `probs` has a list for each layer whose attention probs are
+        kept; those of each sequence are added to it, (A, S, S).
         """
         depth = self.config.num_hidden_layers
         batch = batch.private()
@@ -315,19 +314,20 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             expected = (batch.num_tokens, self.config.hidden_size)
             raise ValueError(f"start[1] has shape {state.shape}; expected {expected}, (T, H).")
         weights, ops = self.weights, self.ops
-        if first == depth or depth - 1 in probs_layers or ops.all_tokens:
+        if probs:
+            ops = KeptProbs(ops, {f"{weights.layers[i].path}.attention.self": kept for i, kept in probs.items()}).ops
+        if first == depth or ops.all_tokens:
             read = None
         forward = modernbert.forward if self.config.family.norms_first else encoder.forward
         try:
             for tokens, step in self.steps(batch):
                 part = None if state is None else (first, np.array(state[tokens], ops.dtype))
                 queries = None if read is None else step.queries(read - tokens.start)
-                states = forward(weights, step, ops, probs_layers=probs_layers, start=part, queries=queries)
-                for i, (x, probs) in enumerate(states, first):
+                for i, x in enumerate(forward(weights, step, ops, start=part, queries=queries), first):
                     if queries is not None and i == depth:
                         rows, x = x, np.zeros((step.num_tokens, x.shape[1]), x.dtype)
                         x[queries.tokens] = rows
-                    yield tokens, step, i, encoder.HiddenState(x, probs)
+                    yield tokens, step, i, x
                     if i == stop:
                         break
         finally:

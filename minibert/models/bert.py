@@ -92,13 +92,13 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         layers = frozenset(check_int("an index of layers", layer, 0, depth) for layer in layers)
         if not layers:
             raise ValueError("layers is empty; expected at least one index of a hidden state.")
-        last, found = max(layers), dict[int, FloatArray]()
-        for _, step, i, state in self.run_steps(batch, last, read=read):
+        last, states = max(layers), dict[int, FloatArray]()
+        for _, step, i, x in self.run_steps(batch, last, read=read):
             if i in layers:
-                found[i] = state.hidden_state
+                states[i] = x
             if i == last:
-                yield step, found
-                found = {}
+                yield step, states
+                states = {}
 
 
 # --- the embedding layer ----------------------------------------------------------------------------------------------

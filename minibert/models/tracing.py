@@ -160,9 +160,9 @@ def _streamed(model: ModelBase[Any], plan: _Plan, allow_noop: bool) -> Iterator[
     queue = Queue(plan.names)
     traced = _traced(model, plan, queue)
     stop = plan.names.sizes.num_layers
-    for _, step, i, state in traced.run_steps(plan.batch, stop):
+    for _, step, i, x in traced.run_steps(plan.batch, stop):
         for what in traced.reads if i == model.config.num_hidden_layers else ():
-            traced.compute(what, state.hidden_state, step)
+            traced.compute(what, x, step)
         for site in queue.take():
             plan.edits.check_after(site.name, site.array)
             yield site

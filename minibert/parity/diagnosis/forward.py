@@ -203,7 +203,7 @@ class Forward(WrappedOps):
                 if own.attention_norm is None or layer.attention_norm is None:  # the first layer of ModernBERT has none
                     kind["attention_norm"] = own.attention_norm
                 forward = modernbert if self.config.family.norms_first else encoder
-                x, _ = forward.encoder_layer(x, dataclasses.replace(layer, **kind), batch, self.config, self.ops)
+                x = forward.encoder_layer(x, dataclasses.replace(layer, **kind), batch, self.config, self.ops)
                 if self.states[stage + 1] == "final_norm" and self.weights.final_norm is not None:
                     self.layer_norm(x, self.weights.final_norm)
         return self._computed

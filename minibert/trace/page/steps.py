@@ -53,7 +53,7 @@ class VectorStep(NamedTuple):
 _EMBED = (("encoder.py", "x = ops.embed("), ("reference.py", "total = words.table["))
 _PROJECT = (("encoder.py", "projected = ops.linear("),)
 _ATTENTION = ("encoder.py", "return ops.attention(")
-_ADD = (("encoder.py", "x = ops.linear(attention.context"),)
+_ADD = (("encoder.py", "x = ops.linear(context"),)
 _EXPAND = ("encoder.py", "intermediate = ops.linear(")
 _BACK = (("encoder.py", "x = ops.linear(intermediate"),)
 _TURN = (("encoder.py", "places = layer.bias_of"), ("reference.py", "rotated = np.concatenate("))
