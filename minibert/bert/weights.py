@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -131,28 +132,34 @@ class Weights:
         # Ids are checked against the config only. With a smaller array, kernels would read memory beyond its end.
         if len(self.layers) != self.config.num_hidden_layers:
             raise ValueError(f"There are {len(self.layers)} layers; the config says {self.config.num_hidden_layers}.")
-        parts: list[tuple[str, object, tuple[Row, ...]]] = [("", self, stored_rows(self.config))]
-        parts += [(f"{layer.path}.", layer, layer_rows(self.config, i)) for i, layer in enumerate(self.layers)]
-        if self.pooler is not None:
-            parts.append(("", self, POOLER_ROWS))
-        if self.head is not None:
-            rows = head_rows(self.config, self.head.name)
-            parts += [("", self.head.owner(row.field), (row,)) for row in rows]
         distances = (self.config.num_attention_heads, 2 * self.config.max_position_embeddings - 1)
         wanted = distances if self.config.family.has_relative_bias else None
         for layer in self.layers:
             if getattr(layer.relative_bias, "shape", None) != wanted:
                 raise ValueError(f"{layer.path}.relative_bias does not have the shape {wanted}.")
-        for path, owner, rows in parts:
+        for path, owner, rows in self.parts(self.head and self.head.name):
             for field in dict.fromkeys(row.field for row in rows):
                 stack = [row for row in rows if row.field == field]
                 rows_of_each, *columns = stack[0].sizes(self.config)
                 part = getattr(owner, field)
-                expected, found = (len(stack) * rows_of_each, *columns), _shape(part)
-                if found != expected:
-                    raise ValueError(f"{path}{field} has shape {found}; the config says {expected}.")
+                expected, shape = (len(stack) * rows_of_each, *columns), _shape(part)
+                if shape != expected:
+                    raise ValueError(f"{path}{field} has shape {shape}; the config says {expected}.")
                 if not stack[0].is_table and part.bias.shape != expected[:1]:
                     raise ValueError(f"{path}{field}.bias has shape {part.bias.shape}; expected {expected[:1]}.")
+
+    def parts(self, head: str | None) -> Iterator[tuple[str, Any, tuple[Row, ...]]]:
+        """Yield the parts of the model, and those of a class in `HEADS`, in the order of the forward.
+
+        A part is the beginning of its paths, the object that has its fields, and its modules.
+        """
+        yield "", self, stored_rows(self.config)
+        for i, layer in enumerate(self.layers):
+            yield f"{layer.path}.", layer, layer_rows(self.config, i)
+        if self.pooler is not None:
+            yield "", self, POOLER_ROWS
+        if self.head is not None and head is not None:
+            yield from (("", self.head.owner(row.field), (row,)) for row in head_rows(self.config, head))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,7 +61,7 @@ def describe(files: ModelFiles, name: str, compute_type: str | None) -> tuple[di
     """Return the readable facts about a model by name, and the reasons why other facts cannot be read."""
     from minibert.bert.families import architectures
     from minibert.encode.modules import check_modules, list_modules, loader_of, read_pipeline
-    from minibert.models.loading import find_heads
+    from minibert.models.stored import find_heads
     from minibert.sentence.loading import builtin_prompts, check_prompts, transformer_settings
 
     facts: dict[str, Any] = {}

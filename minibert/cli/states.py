@@ -246,7 +246,7 @@ def _token(text: str) -> int | str:
 
 def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[Any, Any]:
     """Load the encoder and the tokenizer; with `masked_lm` the encoder with that head, if the checkpoint has it."""
-    from minibert.models.loading import find_heads
+    from minibert.models.stored import find_heads
 
     files = options.locate_model(arguments)
     kind = "BertForMaskedLM" if masked_lm and "BertForMaskedLM" in find_heads(files) else "BertModel"

@@ -34,9 +34,10 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.models import outputs
 from minibert.models.bert import BertModel, Embedding
 from minibert.models.inputs import as_numbers
-from minibert.models.loading import find_heads, find_model
+from minibert.models.loading import find_model
 from minibert.models.options import lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel, class_of
+from minibert.models.stored import find_heads
 
 _Output = TypeVar("_Output", bound=outputs.ModelOutput)
 

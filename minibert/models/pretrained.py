@@ -19,7 +19,7 @@ from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES, NAMES, Family, bert_class
 from minibert.bert.low_precision import compute_type_of
-from minibert.bert.weights import HEADS, POOLER_ROWS, head_rows, layer_rows, stored_rows
+from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.checkpoint.hub import WEIGHTS, WEIGHTS_INDEX
 from minibert.checkpoint.safetensors import write_safetensors
@@ -154,9 +154,7 @@ class BertPreTrainedModel(ModelBase[_Output]):
     def num_parameters(self) -> int:
         """Count the trained numbers of the model; a tied decoder's weight is counted once."""
         config, head = self.config, self.weights.head
-        rows = [*stored_rows(config), *(row for i in range(config.num_hidden_layers) for row in layer_rows(config, i))]
-        rows += POOLER_ROWS if self.weights.pooler else ()
-        rows += head_rows(config, self.head_name) if self.head_name is not None else ()
+        rows = [row for _, _, rows in self.weights.parts(self.head_name) for row in rows]
         tied = "words" in self.reads and head is not None and head.predictions is not None and head.predictions.tied
         count = sum(math.prod(row.sizes(config)) + row.bias * row.sizes(config)[0] for row in rows)
         return count - tied * self.weights.word_embeddings.size

@@ -16,7 +16,7 @@ from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.families import FAMILIES
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import INPUTS
-from minibert.models.loading import modern_name
+from minibert.models.stored import modern_name
 from minibert.parity.dumps import Array, Dump
 from minibert.parity.symbols import states_of
 from minibert.parity.truth import VECTOR, Subject

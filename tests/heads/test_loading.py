@@ -17,7 +17,8 @@ import minibert
 from minibert import BertConfig, BertModel, ModelFormatError
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import locate
-from minibert.models.loading import find_heads, load_weights
+from minibert.models.loading import load_weights
+from minibert.models.stored import find_heads
 from tests.support.head_models import (
     CLASSES,
     NUM_LABELS,
