@@ -205,7 +205,7 @@ class StoredModel:
     def _check_layer_count(self, config: BertConfig) -> None:
         matches = (re.match(r"encoder\.layer\.(\d{1,9})\.", name) for name in self.tensors)
         numbers = {int(match[1]) for match in matches if match}
-        if numbers != set(range(config.num_hidden_layers)):
+        if len(numbers) != config.num_hidden_layers or numbers != set(range(len(numbers))):
             layers = f"{len(numbers)} layers ({min(numbers)} to {max(numbers)})" if numbers else "no layers"
             matches = (re.match(r"(|.*?\.)(encoder|transformer)\.layer\.\d", name) for name in self._stored)
             others = ", ".join(map(repr, sorted({match[1] for match in matches if match} - {self._prefix})))
