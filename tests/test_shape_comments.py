@@ -31,7 +31,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Ops, Queries, RelativeBias, Rotation, Window
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
-from minibert.bert.weights import PredictionWeights, Weights
+from minibert.bert.weights import HeadWeights, Weights
 from minibert.checkpoint.files import locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
@@ -140,8 +140,8 @@ def run_heads(weights: Weights, batch: PackedBatch) -> None:
 
     x = encoder.embeddings(weights, batch, reference.OPS)
     norm = LayerNorm("x", *np.ones((2, config.hidden_size), np.float32), 1e-12)
-    predictions = PredictionWeights(linear(config.hidden_size), norm, linear(config.vocab_size), tied=False)
-    heads.masked_lm(x, predictions, config, reference.OPS)
+    head = HeadWeights("BertForMaskedLM", linear(config.hidden_size), norm, linear(config.vocab_size))
+    heads.masked_lm(x, head, config, reference.OPS)
     heads.of_first_token(x, dense, linear(NUM_LABELS), batch, reference.OPS, "tanh")
     heads.of_each_token(x, linear(NUM_LABELS), reference.OPS)
 

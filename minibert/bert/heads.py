@@ -24,10 +24,10 @@ from minibert.bert.encoder import pooler
 from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATIONS
-from minibert.bert.weights import PredictionWeights
+from minibert.bert.weights import HeadWeights
 
 
-def masked_lm(x: FloatArray, head: PredictionWeights, config: BertConfig, ops: Ops) -> FloatArray:
+def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) -> FloatArray:
     """Section 3.1, task 1: for each token, a logit of each word of the vocabulary.
 
     The transform is in the paper's code, not in its text. The decoder's weight is the table of word embeddings, unless

@@ -62,32 +62,22 @@ class LayerWeights:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PredictionWeights:
-    """The weights of ``cls.predictions``, the masked-LM head.
+class HeadWeights:
+    """The weights of one head; `name` is its class in `HEADS`. A module that the head does not have is None.
 
-    The decoder is *tied* if its weight is the table of word embeddings. `Ops.prepare` may have made a copy of it in
-    another layout: minibert's kernels do, which takes 4 V H bytes.
+    The first three are those of the masked-LM head, ``cls.predictions``. The decoder is *tied* if its weight is the
+    table of word embeddings. `Ops.prepare` may have made a copy of it in another layout: minibert's kernels do, which
+    takes 4 V H bytes.
     """
 
-    transform: PreparedLinear
-    transform_norm: LayerNorm
-    decoder: PreparedLinear
-    tied: bool
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class HeadWeights:
-    """The weights of one head; `name` is its class in `HEADS`. A module that the head does not have is None."""
-
     name: str
-    predictions: PredictionWeights | None = None
+    transform: PreparedLinear = None  # type: ignore[assignment]
+    transform_norm: LayerNorm = None  # type: ignore[assignment]
+    decoder: PreparedLinear = None  # type: ignore[assignment]
+    tied: bool = False
     seq_relationship: PreparedLinear | None = None
     classifier: PreparedLinear | None = None
     qa_outputs: PreparedLinear | None = None
-
-    def owner(self, field: str) -> HeadWeights | PredictionWeights | None:
-        """Return the object that has this field of `HEADS`: `predictions`, or the head itself."""
-        return self if field in HeadWeights.__dataclass_fields__ else self.predictions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -159,7 +149,7 @@ class Weights:
         if self.pooler is not None:
             yield "", self, POOLER_ROWS
         if self.head is not None and head is not None:
-            yield from (("", self.head.owner(row.field), (row,)) for row in head_rows(self.config, head))
+            yield "", self.head, head_rows(self.config, head)
 
 
 @dataclasses.dataclass(frozen=True)

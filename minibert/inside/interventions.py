@@ -66,7 +66,7 @@ def run_copies(
     state, visible = trace[f"hidden_states.{first}"], trace.mask
     tokens = max(1, int(np.count_nonzero(visible)))
     head = model.weights.head
-    width = model.config.hidden_size if head is None or head.predictions is None else model.config.vocab_size
+    width = model.config.hidden_size if head is None or head.decoder is None else model.config.vocab_size
     most = max(1, min(_TOKENS_AT_ONCE // tokens, _NUMBERS_AT_ONCE // (width * max(1, visible.size))))
     rows, path = len(state), f"encoder.layer.{first}.attention.self"
     stop = None if last is None else first + last

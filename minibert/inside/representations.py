@@ -162,7 +162,7 @@ def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> Log
         An argument is wrong; or the model does not have a masked-LM head.
     """
     head = check_model("logit_lens", model).weights.head
-    if head is None or head.predictions is None:
+    if head is None or head.decoder is None:
         raise ValueError(
             f"logit_lens was given a {type(model).__name__}, which has no masked-LM head. Load the model with "
             "BertForMaskedLM.from_pretrained(...), if its checkpoint has the head (cls.predictions)."
@@ -186,7 +186,7 @@ def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> Log
 
 def _most_probable(model: Any, x: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
     """Return the ids and probabilities of the k most probable words of each row; of equal ones the lower id first."""
-    probs = softmax(heads.masked_lm(x, model.weights.head.predictions, model.config, model.ops))
+    probs = softmax(heads.masked_lm(x, model.weights.head, model.config, model.ops))
     best = np.array([largest(row, k) for row in probs])
     return best, np.take_along_axis(probs, best, axis=1)
 

@@ -372,7 +372,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         if what == "words" or (what != "pooler" and self._last_row.field == "decoder"):
             if what == "first":
                 x = heads.pool(x, batch, self._shown(batch), self.config.classifier_pooling or "cls")
-            return heads.masked_lm(x, weights.head.predictions, self.config, self.ops)
+            return heads.masked_lm(x, weights.head, self.config, self.ops)
         if what == "tokens":
             return heads.of_each_token(x, self._last_map, self.ops)
         if what == "pooler":
@@ -383,7 +383,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
     @property
     def _last_map(self) -> Any:
         """The last linear map of a head; the constructor has checked that it is there."""
-        return getattr((head := self.weights.head) and head.owner(self._last_row.field), self._last_row.field)
+        return getattr(self.weights.head, self._last_row.field)
 
     @property
     def _last_row(self) -> Row:

@@ -87,14 +87,6 @@ class BertHead(BertPreTrainedModel[_Output]):
         """Return the word embeddings, as `BertModel.get_input_embeddings`."""
         return self.bert.get_input_embeddings()
 
-    def word_logits(self, x: FloatArray) -> FloatArray:
-        """Compute the logits of the masked-LM head for some tokens: (t, H) -> (t, V)."""
-        return self.compute("words", x)
-
-    def logits_of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:
-        """Compute the logits of a head that reads [CLS], for the sequences of a step that show it."""
-        return self.compute("first", x, step)
-
 
 class BertForMaskedLM(BertHead[outputs.MaskedLMOutput]):
     """BERT with the masked-LM head: for each token, a logit of each word of the vocabulary.

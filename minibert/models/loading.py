@@ -21,7 +21,6 @@ from minibert.bert.weights import (
     POOLER_ROWS,
     HeadWeights,
     LayerWeights,
-    PredictionWeights,
     Row,
     Weights,
     bias_of_distances,
@@ -155,13 +154,9 @@ def _read_head(config: BertConfig, head: str, word_embeddings: FloatArray, tenso
     """Read the modules of a class in `HEADS`."""
     rows = head_rows(config, head)
     fields: dict[str, Any] = _assemble(tensors, [row for row in rows if row.path != DECODER], "", config)
-    tied = False
     for row in rows:
         if row.path == DECODER:
-            fields["decoder"], tied = tensors.decoder(DECODER, word_embeddings, row.bias)
-    if "transform" in fields:
-        parts = {field: fields.pop(field) for field in ("transform", "transform_norm", "decoder")}
-        fields["predictions"] = PredictionWeights(tied=tied, **parts)
+            fields["decoder"], fields["tied"] = tensors.decoder(DECODER, word_embeddings, row.bias)
     return HeadWeights(head, **fields)
 
 
@@ -271,12 +266,12 @@ def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[st
     follow. A tied decoder's weight is not given a second time.
     """
     family = weights.config.family
-    tied = weights.head is not None and weights.head.predictions is not None and weights.head.predictions.tied
+    tied = weights.head is not None and weights.head.tied
     for _, owner, rows in weights.parts(head):
-        in_model = owner is weights or isinstance(owner, LayerWeights)
         for path, part, array in _arrays_of(owner, rows, family):
             own = family.own_path(path, head)
-            beside = not in_model or (path.startswith("pooler.") and own != path)  # a head may have a dense map instead
+            # The dense map that some heads have instead of the pooler is beside the model, too.
+            beside = owner is weights.head or (path.startswith("pooler.") and own != path)
             names = [f"{own}.{part}" if head is None or beside else f"{family.field}.{own}.{part}"]
             if path == DECODER:
                 of_bias = f"{family.own_path('cls.predictions', head)}.bias"

@@ -293,7 +293,7 @@ class CrossEncoder(SentenceModel):
         depth = self.model.config.num_hidden_layers
         batch = packed(self.model.config, encodings)
         steps = self.model.bert.states(batch, [depth], batch.first_tokens)
-        logits = (self.model.logits_of_sequences(states[depth], step) for step, states in steps)
+        logits = (self.model.compute("first", states[depth], step) for step, states in steps)
         return np.concatenate([np.zeros((0, self.num_labels), np.float32), *logits])
 
     # -- to files

@@ -396,7 +396,7 @@ def pool_words(
         b = 0
         for start in range(0, max(1, len(x)), tokens_at_once):  # texts without tokens are texts too
             stop = min(start + tokens_at_once, len(x))
-            logits = model.word_logits(x[start:stop]) if stop else np.zeros((0, vocab_size), np.float32)
+            logits = model.compute("words", x[start:stop]) if stop else np.zeros((0, vocab_size), np.float32)
             while b < step.num_sequences:
                 end = int(ends[b + 1])
                 pooling.add(row, logits[max(int(ends[b]), start) - start : min(end, stop) - start])

@@ -87,7 +87,7 @@ def test_every_tensor_of_the_file_is_read(folder_of: FolderOf, name: str) -> Non
     head, arrays = model.weights.head, arrays_in(folder_of(name))
     assert (head.name, model.weights.pooler is not None) == (name, HEADS[name].pooled)
     for row in HEADS[name].rows:
-        part = getattr(head.owner(row.field), row.field)
+        part = getattr(head, row.field)
         assert row.path == (part.path if row.field == "transform_norm" else part.paths[0])
         weight = arrays.get(f"{row.path}.weight", arrays[WORDS] if row.field == "decoder" else None)
         np.testing.assert_array_equal(part.weight, weight)
@@ -123,12 +123,12 @@ def test_a_decoder_that_equals_the_word_embeddings_is_tied(folder_of: FolderOf, 
     arrays = arrays_in(folder_of(name))
     assert DECODER not in arrays
     expected = load(name, folder_of(name))
-    assert expected.weights.head.predictions.tied
+    assert expected.weights.head.tied
     stated = {**arrays, DECODER: arrays[WORDS], DECODER_BIAS: arrays[BIAS]}
     for tensors in (stated, {key: value for key, value in stated.items() if key != BIAS}):
         model = load(name, write(name, tensors, tie_word_embeddings=False), backend="numpy")
-        assert model.weights.head.predictions.tied
-        assert model.weights.head.predictions.decoder.weight is model.weights.word_embeddings
+        assert model.weights.head.tied
+        assert model.weights.head.decoder.weight is model.weights.word_embeddings
         assert model.num_parameters() == expected.num_parameters()
         assert_same_logits(load(name, write(name, tensors))(**inputs_of(name)), expected(**inputs_of(name)))
 
@@ -142,7 +142,7 @@ def test_a_decoder_of_its_own(folder_of: FolderOf, write: Write, name: str, tie:
     own = {DECODER: generator.standard_normal(arrays[WORDS].shape), DECODER_BIAS: generator.standard_normal(97)}
     folder = write(name, {**arrays, **own}, tie_word_embeddings=tie)
     model, inputs = load(name, folder), inputs_of(name)
-    assert not model.weights.head.predictions.tied
+    assert not model.weights.head.tied
     assert model.num_parameters() == load(name, folder_of(name)).num_parameters() + arrays[WORDS].size
     shown = inputs["attention_mask"].astype(bool)
     model.save_pretrained(folder / "saved")

@@ -169,7 +169,7 @@ def test_the_logits_of_splade_tiny() -> None:
     )
     inputs = {name: np.asarray(values) for name, values in encoded.items()}
     model = minibert.BertForMaskedLM.from_pretrained(folder)
-    assert model.weights.head.predictions.tied
+    assert model.weights.head.tied
     assert model.weights.ignored == ()
     shown = inputs["attention_mask"].astype(bool)
     theirs = {kind: their_model(folder, "BertForMaskedLM", kind) for kind in ("sdpa", "eager")}

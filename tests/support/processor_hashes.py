@@ -28,7 +28,7 @@ from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
 from minibert.bert.low_precision import FORMATS
 from minibert.bert.ops import Linear, PreparedLinear
-from minibert.bert.weights import HeadWeights, PredictionWeights
+from minibert.bert.weights import HeadWeights
 from minibert.encode.modules import POOLING_MODES
 from minibert.kernels import make_ops
 from minibert.kernels.processor import LEVEL
@@ -66,10 +66,10 @@ def of_heads(model: BertModel, tokenizer: BertTokenizer, inputs: Any) -> dict[st
     def linear(rows: FloatArray) -> PreparedLinear:
         return model.ops.prepare(Linear(("made",), rows, np.ascontiguousarray(rows[:, 0])))
 
-    predictions = PredictionWeights(linear(weights.pooler.weight), weights.embeddings_norm, linear(words), tied=True)
+    predictions = linear(weights.pooler.weight), weights.embeddings_norm, linear(words), True
     hashes = {}
     for kind, head in (
-        (BertForPreTraining, HeadWeights("BertForPreTraining", predictions, seq_relationship=linear(words[:2]))),
+        (BertForPreTraining, HeadWeights("BertForPreTraining", *predictions, seq_relationship=linear(words[:2]))),
         (BertForQuestionAnswering, HeadWeights("BertForQuestionAnswering", qa_outputs=linear(words[2:4]))),
     ):
         output = kind(dataclasses.replace(weights, head=head), model.ops)(**inputs)
