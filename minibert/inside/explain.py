@@ -23,9 +23,9 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text
 from minibert.tokenizer.too_long import TooLong
-from minibert.trace.names import Entry, rows_of
 from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
+from minibert.trace.table import Entry, rows_of
 from minibert.trace.trace import Trace
 from minibert.vectors.token_vectors import token_limit
 

@@ -30,7 +30,7 @@ from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in
 from minibert.parity.report import UNIT, Report, Row
 from minibert.parity.symbols import FIRST_STATES, states_of
 from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, visible
-from minibert.trace.names import EMBEDDINGS
+from minibert.trace.table import EMBEDDINGS
 
 __all__ = ["NothingComparedError", "check"]
 

@@ -7,24 +7,25 @@ import re
 
 from minibert.bert.config import BertConfig
 from minibert.parity.truth import Model
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, SUCCESSORS, Names, Sizes
+from minibert.trace.names import Names
+from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, PROJECTION, SUCCESSORS, Sizes
 
 NORMS = ("embeddings", "attention", "output", "normed", "attention_normed", "final")
 DENSE = (
     *("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense", "projected"),
     *("gate", "up"),
 )
-"""The symbols of the outputs of LayerNorms and of linear maps, in trace/names.py."""
+"""The symbols of the outputs of LayerNorms and of linear maps, in trace/table.py."""
 
 ENTRIES = (*EMBEDDINGS, *PROJECTION, *LAYER, *POOLER, *SUCCESSORS)
-"""The rows of trace/names.py of all families."""
+"""The rows of trace/table.py of all families."""
 
 _SYMBOLS = {entry.path: entry.symbol for entry in ENTRIES}
 
 
 @functools.lru_cache(maxsize=4096)
 def symbol_of(name: str) -> str:
-    """Return the symbol of a name of trace/names.py; "" if the name does not have a symbol."""
+    """Return the symbol of a name of trace/table.py; "" if the name does not have a symbol."""
     return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
 
 
@@ -39,7 +40,7 @@ FIRST_STATES = ("embeddings", "embeddings_project")
 
 @functools.lru_cache(maxsize=16)
 def states_of(config: BertConfig) -> tuple[str, ...]:
-    """Return the names in trace/names.py of the L + 1 hidden states."""
+    """Return the names in trace/table.py of the L + 1 hidden states."""
     first = FIRST_STATES[config.embedding_size != config.hidden_size]
     states = (first, *(f"encoder.layer.{i}" for i in range(config.num_hidden_layers)))
     return (*states[:-1], "final_norm") if config.family.norms_first else states

@@ -19,7 +19,8 @@ from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted, some_of
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
-from minibert.trace.names import Names, Sizes, Spec
+from minibert.trace.names import Names, Spec
+from minibert.trace.table import Sizes
 
 if TYPE_CHECKING:
     from minibert.trace.page.document import Frame

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from minibert import BertForPreTraining, exact
-from minibert.trace.names import TWO_MEANINGS
+from minibert.trace.table import TWO_MEANINGS
 from tests.support.head_models import SIZES, make_model
 from tests.support.report import REPORT
 

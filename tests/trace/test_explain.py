@@ -16,7 +16,7 @@ import pytest
 from minibert import BertModel, BertTokenizer
 from minibert.cli import main
 from minibert.inside.explain import Explanation, explain
-from minibert.trace.names import rows_of
+from minibert.trace.table import rows_of
 from tests.support.checkpoints import random_checkpoint
 
 TEXT = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."

@@ -14,8 +14,9 @@ import torch
 import minibert
 from minibert import BertModel, exact
 from minibert.models.loading import named_arrays
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Names
-from minibert.trace.names import HEADS as HEAD_ENTRIES
+from minibert.trace.names import Names
+from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.table import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace
 from tests.support import definition as float64
 from tests.support.definition import measure

@@ -20,10 +20,10 @@ import pytest
 
 from minibert import BertModel, BertTokenizer, Edit, SentenceTransformer, Trace
 from minibert.inside.sentences import vector_steps
-from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, PROJECTION, rows_of
 from minibert.trace.page.data import HEAD_MEASURES, WORD_PLACES, three_digits
 from minibert.trace.page.document import page
 from minibert.trace.page.steps import steps
+from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, PROJECTION, rows_of
 from tests.support.checkpoints import random_checkpoint
 from tests.support.sentence_modules import dense, model_with_modules, random_tensors
 from tests.support.text_data import naughty_lines, needs_data

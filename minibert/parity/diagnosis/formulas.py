@@ -20,7 +20,7 @@ from minibert.parity.diagnosis.forward import Here, distances
 from minibert.parity.diagnosis.mistake import Mistake, Part, part_mistake
 from minibert.parity.symbols import DENSE, ENTRIES, NORMS
 from minibert.parity.truth import InapplicableError, Padded, to_float16
-from minibert.trace.names import LAYER
+from minibert.trace.table import LAYER
 
 _EVERY = tuple(entry.symbol for entry in ENTRIES)
 _LOOKUPS = _EVERY[:3]

@@ -29,7 +29,7 @@ from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, LookUp
 from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part
 from minibert.parity.symbols import names_of, states_of
 from minibert.parity.truth import Model, Padded
-from minibert.trace.names import EMBEDDINGS
+from minibert.trace.table import EMBEDDINGS
 
 EMBEDDINGS_STAGE = -1
 """The stage before layer 0."""

@@ -25,7 +25,7 @@ from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part, Re
 from minibert.parity.diagnosis.recipes import vector
 from minibert.parity.symbols import DENSE, names_of, states_of, symbol_of
 from minibert.parity.truth import VECTOR, Model, Padded, mask_of, matmul_backwards, rms, visible
-from minibert.trace.names import rows_of
+from minibert.trace.table import rows_of
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.

@@ -24,7 +24,7 @@ from minibert.parity.diagnosis.mistake import Arrays, Mistake
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.symbols import symbol_of
 from minibert.parity.truth import InapplicableError, mask_of, rms, visible
-from minibert.trace.names import rows_of
+from minibert.trace.table import rows_of
 
 BUDGET = 4.0
 """The RMS error that is right, in units of a plain float32 forward's."""

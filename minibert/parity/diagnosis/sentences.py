@@ -16,7 +16,7 @@ from minibert.parity.diagnosis.search import Search, run_of
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import DENSE, ENTRIES, both_names, symbol_of
 from minibert.parity.truth import HALF_PRECISIONS, mask_of, rms, round_to, visible
-from minibert.trace.names import rows_of
+from minibert.trace.table import rows_of
 
 # --- where a mistake is -----------------------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ class Cause(NamedTuple):
 
 
 Site: TypeAlias = tuple[str, int | None]
-"""The symbol of a value in trace/names.py, and its layer."""
+"""The symbol of a value in trace/table.py, and its layer."""
 
 _WHERE = {"embeddings": "in the embeddings", "attention": "after attention", "output": "after the feed forward"}
 _WHERE |= {f"{block}_sum": where for block, where in _WHERE.items()}

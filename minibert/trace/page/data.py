@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.trace.names import rows_of
 from minibert.trace.page.steps import VectorStep
+from minibert.trace.table import rows_of
 
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace

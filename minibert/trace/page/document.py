@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
-from minibert.trace.names import rows_of
 from minibert.trace.page import data
 from minibert.trace.page.data import Choice, Guesses, Payload, visible
 from minibert.trace.page.steps import VectorStep, steps
+from minibert.trace.table import rows_of
 
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace

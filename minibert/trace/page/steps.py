@@ -1,4 +1,4 @@
-"""The steps of the forward pass: for each value of trace/names.py a sentence and its line of source code."""
+"""The steps of the forward pass: for each value of trace/table.py a sentence and its line of source code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from minibert._utils.validation import FloatArray
-from minibert.trace.names import Entry
+from minibert.trace.table import Entry
 
 
 class SourceLine(NamedTuple):
