@@ -14,7 +14,7 @@ import pytest
 
 import minibert
 from minibert._utils.validation import FloatArray
-from minibert.bert import reference
+from minibert.bert import low_precision, reference
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import AttentionInput, LayerNorm, Linear, Queries, Rotation, Window
 from minibert.kernels import compilation, make_ops, run_task, threads
@@ -215,7 +215,7 @@ import ctypes, dataclasses, mmap, sys
 import numpy as np
 from minibert.kernels import make_ops, threads
 from minibert.kernels.buffers import Buffers
-from minibert.kernels.packing import PackedLinear, PackedWords
+from minibert.kernels.packing import PackedLinear
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import LayerNorm
 from tests.support.cases import OP_CASES, compute
@@ -224,7 +224,7 @@ protect = ctypes.CDLL(None).mprotect
 
 def fence(value, at_end):
     # A copy between two protected pages: it begins where one ends, or ends where the other begins.
-    if isinstance(value, PackedLinear | PackedWords):
+    if isinstance(value, PackedLinear):
         return dataclasses.replace(value, panels=fence(value.panels, at_end), bias=fence(value.bias, at_end))
     if isinstance(value, LayerNorm):
         return dataclasses.replace(value, weight=fence(value.weight, at_end), bias=fence(value.bias, at_end))
@@ -334,6 +334,22 @@ def test_a_packed_weight_gives_the_weight_back(N: int, K: int) -> None:
     packed = pack(Slabs().empty, linear)
     assert (packed.paths, packed.shape) == (linear.paths, linear.shape)
     np.testing.assert_array_equal(packed.weight, linear.weight)
+
+
+@pytest.mark.parametrize("compute_type", COMPUTE_TYPES)
+@pytest.mark.parametrize("F", [19, 2 * NR])  # with the larger one, the panels of the two maps alternate
+def test_a_part_of_a_gated_weight_is_one_of_its_two_maps(F: int, compute_type: str) -> None:
+    generator = np.random.default_rng(0)
+    weight, bias = generator.standard_normal((2 * F, 40), np.float32), generator.standard_normal(2 * F, np.float32)
+    paths = ("encoder.layer.0.intermediate.gate", "encoder.layer.0.intermediate.up")
+    for ops in (make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)):
+        whole = ops.prepare(Linear(paths, weight, bias, gated=True))
+        for i, part in enumerate((whole.part(0, 1), whole.part(1, 2))):
+            rows = slice(i * F, (i + 1) * F)
+            alone = ops.prepare(Linear(paths[i : i + 1], weight[rows], bias[rows]))
+            assert (part.paths, part.shape, part.gated) == (alone.paths, alone.shape, False)
+            np.testing.assert_array_equal(part.weight, alone.weight)
+            np.testing.assert_array_equal(part.bias, alone.bias)
 
 
 # --- numbers at the edges --------------------------------------------------------------------------------------------

@@ -70,8 +70,7 @@ def test_states_have_the_same_bits(
     first = BertModel.from_pretrained(small_folder, shared_weights=True, **options)
     (file,) = mapped_files(cache)
     with monkeypatch.context() as patch:
-        for name in ("pack", "pack_words"):  # nothing is packed again
-            patch.setattr(f"minibert.kernels.ops.{name}", None)
+        patch.setattr("minibert.kernels.ops.pack", None)  # nothing is packed again
         second = BertModel.from_pretrained(small_folder, shared_weights=True, **options)
     copied = pickle.loads(pickle.dumps(second))
     expected = states(plain)
@@ -117,7 +116,7 @@ def test_a_decoder_says_if_it_is_tied(tied: bool, tmp_path: Path) -> None:
     expected = BertForMaskedLM.from_pretrained(folder).num_parameters()
     for _ in range(2):
         shared = BertForMaskedLM.from_pretrained(folder, shared_weights=True)
-        assert shared.weights.head.predictions.tied is tied  # type: ignore[union-attr]
+        assert shared.weights.head.tied is tied  # type: ignore[union-attr]
         assert shared.num_parameters() == expected
 
 
@@ -297,7 +296,7 @@ from minibert import BertForMaskedLM
 warnings.simplefilter("ignore")
 model = BertForMaskedLM.from_pretrained(sys.argv[1], shared_weights=True, num_threads=1)
 weights = model.weights
-predictions = weights.head.predictions
+predictions = weights.head
 arrays = [weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings,
           weights.embeddings_norm.weight, weights.embeddings_norm.bias]
 for linear in (predictions.transform, predictions.decoder, weights.layers[0].query_key_value, weights.layers[0].output):

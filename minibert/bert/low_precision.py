@@ -252,7 +252,7 @@ class QuantisedLinear:
         rows = rows_of(self, first, last)
         arrays = {name: getattr(self, name)[rows] for name in ("whole", "scales", "bias")}
         shape = (rows.stop - rows.start, self.shape[1])
-        return dataclasses.replace(self, paths=self.paths[first:last], shape=shape, **arrays)
+        return dataclasses.replace(self, paths=self.paths[first:last], shape=shape, gated=False, **arrays)
 
 
 def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:

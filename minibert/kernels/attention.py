@@ -55,7 +55,7 @@ from minibert.kernels.simd import (
     maximum,
     number,
     store,
-    store_first,
+    store_up_to,
     sum_lanes,
     task_at,
 )
@@ -116,10 +116,7 @@ def hide_keys(scores, rows, pitch, columns, query_columns, window, first, count,
         for part in range(2):
             start, stop = (_ZERO, begin - first) if part == 0 else (end - first, count)
             for j in range(start, stop, WIDTH):
-                if j + WIDTH <= stop:
-                    store(scores, i * pitch + j, number(hidden))
-                else:
-                    store_first(scores, i * pitch + j, number(hidden), stop - j)
+                store_up_to(scores, i * pitch + j, number(hidden), stop - j)
 
 
 # --- softmax ---------------------------------------------------------------------------------------------------------
@@ -269,6 +266,7 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
                     rotate_rows(next_query, next_distance, rows_then, D, rotation, next_positions, rotation[2])
                     next_query, next_distance = rotation[2], D
                 quantise_queries(next_query, next_distance, rows_then, D, queries, at.query_distance, key_block)
+            # Scores + bias, and -infinity beyond the window.
             if task.bias != 0:
                 table, middle = floats_at(task.bias + head * task.distances * FLOAT), task.distances // 2
                 for i in range(rows):
@@ -309,10 +307,7 @@ def _attention_chunk(name: str = "", words: HeadWords | None = None) -> Any:
                     norm, target = broadcast(norms[i]), offset + i * H + p * NR
                     for j in range(0, min(NR, D - p * NR), WIDTH):
                         weighted = load(floats_at(tile), i * NR + j) * norm
-                        if p * NR + j + WIDTH <= D:
-                            store(context, target + j, weighted)
-                        else:
-                            store_first(context, target + j, weighted, D - p * NR - j)
+                        store_up_to(context, target + j, weighted, D - p * NR - j)
             row += rows
         end()
 

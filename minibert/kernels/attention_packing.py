@@ -41,10 +41,10 @@ from minibert.kernels.simd import (
     floats_at,
     ints_at,
     load,
-    load_first,
+    load_up_to,
     number,
     store,
-    store_first,
+    store_up_to,
     sum_lanes,
     transpose_block,
 )
@@ -65,12 +65,12 @@ def rotate_rows(source, stride, rows, D, rotation, positions, target):
     for i in range(rows):
         row, place, angle = i * stride, i * D, ints_at(positions)[i] * size
         for d in range(0, half, WIDTH):
-            a, b = load_features(x, row, d, half), load_features(x, row + half, d, half)
-            cos, sin = load_features(angles, angle, d, half), load_features(angles, angle + half, d, half)
-            store_features(y, place, d, half, a * cos - b * sin)
-            store_features(y, place + half, d, half, b * cos + a * sin)
+            a, b = load_up_to(x, row + d, half - d), load_up_to(x, row + half + d, half - d)
+            cos, sin = load_up_to(angles, angle + d, half - d), load_up_to(angles, angle + half + d, half - d)
+            store_up_to(y, place + d, a * cos - b * sin, half - d)
+            store_up_to(y, place + half + d, b * cos + a * sin, half - d)
         for d in range(size, D, WIDTH):
-            store_features(y, place, d, D, load_features(x, row, d, D))
+            store_up_to(y, place + d, load_up_to(x, row + d, D - d), D - d)
 
 
 @function
@@ -109,25 +109,8 @@ def pack_float_values(value, stride, S, D, values, tokens):
     for j in range(S):
         for p in range((D + NR - 1) // NR):
             for d in range(0, NR, WIDTH):
-                lanes = load_features(source, j * stride, p * NR + d, D)
+                lanes = load_up_to(source, j * stride + p * NR + d, D - p * NR - d)
                 store(target, (p * S + j) * NR + d, lanes)
-
-
-@function
-def load_features(source, start, d, D):
-    """Load WIDTH of D features, from d on; those from D on are 0."""
-    if d + WIDTH <= D:
-        return load(source, start + d)
-    return load_first(source, start + d, max(D - d, 0))
-
-
-@inline
-def store_features(target, start, d, D, x):
-    """Store WIDTH of D features, from d on; those from D on are left out."""
-    if d + WIDTH <= D:
-        store(target, start + d, x)
-    else:
-        store_first(target, start + d, x, D - d)
 
 
 float_packers = pack_float_keys, pack_float_values, None, None  # as of `word_packers`
@@ -145,7 +128,7 @@ def rounded_feature(lines, d, D, factor):
 @inline
 def rounded_token(source, stride, S, j, d, D, factor):
     """Return WIDTH features of token j, from d on, as integers of `round_lanes`; tokens from S on are 0."""
-    return round_lanes(load_features(source, min(j, S - 1) * stride, d, D), factor if j < S else number(0.0))
+    return round_lanes(load_up_to(source, min(j, S - 1) * stride + d, D - d), factor if j < S else number(0.0))
 
 
 def _storers(words: Words) -> tuple[Any, Any]:
@@ -230,7 +213,7 @@ def word_packers(name: str, words: HeadWords) -> tuple[Any, Any, Any, Any]:
             for d in range(0, NR, WIDTH):
                 sizes, first = number(0.0), p * NR + d
                 for j in range(S):
-                    sizes = larger_size(sizes, load_features(source, j * stride, first, D))
+                    sizes = larger_size(sizes, load_up_to(source, j * stride + first, D - first))
                 store(panel, d, scale_of(sizes, number(VALUE_MOST)))
                 factor = factor_of(sizes, number(VALUE_MOST))
                 for j in range(0, of_value_line * tokens, 4):
@@ -248,12 +231,12 @@ def word_packers(name: str, words: HeadWords) -> tuple[Any, Any, Any, Any]:
             source, target = floats_at(query + i * stride * FLOAT), queries + i * distance * FLOAT
             sizes = number(0.0)
             for d in range(0, D, WIDTH):
-                sizes = larger_size(sizes, load_features(source, _ZERO, d, D))
+                sizes = larger_size(sizes, load_up_to(source, d, D - d))
             size = largest_size(sizes)
             floats_at(target)[0] = scale_of(size, most)
             factor = broadcast(factor_of(size, most))
             for d in range(0, D, WIDTH):
-                whole = round_lanes(load_features(source, _ZERO, d, D), factor)
+                whole = round_lanes(load_up_to(source, d, D - d), factor)
                 if offset:
                     whole = whole + number(offset)
                 store_query(target, plane, d, whole)

@@ -130,12 +130,12 @@ def compile_library(name: str, compiled: Any, count: int) -> bytes:
         module.link_in(other)
     module.triple, module.data_layout = triple, str(machine.target_data)
     names = {"cpuid", "xgetbv", name}
-    for one in (*module.functions, *module.global_variables):
-        if not one.is_declaration and one.name not in names:
-            one.linkage = "internal"
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration and value.name not in names:
+            value.linkage = "internal"
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
     passes.getModulePassManager().run(module, passes)
-    return link(machine.emit_object(module), sorted(one.name for one in module.functions if one.name in names), triple)
+    return link(machine.emit_object(module), sorted(names & {value.name for value in module.functions}), triple)
 
 
 def load_function(compiled: Any, count: int) -> Callable[..., None]:

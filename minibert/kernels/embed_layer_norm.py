@@ -23,11 +23,9 @@ from minibert.kernels.simd import (
     floats_at,
     fma,
     ints_at,
-    load,
-    load_first,
+    load_up_to,
     narrow,
-    store,
-    store_first,
+    store_up_to,
     sum_lanes,
     task_at,
     widen,
@@ -39,16 +37,7 @@ _embed_task, _layer_norm_task = task_at(EMBED), task_at(LAYER_NORM)
 @inline
 def _wide(array, start, count):
     """Load up to WIDTH numbers in float64; the lanes beyond `count` are 0."""
-    return widen(load(array, start) if count >= WIDTH else load_first(array, start, count))
-
-
-@inline
-def _store_narrow(array, start, value, count):
-    """Round to float32 and store up to WIDTH numbers."""
-    if count >= WIDTH:
-        store(array, start, narrow(value))
-    else:
-        store_first(array, start, narrow(value), count)
+    return widen(load_up_to(array, start, count))
 
 
 @function
@@ -64,7 +53,7 @@ def embed_chunk(address, chunk):
         for j in range(0, H, WIDTH):
             count = H - j
             total = _wide(words, word + j, count) + _wide(type_table, token_type + j, count)
-            _store_narrow(y, t * H + j, total + _wide(position_table, position + j, count), count)
+            store_up_to(y, t * H + j, narrow(total + _wide(position_table, position + j, count)), count)
 
 
 @function
@@ -94,4 +83,5 @@ def layer_norm_row(x, start, weight, bias, eps, y, H):
     scale = 1.0 / math.sqrt(variance + eps)
     for j in range(0, H, WIDTH):
         normed = (_wide(x, start + j, H - j) - mean) * scale
-        _store_narrow(y, start + j, fma(normed, _wide(weight, j, H - j), _wide(bias, j, H - j)), H - j)
+        y_lanes = fma(normed, _wide(weight, j, H - j), _wide(bias, j, H - j))
+        store_up_to(y, start + j, narrow(y_lanes), H - j)

@@ -12,9 +12,9 @@ Loop order  chunks (some micro-tiles x some panels; ops.py cuts them) -> slices 
 Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
             number of rows
 Epilogue    Bias and residual are added to the sums in their registers. An activation of floats is computed from the
-            tile in the result, which is still in the first cache. A tile of words that has an activation, and one of a
-            last panel with fewer than NR columns, passes through a small buffer. So do the two tiles of a gated
-            product, which are multiplied there: activation(gate) * up
+            tile in the result, which is still in the first cache. Three kinds of tiles go through a small buffer: tiles
+            of words with an activation, tiles of a last panel with fewer than NR columns, and the two tiles of a gated
+            product. These two are multiplied there: activation(gate) * up
 Prefetch    While a tile is computed, a part of the next panel or slice is fetched into the second cache, because with
             few rows the processor's own prefetcher is too late. The cache lines of the tile's result are fetched into
             the first cache when the tile begins. Those of its residual are fetched later, because all at once would
@@ -54,12 +54,11 @@ from minibert.kernels.simd import (
     activate,
     floats_at,
     load,
-    load_first,
+    load_up_to,
     prefetch,
     prefetch_second,
     stack_floats,
-    store,
-    store_first,
+    store_up_to,
     task_at,
 )
 from minibert.kernels.threads import FLOAT
@@ -182,17 +181,10 @@ def apply_epilogue(rows, columns, tile, start, ldt, bias, bias_start, code, resi
     for i in range(rows):
         for j in range(0, columns, WIDTH):
             target, source, count = y_start + i * ldy + j, start + i * ldt + j, columns - j
-            if count >= WIDTH:
-                value = activate(load(tile, source) + load(bias, bias_start + j), code)
-                if has_residual:
-                    value = value + load(residual, target)
-                store(y, target, value)
-            else:
-                value = load_first(tile, source, count) + load_first(bias, bias_start + j, count)
-                value = activate(value, code)
-                if has_residual:
-                    value = value + load_first(residual, target, count)
-                store_first(y, target, value, count)
+            value = activate(load_up_to(tile, source, count) + load_up_to(bias, bias_start + j, count), code)
+            if has_residual:
+                value = value + load_up_to(residual, target, count)
+            store_up_to(y, target, value, count)
 
 
 @function
@@ -201,22 +193,13 @@ def apply_gate(rows, columns, gate, up, bias, column, code, y, row, N):
     for i in range(rows):
         for j in range(0, columns, WIDTH):
             place, count = column + j, columns - j
-            left = load(gate, i * NR + j) + load_first(bias, place, count)
-            right = load(up, i * NR + j) + load_first(bias, N + place, count)
+            left = load(gate, i * NR + j) + load_up_to(bias, place, count)
+            right = load(up, i * NR + j) + load_up_to(bias, N + place, count)
             if code != 0:
                 store_up_to(y, (row + i) * N + place, activate(left, code) * right, count)
             else:
                 store_up_to(y, (row + i) * 2 * N + place, left, count)
                 store_up_to(y, (row + i) * 2 * N + N + place, right, count)
-
-
-@inline
-def store_up_to(y, start, value, count):
-    """Store a vector, or its first `count` lanes, if it has more."""
-    if count >= WIDTH:
-        store(y, start, value)
-    else:
-        store_first(y, start, value, count)
 
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
@@ -238,6 +221,7 @@ def make_linear_chunk(words: Words | None) -> Any:
     def linear_chunk(address, chunk):
         task = linear_task(address)
         M, N, code, has_residual = task.M, task.N, task.activation, task.residual != 0
+        # The rows of this block, in micro-tiles, and the columns of this chunk, in panels.
         tiles, block_tiles = task.tiles, task.block_tiles
         height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
         panels = (N + NR - 1) // NR
@@ -245,10 +229,12 @@ def make_linear_chunk(words: Words | None) -> Any:
         first_tile = (chunk // chunks_per_block) * block_tiles
         first_panel = (chunk % chunks_per_block) * task.panels_per_chunk
         depth, lda, size = sizes(task.K)
+        # The slices of K: all panels for one slice after another, or all slices of one panel (`by_panel`).
         length, slices = length_of(depth), task.slices
         outer, inner = (1, slices) if task.by_panel != 0 else (slices, 1)
         step = depth // slices
         gated, group = task.gated != 0, size * (1 + task.gated)  # the panels that one panel of the result needs
+        # What is fetched ahead.
         distance = step * NR if task.by_panel != 0 else group  # from this slice to the one that is read next
         part = size // slices // block_tiles  # words of that slice that each tile prefetches, `pace` with each k
         pace = size // depth // block_tiles + 1
@@ -267,7 +253,7 @@ def make_linear_chunk(words: Words | None) -> Any:
                         a, offset = task.x + (row * lda + first) * FLOAT, row * N + column
                         c, r, bias = task.y + offset * FLOAT, task.residual + offset * FLOAT, task.bias + column * FLOAT
                         prefetch_tile(rows, c, N)
-                        if gated:
+                        if gated:  # two tiles -> the buffer -> the result
                             multiply(rows, a, lda, panel, step, length, buffer, _NR, _ZERO, bias, r, ahead, pace)
                             b, more = panel + size * FLOAT, ahead + size * FLOAT
                             multiply(rows, a, lda, b, step, length, upper, _NR, _ZERO, bias, r, more, pace)
@@ -275,6 +261,7 @@ def make_linear_chunk(words: Words | None) -> Any:
                             apply_gate(rows, columns, gate, up, biases, column, code, floats_at(task.y), row, N)
                             ahead += part * FLOAT
                             continue
+                        # One tile -> the result, or the buffer and then the result.
                         tile, ldt, added = buffer, _NR, _ZERO
                         if columns == NR and (code == 0 or in_result):
                             tile, ldt, added = c, N, np.int64(RESUMED if s > 0 else 0)

@@ -136,13 +136,13 @@ def processor_features(library: ctypes.CDLL) -> frozenset[str]:
     saved = (ctypes.c_int64 * 1)()
     if cpuid(1)[2] & _XGETBV:
         library.xgetbv(ctypes.c_int64(ctypes.addressof(saved)))
-    found = set()
+    features = set()
     for name, (leaf, subleaf, register, bit) in _CPUID.items():
         exists = leaf <= cpuid(leaf & 0x8000_0000)[0] and subleaf <= (cpuid(leaf)[0] if leaf == 7 else 0)
         needed = next((bits for start, bits in _SAVED.items() if name.startswith(start)), 0)
         if exists and cpuid(leaf, subleaf)[register] >> bit & 1 and saved[0] & needed == needed:
-            found.add(name)
-    return frozenset(found)
+            features.add(name)
+    return frozenset(features)
 
 
 def _has_dotprod() -> bool:
@@ -183,10 +183,10 @@ def _index() -> tuple[str, dict[str, Library]]:
     try:
         index = parse_json(_loader.get_data(str(path)), str(path))
         rows = index["libraries"].items()
-        found = {name: Library(str(row["file"]), str(row["sha256"])) for name, row in rows}
+        built = {name: Library(str(row["file"]), str(row["sha256"])) for name, row in rows}
         if index["format"] != FORMAT:
             raise ImportError(f"{path} is that of other sources; install minibert again")
-        return str(index["sources"]), found
+        return str(index["sources"]), built
     except OSError as error:
         if error.errno in (0, errno.ENOENT):  # 0: there is no such file in an archive
             raise ImportError("minibert was installed without compiled kernels") from None
@@ -220,10 +220,10 @@ def libraries() -> dict[str, Library]:
     ImportError
         There are none, their index is damaged, or they were compiled from other sources.
     """
-    compiled, found = _index()
+    compiled, built = _index()
     if compiled != sources():
         raise ImportError(f"the kernels in {FOLDER} were compiled from other sources; install minibert again")
-    return {name: found[name] for name, level in LEVELS.items() if level.machine == MACHINE and name in found}
+    return {name: built[name] for name, level in LEVELS.items() if level.machine == MACHINE and name in built}
 
 
 @functools.cache

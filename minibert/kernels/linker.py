@@ -96,9 +96,9 @@ class _Object:
 
     def relocations(self, section: int) -> Iterator[tuple[int, int, _Symbol, int]]:
         """Yield the relocations of a section: offset, kind, symbol, and the number that is added to its address."""
-        for one in self.sections:
-            if one.kind == _RELA and one.info == section:
-                for offset, info, addend in _RELOCATION.iter_unpack(one.content):
+        for table in self.sections:
+            if table.kind == _RELA and table.info == section:
+                for offset, info, addend in _RELOCATION.iter_unpack(table.content):
                     yield offset, info & 0xFFFF_FFFF, self.symbols[info >> 32], addend
 
 

@@ -22,7 +22,7 @@ from minibert.bert.ops import AttentionInput, AttentionOutput, LayerNorm, Linear
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.libraries import load_run_task
-from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
+from minibert.kernels.packing import PackedLinear, pack
 from minibert.kernels.processor import LEVEL, MR, NR, head_layout, head_words, processor_name, words_of
 from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
@@ -38,11 +38,11 @@ LINEAR_WORDS = {name: TaskKind(5 + 3 * i, f"source {_LINEAR[0]}", f"{_LINEAR[1]}
 # x (M, K) as floats, and the address of y, the words of a format (processor.py)
 QUANTISE = {name: TaskKind(6 + 3 * i, "x", "y M K") for i, name in enumerate(FORMATS)}
 # The rows of keys and values have a distance of `stride` floats, those of queries one of `query_stride`. The keys of
-# sequence b begin at cu_seqlens[b], its queries and its rows of the context at query_seqlens[b], and its `scores` and
-# `probs` at pairs_first[b], if they are wanted. `bias` is a table of `distances` numbers for each head; `columns` has
-# that of each token, and `query_columns` that of each query. `angles` is the table of the rotation, `rotated` numbers
-# for each position. Keys that are more than `window` columns away are not seen; if it is -1, all are. In low precision,
-# the products are products of words.
+# sequence b begin at cu_seqlens[b], its queries and its rows of the context at query_seqlens[b]. If the caller asks for
+# scores or probs, those of sequence b begin at index pairs_first[b]. `bias` is a table of `distances` numbers for each
+# head; `columns` has the column of each token, `query_columns` the column of each query. `angles` is the table of the
+# rotation, `rotated` numbers for each position. A query does not see keys that are more than `window` columns away; if
+# `window` is -1, it sees all. In low precision, the products are products of words.
 _ATTENTION = (
     "query key value cu_seqlens query_seqlens context scores probs pairs_first bias columns query_columns "
     "angles positions query_positions",
@@ -199,7 +199,7 @@ def make_ops(
         attention=functools.partial(attention, resources),
         layer_norm=functools.partial(layer_norm, resources),
         max_similarity=functools.partial(max_similarity, resources),
-        takes=functools.partial(is_prepared, compute_type, PackedLinear, PackedWords),
+        takes=functools.partial(is_prepared, compute_type, PackedLinear, PackedLinear),
         processor=processor_name,
         num_threads=num_threads,
         release=functools.partial(release, resources),
@@ -211,10 +211,10 @@ def release(resources: Resources) -> None:
     resources.team.release()
 
 
-def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: Linear) -> PackedLinear | PackedWords:
+def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: Linear) -> PackedLinear:
     """Pack a weight, quantised if its product is computed in low precision; `empty` allocates the panels."""
     form = format_of(linear, compute_type)
-    return pack(empty, linear) if form is None else pack_words(empty, quantise_linear(linear, form))
+    return pack(empty, linear if form is None else quantise_linear(linear, form))
 
 
 _FLOAT32 = np.dtype(np.float32)
@@ -253,8 +253,8 @@ def linear(
     residual: FloatArray | None = None,
 ) -> FloatArray:
     """Compute the same as `reference.apply_linear`, or as `low_precision.apply_linear`, with a packed weight."""
-    packed: PackedLinear | PackedWords = linear  # type: ignore[assignment]  # `prepare` returned it
-    team, name = resources.team, packed.format.name if isinstance(packed, PackedWords) else ""
+    packed: PackedLinear = linear  # type: ignore[assignment]  # `prepare` returned it
+    team, name = resources.team, packed.format.name if packed.format else ""
     (N, K), gated = packed.shape, packed.gated
     M, N = len(x), N // 2 if gated else N
     cut, num_chunks, distance = linear_chunks(M, N, K, team.num_threads, name, gated)
@@ -290,12 +290,12 @@ def max_similarity(
 ) -> FloatArray:
     """Compute the scores of queries with documents (max_similarity.py): float32, (documents, queries)."""
     packed: PackedLinear = queries  # type: ignore[assignment]  # `prepare` returned it
-    (N, K), numbers = packed.shape, (len(offsets) - 1, len(query_offsets) - 1)
-    y = np.empty(numbers, np.float32)
-    ends, query_ends = (np.ascontiguousarray(one, np.int64) for one in (offsets, query_offsets))
+    (N, K), num_documents, num_queries = packed.shape, len(offsets) - 1, len(query_offsets) - 1
+    y = np.empty((num_documents, num_queries), np.float32)
+    ends, query_ends = (np.ascontiguousarray(numbers, np.int64) for numbers in (offsets, query_offsets))
     arrays = (_floats(x), ends, packed.panels, query_ends, y)
     scratch = -(-N // NR) * NR
-    resources.team.run(MAX_SIMILARITY, arrays, N, K, numbers[1], num_chunks=numbers[0], scratch=scratch)
+    resources.team.run(MAX_SIMILARITY, arrays, N, K, num_queries, num_chunks=num_documents, scratch=scratch)
     return y
 
 

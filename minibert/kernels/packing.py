@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -39,46 +39,70 @@ class PackedLinear:
     ----------
     paths : tuple of str
     shape : (N, K)
-    panels : ndarray of shape (ceil(N / NR) * K * NR,), float32, read-only
+    panels : ndarray of shape (ceil(N / NR) * numbers of a panel,), float32, read-only
+        In low precision, each number is a word of any kind.
     bias : ndarray of shape (N,), float32, read-only
+    format : Format or None     None: the weight is in float32
+    gated : bool
     """
 
     paths: tuple[str, ...]
     shape: tuple[int, int]
     panels: FloatArray
     bias: FloatArray
+    format: Format | None = None
     gated: bool = False
 
     @property
     def weight(self) -> FloatArray:
-        """The weight as in the checkpoint, (N, K), copied from the panels."""
-        weight = np.empty(self.shape, np.float32)
-        for panel, rows in zip(self.panels.reshape(-1, self.shape[1], NR), _rows_of_panels(self), strict=True):
-            weight[rows] = panel.T[: rows.stop - rows.start]
-        return weight
+        """The weight as in the checkpoint, or as it is rounded, (N, K); copied from the panels."""
+        return self._unpacked().weight
 
     def part(self, first: int, last: int) -> PackedLinear:
-        """Return the maps first, ..., last - 1 of those stacked; in the same memory, if they begin with a panel."""
-        return _view(self, first, last) or pack(
-            aligned_empty, Linear(self.paths, self.weight, self.bias).part(first, last)
-        )
+        """Return the maps first, ..., last - 1 of those stacked; in the same memory, if their panels are one block."""
+        rows, (N, K) = rows_of(self, first, last), self.shape
+        if self.gated or N // len(self.paths) % NR:
+            return pack(aligned_empty, self._unpacked().part(first, last))
+        panels = self.panels.reshape(N // NR, -1)[rows.start // NR : rows.stop // NR].reshape(-1)
+        shape, paths = (rows.stop - rows.start, K), self.paths[first:last]
+        return dataclasses.replace(self, paths=paths, shape=shape, panels=panels, bias=self.bias[rows])
+
+    def _unpacked(self) -> Linear | QuantisedLinear:
+        (N, K), rows_of_panels = self.shape, _rows_of_panels(self)
+        if self.format is None:
+            weight = np.empty((N, K), np.float32)
+            for panel, rows in zip(self.panels.reshape(-1, K, NR), rows_of_panels, strict=True):
+                weight[rows] = panel.T[: rows.stop - rows.start]
+            return Linear(self.paths, weight, self.bias, self.gated)
+        words, (groups, size) = words_of(self.format.name), words_of(self.format.name).panel_shape(K)
+        panels = self.panels.reshape(-1, groups, size)
+        numbers = _whole_numbers(_lines(panels, words), words).reshape(len(panels), NR, groups, -1)
+        scales = np.empty((N, groups), np.float32)
+        whole = np.empty((N, groups, self.format.group), numbers.dtype)
+        for panel, integers, rows in zip(panels, numbers, rows_of_panels, strict=True):
+            scales[rows], whole[rows] = (part[: rows.stop - rows.start] for part in (panel[:, :NR].T, integers))
+        return QuantisedLinear(self.paths, self.shape, whole, scales, self.bias, self.format, self.gated)
 
     def __reduce__(self) -> tuple[Callable[..., PackedLinear], tuple[Any, ...]]:
-        # As the checkpoint has it, because another processor may have another NR.
-        return pack, (aligned_empty, Linear(self.paths, self.weight, self.bias, self.gated))
+        # As the checkpoint has it, because another processor may have other panels.
+        return pack, (aligned_empty, self._unpacked())
 
 
-def pack(empty: Callable[..., FloatArray], linear: Linear) -> PackedLinear:
+def pack(empty: Callable[..., FloatArray], linear: Linear | QuantisedLinear) -> PackedLinear:
     """Copy a weight into panels of NR columns, and fill up the last panel with zeros; `empty` allocates the panels."""
-    rows_of_panels = _rows_of_panels(linear)
-    panels = empty(len(rows_of_panels), linear.shape[1], NR)
-    for panel, rows in zip(panels, rows_of_panels, strict=True):
-        count = rows.stop - rows.start
-        panel[:, :count] = linear.weight[rows].T
-        panel[:, count:] = 0.0
+    rows_of_panels, form = _rows_of_panels(linear), None
+    if isinstance(linear, QuantisedLinear):
+        form = linear.format
+        panels = _word_panels(empty, linear, rows_of_panels)
+    else:
+        panels = empty(len(rows_of_panels), linear.shape[1], NR)
+        for panel, rows in zip(panels, rows_of_panels, strict=True):
+            count = rows.stop - rows.start
+            panel[:, :count] = linear.weight[rows].T
+            panel[:, count:] = 0.0
     panels.flags.writeable = False
     bias = np.ascontiguousarray(linear.bias, np.float32)
-    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), bias, linear.gated)
+    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), bias, form, linear.gated)
 
 
 def _rows_of_panels(linear: PreparedLinear) -> list[slice]:
@@ -88,52 +112,11 @@ def _rows_of_panels(linear: PreparedLinear) -> list[slice]:
     return [slice(f + i, min(f + i + NR, f + half)) for i in range(0, half, NR) for f in range(0, N, half)]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PackedWords:
-    """A `Linear` in low precision, with a packed weight.
-
-    Parameters
-    ----------
-    paths : tuple of str
-    shape : (N, K)
-    panels : ndarray of shape (ceil(N / NR) * words of a panel,), float32 for words of any kind, read-only
-    bias : ndarray of shape (N,), float32, read-only
-    format : Format
-    """
-
-    paths: tuple[str, ...]
-    shape: tuple[int, int]
-    panels: FloatArray
-    bias: FloatArray
-    format: Format
-    gated: bool = False
-
-    @property
-    def weight(self) -> FloatArray:
-        """The rounded weight, (N, K)."""
-        return self._quantised().weight
-
-    def part(self, first: int, last: int) -> PackedWords:
-        """Return the maps first, ..., last - 1 of those stacked; in the same memory, if they begin with a panel."""
-        return _view(self, first, last) or pack_words(aligned_empty, self._quantised().part(first, last))
-
-    def _quantised(self) -> QuantisedLinear:
-        words, (groups, size) = words_of(self.format.name), words_of(self.format.name).panel_shape(self.shape[1])
-        panels = self.panels.reshape(-1, groups, size)
-        numbers = _whole_numbers(_lines(panels, words), words).reshape(len(panels), NR, groups, -1)
-        scales = np.empty((self.shape[0], groups), np.float32)
-        whole = np.empty((*scales.shape, self.format.group), numbers.dtype)
-        for panel, some, rows in zip(panels, numbers, _rows_of_panels(self), strict=True):
-            scales[rows], whole[rows] = (part[: rows.stop - rows.start] for part in (panel[:, :NR].T, some))
-        return QuantisedLinear(self.paths, self.shape, whole, scales, self.bias, self.format, self.gated)
-
-    def __reduce__(self) -> tuple[Callable[..., PackedWords], tuple[Any, ...]]:
-        return pack_words, (aligned_empty, self._quantised())
+# --- panels of words -------------------------------------------------------------------------------------------------
 
 
-def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> PackedWords:
-    """Copy integers and scales into panels, and fill up the last panel with zeros."""
-    words, rows_of_panels = words_of(linear.format.name), _rows_of_panels(linear)
+def _word_panels(empty: Callable[..., FloatArray], linear: QuantisedLinear, rows_of_panels: list[slice]) -> FloatArray:
+    words = words_of(linear.format.name)
     panels = empty(len(rows_of_panels), *words.panel_shape(linear.shape[1]))
     panels[...] = 0.0
     for panel, rows in zip(panels, rows_of_panels, strict=True):
@@ -142,22 +125,7 @@ def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> Pac
         if words.dot.offset:
             panel[:, NR : NR + count].view(np.int32)[...] = -words.dot.offset * whole.sum(axis=2, dtype=np.int32).T
         _lines(panel, words)[:, :, :count] = _lines_of(whole, words)
-    panels.flags.writeable = False
-    bias = np.ascontiguousarray(linear.bias)
-    return PackedWords(linear.paths, linear.shape, panels.reshape(-1), bias, linear.format, linear.gated)
-
-
-_Packed = TypeVar("_Packed", PackedLinear, PackedWords)
-
-
-def _view(packed: _Packed, first: int, last: int) -> _Packed | None:
-    """Return some of the maps stacked in a packed weight without a copy; None, if one of them does not fill panels."""
-    rows, (N, K) = rows_of(packed, first, last), packed.shape
-    if N // len(packed.paths) % NR:
-        return None
-    panels = packed.panels.reshape(N // NR, -1)[rows.start // NR : rows.stop // NR].reshape(-1)
-    shape, paths = (rows.stop - rows.start, K), packed.paths[first:last]
-    return dataclasses.replace(packed, paths=paths, shape=shape, panels=panels, bias=packed.bias[rows])
+    return panels
 
 
 def _lines(panels: FloatArray, words: Words) -> IntArray:
@@ -201,9 +169,7 @@ class PackedLayout:
 
     def restore(
         self, paths: tuple[str, ...], shape: tuple[int, int], panels: FloatArray, bias: FloatArray, gated: bool = False
-    ) -> PackedLinear | PackedWords:
+    ) -> PackedLinear:
         """Return the result of `prepare` again, from its panels and its bias."""
         form = format_of(Linear(paths, panels, bias), self._compute_type)  # which reads the paths only
-        if form is None:
-            return PackedLinear(paths, shape, panels, bias, gated)
-        return PackedWords(paths, shape, panels, bias, form, gated)
+        return PackedLinear(paths, shape, panels, bias, form, gated)

@@ -88,8 +88,8 @@ def instruction(signature: Any) -> Callable[[Callable[..., Any]], Any]:
             return context.get_dummy_value() if result is None else result
 
         @functools.wraps(write)  # Numba reads the names of the arguments
-        def define(typingctx: Any, *given: Any) -> Any:
-            return signature(*given) if callable(signature) else signature, codegen
+        def define(typingctx: Any, *kinds: Any) -> Any:
+            return signature(*kinds) if callable(signature) else signature, codegen
 
         return intrinsic(define)
 
@@ -326,8 +326,8 @@ def transpose_block(
 
     numbers = [ir.Constant(count.type, i) for i in range(WIDTH)]
     last = builder.sub(count, numbers[1])
-    given = [builder.select(builder.icmp_signed("<", number, last), number, last) for number in numbers]
-    rows = [load_lanes(builder, line(source, start, stride, number)) for number in given]
+    own = [builder.select(builder.icmp_signed("<", number, last), number, last) for number in numbers]
+    rows = [load_lanes(builder, line(source, start, stride, number)) for number in own]
     apart = WIDTH // 2
     while apart:
         lower = [lane if not lane & apart else WIDTH + lane - apart for lane in range(WIDTH)]
@@ -404,8 +404,8 @@ def _define_operator(operation: Any, instruction: str) -> None:
     def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = signature.return_type.element
         lanes = [
-            value if isinstance(given, Vector) else splat(builder, context.cast(builder, value, given, element))
-            for given, value in zip(signature.args, arguments, strict=True)
+            value if isinstance(kind, Vector) else splat(builder, context.cast(builder, value, kind, element))
+            for kind, value in zip(signature.args, arguments, strict=True)
         ]
         return getattr(builder, instruction)(*lanes)
 
@@ -426,6 +426,23 @@ _define_operator(operator.truediv, "fdiv")
 def number(x):
     """Return a vector with one float32 constant in every lane."""
     return broadcast(np.float32(x))
+
+
+@inline
+def load_up_to(memory, start, count):
+    """Load WIDTH numbers, or the first `count` if there are fewer; the other lanes are 0."""
+    if count >= WIDTH:
+        return load(memory, start)
+    return load_first(memory, start, count)
+
+
+@inline
+def store_up_to(memory, start, value, count):
+    """Store WIDTH numbers, or the first `count` if there are fewer."""
+    if count >= WIDTH:
+        store(memory, start, value)
+    else:
+        store_first(memory, start, value, count)
 
 
 def polynomial(coefficients: Sequence[float]) -> Any:

@@ -90,8 +90,13 @@ from minibert.kernels.libraries import Kernel
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 FLOAT = 4  # bytes of a float32
-HEADER = 7  # numbers of a state before its task; the picture above shows them
 MOST_FIELDS = 24  # of any task, with its kind
+
+# The indices of the state, as the picture above shows; its first numbers and a task are written together.
+SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, NUM_ARRAYS, TASK = range(8)
+NUM_SHARES = TASK + MOST_FIELDS
+REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 32, 40, 48, 56, 64, 8
+CLOCK, CLOCK_ID, YIELD, NAP, DATA, NONE = range(CLOSED + 1, CLOSED + 7)
 
 # In memory an array is Python's object header, then the pointer to its data. This is part of NumPy's binary interface,
 # which compiled extensions rely on. Source: PyArrayObject_fields in numpy/ndarraytypes.h.
@@ -122,18 +127,13 @@ class TaskKind:
         if len(types) >= MOST_FIELDS:
             raise ValueError(f"a task has {len(types)} fields; there is room for {MOST_FIELDS - 1}")
         self.dtype = np.dtype([("kind", "i8"), *types.items()])
-        codes = "".join("d" if kind == "f8" else "q" for kind in types.values())
+        codes = {"i8": "q", "f8": "d"}
+        numbers_before, kind_and_fields = "q" * TASK, "q" + "".join(codes[name] for name in types.values())
         self.num_arrays = len(arrays.split()) if _IN_OBJECTS else 0
-        self.write = struct.Struct(f"={HEADER}qq{codes}").pack_into  # the header of a state, and a task
+        self.write = struct.Struct(f"={numbers_before}{kind_and_fields}").pack_into
 
 
 # --- the team --------------------------------------------------------------------------------------------------------
-
-# The indices of the state, as the picture above shows.
-SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, NUM_ARRAYS = range(HEADER)
-TASK, NUM_SHARES = HEADER, HEADER + MOST_FIELDS
-REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 32, 40, 48, 56, 64, 8
-CLOCK, CLOCK_ID, YIELD, NAP, DATA, NONE = range(CLOSED + 1, CLOSED + 7)
 
 _OwnState = ctypes.c_int64 * (SHARES + LINE_WORDS)
 

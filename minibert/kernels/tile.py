@@ -128,9 +128,9 @@ def _add_dot(builder: Any, dot: Dot, x: Any, y: Any, z: Any) -> Any:
     parts = []
     for first in range(0, WIDTH, dot.lanes):
         sums, *pair = (part(v, range(first, first + dot.lanes)) for v in (z, x, y))
-        given = (sums, *pair) if dot.adds else pair
-        found = call_llvm(builder, f"llvm.{dot.name}", sums.type, *given)
-        parts.append(found if dot.adds else builder.add(sums, found))
+        operands = (sums, *pair) if dot.adds else pair
+        products = call_llvm(builder, f"llvm.{dot.name}", sums.type, *operands)
+        parts.append(products if dot.adds else builder.add(sums, products))
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [builder.shuffle_vector(*pair, _indices(range(2 * pair[0].type.count))) for pair in pairs]

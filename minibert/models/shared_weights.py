@@ -56,7 +56,7 @@ from minibert.checkpoint.safetensors import StoredTensor, file_state
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
-    from minibert.kernels.packing import PackedLayout, PackedLinear, PackedWords
+    from minibert.kernels.packing import PackedLayout, PackedLinear
 
 
 # Is raised when the arrays of a part, their names or the layout of a file change without a change in kernels/.
@@ -85,7 +85,7 @@ def noted_arrays(noted: Mapping[str, object]) -> dict[str, FloatArray]:
         if isinstance(value, np.ndarray):
             arrays[name] = value
         else:
-            packed = cast("PackedLinear | PackedWords", value)  # the kernels' `prepare` returned it
+            packed = cast("PackedLinear", value)  # the kernels' `prepare` returned it
             arrays |= {f"{name}.panels": packed.panels, f"{name}.bias": packed.bias}
     return arrays
 
@@ -296,13 +296,13 @@ class MappedFile(NamedTuple):
 
 def list_files(folder: Path) -> list[MappedFile]:
     """List the files of a folder by title, without reading their arrays."""
-    found = []
+    mapped = []
     for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []:
         with contextlib.suppress(Exception), private_files.open_trusted(folder, path.name) as file:
             state = os.fstat(file.fileno())
             header, _ = _header(file.read(_BLOCK))
-            found.append(MappedFile(str(path), str(header["title"]), state.st_size, state.st_atime))
-    return sorted(found, key=lambda one: one.title)
+            mapped.append(MappedFile(str(path), str(header["title"]), state.st_size, state.st_atime))
+    return sorted(mapped, key=lambda file: file.title)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
