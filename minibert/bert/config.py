@@ -1,8 +1,7 @@
-"""The config of a model, read from its config.json. Models that minibert does not implement are refused."""
+"""The config of a model: its fields, and the checks of them. config_json.py reads them from a config.json."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import operator
@@ -15,7 +14,8 @@ from minibert._utils import keywords
 from minibert._utils.files import make_folder, read_json_object, write_json
 from minibert._utils.validation import brief, check_stored_int
 from minibert.bert import rotary
-from minibert.bert.families import BIASES, EXTRA, FAMILIES, Family, family_of_class, named_classes
+from minibert.bert.config_json import MOST_LABELS, SIZES, family_of_tensors, read_fields, stated_family
+from minibert.bert.families import BIASES, EXTRA, FAMILIES, Family
 from minibert.bert.reference import ACTIVATIONS
 from minibert.errors import ModelFormatError
 
@@ -26,24 +26,8 @@ if TYPE_CHECKING:
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 """The values of ``problem_type``: what the logits of a classifier mean."""
 
-# More labels than any classifier has. A mistyped number must not use up the memory.
-_MOST_LABELS = 1 << 20
-
-# The fields that fix the shape of a tensor: a config.json must state them, and weights.py compares them with the file.
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
-
 # Choices that transformers keeps in the config and minibert in the model, at the defaults of the model.
 _MODEL_DEFAULTS = {"output_hidden_states": True, "output_attentions": False, "return_dict": True}
-
-# Architectures that people confuse with BERT, each with a model for the same use.
-_CLOSEST_BERT = {"deberta": "FacebookAI/roberta-base", "deberta-v2": "FacebookAI/roberta-base"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +111,7 @@ class BertConfig:
         if self.embedding_size is None or not self.family.has_embedding_size:
             object.__setattr__(self, "embedding_size", self.hidden_size)
         own = self.family.own_name
-        for name in (*_SIZES, "type_vocab_size", "embedding_size"):
+        for name in (*SIZES, "type_vocab_size", "embedding_size"):
             least = 0 if name == "num_hidden_layers" or (name == "type_vocab_size" and self.model_type == "gte") else 1
             check_stored_int(own(name), getattr(self, name), least)
         if self.family.counts_tokens:
@@ -307,7 +291,7 @@ class BertConfig:
         path = check_files(files).require("config.json")
         fields = read_json_object(path)
         try:
-            family = stated_family(fields) or otherwise or _family_of_tensors(files)
+            family = stated_family(fields) or otherwise or family_of_tensors(files)
             return cls.from_dict({"model_type": family.model_type, **fields})
         except ModelFormatError as error:
             raise ModelFormatError(f"{path}: {error}") from None
@@ -334,24 +318,8 @@ class BertConfig:
         kind = config_class(family)
         if not issubclass(kind, cls):
             raise ModelFormatError(f"this is a {kind.__name__}, not a {cls.__name__}; AutoConfig reads every config.")
-        _refuse_unimplemented(fields, family)
-        read = {name: value for name, value in fields.items() if name not in family.ignored}
-        for name, own in (*family.fields.items(), *((name, old) for old, name in family.old_fields.items())):
-            if own in read:  # of two names the one of BERT counts, as in transformers
-                read.setdefault(name, read.pop(own))
-        if family.old_fields:
-            _read_old_nomic(read)
-        missing = [name for name in _SIZES if name not in read]
-        if missing:
-            raise ModelFormatError(
-                f"the fields {', '.join(map(family.own_name, missing))} are absent; a config must "
-                f"state its sizes. Found: {', '.join(sorted(map(brief, fields))[:20]) or 'nothing'}."
-            )
-        known = {name: value for name, value in read.items() if name in BertConfig.__dataclass_fields__}
-        stated = {name: value for name, value in fields.items() if name in family.ignored or name not in family.fields}
-        if isinstance(known.get("layer_types"), list):
-            known["layer_types"] = tuple(known["layer_types"])
-        return kind(**known | {"model_type": family.model_type, "id2label": _labels_of(fields), "stated": stated})
+        read = read_fields(fields, family)
+        return kind(**{name: value for name, value in read.items() if name in BertConfig.__dataclass_fields__})
 
     @property
     def activation(self) -> str:
@@ -392,8 +360,8 @@ class BertConfig:
         OSError
             The file cannot be written. A file that was there before is then as it was.
         """
-        given = {name: fields.pop(name) for name in keywords.SAVING_KEYWORDS if name in fields}
-        keywords.check_keywords("BertConfig.save_pretrained", given, keywords.SAVING_KEYWORDS)
+        harmless = {name: fields.pop(name) for name in keywords.SAVING_KEYWORDS if name in fields}
+        keywords.check_keywords("BertConfig.save_pretrained", harmless, keywords.SAVING_KEYWORDS)
         written = {**self.stated, **self.to_dict(), "label2id": self.label2id, **fields}
         # transformers would make labels of the first one, and use the others instead of rope_parameters
         for name in ("num_labels", *rotary.OLD_FIELDS):
@@ -422,7 +390,7 @@ SETTINGS = (*filter("stated".__ne__, BertConfig.__dataclass_fields__), "num_labe
 
 def check_settings(
     call: str,
-    given: Mapping[str, object],
+    asked: Mapping[str, object],
     config: BertConfig,
     change: str,
     fewer_layers: str = "To run fewer layers, call a BertModel with num_layers=.",
@@ -432,56 +400,15 @@ def check_settings(
     `change` is how the caller makes another config, with {} for the new value; `fewer_layers` is a sentence that says
     how to run fewer layers of the model.
     """
-    for name, value in given.items():
+    for name, value in asked.items():
         if name == "num_hidden_layers":
             remedy = f"The weights have this size. {fewer_layers}"
-        elif name in (*_SIZES, "type_vocab_size"):
+        elif name in (*SIZES, "type_vocab_size"):
             remedy = "The weights have this size. Leave it out."
         else:
             field = "id2label" if name in ("num_labels", "label2id") else name
             remedy = f"To change it: {change.format(f'{field}=...')}."
         keywords.check_agreement(call, {name: value}, {name: getattr(config, name)}, remedy)
-
-
-def stated_family(fields: Mapping[str, Any]) -> Family | None:
-    """Return the family that a config.json names by model_type or architectures; None if it names none.
-
-    Raises
-    ------
-    ModelFormatError
-        The forward is not BERT's, or the two name families with different forwards.
-    """
-    named = {name: family for name in named_classes(fields) if (family := family_of_class(name))}
-    if "model_type" not in fields and not named:
-        return None
-    model_type = fields.get("model_type", next((family.model_type for family in named.values()), None))
-    if model_type == "new":
-        return FAMILIES["gte"]
-    if model_type == "xlm-roberta" and fields.get("position_embedding_type") == "rotary":
-        return FAMILIES["jina_embeddings_v3"]
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
-        hint = f" A model of similar use that loads: {closest}." if closest else ""
-        raise ModelFormatError(
-            f"model_type={brief(model_type)} has another forward; expected {', '.join(FAMILIES)}.{hint}"
-        )
-    for name, family in named.items():
-        if family.field != FAMILIES[model_type].field:
-            raise ModelFormatError(f"model_type={model_type!r}, but architectures names {brief(name)}. Correct it.")
-    return FAMILIES[model_type]
-
-
-def _family_of_tensors(files: ModelFiles) -> Family:
-    """Return the family in whose field a checkpoint has the model, as "roberta" in roberta.embeddings."""
-    from minibert.checkpoint.tensors import open_checkpoint
-
-    with contextlib.suppress(ModelFormatError):  # the loader says what is wrong with the tensors
-        tensors = "\n".join(open_checkpoint(files))
-        for family in FAMILIES.values():
-            if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
-                return family
-    known = ", ".join(FAMILIES)
-    raise ModelFormatError(f"model_type is absent. Write it into the file, one of {known}; or call a family's class.")
 
 
 @functools.cache
@@ -491,8 +418,8 @@ def config_class(family: Family) -> type[BertConfig]:
         return BertConfig
 
     def init(self: BertConfig, **fields: Any) -> None:
-        given = {name: fields.pop(own) for name, own in family.fields.items() if own in fields}
-        BertConfig.__init__(self, **{"model_type": family.model_type, **family.defaults, **fields, **given})
+        renamed = {name: fields.pop(own) for name, own in family.fields.items() if own in fields}
+        BertConfig.__init__(self, **{"model_type": family.model_type, **family.defaults, **fields, **renamed})
 
     names: dict[str, Any] = {own: property(operator.attrgetter(name)) for name, own in family.fields.items()}
     names.pop("activation", None)  # a property that all configs have
@@ -505,31 +432,6 @@ def _layer_types(stated: Mapping[str, Any], num_layers: int) -> list[str]:
     """Return the types of ModernBERT's layers from the older field: every n-th one has no window."""
     every = check_stored_int("global_attn_every_n_layers", stated.get("global_attn_every_n_layers", 3), 1)
     return ["sliding_attention" if i % every else "full_attention" for i in range(num_layers)]
-
-
-def _read_old_nomic(read: dict[str, Any]) -> None:
-    """Give fields of nomic's own config.json the meaning that they have in nomic's code."""
-    gated = {"swiglu": "silu", "geglu": "gelu"}
-    read |= {"hidden_act": gated[read["hidden_act"]]} if read.get("hidden_act") in tuple(gated) else {}
-    if read.get("rotary_scaling_factor") is not None and "max_trained_positions" in read:
-        read["max_position_embeddings"] = read["max_trained_positions"]  # the scaling begins behind them
-
-
-def _labels_of(fields: Mapping[str, Any]) -> object:
-    """Return what a config.json says about the labels, as an `id2label` that is not checked yet; None for nothing."""
-    id2label, label2id, number = (fields.get(name) for name in ("id2label", "label2id", "num_labels"))
-    if id2label is not None:
-        return id2label
-    if label2id is not None:
-        if not isinstance(label2id, Mapping):
-            raise ModelFormatError(f"label2id={brief(label2id)}; expected an object of ids by label.")
-        ids = list(label2id.values())
-        if len(set(map(str, ids))) < len(ids):
-            raise ModelFormatError(f"label2id={brief(label2id)} has an id twice; every label needs an id of its own.")
-        return dict(zip(map(str, ids), label2id, strict=True))
-    if number is None:
-        return None
-    return {i: f"LABEL_{i}" for i in range(check_stored_int("num_labels", number, 0, _MOST_LABELS))}
 
 
 def _check_labels(id2label: object) -> dict[int, str]:
@@ -545,37 +447,11 @@ def _check_labels(id2label: object) -> dict[int, str]:
     labels: dict[int, str] = {}
     for key, label in id2label.items():
         index = int(key) if isinstance(key, str) and re.fullmatch(r"[0-9]{1,9}", key) else key
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < _MOST_LABELS:
-            raise ModelFormatError(f"id2label has the id {brief(key)}; expected an int, 0 to {_MOST_LABELS - 1:,}.")
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < MOST_LABELS:
+            raise ModelFormatError(f"id2label has the id {brief(key)}; expected an int, 0 to {MOST_LABELS - 1:,}.")
         if index in labels:
             raise ModelFormatError(f"id2label has the id {index} twice; every label needs an id of its own.")
         if isinstance(label, bool) or not isinstance(label, str | int):
             raise ModelFormatError(f"id2label names label {index} {brief(label)}; expected a text.")
         labels[index] = label if isinstance(label, str) else brief(label)
     return dict(sorted(labels.items()))
-
-
-def _refuse_unimplemented(fields: Mapping[str, Any], family: Family) -> None:
-    """Raise for a field that asks for something that minibert does not implement in any family.
-
-    This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
-    """
-    position_type = fields.get("position_embedding_type") or "absolute"
-    if position_type != "absolute" and not (family.theta and position_type in ("rope", "rotary")):
-        raise ModelFormatError(
-            f"position_embedding_type={brief(position_type)} is not implemented; minibert has 'absolute' only "
-            "(transformers 5 dropped the relative ones too; transformers 4 runs them)."
-        )
-    for name, what in (
-        ("is_decoder", "a decoder (causal mask)"),
-        ("add_cross_attention", "cross attention"),
-        ("is_encoder_decoder", "an encoder-decoder"),
-        ("pruned_heads", "pruned attention heads"),
-        ("quantization_config", "quantised weights"),
-        ("per_layer_config", "layers that differ"),
-        ("lora_adaptations", "an adapter for each task (jinaai/jina-embeddings-v3-hf is the model without them)"),
-    ):
-        if fields.get(name):
-            raise ModelFormatError(
-                f"{name}={brief(fields[name])} asks for {what}; minibert runs plain encoders with float weights."
-            )

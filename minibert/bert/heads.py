@@ -41,14 +41,14 @@ def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) ->
     return ops.linear(x, head.decoder)  # (T, V)
 
 
-def pool(x: FloatArray, batch: PackedBatch, shown: npt.NDArray[np.bool_], pooling: str) -> FloatArray:
+def pool(x: FloatArray, batch: PackedBatch, has_result: npt.NDArray[np.bool_], pooling: str) -> FloatArray:
     """Give ModernBERT's classifiers of sequences one row for each sequence that is `shown`: of B sequences, n.
 
     "cls": the first token that is not masked. "mean": the mean over the tokens.
     """
     if pooling == "cls":
-        return x[batch.cu_seqlens[:-1][shown]]  # (B, H)
-    parts = [x[start:end] for start, end in compress(pairwise(batch.cu_seqlens), shown)]  # B x (S, H)
+        return x[batch.cu_seqlens[:-1][has_result]]  # (B, H)
+    parts = [x[start:end] for start, end in compress(pairwise(batch.cu_seqlens), has_result)]  # B x (S, H)
     means = [part.mean(axis=0, dtype=np.float64) for part in parts]  # B x (H,)
     return np.array(means, x.dtype).reshape(-1, x.shape[1])  # (B, H)
 

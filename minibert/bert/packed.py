@@ -61,8 +61,8 @@ class PackedBatch:
         if self.inputs_embeds is not None:
             embeds = np.ascontiguousarray(self.inputs_embeds).view()
             if embeds.dtype != np.float32 or embeds.ndim != 2:
-                found = f"{embeds.dtype} of shape {embeds.shape}"
-                raise ValueError(f"inputs_embeds is {found}; expected float32 of shape (T, H).")
+                described = f"{embeds.dtype} of shape {embeds.shape}"
+                raise ValueError(f"inputs_embeds is {described}; expected float32 of shape (T, H).")
             embeds.flags.writeable = False
             object.__setattr__(self, "inputs_embeds", embeds)
         self._check_layout()

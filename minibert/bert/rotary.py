@@ -57,15 +57,15 @@ def complete(parameters: object, stated: Mapping[str, Any], theta: Mapping[str, 
     scaling = stated.get("rope_scaling")
     if stated.get("rotary_scaling_factor") is not None:  # of nomic's own files
         scaling = {"rope_type": "dynamic", "factor": stated["rotary_scaling_factor"]}
-    given, scaling = (_object(value) for value in (parameters, scaling))
+    current, scaling = (_object(value) for value in (parameters, scaling))
     if len(theta) == 1:
         (base,) = theta.values()
-        return _completed(scaling or given, stated.get("rope_theta", stated.get("rotary_emb_base", base)), D)
-    found = {}
+        return _completed(scaling or current, stated.get("rope_theta", stated.get("rotary_emb_base", base)), D)
+    by_type = {}
     for kind, base in theta.items():
         base = stated.get(f"{'local' if kind == 'sliding_attention' else 'global'}_rope_theta", base)
-        found[kind] = _completed({**_object(given.get(kind)), **scaling}, base, D)
-    return found
+        by_type[kind] = _completed({**_object(current.get(kind)), **scaling}, base, D)
+    return by_type
 
 
 def _object(value: object) -> dict[str, Any]:
@@ -74,14 +74,15 @@ def _object(value: object) -> dict[str, Any]:
     return value or {}
 
 
-def _completed(given: dict[str, Any], base: object, D: int) -> dict[str, Any]:
+def _completed(stated: dict[str, Any], base: object, D: int) -> dict[str, Any]:
     """Return the parameters of one type of layers, with rope_type and rope_theta."""
-    found = {"rope_theta": base, **given, "rope_type": given.get("rope_type", given.get("type", "default"))}
-    found.pop("type", None)
-    if found["rope_type"] == "ntk" and found.get("mixed_b") is None:  # of gte's own files: a fixed NTK scaling
-        factor, theta = _number(found, "factor"), _number(found, "rope_theta")
-        found |= {"rope_type": "linear", "rope_theta": theta * factor, "factor": factor ** (2 / D)}
-    return found
+    parameters = {"rope_theta": base, **stated, "rope_type": stated.get("rope_type", stated.get("type", "default"))}
+    parameters.pop("type", None)
+    # In gte's own files: a fixed NTK scaling.
+    if parameters["rope_type"] == "ntk" and parameters.get("mixed_b") is None:
+        factor, theta = _number(parameters, "factor"), _number(parameters, "rope_theta")
+        parameters |= {"rope_type": "linear", "rope_theta": theta * factor, "factor": factor ** (2 / D)}
+    return parameters
 
 
 def _number(parameters: Mapping[str, Any], name: str) -> float:
@@ -163,31 +164,31 @@ class Rotary:
 
     def frequencies(self, length: int) -> tuple[FloatArray, float]:
         """Return the frequencies, (R / 2,) float32, for a text of this length, and the factor of cosines and sines."""
-        given, kind, D = self.parameters, self.parameters["rope_type"], self.D
-        theta, factor = float(given["rope_theta"]), float(given.get("factor") or 1.0)
+        parameters, kind, D = self.parameters, self.parameters["rope_type"], self.D
+        theta, factor = float(parameters["rope_theta"]), float(parameters.get("factor") or 1.0)
         if kind == "dynamic" and length > self.P:  # all in float32, as in transformers
             growth = np.float32(factor) * np.float32(length) / np.float32(self.P) - np.float32(factor - 1)
             theta = float(np.float32(theta) * np.float32(float(growth) ** float(np.float32(D / (D - 2)))))
         exponents = np.arange(0, D, 2, dtype=np.float32) / np.float32(D)
         powers = (theta ** exponents.astype(np.float64)).astype(np.float32)
         if kind == "longrope":
-            ratio = float(given.get("factor") or self.P / self._original)
+            ratio = float(parameters.get("factor") or self.P / self._original)
             inferred = math.sqrt(1 + math.log(ratio) / math.log(self._original)) if ratio > 1 else 1.0
-            stretched = given["long_factor" if length > self._original else "short_factor"]
-            return 1 / (np.array(stretched, np.float32) * powers), float(given.get("attention_factor") or inferred)
+            stretched = parameters["long_factor" if length > self._original else "short_factor"]
+            return 1 / (np.array(stretched, np.float32) * powers), float(parameters.get("attention_factor") or inferred)
         frequencies = np.float32(1.0) / powers
         if kind == "linear":
             frequencies = frequencies / np.float32(factor)
         elif kind == "proportional":
-            turned = int(float(given.get("partial_rotary_factor", 1.0)) * D // 2)
+            turned = int(float(parameters.get("partial_rotary_factor", 1.0)) * D // 2)
             frequencies = np.where(np.arange(D // 2) < turned, frequencies, np.float32(0.0)) / np.float32(factor)
         elif kind == "yarn":
             return self._yarn(powers, theta, factor)
         elif kind == "llama3":
-            low, high = (self._original / given[f"{name}_freq_factor"] for name in ("low", "high"))
+            low, high = (self._original / parameters[f"{name}_freq_factor"] for name in ("low", "high"))
             lengths = np.float32(2 * math.pi) / frequencies
-            share = (np.float32(self._original) / lengths - given["low_freq_factor"]) / (
-                given["high_freq_factor"] - given["low_freq_factor"]
+            share = (np.float32(self._original) / lengths - parameters["low_freq_factor"]) / (
+                parameters["high_freq_factor"] - parameters["low_freq_factor"]
             )
             between = (1 - share) * frequencies / np.float32(factor) + share * frequencies
             slow = np.where(lengths > low, frequencies / np.float32(factor), between)
@@ -196,21 +197,21 @@ class Rotary:
 
     def _yarn(self, powers: FloatArray, theta: float, factor: float) -> tuple[FloatArray, float]:
         """Peng et al. 2023 (arXiv 2309.00071), section 3: slow frequencies are divided, fast ones stay."""
-        given, D = self.parameters, self.D
+        parameters, D = self.parameters, self.D
 
         def place(turns: float) -> float:
             return D * math.log(self._original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-        low, high = place(float(given.get("beta_fast") or 32)), place(float(given.get("beta_slow") or 1))
-        if given.get("truncate", True):
+        low, high = place(float(parameters.get("beta_fast") or 32)), place(float(parameters.get("beta_slow") or 1))
+        if parameters.get("truncate", True):
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, D - 1)
         ramp = (np.arange(D // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low or 0.001)
         stays = 1 - np.clip(ramp, 0, 1)
         frequencies = 1 / (np.float32(factor) * powers) * (1 - stays) + 1 / powers * stays
-        scale = given.get("attention_factor")
+        scale = parameters.get("attention_factor")
         if scale is None:
-            above, below = given.get("mscale"), given.get("mscale_all_dim")
+            above, below = parameters.get("mscale"), parameters.get("mscale_all_dim")
             scale = (_growth(factor, above) / _growth(factor, below)) if above and below else _growth(factor, 1.0)
         return frequencies.astype(np.float32), float(scale)
 

@@ -96,7 +96,7 @@ def read_header(path: Path) -> list[StoredTensor]:
             for name, view in _run(program).items()
         ]
         # Many names of one storage would need more memory than the file says.
-        if (total := sum(math.prod(one.shape) * BITS[one.dtype] // 8 for one in tensors)) > 2 * state[2]:
+        if (total := sum(math.prod(tensor.shape) * BITS[tensor.dtype] // 8 for tensor in tensors)) > 2 * state[2]:
             raise ValueError(f"its tensors have {total} bytes, more than twice the bytes of the file")
         return tensors
     except Exception as error:  # zipfile and a damaged program raise errors of many types

@@ -83,7 +83,7 @@ def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> 
         raise ValueError("its header is not a JSON object")
     metadata = header.pop("__metadata__", None)  # minibert does not use it
     if metadata is not None and not (
-        isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values())
+        isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())
     ):
         raise ValueError(f"its __metadata__ is {brief(metadata)}; expected an object of strings")
     entries = [(name, *_entry(name, entry)) for name, entry in header.items()]

@@ -128,13 +128,13 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]], name:
     ModelFormatError
         A file is missing, damaged or of another format, or the tensors differ from `shapes`.
     """
-    tensors = {one.name: one for one in _read_header(files.require(name))} if name else open_checkpoint(files)
+    tensors = {tensor.name: tensor for tensor in _read_header(files.require(name))} if name else open_checkpoint(files)
     for name in (*tensors, *shapes):
         tensor, expected = tensors.get(name), shapes.get(name)
         if tensor is None or tensor.shape != expected or tensor.dtype not in DTYPES:
-            found = "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+            stored = "missing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
             raise ModelFormatError(
-                f"{files.source}: {name} is {found}; expected {list(expected or ()) or 'nothing'} by its config.json, "
+                f"{files.source}: {name} is {stored}; expected {list(expected or ()) or 'nothing'} by its config.json, "
                 f"in {', '.join(DTYPES)}."
             )
     arrays = {}

@@ -70,11 +70,11 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         name = type(self).__name__
         # Both are required. They may be None so that BertModel(config), which transformers allows, gets this message.
         if not isinstance(weights, Weights) or not isinstance(ops, Ops):
-            given = f"{type(weights).__name__} and {type(ops).__name__}"
+            types = f"{type(weights).__name__} and {type(ops).__name__}"
             raise TypeError(
-                f"{name} was given {given}; expected trained Weights and Ops. Use {name}.from_pretrained(name_or_path)."
+                f"{name} was given {types}; expected trained Weights and Ops. Use {name}.from_pretrained(name_or_path)."
             )
-        linears = [*(one for layer in weights.layers for one in layer.linears), *filter(None, [weights.pooler])]
+        linears = [*(linear for layer in weights.layers for linear in layer.linears), *filter(None, [weights.pooler])]
         if ops.takes is not None and not all(map(ops.takes, linears)):
             raise ValueError(
                 "These ops cannot compute with weights that other ops prepared, for another backend or compute type. "
@@ -532,10 +532,10 @@ def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArra
     TypeError, ValueError
         They are not pairs of integers, or one is outside the batch; the message says which.
     """
-    found = np.array(as_numbers("positions", positions))
-    if found.size == 0 and not isinstance(positions, np.ndarray):
+    pairs = np.array(as_numbers("positions", positions))
+    if pairs.size == 0 and not isinstance(positions, np.ndarray):
         return np.zeros((0, 2), dtype=np.int64)
-    if found.ndim != 2 or found.shape[1] != 2:
-        raise ValueError(f"positions has shape {found.shape}; expected (n, 2), as np.argwhere(ids == mask_token_id).")
-    rows = check_ids("positions[:, 0]", found[:, 0], shape[0], "rows of the batch", ndim=1)
-    return np.stack([rows, check_ids("positions[:, 1]", found[:, 1], shape[1], "columns of the batch", ndim=1)], axis=1)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"positions has shape {pairs.shape}; expected (n, 2), as np.argwhere(ids == mask_token_id).")
+    rows = check_ids("positions[:, 0]", pairs[:, 0], shape[0], "rows of the batch", ndim=1)
+    return np.stack([rows, check_ids("positions[:, 1]", pairs[:, 1], shape[1], "columns of the batch", ndim=1)], axis=1)

@@ -162,16 +162,16 @@ class BertForMultipleChoice(BertHead[outputs.MultipleChoiceModelOutput]):
 
     def finish(self, output: Any, inputs: Mapping[str, Any], return_dict: bool | None = None) -> Any:
         """Return an output with a row of logits for each question, as the caller wants it."""
-        given = inputs["input_ids"] if inputs["inputs_embeds"] is None else inputs["inputs_embeds"]
-        output = dataclasses.replace(output, logits=output.logits.reshape(np.shape(given)[:2]))
+        ids_or_embeds = inputs["input_ids"] if inputs["inputs_embeds"] is None else inputs["inputs_embeds"]
+        output = dataclasses.replace(output, logits=output.logits.reshape(np.shape(ids_or_embeds)[:2]))
         return super().finish(output, inputs, return_dict)
 
 
 def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs with B x choices rows; `pack` checks the rest."""
     arrays = {name: as_numbers(name, value) for name, value in inputs.items() if value is not None}
-    given = arrays.get("input_ids", arrays.get("inputs_embeds"))
-    leading = (0, 1) if given is None else given.shape[:2]  # `pack` says what is missing
+    ids_or_embeds = arrays.get("input_ids", arrays.get("inputs_embeds"))
+    leading = (0, 1) if ids_or_embeds is None else ids_or_embeds.shape[:2]  # `pack` says what is missing
     for name, array in arrays.items():
         allowed = [leading, (1, 1)] if name == "position_ids" else [leading]
         if array.ndim != (4 if name == "inputs_embeds" else 3) or array.shape[:2] not in allowed:
@@ -217,15 +217,15 @@ def load(name_or_path: str | os.PathLike[str] | None = None, **harmless: Any) ->
 
 def choose_class(files: ModelFiles, family: Family) -> type[Model]:
     """Choose the class of a checkpoint by its config.json and its tensors' names; warn if the two disagree."""
-    names, found = architectures(files.settings("config.json")), find_heads(files, family)
+    names, heads = architectures(files.settings("config.json")), find_heads(files, family)
     for name in names:
-        if name in found or (name == "BertModel" and not found):
+        if name in heads or (name == "BertModel" and not heads):
             return globals()[name]
-    chosen = found[0] if found else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
-    certain = not names and all(name == chosen or is_part(name, chosen) for name in found)
-    if any(name in HEADS for name in names) or (found and not certain):
+    chosen = heads[0] if heads else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
+    certain = not names and all(name == chosen or is_part(name, chosen) for name in heads)
+    if any(name in HEADS for name in names) or (heads and not certain):
         says = f"names {family.own_class(names[0])[:60]!a}" if names else "names no class"
-        there = ", ".join(map(family.own_class, found)) or "no head"
+        there = ", ".join(map(family.own_class, heads)) or "no head"
         warn_caller(
             f"config.json {says}, but {files.source} has the tensors of {there}, so it is loaded as "
             f"{family.own_class(chosen)}. To choose the class, call its from_pretrained."

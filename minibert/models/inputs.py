@@ -112,13 +112,13 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
     ids = np.array(as_numbers(name, values))  # a copy, so that nobody can change it between the check and its use
     if ids.dtype.kind not in "iu" and (ids.size or isinstance(values, np.ndarray)):
         raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
-    given, ids = ids, ids.astype(np.int64, copy=False)  # NumPy makes an empty list float64
+    exact, ids = ids, ids.astype(np.int64, copy=False)  # NumPy makes an empty list float64
     if ndim is not None and ids.ndim != ndim:
         raise ValueError(f"{name} has shape {ids.shape}; expected {ndim} dimensions, (B, S). Give one text as [ids].")
     # Read as uint64, a negative number is larger than any limit.
     if ids.size and np.maximum.reduce(ids.view(np.uint64), axis=None) >= limit:
         index = tuple(np.argwhere((ids < 0) | (ids >= limit))[0])
-        raise ValueError(f"{name} at {_place(index)} is {int(given[index])}; {valid_range(limit, limit_name)}")
+        raise ValueError(f"{name} at {_place(index)} is {int(exact[index])}; {valid_range(limit, limit_name)}")
     return ids.astype(np.int32)
 
 

@@ -95,50 +95,50 @@ class SentenceModel(TorchLike):
         options, asked = loading.check_load(self._call, load)
         card, prompts = load.get("model_card_data"), load.get("prompts")
         self.model_card_data = ModelCardData() if card is None else card
-        found = loading.read_files(options.locate(loading.full_name(name, self._organisation)), self._call)
-        if not found.modules:
-            self._check_plain(found)
-        found = self._read_older(found)
-        check_remote_code(self._call, load.get("trust_remote_code"), found.config)
-        self._builtin_prompts = loading.builtin_prompts(os.fspath(name), found.config.get("_name_or_path"))
+        model_files = loading.read_files(options.locate(loading.full_name(name, self._organisation)), self._call)
+        if not model_files.modules:
+            self._check_plain(model_files)
+        model_files = self._read_older(model_files)
+        check_remote_code(self._call, load.get("trust_remote_code"), model_files.config)
+        self._builtin_prompts = loading.builtin_prompts(os.fspath(name), model_files.config.get("_name_or_path"))
         self._prompts, self.default_prompt_name = loading.read_prompts(
-            found.stored, load, self._builtin_prompts, found.source, self._prompt_names
+            model_files.stored, load, self._builtin_prompts, model_files.source, self._prompt_names
         )
         self._given_prompts = frozenset(prompts if isinstance(prompts, Mapping) else ())
         self._warned: set[str] = set()
         if choose_sharing(options.shared_weights, options.backend, options.compute_type) is None:
-            found.files.begin()
-        self.tokenizer = BertTokenizer.from_files(found.bert)
-        config = BertConfig.from_files(found.bert)
-        self._use_settings(found, loading.stored_settings(found, load), asked, config)
+            model_files.files.begin()
+        self.tokenizer = BertTokenizer.from_files(model_files.bert)
+        config = BertConfig.from_files(model_files.bert)
+        self._use_settings(model_files, loading.stored_settings(model_files, load), asked, config)
         only_states = {"output_hidden_states": False} if self._model is BertModel else {}
-        self.model = self._model.from_files(found.bert, options, config=config, **only_states)
-        with loading.prefixed(f"{found.source}: config_sentence_transformers.json has", ModelFormatError):
+        self.model = self._model.from_files(model_files.bert, options, config=config, **only_states)
+        with loading.prefixed(f"{model_files.source}: config_sentence_transformers.json has", ModelFormatError):
             for setting, value in zip(self._settings, settings, strict=True):
                 if value is None:
-                    setattr(self, setting, found.stored.get(setting))
-        return found
+                    setattr(self, setting, model_files.stored.get(setting))
+        return model_files
 
-    def _check_plain(self, found: loading.SentenceFiles) -> None:
+    def _check_plain(self, model_files: loading.SentenceFiles) -> None:
         """Refuse a model without modules.json that the class cannot use, or warn of it."""
 
-    def _read_older(self, found: loading.SentenceFiles) -> loading.SentenceFiles:
+    def _read_older(self, model_files: loading.SentenceFiles) -> loading.SentenceFiles:
         """Return the files with the settings of older formats under their present names."""
-        return found
+        return model_files
 
     def _use_settings(
-        self, found: loading.SentenceFiles, stored: loading.Tables, asked: loading.Tables, config: BertConfig
+        self, model_files: loading.SentenceFiles, stored: loading.Tables, asked: loading.Tables, config: BertConfig
     ) -> None:
         """Set the tokenizer's limit; refuse other settings of the files and the caller that the model does not have."""
-        limit = self._check_transformer(found)
+        limit = self._check_transformer(model_files)
         shifted = self.tokenizer.padding_side == "left" and not config.family.counts_tokens
         if shifted or "attention_mask" not in self.tokenizer.model_input_names:
             setting = "padding_side 'left'" if shifted else "model_input_names without 'attention_mask'"
             warn_caller(
-                f"{found.source}: tokenizer_config.json has {setting}. So in sentence-transformers, the result of a "
-                "text depends on the longest text of its batch. Here it is that of the text alone."
+                f"{model_files.source}: tokenizer_config.json has {setting}. So in sentence-transformers, the result of "
+                "a text depends on the longest text of its batch. Here it is that of the text alone."
             )
-        limit = self._use_tables(found.where, stored, config, limit)
+        limit = self._use_tables(model_files.where, stored, config, limit)
         self._use_tables(self._call, asked, config, limit)
 
     def _use_tables(self, giver: str, tables: loading.Tables, config: BertConfig, limit: int | None) -> int | None:
@@ -159,9 +159,9 @@ class SentenceModel(TorchLike):
                 self.tokenizer.check_asked(method, settings)
         return limit
 
-    def _check_transformer(self, found: loading.SentenceFiles) -> int | None:
+    def _check_transformer(self, model_files: loading.SentenceFiles) -> int | None:
         """Refuse settings of a Transformer that minibert does not implement; return max_seq_length."""
-        where, settings = found.where, found.settings
+        where, settings = model_files.where, model_files.settings
         limit = settings.get("max_seq_length")
         if limit is not None:
             check_stored_int(f"{where}: max_seq_length", limit, self.tokenizer.num_special_tokens_to_add())
@@ -169,7 +169,7 @@ class SentenceModel(TorchLike):
             raise ModelFormatError(f"{where}: do_lower_case with a cased tokenizer is not implemented.")
         # A Transformer module without `transformer_task` computes features. For other modules, and without
         # modules.json, the class decides.
-        plain = found.modules and found.modules[0].kind == "Transformer"
+        plain = model_files.modules and model_files.modules[0].kind == "Transformer"
         implemented = self._transformer()
         if isinstance(modalities := settings.get("modality_config"), dict):
             texts = {name: modalities[name] for name in ("text", "message") if name in modalities}
@@ -505,16 +505,16 @@ class VectorModel(SentenceModel):
         """Choose the first of these prompts that is set; warn once if none is, but the model's card asks for one."""
         if prompt_name is not None or prompt is not None:
             return prompt_name
-        given = [name for name in names if self.prompts.get(name) or name in self._given_prompts]
+        present = [name for name in names if self.prompts.get(name) or name in self._given_prompts]
         needed = next((name for name in names if self._builtin_prompts.get(name)), None)
-        if not given and needed is not None and needed not in self._warned:
+        if not present and needed is not None and needed not in self._warned:
             self._warned.add(needed)
             warn_caller(
                 f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, but its files do "
                 f"not store this prompt, so it is not used. {self._call}(..., prompts='builtin') uses it; "
                 f"prompt='' silences this warning."
             )
-        return given[0] if given else (names[0] if names[0] in self.prompts else None)
+        return present[0] if present else (names[0] if names[0] in self.prompts else None)
 
 
 def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:
@@ -538,7 +538,7 @@ def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single
 
 def _as_tensors(value: Any) -> Any:
     if isinstance(value, list):
-        return [_as_tensors(one) for one in value]
+        return [_as_tensors(part) for part in value]
     if isinstance(value, dict):
-        return {name: _as_tensors(one) for name, one in value.items()}
+        return {name: _as_tensors(part) for name, part in value.items()}
     return torch_interop.to_tensor(np.asarray(value)) if isinstance(value, np.ndarray | np.generic) else value

@@ -206,26 +206,26 @@ def read_files(files: ModelFiles, call: str) -> SentenceFiles:
     stored = files.settings("config_sentence_transformers.json")
     bert = files.subfolder(check_modules(files, modules, call)[0].path)
     if (kind := stored.get("model_type", call)) != call and kind not in _READ_AS.get(call, ()):
-        found = f"config_sentence_transformers.json has model_type={brief(kind)}"
-        raise ModelFormatError(f"{files.source}: {found}; {call} loads {call!r}.")
+        stated = f"config_sentence_transformers.json has model_type={brief(kind)}"
+        raise ModelFormatError(f"{files.source}: {stated}; {call} loads {call!r}.")
     return SentenceFiles(files, bert, modules, bert.settings("config.json"), stored, *transformer_settings(bert))
 
 
 def transformer_settings(files: ModelFiles) -> tuple[str, dict[str, Any]]:
     """Return the name and the content of the file of a Transformer's settings: the first one that is not empty."""
-    found = ((name, settings) for name in _FILES if (settings := files.settings(name)))
-    return next(found, (_FILES[0], {}))
+    contents = ((name, settings) for name in _FILES if (settings := files.settings(name)))
+    return next(contents, (_FILES[0], {}))
 
 
-def stored_settings(found: SentenceFiles, load: Mapping[str, Any]) -> Tables:
+def stored_settings(files: SentenceFiles, load: Mapping[str, Any]) -> Tables:
     """Return the `inner_settings` of a Transformer's file, without the keywords that the caller gives in `load`."""
-    tables = dict(found.settings)
+    tables = dict(files.settings)
     for name in TABLES:
         alike = [other for other in TABLES if _OLD_TABLES.get(other, other) == _OLD_TABLES.get(name, name)]
-        given = [key for other in alike for key in load.get(other) or ()]
+        asked = [key for other in alike for key in load.get(other) or ()]
         if isinstance(keywords := tables.get(name), Mapping):
-            tables[name] = {key: value for key, value in keywords.items() if key not in (*_PLACES, *given)}
-    with prefixed(f"{found.where}:", ModelFormatError):
+            tables[name] = {key: value for key, value in keywords.items() if key not in (*_PLACES, *asked)}
+    with prefixed(f"{files.where}:", ModelFormatError):
         return inner_settings("Transformer", tables)
 
 
@@ -253,7 +253,7 @@ def choose_backend(backend: Any) -> Any:
 def check_device(device: object) -> None:
     """Raise an error for any device but the CPU, which may be given several times, as for several processes."""
     devices = device if isinstance(device, list | tuple) else [device]
-    if not all(one is None or is_cpu(one) for one in devices):
+    if not all(name is None or is_cpu(name) for name in devices):
         raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
 
 
@@ -323,15 +323,15 @@ def read_prompts(
         The stored or given prompts do not map names to texts, the table does not have prompts of this model's card, or
         the default is not one of the prompts.
     """
-    given, default = load.get("prompts"), load.get("default_prompt_name")
+    asked, default = load.get("prompts"), load.get("default_prompt_name")
     file = f"{source}: config_sentence_transformers.json"
     prompts = check_prompts(stored.get("prompts") or {}, file, ModelFormatError)
-    if given == "builtin":
+    if asked == "builtin":
         if not builtin:
             raise ValueError(f"prompts='builtin': {source} has none in minibert. Give them: prompts={{'query': ...}}.")
         prompts = {**builtin, **{name: text for name, text in prompts.items() if text}}
-    elif given is not None:
-        prompts |= check_prompts(given, "prompts", TypeError)
+    elif asked is not None:
+        prompts |= check_prompts(asked, "prompts", TypeError)
     prompts = {**dict.fromkeys(always, ""), **prompts}
     name = stored.get("default_prompt_name") if default is None else default
     if name is not None and (not isinstance(name, str) or name not in prompts):

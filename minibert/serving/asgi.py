@@ -30,7 +30,7 @@ Receive = Callable[[], Awaitable[Scope]]
 Send = Callable[[Scope], Awaitable[None]]
 
 _PROTOCOLS = (openai, cohere, jina, ollama, tei, bert_as_service)
-POSTS: Mapping[str, base.Post] = {path: post for one in _PROTOCOLS for path, post in one.POSTS.items()}
+POSTS: Mapping[str, base.Post] = {path: post for protocol in _PROTOCOLS for path, post in protocol.POSTS.items()}
 """The routes that take a body."""
 
 _MODEL = re.compile(r"(?:/v1)?/models/(.*)", re.DOTALL)
@@ -48,8 +48,8 @@ _MOST_AT_ONCE = 2**22  # bytes of an answer; a longer one is written while it is
 def request_id_of(scope: Scope) -> str:
     """Return the client's id of a request, or a new id."""
     if "minibert.request_id" not in scope:
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        scope["minibert.request_id"] = given if _REQUEST_ID.fullmatch(given) else f"{_FIRST}{next(_NUMBERS):012x}"
+        sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        scope["minibert.request_id"] = sent if _REQUEST_ID.fullmatch(sent) else f"{_FIRST}{next(_NUMBERS):012x}"
     return str(scope["minibert.request_id"])
 
 
@@ -177,9 +177,9 @@ class Service:
             expected = ", ".join(allowed)
             error = ServiceError("method", f"{path[:200]} does not accept {method[:20]}; send {expected}.")
             return refusal(error, scope, allow=expected)
-        found = openai.model_object(self.engine.models.served(model[1])) if model else _GETS[path](self)
-        kind = "text/plain; version=0.0.4; charset=utf-8" if isinstance(found, bytes) else "application/json"
-        content = found if isinstance(found, bytes) else base.dump(found)
+        answer = openai.model_object(self.engine.models.served(model[1])) if model else _GETS[path](self)
+        kind = "text/plain; version=0.0.4; charset=utf-8" if isinstance(answer, bytes) else "application/json"
+        content = answer if isinstance(answer, bytes) else base.dump(answer)
         return Reply(200, content, {"x-request-id": request_id_of(scope), "content-type": kind})
 
     def health(self, *, ready: bool) -> bytes:
@@ -357,13 +357,13 @@ class _Request:
                 await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if result.done():
                 return result.result()
-            if any(one.done() for one in waiting):
+            if any(task.done() for task in waiting):
                 raise _DisconnectedError
             message = f"the request took longer than {self._settings.request_timeout:g} seconds; send fewer texts."
             raise ServiceError("unavailable", message, retry_after=1.0)
         finally:
-            for one in waiting:
-                one.cancel()  # without an effect if it has ended
+            for task in waiting:
+                task.cancel()  # without an effect if it has ended
             await asyncio.wait(waiting)
 
     async def _disconnected(self) -> None:

@@ -96,12 +96,12 @@ class ModelsByName(dict[str, ServedModel[Any]]):
         ServiceError
             There is no such model.
         """
-        found = None if name is None else self._find(name)
-        if found is None and not self._any_name and name not in (None, "default"):
+        model = None if name is None else self._find(name)
+        if model is None and not self._any_name and name not in (None, "default"):
             known = ", ".join(map(repr, self))  # clients of Ollama look for the beginning
             message = f"model {str(name)[:200]!r} not found: it is not served here; expected {known}."
             raise ServiceError("model", message, param="model")
-        return found or next(iter(self.values()))
+        return model or next(iter(self.values()))
 
     def of(
         self,
@@ -118,16 +118,16 @@ class ModelsByName(dict[str, ServedModel[Any]]):
         ServiceError
             There is no such model, or it is not of the class.
         """
-        found = self.served(name)
+        chosen = self.served(name)
         named = name is not None and self._find(name) is not None
         every = [served for served in self.values() if isinstance(served, kind)]
-        some = [served for served in every if served is found or not named]
-        if not some:
+        fitting = [served for served in every if served is chosen or not named]
+        if not fitting:
             such_as = f", such as {every[0].name}" if every else ""
-            message = f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives"
+            message = f"the model {chosen.name} gives {chosen.gives} of texts; this route needs a model that gives"
             gives = (kind[0] if isinstance(kind, tuple) else kind).gives
             raise ServiceError("unsupported", f"{message} {gives}{such_as}.")
-        return next(filter(best, some), some[0])
+        return next(filter(best, fitting), fitting[0])
 
     def _find(self, name: str) -> ServedModel[Any] | None:
         """Return the model with a name; "name" and "org/name" are the same, "other/name" is another one."""
@@ -420,7 +420,7 @@ class Engine:
                 observe(len(step.members), step.tokens, seconds)
             except Exception:
                 _LOG.exception("an observer has failed, and is not called any more: %r", observe)
-                self.observers = [one for one in self.observers if one is not observe]
+                self.observers = [other for other in self.observers if other is not observe]
 
     def _complete(self, job: Job) -> None:
         try:

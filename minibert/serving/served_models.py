@@ -111,7 +111,7 @@ class ServedModel(Generic[_Model]):
     def check_prompt(self, name: str) -> str:
         """Return the name of a prompt; ServiceError if the model does not have it."""
         if name not in self.model.prompts:
-            known = ", ".join(f'"{one}"' for one in self.model.prompts)  # tei-client reads the names from this message
+            known = ", ".join(f'"{prompt}"' for prompt in self.model.prompts)  # tei-client reads them from this message
             raise wrong("prompt_name", f"{name[:200]!r} is not a prompt of this model. Available prompts: [{known}]")
         return name
 
@@ -279,9 +279,9 @@ class Embedder(ServedModel[SentenceTransformer]):
         pooled = plan.pooled_width * len(windows)  # kept until all windows are there
         job = Job(kind, windows, [max(1, len(window)) for window in windows], assemble)
         most = plan.windows.max_length if task.truncation == "error" else None
-        shown = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
+        used_prompt = prompt_name if prompt_name and model.prompts[prompt_name] else None  # it may be an empty text
         size = {"n_characters": n_characters, "n_bytes": 4 * max(task.width * vectors, pooled)}
-        return self.prepared(job, rows, groups, most, "input", prompt_name=shown, **size)
+        return self.prepared(job, rows, groups, most, "input", prompt_name=used_prompt, **size)
 
     def _prepare_parts(self, parts: Sequence[Any], task: _Task) -> Prepared:
         """Return the job of the parts of one text, in order, and its report, which counts them as one text."""
@@ -291,19 +291,18 @@ class Embedder(ServedModel[SentenceTransformer]):
         whole = [(windows.prompt + text, None)]
         (encoding,) = tokens.encodings_of(whole, windows.tokenizer, windows.max_length, "error")
         if encoding.n_truncated:
-            given, limit = len(encoding) + encoding.n_truncated, windows.max_length
-            message = (
-                f"the parts have {given} tokens together; the limit is {limit}. Send fewer, or late_chunking=false."
-            )
-            raise ServiceError("too_long", message, limit=limit, given=given, param="input")
+            num_tokens, limit = len(encoding) + encoding.n_truncated, windows.max_length
+            message = f"the parts have {num_tokens} tokens together; the limit is {limit}. "
+            message += "Send fewer, or late_chunking=false."
+            raise ServiceError("too_long", message, limit=limit, given=num_tokens, param="input")
         with _blamed_on("input"):
             members = plan.members(encoding, text, pairwise(ends), "input")
         kind = _Embed(id(self.model), dataclasses.replace(plan, truncate_dim=None, normalize=False), "spans")
         assemble = functools.partial(_assemble, task, [()] * len(parts), [*range(len(parts))])
         job = Job(kind, [(encoding, members)], [len(encoding)], assemble)
-        shown = task.prompt_name if windows.prompt else None
+        used_prompt = task.prompt_name if windows.prompt else None
         size = {"n_characters": len(text), "n_bytes": 4 * plan.pooled_width * len(parts)}
-        return self.prepared(job, [0], [[encoding]], None, "input", prompt_name=shown, **size)
+        return self.prepared(job, [0], [[encoding]], None, "input", prompt_name=used_prompt, **size)
 
     # -- options
 
@@ -387,8 +386,8 @@ class Embedder(ServedModel[SentenceTransformer]):
         windows = task.plan.windows
         if task.truncation != "split":
             whole = [(windows.prompt + text, None) for text in texts]
-            found = tokens.encodings_of(whole, windows.tokenizer, windows.max_length, task.truncation)
-            return [[encoding] for encoding in found]
+            encodings = tokens.encodings_of(whole, windows.tokenizer, windows.max_length, task.truncation)
+            return [[encoding] for encoding in encodings]
         if max(map(len, texts), default=0) > _MOST_SPLIT:
             raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
         try:
@@ -436,11 +435,11 @@ class _EmbedTokens:
     plans: tuple[TokenPlan, ...]
 
     def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
-        found: dict[int, FloatArray] = {}
+        arrays: dict[int, FloatArray] = {}
         for which, plan in enumerate(self.plans):
             rows = [i for i, (task, _) in enumerate(units) if task == which]
-            found |= zip(rows, map(np.asarray, plan.tokens([units[i][1] for i in rows])), strict=True)
-        return [found[i] for i in range(len(units))]
+            arrays |= zip(rows, map(np.asarray, plan.tokens([units[i][1] for i in rows])), strict=True)
+        return [arrays[i] for i in range(len(units))]
 
 
 class TokenEmbedder(ServedModel[MultiVectorEncoder]):
@@ -485,8 +484,8 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         for which, texts in ((0, [] if query is None else [query]), (task, [*distinct])):
             windows = plans[which].windows
             whole = [(windows.prompt + text, None) for text in texts]
-            found = tokens.encodings_of(whole, self.tokenizer(options.side), windows.max_length, truncation)
-            units += ((which, encoding) for encoding in found)
+            encodings = tokens.encodings_of(whole, self.tokenizer(options.side), windows.max_length, truncation)
+            units += ((which, encoding) for encoding in encodings)
 
         def assemble(results: list[FloatArray]) -> Any:
             if query is None:
@@ -597,7 +596,7 @@ class Classifier(ServedModel[CrossEncoder]):
             return scores.astype(np.float32)[rows]
 
         job = Job(_Score(id(model), model), encodings, [*map(len, encodings)], assemble)
-        groups, shown = [[one] for one in encodings], prompt_name if prompt else None
+        groups, used_prompt = [[encoding] for encoding in encodings], prompt_name if prompt else None
         most = model.max_seq_length if truncation == "error" else None
         size = {"n_characters": sum(map(tokens.size_of, inputs)), "n_bytes": 4 * len(inputs) * num_labels}
-        return self.prepared(job, rows, groups, most, options.field, prompt_name=shown, **size)
+        return self.prepared(job, rows, groups, most, options.field, prompt_name=used_prompt, **size)

@@ -17,7 +17,7 @@ import numpy as np
 from minibert._utils import keywords
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief, check_choice, check_int, check_return_tensors
-from minibert.bert.config import stated_family
+from minibert.bert.config_json import stated_family
 from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.options import LoadOptions
 from minibert.tokenizer import batch, files
@@ -138,10 +138,10 @@ class BertTokenizer(Vocabulary):
         options = LoadOptions(
             revision=revision, cache_dir=cache_dir, token=token, local_files_only=local_files_only, subfolder=subfolder
         )
-        found = options.locate(name)
-        keywords.check_remote_code(call, harmless.get("trust_remote_code"), found.settings("tokenizer_config.json"))
+        files = options.locate(name)
+        keywords.check_remote_code(call, harmless.get("trust_remote_code"), files.settings("tokenizer_config.json"))
         changed = {} if add_prefix_space is None else {"add_prefix_space": add_prefix_space}
-        tokenizer = cls(load_tokenizer(found, changed))
+        tokenizer = cls(load_tokenizer(files, changed))
         if add_prefix_space and "add_prefix_space" not in tokenizer.init_kwargs:
             raise ValueError("add_prefix_space=True has no effect on the tokens of this tokenizer. Leave it out.")
         tokenizer.name_or_path = os.fspath(name)
@@ -327,8 +327,8 @@ class BertTokenizer(Vocabulary):
         data = self._padded(rows, widths, side, kind)
         if return_offsets_mapping:
             spans = {
-                "starts": [one.offsets[:, 0] for one in encodings],
-                "ends": [one.offsets[:, 1] for one in encodings],
+                "starts": [encoding.offsets[:, 0] for encoding in encodings],
+                "ends": [encoding.offsets[:, 1] for encoding in encodings],
             }
             starts, ends = self._padded(spans, widths, side, kind).values()
             data["offset_mapping"] = (
@@ -383,8 +383,8 @@ class BertTokenizer(Vocabulary):
             if any(row.ndim != 1 or (row.size and row.dtype.kind not in "biu") for row in every):
                 raise TypeError("a row does not hold integers")
         except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            found = f"encoded_inputs is {shown(rows)} ({error})"
-            raise ValueError(f"{found}; expected input_ids, and lists of integers.") from error
+            described = f"encoded_inputs is {shown(rows)} ({error})"
+            raise ValueError(f"{described}; expected input_ids, and lists of integers.") from error
         lengths = [len(row) for row in numbers["input_ids"]]
         padding = batch.choose_strategy("padding", padding, batch.PADDING)
         limits = (padding, *batch.choose_limit(False, max_length, padding, self.model_max_length), multiple)
@@ -484,14 +484,14 @@ class BertTokenizer(Vocabulary):
         max_length, stride = check_int("max_length", max_length, 1), check_int("stride", stride, 0)
         if isinstance(texts, str) or not isinstance(prompt, str):
             raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str.")
-        found = []
+        windows = []
         inputs = [prompt + text for text in as_batch(texts, None, False)[0]]
         for index, raw in enumerate(self._raw.encode(inputs, RawOptions())):
             try:
-                found.append(cut_windows(raw, max_length, stride, len(prompt)))
+                windows.append(cut_windows(raw, max_length, stride, len(prompt)))
             except NoRoomError as reason:
                 raise ValueError(f"text {index} cannot be cut into windows of {max_length} tokens: {reason}.") from None
-        return found
+        return windows
 
     def tokenize(
         self,

@@ -260,7 +260,7 @@ def _check_sizes(content: Any) -> None:
         vocab = model.get("vocab")
         entries = vocab if isinstance(vocab, dict | list) else []
         if isinstance(entries, list):
-            entries = [one[0] if isinstance(one, list) and one else one for one in entries]
+            entries = [entry[0] if isinstance(entry, list) and entry else entry for entry in entries]
         _check_lengths(entries)
         _check_lengths(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix"))
     if isinstance(added, list):
@@ -375,9 +375,9 @@ def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_t
         token.special = token.special or token.content in special
     tokenizer.add_tokens(list(declared.values()))  # one call, because each call builds the library's table again
     for token_id, token in declared.items():
-        found = tokenizer.token_to_id(token.content)
-        if found != token_id:
-            raise ModelFormatError(f"{token.content!r} is declared to have id {token_id}, its id is {found}.")
+        known_id = tokenizer.token_to_id(token.content)
+        if known_id != token_id:
+            raise ModelFormatError(f"{token.content!r} is declared to have id {token_id}, its id is {known_id}.")
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_tokens([token for token in special_tokens if token.content not in known])
 
@@ -439,9 +439,9 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, config: dict[str, An
                 "(type_vocab_size in config.json). Use the tokenizer files of this model."
             )
         for token, token_id, sequence in zip(tokens, ids, sequences, strict=True):
-            if sequence is None and (found := tokenizer.token_to_id(token)) != token_id:
+            if sequence is None and (known_id := tokenizer.token_to_id(token)) != token_id:
                 raise ModelFormatError(
-                    f"{path} adds {token!r} with id {token_id}; its id in the vocabulary is {found}."
+                    f"{path} adds {token!r} with id {token_id}; its id in the vocabulary is {known_id}."
                 )
 
 
