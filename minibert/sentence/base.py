@@ -135,8 +135,8 @@ class SentenceModel(TorchLike):
         if shifted or "attention_mask" not in self.tokenizer.model_input_names:
             setting = "padding_side 'left'" if shifted else "model_input_names without 'attention_mask'"
             warn_caller(
-                f"{model_files.source}: tokenizer_config.json has {setting}. So in sentence-transformers, the result of "
-                "a text depends on the longest text of its batch. Here it is that of the text alone."
+                f"{model_files.source}: tokenizer_config.json has {setting}. In sentence-transformers, the result of "
+                "a text then depends on the longest text of its batch. Here it is that of the text alone."
             )
         limit = self._use_tables(model_files.where, stored, config, limit)
         self._use_tables(self._call, asked, config, limit)
