@@ -134,7 +134,7 @@ class Calls(list[Call]):
 
 
 # Methods of many classes that only raise, or that take what another method of the library made.
-OF_BATCHES = "pack run_packed run_steps states steps compute results output_bytes finish"
+OF_BATCHES = "pack stop_of run_packed run_steps states steps compute results output_bytes finish"
 INNER = "cuda forward to resolve_prompt windows too_long stop_multi_process_pool encode_multi_process"
 # Options of the constructors of sentence models, and of the calls that compute vectors, which `**` takes.
 LOAD = {

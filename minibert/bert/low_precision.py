@@ -78,7 +78,7 @@ _ROWS = 64  # that are quantised at once, so that a whole weight in float64 is n
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """The number format of a compute type.
+    """The number format of a compute type. The sum of the products of a group fits into 32 bits.
 
     Parameters
     ----------
@@ -100,16 +100,6 @@ class Format:
     distances: tuple[int, ...]
     negated: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
-        # Rounding adds at most 1/2 to each number, and the sum of the sizes in float32 is off by less than 2^-18 of it.
-        largest_x = self.total * self.x_most * (1 + 2.0**-18) + self.group / 2
-        if self.x_most < 128:
-            largest_x = 255 * self.group  # some processors multiply x + 128 instead of x, which must fit into 8 bits
-        if largest_x * self.weight_most >= 2**31:
-            raise ValueError(f"the sum of a group of {self.name} could be larger than a 32-bit number")
-        if not set(self.negated) <= set(range(BLOCK // _PART)):
-            raise ValueError(f"negated={self.negated} of {self.name}; expected numbers from 0 to {BLOCK // _PART - 1}")
-
     def groups(self, K: int) -> int:
         """Return the number of groups in a row of K features."""
         return -(-K // BLOCK) * (BLOCK // self.group)
@@ -127,8 +117,8 @@ FORMATS = {
 """The formats by name."""
 
 FORMATS_OF = {"float32": (), "int16": ("int16",), "int8_int16": ("int16", "int8"), "int8": ("int8",)}
-"""Compute type -> the names of the formats of its linear maps: that of most maps, and that of the feed-forward output.
-If there is one name, it is that of all maps."""
+"""Compute type -> the formats of its linear maps, by name. If there are two, the second one is for the output of the
+feed-forward."""
 
 COMPUTE_TYPES = tuple(FORMATS_OF)
 
@@ -146,8 +136,8 @@ def compute_type_of(weights: Weights) -> str:
     """Return the compute type with which the weights of a model were prepared."""
     prepared = [linear for layer in weights.layers[:1] for linear in layer.linears]
     formats = [getattr(linear, "format", None) for linear in prepared]
-    found = {form.name for form in formats if isinstance(form, Format)}
-    return next(name for name, names in FORMATS_OF.items() if set(names) == found)
+    used = {form.name for form in formats if isinstance(form, Format)}
+    return next(name for name, names in FORMATS_OF.items() if set(names) == used)
 
 
 def quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[IntArray, FloatArray]:
@@ -298,13 +288,7 @@ def apply_linear(
             # Exact, because every sum is below 2^53; float64 because NumPy multiplies matrices of integers slowly.
             sums = whole[:, g].astype(np.float64) @ linear.whole[:, g].astype(np.float64).T
             y = fma(sums.astype(np.float32), scales[:, g, None] * linear.scales[:, g], y)
-        y = y + linear.bias
-        if linear.gated and activation is not None:
-            gate, up = np.split(y, 2, axis=1)
-            return reference.ACTIVATION_FUNCTIONS[activation](gate) * up
-        if activation is not None:
-            y = reference.ACTIVATION_FUNCTIONS[activation](y)
-        return y if residual is None else y + residual
+        return reference.epilogue(y + linear.bias, linear.gated, activation, residual)
 
 
 def attention(
@@ -362,7 +346,7 @@ def attention(
 
 
 def _exponentiate(scores: FloatArray, scale: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return 2^(scale (scores - their maximum)) of each row, and 1 / its sum, which is a sum of _LANES partial sums."""
+    """Return 2^(scale (scores - their maximum)) of each row, and 1 / its sum, from _LANES partial sums."""
     A, Q, S = scores.shape
     differences = np.full((A, Q, -(-S // _LANES) * _LANES), -np.inf, np.float32)
     differences[:, :, :S] = scores - scores.max(axis=2, keepdims=True, initial=-np.inf)

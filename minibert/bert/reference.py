@@ -41,7 +41,7 @@ def embed(words: LookUp, *added: LookUp) -> FloatArray:
 
     Notes
     -----
-    Source: Devlin et al. 2018 (arXiv 1810.04805), figure 2. The order of the sum is that of transformers.
+    Source: Devlin et al. 2018 (arXiv 1810.04805), figure 2. transformers adds in the same order.
     """
     total = words.table[words.ids].astype(np.float64)  # (T, H)
     for table, ids in added:
@@ -56,7 +56,7 @@ def layer_norm(x: FloatArray, norm: LayerNorm, *, dtype: npt.DTypeLike = np.floa
     ----------
     x : ndarray of shape (T, H)
     norm : LayerNorm, weight and bias of shape (H,)
-    dtype : that of all numbers from the mean on
+    dtype : of all numbers from the mean on
 
     Returns
     -------
@@ -93,8 +93,12 @@ def apply_linear(
     -----
     Source of the gate: Shazeer 2020 (arXiv 2002.05202), equation 6.
     """
-    y: FloatArray = matmul(x, linear.weight) + linear.bias  # (T, N)
-    if linear.gated and activation is not None:
+    return epilogue(matmul(x, linear.weight) + linear.bias, linear.gated, activation, residual)
+
+
+def epilogue(y: FloatArray, gated: bool, activation: str | None, residual: FloatArray | None) -> FloatArray:
+    """Compute activation(y) + residual; or, of a gated product y = [gate, up], activation(gate) * up."""
+    if gated and activation is not None:
         gate, up = np.split(y, 2, axis=1)  # 2 x (T, N / 2)
         return ACTIVATION_FUNCTIONS[activation](gate) * up  # (T, N / 2)
     if activation is not None:
@@ -252,7 +256,7 @@ def erf(x: FloatArray) -> FloatArray:
     Notes
     -----
     NumPy has no erf, so this is a quotient of two polynomials of degree 6 in x^2 (`_ERF_P`, `_ERF_Q`) in float64. The
-    form is that of W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969).
+    form is from W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969).
     """
     z = np.clip(x.astype(np.float64), -4.0, 4.0)  # shape of x
     square = z * z  # shape of x
@@ -336,7 +340,7 @@ def make_ops(
 
     Parameters
     ----------
-    dtype : that of all numbers
+    dtype : of all numbers
     matmul : takes x (T, K) and a weight (N, K), gives (T, N)
     round : rounds every argument and every result, for example to the numbers that float16 has
     activations : as `ACTIVATION_FUNCTIONS`
@@ -365,7 +369,7 @@ def make_ops(
     def attend(inputs: AttentionInput, **returned: bool) -> AttentionOutput:
         query, key, value = map(take, inputs[:3])  # 3 x (T, H)
         output = attention(inputs._replace(query=query, key=key, value=value), **returned)
-        pairs = (None if kept is None else [round(one) for one in kept] for kept in output[1:])
+        pairs = (None if kept is None else [round(array) for array in kept] for kept in output[1:])
         scores, probs = pairs  # B x (A, S, S), B x (A, S, S)
         return AttentionOutput(round(output.context), scores, probs)
 

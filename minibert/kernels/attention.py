@@ -66,9 +66,10 @@ _ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for ea
 
 @function
 def add_bias(scores, start, column, first, S, D, columns, table, middle):
-    """Compute scores[start + j] = scores[start + j] / sqrt(D) + table[middle + column of token j - that of the query].
+    """Compute scores[start + j] = scores[start + j] / sqrt(D) + table[middle + column of token j - column].
 
-    Without a masked token among them, the columns are consecutive, and so are the numbers of the table.
+    `column` is that of the query. Without a masked token among them, the columns are consecutive, and so are the
+    numbers of the table.
     """
     factor = np.float32(1.0) / np.sqrt(np.float32(D))
     origin = middle - column

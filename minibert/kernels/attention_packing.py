@@ -85,7 +85,7 @@ def pack_float_keys(key, stride, S, D, keys, features, transposed, rotation, pos
 def transpose_keys(key, stride, first, S, D, target, step, rotation, positions):
     """Compute target[d step + j] = key[j stride + d] for WIDTH tokens from `first` on; the last of S counts again.
 
-    The keys are rotated before, if there is a rotation (`rotate_rows`); `positions` has those of all S tokens.
+    The keys are rotated before, if there is a rotation (`rotate_rows`); `positions` has one for each of the S tokens.
     """
     count = S - first
     if rotation[0] != 0:
@@ -132,7 +132,7 @@ def rounded_token(source, stride, S, j, d, D, factor):
 
 
 def _storers(words: Words) -> tuple[Any, Any]:
-    """Make two functions, which store integers of `round_lanes` in a row of x and in a panel.
+    """Make two functions that store integers of `round_lanes` in a row of x and in a panel.
 
     The first one stores WIDTH integers, from number i on; the upper bytes are `distance` further. The second one stores
     the numbers i to i + 3 of WIDTH columns in a panel with this number of lines.
@@ -225,7 +225,7 @@ def word_packers(name: str, words: HeadWords) -> tuple[Any, Any, Any, Any]:
 
     @function
     def quantise_queries(query, stride, rows, D, queries, distance, plane):
-        """Fill rows of queries, `distance` words apart, with their scales and words; `plane` is that of upper bytes."""
+        """Fill rows of queries, `distance` words apart, with scales and words; upper bytes are `plane` bytes later."""
         most = most_of_products(D)
         for i in range(rows):
             source, target = floats_at(query + i * stride * FLOAT), queries + i * distance * FLOAT

@@ -38,12 +38,12 @@ _SMALLEST, _LARGEST = 1 << 16, 1 << 23
 
 
 def aligned_empty(*shape: int) -> FloatArray:
-    """Return a float32 array of this shape with arbitrary contents, which begins at a cache line."""
+    """Return a float32 array of this shape that begins at a cache line; its contents are arbitrary."""
     return np.ndarray(shape, np.float32, _aligned_bytes(4 * math.prod(shape), CACHE_LINE))
 
 
 def _large_page(size: int) -> FloatArray:
-    """Return a float32 array of this size with arbitrary contents, which begins at a large page.
+    """Return a float32 array of this size that begins at a large page; its contents are arbitrary.
 
     NumPy asks the system for large pages for arrays of at least 4 MB. So the array has 4 MB, and only the first of its
     two pages is used.

@@ -91,7 +91,7 @@ def _can_build() -> bool:
 
 
 def build(root: Path, folder: Path) -> list[Path]:
-    """Compile the libraries of the wanted levels of the sources in a tree; return their files and that of the index.
+    """Compile the libraries of the wanted levels of the sources in a tree; return their files and the index.
 
     Raises
     ------

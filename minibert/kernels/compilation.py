@@ -149,7 +149,7 @@ def load_function(compiled: Any, count: int) -> Callable[..., None]:
 
 
 def _plain_code(compiled: Any, count: int) -> tuple[str, str]:
-    """Return the name of a function in LLVM, and the text of it and of all that it calls, which nothing optimised."""
+    """Return the name of a function in LLVM, and the text of it and of all that it calls, not optimised."""
     signature = (types.int64,) * count
     with global_compiler_lock:  # no other thread compiles with the changed options
         level, finish, set_env = numba.config.OPT, JITCodeLibrary._finalize_specific, JITCPUCodegen.set_env

@@ -67,7 +67,7 @@ from minibert.kernels.tile import add_block, add_products, finish_tile, load_til
 # As int64, because Numba compiles a function again for each Python integer among its arguments.
 _ZERO, _NR = np.int64(0), np.int64(NR)
 # KC and SHORT were chosen by the error of benchmarks/parity.py; the speed is the same within 1 % for KC from 32 to 128.
-KC = 32  # products of one partial sum. The error of 16 is larger for K = 3,072, and that of 64 for every K
+KC = 32  # products of one partial sum. The error of 16 is larger for K = 3,072, and the error of 64 for every K
 SHORT, SHORT_KC = 128, 16  # up to SHORT products, the error of 16 is smaller
 RESUMED = 4  # in `added`: c has the totals of the slices before
 LINE_FLOATS = 16  # floats of a cache line

@@ -46,7 +46,7 @@ Kernel = Callable[[int], None]
 
 
 def _folder() -> Path:
-    """Return the folder `built` beside this file; in a clone that has none, that of the installed package."""
+    """Return the folder `built` beside this file; if a clone has none, the folder of the installed package."""
     beside, clone = Path(__file__).parent / "built", Path(__file__).parents[2]
     if not beside.exists() and (clone / "pyproject.toml").exists():
         from importlib import metadata  # only here, because its import takes long
@@ -185,7 +185,7 @@ def _index() -> tuple[str, dict[str, Library]]:
         rows = index["libraries"].items()
         built = {name: Library(str(row["file"]), str(row["sha256"])) for name, row in rows}
         if index["format"] != FORMAT:
-            raise ImportError(f"{path} is that of other sources; install minibert again")
+            raise ImportError(f"{path} belongs to other sources; install minibert again")
         return str(index["sources"]), built
     except OSError as error:
         if error.errno in (0, errno.ENOENT):  # 0: there is no such file in an archive
@@ -199,7 +199,7 @@ def _index() -> tuple[str, dict[str, Library]]:
 def sources() -> str:
     """Return the SHA-256 of all files from which the kernels are compiled, at the first call in this process.
 
-    Without these files, as in a frozen application, it is that of the index.
+    Without these files, as in a frozen application, it is the one in the index.
     """
     paths = [*sorted(Path(__file__).parent.glob("*.py"))]
     paths += [Path(str(module.__file__)).with_suffix(".py") for module in (low_precision, reference)]

@@ -170,7 +170,7 @@ _ARM_LOWER = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4}  # the lower 12 bi
 
 
 def _relocate(image: bytearray, address: int, machine: int, kind: int, value: int) -> None:
-    """Write the relation between an address and a value, which is an address too, at the former."""
+    """Write at an address how far a value is from it; the value is an address, too."""
     if (machine, kind) in _DISTANCES:
         struct.pack_into("<i", image, address, value - address)
         return

@@ -5,8 +5,8 @@ Layout      x (T, K) has the tokens of the documents, row by row; those of the q
             weight. A chunk is one document
 Loop order  panels -> micro-tiles of the document -> k. After each micro-tile, the largest product of each column so far
             is kept in scratch memory, so no array has the products of all pairs
-Numerics    A product is that of gemm.py. The maximum is exact, and the sum is computed in float64, in the order of the
-            tokens. So a score depends on its query and its document only. NaN and infinity give NaN
+Numerics    A product is computed as in gemm.py. The maximum is exact. The sum is computed in float64, in the order of
+            the tokens. So a score depends on its query and its document only. NaN and infinity give NaN
 Contract    A document has at least one token. Callers have checked every shape
 """
 

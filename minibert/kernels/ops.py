@@ -30,8 +30,8 @@ from minibert.kernels.threads import FLOAT, TaskKind, Team, address
 
 # In a task, an array is the address of its first number, and 0 if it is None.
 # x (M, K), panels and bias (gemm.py), residual and y (M, N). `activation` is one of ACTIVATION_CODES. If `gated` is 1,
-# panels and bias have 2 N columns. The last five are those of `LinearChunks`. In low precision, x is the address of
-# words; if there is a `source`, the leader quantises its floats into them before the chunks.
+# panels and bias have 2 N columns. The last five are the fields of `LinearChunks`. In low precision, x is the address
+# of words; if there is a `source`, the leader quantises its floats into them before the chunks.
 _LINEAR = "panels bias residual y", "M N K activation gated slices by_panel tiles block_tiles panels_per_chunk"
 LINEAR = TaskKind(1, f"x {_LINEAR[0]}", _LINEAR[1])
 LINEAR_WORDS = {name: TaskKind(5 + 3 * i, f"source {_LINEAR[0]}", f"{_LINEAR[1]} x") for i, name in enumerate(FORMATS)}
@@ -89,7 +89,7 @@ ROWS = 8
 class LinearChunks(NamedTuple):
     """The chunks of a product: each multiplies `block_tiles` of `tiles` micro-tiles by `panels_per_chunk` panels.
 
-    K is cut into `slices`; if `by_panel` is true, those of one panel follow one another.
+    K is cut into `slices`; if `by_panel` is true, the slices of one panel follow one another.
     """
 
     slices: int
@@ -106,8 +106,8 @@ def linear_chunks(
     """Return the chunks of a product (M, N, K), their number, and the distance of two rows of x in floats.
 
     With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
-    and each stays in cache while all panels are read. `name` is that of a format of words, which have one slice. So has
-    a gated product, because only the result of one of its two panels has a place to wait for the next slice.
+    and each stays in cache while all panels are read. `name` is the name of a format of words. Words have one slice,
+    and so has a gated product: only the result of one of its two panels has a place to wait for the next slice.
     """
     if name:
         slices, by_panel, distance, rows = 1, False, words_of(name).row_size(K), words_of(name).rows
@@ -126,7 +126,7 @@ def linear_chunks(
 
 
 def linear_slices(M: int, N: int, K: int) -> tuple[int, bool]:
-    """Return the number of slices of K, and whether those of a panel follow one another. Floats only."""
+    """Return the number of slices of K, and whether the slices of a panel follow one another. Floats only."""
     by_panel = MR < M <= FEW_ROWS and K > SHORT_K
     size = PANEL_SLICE if by_panel else SLICE
     return (K // size, by_panel) if size < K and K % size == 0 and N % NR == 0 else (1, False)
@@ -172,7 +172,8 @@ def make_resources(
     """Return new threads and new memory; the threads start with the first op."""
     buffers, formats = Buffers(), FORMATS_OF[compute_type]
     team = Team(num_threads, load_run_task(compute_type), idle_release, buffers.release, *also)
-    return Resources(team, buffers, compute_type, next(iter(formats), ""))  # that of the query, key and value maps
+    of_attention = next(iter(formats), "")  # that of the query, key and value maps
+    return Resources(team, buffers, compute_type, of_attention)
 
 
 def make_ops(

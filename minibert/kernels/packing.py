@@ -106,7 +106,7 @@ def pack(empty: Callable[..., FloatArray], linear: Linear | QuantisedLinear) -> 
 
 
 def _rows_of_panels(linear: PreparedLinear) -> list[slice]:
-    """Return the rows of the weight that each panel has; those of a gate alternate with those that it multiplies."""
+    """Return the rows of the weight that each panel has; a gate's alternate with those that it multiplies."""
     N = linear.shape[0]
     half = N // 2 if linear.gated else N
     return [slice(f + i, min(f + i + NR, f + half)) for i in range(0, half, NR) for f in range(0, N, half)]

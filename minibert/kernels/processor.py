@@ -34,7 +34,7 @@ from minibert.bert.low_precision import BLOCK, FORMATS, FORMATS_OF, Format
 from minibert.kernels.libraries import Level, level, level_of
 
 LEVEL = level()
-"""The level of this process. Its registers are those of all compute types, also of float32, which does not use AMX."""
+"""The level of this process. All compute types use its registers, also float32, which does not use AMX."""
 
 WIDTH = 16
 """The number of lanes of a vector; a lane is one number of it. It is the same on every processor (see simd.py)."""
@@ -158,7 +158,7 @@ class Words(NamedTuple):
 
     @property
     def before_scores(self) -> int:
-        """The number of words before a row of scores, which become the header of its probs; 0 without AMX."""
+        """The number of words before a row of scores; they become the header of its probs. 0 without AMX."""
         return self.unit if self.dot.in_tiles else 0
 
     @property
@@ -228,7 +228,7 @@ Xeon, the time of AMX divided by that of VNNI is 1.3 and 1.2 for 22 tokens, 1.1 
 
 
 class HeadWords(NamedTuple):
-    """The integers of attention in low precision: those of queries and keys, and those of probs and values."""
+    """The layouts of attention in low precision: one of queries and keys, one of probs and values."""
 
     keys: Words
     values: Words

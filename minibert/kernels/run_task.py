@@ -228,7 +228,7 @@ def make_run_task() -> Any:
     def run_task(own_address):
         """Compute the task in the caller's state; for a helper's state, look for tasks and help to compute them.
 
-        The results do not depend on the float mode of the thread, which is the same again afterwards.
+        The results do not depend on the float mode of the thread; the mode is restored afterwards.
         """
         mode = float_mode()
         set_float_mode(DEFAULT_FLOAT_MODE)

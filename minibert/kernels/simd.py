@@ -136,8 +136,9 @@ def fma_lanes(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 # The next three functions make `fma_lanes` of float64 arithmetic for processors without the instruction. The results
-# are those of the instruction, if no square of a number or of its last bit leaves the range of float64, which is so for
-# numbers that were made of float32. Source: Boldo and Melquiond 2008 (IEEE Transactions on Computers 57(4)), section 5.
+# equal those of the instruction, unless the square of a number or of its last bit leaves the range of float64. With
+# numbers that were made of float32, this does not happen. Source: Boldo and Melquiond 2008 (IEEE Transactions on
+# Computers 57(4)), section 5.
 
 
 def _exact_sum(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -374,7 +375,7 @@ def stack_floats(count: int) -> Any:
 
     @instruction(types.int64())
     def allocate(builder: Any) -> Any:
-        # Not cgutils.alloca_once, which fills the memory with zeros: of much memory LLVM makes a call of memset.
+        # Not cgutils.alloca_once: it fills the memory with zeros, and for much memory LLVM would call memset.
         with builder.goto_entry_block():
             memory = builder.alloca(ir.ArrayType(_FLOAT, count))
         memory.align = 64  # a cache line

@@ -21,7 +21,7 @@ Layout      The threads share one row of int64 numbers, the *state*; run_task.py
                 48           CALLERS     threads that compute an op          (raised and lowered by callers)
                 56           CLOSED      1 when the helpers must return      (set when the team is deleted)
                 57, 58       CLOCK       the address of the system's function for the time, and its number of a clock
-                59, 60       YIELD, NAP  those of its functions to offer a core and to sleep; 0, if it does not have one
+                59, 60       YIELD, NAP  the addresses of its functions to offer a core and to sleep; 0 if there is none
                 61           DATA        the offset of that address in an array object, in bytes
                 62           NONE        the address of None, which Python writes for no array; it becomes 0
                 64, 72, ...  SHARES      for each share, the number of its chunks that are taken

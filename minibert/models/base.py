@@ -231,13 +231,10 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         4 t (F + 7 H), which minibert's kernels keep for the next step. t is 1,024, or the length of the longest
         sequence if that is larger, but at most T. A result of a step that takes 1 to 2 MB is in a memory page of 2 MB.
         """
-        name, has_head = type(self).__name__, self.head_name is not None
-        if num_layers is not None and has_head:
-            raise TypeError(f"{name} has a head, which needs all layers, so it does not take num_layers=.")
+        has_head, depth, H = self.head_name is not None, self.config.num_hidden_layers, self.config.hidden_size
         if positions is not None and "words" not in self.reads:
-            raise TypeError(f"{name} has no masked-LM head, so it does not take positions=.")
-        depth, H = self.config.num_hidden_layers, self.config.hidden_size
-        stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
+            raise TypeError(f"{type(self).__name__} has no masked-LM head, so it does not take positions=.")
+        stop = self.stop_of(num_layers)
         first = check_int("start[0]", start[0], 0, stop) if start else 0
         # `hidden` are the states that the output lists; `asked` are these, and the last one where it is an output by
         # itself; `kept` are those of `asked` that this run computes; `read` are the only tokens of the last state that
@@ -280,6 +277,15 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             None if attentions is None else tuple(pairs.get(i) for i in range(depth)),
         )
         return output
+
+    def stop_of(self, num_layers: int | None) -> int:
+        """Return after which layer a forward stops; a head needs all of them."""
+        depth = self.config.num_hidden_layers
+        if num_layers is None:
+            return depth
+        if self.head_name is not None:
+            raise TypeError(f"{type(self).__name__} has a head, which needs all layers, so num_layers= is not for it.")
+        return check_int("num_layers", num_layers, 0, depth)
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int, logits: int) -> None:
         """Refuse a result that does not fit into memory, because most systems kill a process that needs too much."""
@@ -426,15 +432,12 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         config, itemsize = self.config, np.dtype(self.ops.dtype).itemsize
         return itemsize * B * S * (config.hidden_size * num_states + config.num_attention_heads * S * num_attentions)
 
-    def with_ops(self, ops: Ops, dtype: npt.DTypeLike | None = None) -> Self:
+    def with_ops(self, ops: Ops) -> Self:
         """Return a model with the same weights and other ops; this model does not change.
-
-        `dtype` is that of all results; by default that of the ops.
 
         The ops must be able to use the weights that the ops of this model prepared: a wrapped set of `model.ops`, or
         one that reads ``linear.weight``.
         """
-        ops = ops if dtype is None else ops._replace(dtype=dtype)
         return type(self)(self.weights, ops, **self.kept, return_dict=self._return_dict)
 
 

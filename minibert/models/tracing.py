@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.system import require_memory
-from minibert._utils.validation import brief, check_int, counted
+from minibert._utils.validation import brief, counted
 from minibert.bert.packed import PackedBatch
 from minibert.models.base import ModelBase
 from minibert.models.inputs import named_inputs, ordered_inputs
@@ -142,12 +142,7 @@ def value_names(model: ModelBase[Any], num_layers: int | None = None) -> Names:
 
 def _plan(model: ModelBase[Any], inputs: Mapping[str, Any], record: Record, edit: Any, num_layers: int | None) -> _Plan:
     """Check the arguments."""
-    batch = model.pack(inputs)
-    depth = model.config.num_hidden_layers
-    if num_layers is not None and model.head_name is not None:
-        raise ValueError(f"num_layers={brief(num_layers)}; {type(model).__name__} has a head, which needs all layers.")
-    stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
-    names = value_names(model, stop)
+    batch, names = model.pack(inputs), value_names(model, model.stop_of(num_layers))
     return _Plan(batch, names, names.select(record), Edits(edit, names, batch))
 
 

@@ -271,7 +271,7 @@ class Values:
     ) -> None:
         self._subject, self._inputs, self.mask = subject, dict(inputs), subject.pack(inputs).mask
         dtype = np.dtype(np.float64 if ops is None else np.float32)
-        self._model = subject.model.with_ops(float64.OPS if ops is None else ops, dtype)
+        self._model = subject.model.with_ops(float64.OPS if ops is None else ops)
         self._last_state = f"encoder.layer.{subject.config.num_hidden_layers - 1}"
         wanted = {*names, *([self._last_state] if VECTOR in names else [])}
         ordered = [name for name in subject.names.specs if name in wanted]

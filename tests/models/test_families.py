@@ -351,7 +351,7 @@ def test_analyses_run_from_any_state(tmp_path: Path, family: str) -> None:
     single = load(tmp_path)
     ids, mask = inputs(single.config.pad_token_id)
     given = {"input_ids": ids, "attention_mask": mask}
-    for model in (single, single.with_ops(float64.OPS, np.float64)):
+    for model in (single, single.with_ops(float64.OPS)):
         measure = lambda output: float(output.last_hidden_state[0, 3, 5])  # noqa: E731
         changes = inside.ablate_heads(model, given, measure)
         one = model.trace(**given, record=(), edit={"encoder.layer.1.attention.self": Edit.zero(heads=2)}).output

@@ -81,7 +81,7 @@ def test_frequencies_are_those_of_transformers(rope: dict[str, Any], D: int) -> 
 
 def compare(theirs: Any, ours: Any, given: dict[str, Any], atol: float = 3e-6) -> None:
     """Compare hidden states in float64 with those of transformers; its angles are rounded to float32 by a cosine."""
-    exact = ours.with_ops(float64.OPS, np.float64)(**given, output_hidden_states=True).hidden_states
+    exact = ours.with_ops(float64.OPS)(**given, output_hidden_states=True).hidden_states
     tensors = {name: torch.as_tensor(array) for name, array in given.items()}
     if "inputs_embeds" in tensors:
         tensors["inputs_embeds"] = tensors["inputs_embeds"].double()
