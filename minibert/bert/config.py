@@ -189,12 +189,12 @@ class BertConfig:
 
     @property
     def has_token_types(self) -> bool:
-        """True if the embeddings add those of token types."""
+        """True if the embeddings have a table of token types."""
         return self.family.has_token_types and self.type_vocab_size > 0
 
     @property
     def num_labels(self) -> int:
-        """The number of labels of a classifier, which is the length of `id2label`."""
+        """The number of labels of a classifier: the length of `id2label`."""
         return len(self.id2label)
 
     @property
@@ -284,7 +284,7 @@ class BertConfig:
     def from_files(cls, files: ModelFiles, otherwise: Family | None = None) -> BertConfig:
         """Read the config.json of a model whose files were located already; error messages name the file.
 
-        If it does not say the family, it is that of the tensors' names, or `otherwise`.
+        If it does not say the family, the family is `otherwise`, or the one that the names of the tensors begin with.
         """
         from minibert.checkpoint.files import check_files
 

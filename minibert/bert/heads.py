@@ -34,7 +34,7 @@ def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) ->
     the checkpoint has another one.
     """
     activation = config.family.activation("BertForMaskedLM", config.activation)
-    # ModernBERT has another one in all heads, which begin as this one does.
+    # All heads of ModernBERT begin as this one does, with an activation from the config.
     activation = ACTIVATIONS[config.classifier_activation] if config.classifier_activation else activation
     x = ops.linear(x, head.transform, activation=activation)  # (T, H)
     x = ops.layer_norm(x, head.transform_norm)  # (T, H)

@@ -151,7 +151,7 @@ class Rotation(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Which keys a query sees: those of its sequence that are at most `size` columns away, on both sides.
+    """Which keys a query sees: the keys of its sequence that are at most `size` columns away, on both sides.
 
     `columns`, of shape (T,), has the column of each token in the padded batch; it increases in each sequence.
     """
@@ -161,7 +161,7 @@ class Window(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Some of the T tokens: `tokens` are their indices, (Q,), increasing; `cu_seqlens` is as that of all tokens."""
+    """Some of the T tokens: their indices, (Q,), increasing; `cu_seqlens` says where those of each sequence begin."""
 
     tokens: IntArray
     cu_seqlens: IntArray
@@ -303,7 +303,7 @@ class KeptProbs(WrappedOps):
         self.probs = probs
 
     def attention(self, inputs: AttentionInput, **returned: bool) -> AttentionOutput:
-        """Compute attention, and keep the probs if they are those of one of the modules."""
+        """Compute attention, and keep the probs if the module is one of them."""
         if inputs.path not in self.probs:
             return self.inner.attention(inputs, **returned)
         output = self.inner.attention(inputs, **{**returned, "return_probs": True})

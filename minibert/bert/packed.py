@@ -163,7 +163,7 @@ class PackedBatch:
         return np.logical_or.reduce(self.mask[:, :1], axis=1)
 
     def queries(self, tokens: IntArray) -> Queries | None:
-        """Return these of the T tokens, increasing numbers of which some may be outside; None if they are all."""
+        """Return some of the T tokens, by increasing numbers; numbers outside are left out. None if they are all."""
         starts = np.searchsorted(tokens, self.cu_seqlens)
         if starts[-1] - starts[0] == self.num_tokens:
             return None
@@ -207,7 +207,7 @@ class PackedBatch:
 
     @classmethod
     def from_mask(cls, mask: npt.NDArray[np.bool_]) -> PackedBatch:
-        """Pack tokens of which only the places are known; their ids, token types and positions are 0."""
+        """Pack tokens whose places alone are known; their ids, token types and positions are 0."""
         nothing = np.zeros(np.count_nonzero(mask), np.int32)
         return cls(nothing, nothing, nothing, cumulate(mask.sum(axis=1)), mask)
 

@@ -45,7 +45,7 @@ _NEEDED = {
 
 
 def complete(parameters: object, stated: Mapping[str, Any], theta: Mapping[str, float], D: int) -> dict[str, Any]:
-    """Return ``rope_parameters`` as transformers completes them, with those of older fields.
+    """Return ``rope_parameters`` as transformers completes them, with the values of older fields.
 
     Parameters
     ----------

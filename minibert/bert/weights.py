@@ -94,7 +94,7 @@ class Weights:
     layers : tuple of L LayerWeights
     pooler : PreparedLinear or None    None if the checkpoint does not have it, or the caller did not ask for it
     ignored : tuple of str             tensors of the file that belong to heads that were not asked for
-    head : HeadWeights or None         those of the head that was asked for
+    head : HeadWeights or None         of the head that was asked for
     embeddings_project : PreparedLinear or None    makes H features of ELECTRA's embeddings
     relative_attention_bias : ndarray of shape (32, A), or None    MPNet's; see `bias_of_distances`
     final_norm : LayerNorm or None     ModernBERT's, after the last layer
@@ -157,7 +157,7 @@ class Row:
     """One module of the checkpoint: its path, the field it fills, and the shape of its weight.
 
     A size is a field of the config or a number. Rows with the same field are stacked. A shape with two sizes belongs to
-    an embedding table or a linear map, a shape with one size to a LayerNorm. Without a `bias`, that of a map is zeros.
+    an embedding table or a linear map, a shape with one size to a LayerNorm. Without `bias`, a map adds zeros.
     """
 
     path: str

@@ -126,9 +126,9 @@ class ModelFiles:
     def find(self, filename: str) -> Path | None:
         """Return the local path of a file, or None if the model does not have it.
 
-        For a hub id, None means that the hub, or its cache, which stores the answer, said so. Offline, a file that is
-        neither cached nor known to be absent counts as absent if config and weights are cached, with a warning. Else it
-        is a `DownloadError`.
+        For a hub id, None means that the hub said so, now or earlier: its cache stores the answer. Offline, a file
+        that is neither cached nor known to be absent counts as absent if config and weights are cached, with a warning.
+        Else it is a `DownloadError`.
         """
         return self._source.find(self._prefix + self._checked(filename))
 

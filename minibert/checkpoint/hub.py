@@ -47,8 +47,9 @@ class HubRepository:
 
     A file at a commit has three states in the cache: it is there, it is known to be absent, or nothing is known. (The
     client notes each 404 of the hub, and `hf download` notes the whole list of files.) Only the last state needs the
-    hub. Other programs that fill a cache note nothing. So without a network, a file of which nothing is known counts as
-    absent if the cache has a config.json with weights, and the model can do without the file; one warning says so.
+    hub. Other programs that fill a cache note nothing. So without a network, a file that the cache does not know
+    counts as absent if the cache has a config.json with weights, and the model can do without the file; one warning
+    says so.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Find the tensors in safetensors files, and write float32 tensors into one.
 
-The reader is ours and not that of the safetensors library for two reasons. NumPy does not have bfloat16, so the library
-cannot give it. And the library maps a file: if the file is cut meanwhile, the system kills the process (SIGBUS).
+The reader is ours, for two reasons. NumPy does not have bfloat16, so the safetensors library cannot give it. And the
+library maps a file: if the file is cut meanwhile, the system kills the process (SIGBUS).
 """
 
 from __future__ import annotations

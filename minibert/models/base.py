@@ -237,8 +237,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         stop = self.stop_of(num_layers)
         first = check_int("start[0]", start[0], 0, stop) if start else 0
         # `hidden` are the states that the output lists; `asked` are these, and the last one where it is an output by
-        # itself; `kept` are those of `asked` that this run computes; `read` are the only tokens of the last state that
-        # a head needs.
+        # itself; `kept` are the ones of `asked` that this run computes. A head needs only the tokens `read` of the last
+        # state.
         hidden, attentions = self._hidden_states, self._attentions
         if output_hidden_states is not None:
             hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
@@ -310,7 +310,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         Every forward of the model calls this method, so the ids are compared with the model's tables here. `start` is
         that of `run_packed`. `read` has the tokens whose last hidden state is read, increasing; the other rows of it
         may then be zeros, because they are not computed. `probs` has a list for each layer whose attention probs are
-        kept; those of each sequence are added to it, (A, S, S).
+        kept; an array (A, S, S) for each sequence is added to it.
         """
         depth = self.config.num_hidden_layers
         batch = batch.private()
@@ -469,7 +469,7 @@ class Result:
         (rows of the last hidden state, step) -> rows of the result. For a result of tokens it is called with at most
         `rows_at_once`, so that it does not double the memory of a large vocabulary.
     shape, dtype : of the result
-        The last axis is that of one sequence or token.
+        The last axis has the numbers of one sequence or token.
     places : int ndarray
         The row of each result; the other rows stay zeros.
     tokens : int ndarray, optional

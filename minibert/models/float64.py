@@ -8,9 +8,9 @@
 >>> true["hidden_states.6"].dtype, bool(abs(true["hidden_states.6"] - model(**inputs).last_hidden_state).max() < 1e-5)
 (dtype('float64'), True)
 
-The weights are those of the model, float32 numbers; with the compute type int16 or int8 they are the rounded ones. Each
-linear map's weight is converted when it is used and dropped then, so the memory is that of the model, of one map in
-float64, and of what is recorded. The formulas are those of reference.py, except for GELU, which is more exact here.
+The weights are the model's, float32 numbers; with the compute type int16 or int8 they are the rounded ones. Each linear
+map's weight is converted when it is used, and dropped then. So beside the model, the memory is that of one map in
+float64, and of what is recorded. The formulas are in reference.py; GELU is more exact here.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def ordered_inputs(method: _Method) -> _Method:
-    """Return a method that takes its inputs by position in the order of transformers, which `_inputs` names."""
+    """Return a method that takes its inputs by position in the order of transformers; `_inputs` names them."""
 
     @functools.wraps(method)
     def ordered(self: Any, *inputs: Any, **keywords: Any) -> Any:

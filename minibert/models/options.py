@@ -62,7 +62,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(LoadOptions):
-    """The options of `BertModel` and of the models with heads: those of a text encoder, and some more."""
+    """The options of `BertModel` and of the models with heads: all of `LoadOptions`, and some more."""
 
     config: "BertConfig | None" = None
     output_hidden_states: Selection | None = None

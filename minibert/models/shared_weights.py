@@ -370,7 +370,7 @@ def _header(content: bytes | mmap.mmap) -> tuple[dict[str, Any], int]:
 
 
 def _pieces(key: str, title: str, arrays: Mapping[str, FloatArray]) -> list[bytes | memoryview]:
-    """Return the content of a file in pieces, of which those of the arrays are not copies."""
+    """Return the content of a file in pieces; the arrays are not copied."""
     listed, body, end = {}, list[bytes | memoryview](), 0
     for name, array in arrays.items():
         flat = np.ascontiguousarray(array, np.float32)

@@ -36,7 +36,7 @@ def open_model(files: ModelFiles, family: Family) -> StoredModel:
     Raises
     ------
     ModelFormatError
-        A file is missing or damaged, or the checkpoint is not that of one model of this family.
+        A file is missing or damaged, or the checkpoint does not hold one model of this family.
     """
     tensors = _named_as_now(open_checkpoint(files), family)
     prefix = _find_prefix(tensors, files)
@@ -55,7 +55,7 @@ def find_heads(files: ModelFiles, family: Family | None = None) -> tuple[str, ..
     Raises
     ------
     ModelFormatError
-        A file is missing or damaged, or the checkpoint is not that of a BERT model.
+        A file is missing or damaged, or the checkpoint does not hold a BERT model.
     """
     return open_model(files, family or BertConfig.from_files(files).family).heads()
 
@@ -64,7 +64,7 @@ class StoredModel:
     """The tensors of a model under the names that BERT has for them, without the prefix.
 
     Tensors without the prefix belong to a head, even if their names look like BERT's, as "pooler" does. `add_head`
-    takes those of one head in.
+    takes in the tensors of one head.
     """
 
     def __init__(self, files: ModelFiles, tensors: dict[str, StoredTensor], prefix: str, family: Family) -> None:
@@ -79,7 +79,7 @@ class StoredModel:
     def _renamed(
         self, prefix: str, head: str | None = None, modules: Collection[str] | None = None
     ) -> dict[str, StoredTensor]:
-        """Return the tensors below a prefix, or those of some modules, by their names in BERT, which must differ."""
+        """Return the tensors below a prefix, or of some modules, by their names in BERT; two must not be the same."""
         names = {name: self._bert_name(name[len(prefix) :], head) for name in self._stored if name.startswith(prefix)}
         names = {name: bert for name, bert in names.items() if modules is None or bert.rpartition(".")[0] in modules}
         renamed = {bert: self._stored[name] for name, bert in names.items()}

@@ -108,7 +108,7 @@ class TorchLike(Closes):
     def float(self) -> Self:
         """Return the model itself, because its results are float32 with every compute type.
 
-        Weights that were rounded while loading stay rounded, as those of a model that torch has quantised. For weights
+        Weights that were rounded while loading stay rounded, as in a model that torch has quantised. For weights
         in float32 load the model with compute_type="float32".
         """
         return self

@@ -1,4 +1,4 @@
-"""The table of all intermediate values: the name, the formula and the shape of each, which a test executes.
+"""The table of all intermediate values: the name, the formula and the shape of each. A test executes them.
 
 A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Some
 values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``, and the
@@ -279,7 +279,7 @@ def rows_of(sizes: Sizes) -> dict[str, tuple[Entry, ...]]:
 
 
 def _layer_of(family: Family) -> tuple[Entry, ...]:
-    """Return the rows of a layer: those of BERT, and in their midst those of the family's own modules."""
+    """Return the rows of a layer: BERT's, with the rows of the family's own modules in their places."""
     rows = {entry.symbol: entry for entry in LAYER}
     order, scores = list(rows), rows["scores"].formula
     changed: dict[str, dict[str, Any]] = {}
