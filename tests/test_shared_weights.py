@@ -25,7 +25,7 @@ from minibert.checkpoint.tensors import read_tensor
 from minibert.cli import main
 from minibert.kernels import packing
 from minibert.models import shared_weights
-from minibert.models.loading import named_arrays
+from minibert.models.stored import named_arrays
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.head_models import inputs_of, logits_of, make_model
 from tests.support.outcomes import python

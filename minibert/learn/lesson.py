@@ -13,7 +13,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.learn.mistakes import as_list, run
 from minibert.learn.right import attention, columns, dense, embed, layer_weights, norm, tables
 from minibert.models.bert import BertModel
-from minibert.models.loading import named_arrays
+from minibert.models.stored import named_arrays
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 TEXT = "The river bank is flooded."

@@ -236,9 +236,6 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             raise TypeError(f"{type(self).__name__} has no masked-LM head, so it does not take positions=.")
         stop = self.stop_of(num_layers)
         first = check_int("start[0]", start[0], 0, stop) if start else 0
-        # `hidden` are the states that the output lists; `asked` are these, and the last one where it is an output by
-        # itself; `kept` are the ones of `asked` that this run computes. A head needs only the tokens `read` of the last
-        # state.
         hidden, attentions = self._hidden_states, self._attentions
         if output_hidden_states is not None:
             hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
@@ -246,13 +243,13 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
         is_whole = stop == depth
         results = self.results(batch, positions, slice_bytes) if is_whole else []
-        read = None
+        read = None  # the only tokens of the last state that a head needs
         if has_head and depth not in (hidden or ()):
             read = np.unique(np.concatenate([self._read(batch) if r.tokens is None else r.tokens for r in results]))
-        asked = {*(hidden or ()), depth} if is_whole and not has_head else hidden or ()
+        # The states that the output lists, and the last one where it is an output by itself.
+        kept = {*(hidden or ()), depth} if is_whole and not has_head else {*(hidden or ())}
         logits = sum(result.nbytes for result in results) if has_head else 0
-        self._check_memory(batch, len(asked), len(attentions or ()), logits)
-        kept = [i for i in sorted(asked) if first <= i <= stop]
+        self._check_memory(batch, len(kept), len(attentions or ()), logits)
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if first <= i < stop}
         for tokens, step, i, x in self.run_steps(batch, stop, start, read, probs):
@@ -266,7 +263,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
 
         nothing = np.zeros((0, H), self.ops.dtype)
         # Each one is released as soon as it is padded, so only one exists twice.
-        padded = {i: batch.pad(states.pop(i, nothing)) for i in kept}
+        padded = {i: batch.pad(states.pop(i, nothing)) for i in sorted(kept) if first <= i <= stop}
         pairs = {i: batch.pad_pairs(probs.pop(i), self.config.num_attention_heads) for i in list(probs)}
         values: list[FloatArray | None] = [result.array for result in results]
         if not has_head:

@@ -26,10 +26,11 @@ from minibert.checkpoint.safetensors import write_safetensors
 from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.base import ModelBase
-from minibert.models.loading import find_model, load_weights, named_arrays
+from minibert.models.loading import find_model, load_weights
 from minibert.models.options import LoadOptions, ModelOptions, lists_keywords
 from minibert.models.outputs import ModelOutput
 from minibert.models.shared_weights import is_mapped
+from minibert.models.stored import named_arrays
 
 _Output = TypeVar("_Output", bound=ModelOutput)
 _Model = TypeVar("_Model", bound="BertPreTrainedModel[Any]")

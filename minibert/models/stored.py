@@ -1,6 +1,6 @@
 """The tensors of a checkpoint by the names that BERT has for them: renaming, the heads that are there, checks.
 
-Only headers are read here; loading.py reads the numbers.
+Only headers are read here; loading.py reads the numbers. `named_arrays` gives weights the names of a checkpoint again.
 """
 
 from __future__ import annotations
@@ -8,11 +8,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
+import numpy as np
+
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.families import FAMILIES, Family
-from minibert.bert.weights import DECODER, HEADS, POOLER_ROWS, Row, head_of, head_rows, layer_rows, stored_rows
+from minibert.bert.ops import LayerNorm, PreparedLinear
+from minibert.bert.weights import DECODER, HEADS, POOLER_ROWS, Row, Weights, head_of, head_rows, layer_rows, stored_rows
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import StoredTensor
 from minibert.checkpoint.tensors import DTYPES, open_checkpoint
@@ -297,3 +302,44 @@ def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
     raise ModelFormatError(
         f"{files.source} is not a BERT checkpoint: {_WORDS}.weight is not among its tensors ({names}, ...)."
     )
+
+
+# --- the names of weights, for saving ---------------------------------------------------------------------------------
+
+
+def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[str, FloatArray]]:
+    """Yield the name in the checkpoint and the values of each array of BERT, in the order of the forward pass.
+
+    With a class of `HEADS`, the names begin with "bert." or the field of another family, and the arrays of its head
+    follow. A tied decoder's weight is not given a second time.
+    """
+    family = weights.config.family
+    tied = weights.head is not None and weights.head.tied
+    for _, owner, rows in weights.parts(head):
+        for path, part, array in _arrays_of(owner, rows, family):
+            own = family.own_path(path, head)
+            # The dense map that some heads have instead of the pooler is beside the model, too.
+            beside = owner is weights.head or (path.startswith("pooler.") and own != path)
+            names = [f"{own}.{part}" if head is None or beside else f"{family.field}.{own}.{part}"]
+            if path == DECODER:
+                of_bias = f"{family.own_path('cls.predictions', head)}.bias"
+                names = [] if tied else names
+                names += [of_bias] if part == "bias" else []
+            yield from ((name, array) for name in dict.fromkeys(names))
+
+
+def _arrays_of(owner: Any, rows: Iterable[Row], family: Family) -> Iterator[tuple[str, str, FloatArray]]:
+    """Yield the path, "weight" or "bias", and the array of the fields that the rows name, each field once."""
+    for field, row in {row.field: row for row in rows}.items():
+        part: PreparedLinear | LayerNorm | FloatArray = getattr(owner, field)
+        if isinstance(part, np.ndarray):
+            yield row.path, "weight", part
+            continue
+        paths = (part.path,) if isinstance(part, LayerNorm) else part.paths
+        whole = family.own_path(paths[0]).rpartition(".")[0]
+        paths = (whole,) if whole.endswith(tuple(family.stacked)) else paths
+        weights, biases = np.split(part.weight, len(paths)), np.split(part.bias, len(paths))
+        for name, weight, bias in zip(paths, weights, biases, strict=True):
+            yield name, "weight", weight
+            if row.bias:
+                yield name, "bias", bias

@@ -21,7 +21,7 @@ from minibert.models import float64
 from minibert.models.bert import BertModel
 from minibert.models.heads import BertHead
 from minibert.models.inputs import INPUTS, pack
-from minibert.models.loading import named_arrays
+from minibert.models.stored import named_arrays
 from minibert.trace.names import Names, Spec
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of

@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from minibert import BertConfig, BertModel, BertTokenizer
-from minibert.models.loading import named_arrays
+from minibert.models.stored import named_arrays
 from tests.support.tokenizer_files import AWKWARD_TEXTS, SPECIALS, WORDS, flags, model_folder, tokenizer_json
 
 IDS = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])

@@ -13,7 +13,7 @@ import torch
 
 import minibert
 from minibert import BertModel, exact
-from minibert.models.loading import named_arrays
+from minibert.models.stored import named_arrays
 from minibert.trace.names import Names
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 from minibert.trace.table import HEADS as HEAD_ENTRIES
