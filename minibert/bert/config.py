@@ -1,7 +1,8 @@
-"""The config of a model: its fields, and the checks of them. config_json.py reads them from a config.json."""
+"""The config of a model: its fields, and the checks of them. config_json.py says what those of a config.json mean."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -14,7 +15,7 @@ from minibert._utils import keywords
 from minibert._utils.files import make_folder, read_json_object, write_json
 from minibert._utils.validation import brief, check_stored_int
 from minibert.bert import rotary
-from minibert.bert.config_json import MOST_LABELS, SIZES, family_of_tensors, read_fields, stated_family
+from minibert.bert.config_json import MOST_LABELS, SIZES, read_fields, stated_family
 from minibert.bert.families import BIASES, EXTRA, FAMILIES, Family
 from minibert.bert.reference import ACTIVATIONS
 from minibert.errors import ModelFormatError
@@ -291,7 +292,7 @@ class BertConfig:
         path = check_files(files).require("config.json")
         fields = read_json_object(path)
         try:
-            family = stated_family(fields) or otherwise or family_of_tensors(files)
+            family = stated_family(fields) or otherwise or _family_of_tensors(files)
             return cls.from_dict({"model_type": family.model_type, **fields})
         except ModelFormatError as error:
             raise ModelFormatError(f"{path}: {error}") from None
@@ -409,6 +410,19 @@ def check_settings(
             field = "id2label" if name in ("num_labels", "label2id") else name
             remedy = f"To change it: {change.format(f'{field}=...')}."
         keywords.check_agreement(call, {name: value}, {name: getattr(config, name)}, remedy)
+
+
+def _family_of_tensors(files: ModelFiles) -> Family:
+    """Return the family in whose field a checkpoint has the model, as "roberta" in roberta.embeddings."""
+    from minibert.checkpoint.tensors import open_checkpoint
+
+    with contextlib.suppress(ModelFormatError):  # the loader says what is wrong with the tensors
+        tensors = "\n".join(open_checkpoint(files))
+        for family in FAMILIES.values():
+            if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
+                return family
+    known = ", ".join(FAMILIES)
+    raise ModelFormatError(f"model_type is absent. Write it into the file, one of {known}; or call a family's class.")
 
 
 @functools.cache

@@ -1,21 +1,16 @@
-"""What a config.json says: the family, and the fields of `BertConfig` under their names there.
+"""What the fields of a config.json mean: the family of the model, and the fields of `BertConfig`.
 
 Models that minibert does not implement are refused. The values are checked by `BertConfig` itself (config.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibert._utils.validation import brief, check_stored_int
 from minibert.bert.families import FAMILIES, Family, family_of_class, named_classes
 from minibert.errors import ModelFormatError
-
-if TYPE_CHECKING:
-    from minibert.checkpoint.files import ModelFiles
 
 # The fields that fix the shape of a tensor: a config.json must state them, and weights.py compares them with the file.
 SIZES = (
@@ -60,19 +55,6 @@ def stated_family(fields: Mapping[str, Any]) -> Family | None:
         if family.field != FAMILIES[model_type].field:
             raise ModelFormatError(f"model_type={model_type!r}, but architectures names {brief(name)}. Correct it.")
     return FAMILIES[model_type]
-
-
-def family_of_tensors(files: ModelFiles) -> Family:
-    """Return the family in whose field a checkpoint has the model, as "roberta" in roberta.embeddings."""
-    from minibert.checkpoint.tensors import open_checkpoint
-
-    with contextlib.suppress(ModelFormatError):  # the loader says what is wrong with the tensors
-        tensors = "\n".join(open_checkpoint(files))
-        for family in FAMILIES.values():
-            if re.search(rf"^(.*\.)?{family.field}\.embeddings\.", tensors, re.MULTILINE):
-                return family
-    known = ", ".join(FAMILIES)
-    raise ModelFormatError(f"model_type is absent. Write it into the file, one of {known}; or call a family's class.")
 
 
 def read_fields(fields: Mapping[str, Any], family: Family) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class Weights:
         for layer in self.layers:
             if getattr(layer.relative_bias, "shape", None) != wanted:
                 raise ValueError(f"{layer.path}.relative_bias does not have the shape {wanted}.")
-        for path, owner, rows in self.parts(self.head and self.head.name):
+        for path, owner, rows in self.parts(None if self.head is None else self.head.name):
             for field in dict.fromkeys(row.field for row in rows):
                 stack = [row for row in rows if row.field == field]
                 rows_of_each, *columns = stack[0].sizes(self.config)
