@@ -288,7 +288,13 @@ def apply_linear(
             # Exact, because every sum is below 2^53; float64 because NumPy multiplies matrices of integers slowly.
             sums = whole[:, g].astype(np.float64) @ linear.whole[:, g].astype(np.float64).T
             y = fma(sums.astype(np.float32), scales[:, g, None] * linear.scales[:, g], y)
-        return reference.epilogue(y + linear.bias, linear.gated, activation, residual)
+        y = y + linear.bias
+        if linear.gated and activation is not None:
+            gate, up = np.split(y, 2, axis=1)
+            return reference.ACTIVATION_FUNCTIONS[activation](gate) * up
+        if activation is not None:
+            y = reference.ACTIVATION_FUNCTIONS[activation](y)
+        return y if residual is None else y + residual
 
 
 def attention(

@@ -93,12 +93,8 @@ def apply_linear(
     -----
     Source of the gate: Shazeer 2020 (arXiv 2002.05202), equation 6.
     """
-    return epilogue(matmul(x, linear.weight) + linear.bias, linear.gated, activation, residual)
-
-
-def epilogue(y: FloatArray, gated: bool, activation: str | None, residual: FloatArray | None) -> FloatArray:
-    """Compute activation(y) + residual; or, of a gated product y = [gate, up], activation(gate) * up."""
-    if gated and activation is not None:
+    y: FloatArray = matmul(x, linear.weight) + linear.bias  # (T, N)
+    if linear.gated and activation is not None:
         gate, up = np.split(y, 2, axis=1)  # 2 x (T, N / 2)
         return ACTIVATION_FUNCTIONS[activation](gate) * up  # (T, N / 2)
     if activation is not None:
