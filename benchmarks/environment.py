@@ -10,9 +10,11 @@ from pathlib import Path
 from minibert import __version__
 
 
-def environment() -> str:
-    """Name the versions and the processor that the figures belong to."""
-    names = ("numpy", "torch", "transformers", "sentence-transformers", "onnxruntime", "openvino")
+def environment(table: str) -> str:
+    """Name the processor of a table, and the versions of minibert, NumPy and the libraries that the table names."""
+    named = table.lower()
+    names = ["numpy", *(["torch"] if "transformers" in named else [])]
+    names += [name for name in ("transformers", "sentence-transformers", "onnxruntime", "openvino") if name in named]
     found = [f"minibert {__version__}"]  # of the code that runs, not of a package that is installed beside it
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -48,7 +48,7 @@ def publish(name: str, table: Sequence[str], measured_with: str, *, write: bool)
 
     A table that has two places there is written to "name with AMX", if minibert's kernels use AMX.
     """
-    note = f"{environment()}, {measured_with}."
+    note = f"{environment(' '.join(table))}, {measured_with}."
     print(f"\n{note}")
     if write:
         path, with_amx = Path(__file__).parent / "README.md", f"{name} with AMX"

@@ -375,7 +375,8 @@ def soak_rows(folder: Path, minutes: float, threads: int) -> list[str]:
             number = len(bulk["latencies"]) + len(waiting["latencies"])
             p99 = percentile(waiting["latencies"], 99)
             minute = f"{(i + 1) * part / 60:.1f}"
-            show(rows, minute, f"{memory[-1]:.1f}", str(files), str(tasks), str(number), f"{p99:.0f}")
+            if i == 0 or i % 5 == 4:
+                show(rows, minute, f"{memory[-1]:.1f}", str(files), str(tasks), str(number), f"{p99:.0f}")
         kept = memory[len(memory) // 5 :]
         if len(kept) > 1:
             slope = float(np.polyfit(np.arange(len(kept)) * part / 60, kept, 1)[0])
