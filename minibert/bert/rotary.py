@@ -1,7 +1,8 @@
 """Rotary positions: the angles by which attention turns queries and keys, from the fields of a config.json.
 
-Pair j of a head's D features is turned by ``position * frequency[j]``, with ``frequency[j] = theta ** (-2 j / D)``. The
-other types of `rope_type` change the frequencies, so that a model takes longer texts than those of its training.
+Pair j of a head's D features is turned by ``position * frequency[j]``, with ``frequency[j] = theta ** (-2 j / D)``. Two
+more types of `rope_type` change the frequencies, so that a model takes longer texts than those of its training:
+"linear" divides them, "dynamic" raises theta with the length of the text. The "ntk" of gte's own files is a "linear".
 
 - Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv 2104.09864): section 3.2.2.
 - https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/modeling_rope_utils.py
@@ -32,16 +33,7 @@ OLD_FIELDS = (
 )
 """What older files have instead of ``rope_parameters``."""
 
-# The fields that each type needs, and those that it may have.
-_NEEDED = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "yarn": ("factor",),
-    "longrope": ("short_factor", "long_factor"),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "proportional": (),
-}
+_TYPES = ("default", "linear", "dynamic")
 
 
 def complete(parameters: object, stated: Mapping[str, Any], theta: Mapping[str, float], D: int) -> dict[str, Any]:
@@ -117,21 +109,17 @@ class Rotary:
         kind = self.parameters.get("rope_type")
         if self.D % 2:
             raise ModelFormatError(f"a head has {self.D} features; rotary positions need an even number.")
-        if not isinstance(kind, str) or kind not in _NEEDED or (kind == "dynamic" and self.D == 2):
-            raise ModelFormatError(f"rope_type={brief(kind)} is not implemented; expected {', '.join(_NEEDED)}.")
-        for name in ("rope_theta", *_NEEDED[kind]):
-            if name.endswith("_factor") and isinstance(self.parameters.get(name), list | tuple):
-                if len(self.parameters[name]) != self.D // 2:
-                    raise ModelFormatError(f"{name} in rope_parameters; expected {self.D // 2} numbers.")
-                continue
+        if kind not in _TYPES or (kind == "dynamic" and self.D == 2):
+            raise ModelFormatError(f"rope_type={brief(kind)} is not implemented; expected {', '.join(_TYPES)}.")
+        for name in ("rope_theta", "factor")[: 1 + (kind != "default")]:
             _number(self.parameters, name)
 
     def __call__(self, positions: IntArray, cu_seqlens: IntArray) -> Rotation:
         """Return the rotation of the tokens of a packed batch.
 
-        Two types have other frequencies for a text that is longer than those of the training. The length is that of
-        each text, its largest position + 1, so a text has the same numbers in any batch. (In transformers, the longest
-        text of a batch counts for all.)
+        "dynamic" has other frequencies for a text of more than P tokens. The length is that of each text, its largest
+        position + 1, so a text has the same numbers in any batch. (In transformers, the longest text of a batch counts
+        for all.)
         """
         if not len(positions) or int(positions.max()) < len(self._table):
             return Rotation(self._table, positions)
@@ -147,74 +135,22 @@ class Rotary:
 
     @functools.cached_property
     def _table(self) -> FloatArray:
-        """The cosines and sines of the first positions, (P, R), as far as the length of a text does not change them."""
-        rows = self._original if self.parameters["rope_type"] == "longrope" else self.P
-        return self._rows(np.arange(min(int(rows), 1 << 16)), 1)
-
-    @property
-    def _original(self) -> float:
-        return float(self.parameters.get("original_max_position_embeddings") or self.P)
+        """The cosines and sines of the first positions, (P, D)."""
+        return self._rows(np.arange(min(self.P, 1 << 16)), 1)
 
     def _rows(self, positions: IntArray, length: int) -> FloatArray:
-        frequencies, factor = self.frequencies(length)
-        angles = (positions[:, None].astype(np.float32) * frequencies).astype(np.float64)
-        rows: FloatArray = (factor * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
+        angles = (positions[:, None].astype(np.float32) * self.frequencies(length)).astype(np.float64)
+        rows: FloatArray = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
         rows.flags.writeable = False
         return rows
 
-    def frequencies(self, length: int) -> tuple[FloatArray, float]:
-        """Return the frequencies, (R / 2,) float32, for a text of this length, and the factor of cosines and sines."""
-        parameters, kind, D = self.parameters, self.parameters["rope_type"], self.D
-        theta, factor = float(parameters["rope_theta"]), float(parameters.get("factor") or 1.0)
+    def frequencies(self, length: int) -> FloatArray:
+        """Return the frequencies, (D / 2,) float32, for a text of this length."""
+        kind, D = self.parameters["rope_type"], self.D
+        theta, factor = float(self.parameters["rope_theta"]), float(self.parameters.get("factor") or 1.0)
         if kind == "dynamic" and length > self.P:  # all in float32, as in transformers
             growth = np.float32(factor) * np.float32(length) / np.float32(self.P) - np.float32(factor - 1)
             theta = float(np.float32(theta) * np.float32(float(growth) ** float(np.float32(D / (D - 2)))))
         exponents = np.arange(0, D, 2, dtype=np.float32) / np.float32(D)
-        powers = (theta ** exponents.astype(np.float64)).astype(np.float32)
-        if kind == "longrope":
-            ratio = float(parameters.get("factor") or self.P / self._original)
-            inferred = math.sqrt(1 + math.log(ratio) / math.log(self._original)) if ratio > 1 else 1.0
-            stretched = parameters["long_factor" if length > self._original else "short_factor"]
-            return 1 / (np.array(stretched, np.float32) * powers), float(parameters.get("attention_factor") or inferred)
-        frequencies = np.float32(1.0) / powers
-        if kind == "linear":
-            frequencies = frequencies / np.float32(factor)
-        elif kind == "proportional":
-            turned = int(float(parameters.get("partial_rotary_factor", 1.0)) * D // 2)
-            frequencies = np.where(np.arange(D // 2) < turned, frequencies, np.float32(0.0)) / np.float32(factor)
-        elif kind == "yarn":
-            return self._yarn(powers, theta, factor)
-        elif kind == "llama3":
-            low, high = (self._original / parameters[f"{name}_freq_factor"] for name in ("low", "high"))
-            lengths = np.float32(2 * math.pi) / frequencies
-            share = (np.float32(self._original) / lengths - parameters["low_freq_factor"]) / (
-                parameters["high_freq_factor"] - parameters["low_freq_factor"]
-            )
-            between = (1 - share) * frequencies / np.float32(factor) + share * frequencies
-            slow = np.where(lengths > low, frequencies / np.float32(factor), between)
-            frequencies = np.where(lengths < high, frequencies, slow).astype(np.float32)
-        return frequencies, 1.0
-
-    def _yarn(self, powers: FloatArray, theta: float, factor: float) -> tuple[FloatArray, float]:
-        """Peng et al. 2023 (arXiv 2309.00071), section 3: slow frequencies are divided, fast ones stay."""
-        parameters, D = self.parameters, self.D
-
-        def place(turns: float) -> float:
-            return D * math.log(self._original / (turns * 2 * math.pi)) / (2 * math.log(theta))
-
-        low, high = place(float(parameters.get("beta_fast") or 32)), place(float(parameters.get("beta_slow") or 1))
-        if parameters.get("truncate", True):
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, D - 1)
-        ramp = (np.arange(D // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low or 0.001)
-        stays = 1 - np.clip(ramp, 0, 1)
-        frequencies = 1 / (np.float32(factor) * powers) * (1 - stays) + 1 / powers * stays
-        scale = parameters.get("attention_factor")
-        if scale is None:
-            above, below = parameters.get("mscale"), parameters.get("mscale_all_dim")
-            scale = (_growth(factor, above) / _growth(factor, below)) if above and below else _growth(factor, 1.0)
-        return frequencies.astype(np.float32), float(scale)
-
-
-def _growth(factor: float, scale: float) -> float:
-    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+        frequencies: FloatArray = np.float32(1) / (theta ** exponents.astype(np.float64)).astype(np.float32)
+        return frequencies / np.float32(factor) if kind == "linear" else frequencies
