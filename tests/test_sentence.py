@@ -513,6 +513,44 @@ def test_spans_are_those_of_the_published_procedure(minilm_sentences: SentenceTr
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+def test_the_sentences_of_a_text_are_spans(minilm_sentences: SentenceTransformer) -> None:
+    texts = [
+        'He paid $2.50 to J.R. "Really?" she asked… Yes!! \u200b "No." (It is.)\nThe end\t\n \n  A title \n\nMore? 😀',
+        "今日は晴れ。「本当？」はい！ Ok",
+        "\n no stop ",
+        "...",
+        "",
+    ]
+    wanted = [
+        [
+            *(
+                "He paid $2.50 to J.R.",
+                '"Really?"',
+                "she asked…",
+                "Yes!!",
+                '\u200b "No."',
+                "(It is.)",
+                "The end",
+                "A title",
+            ),
+            "More? 😀",
+        ],
+        ["今日は晴れ。", "「本当？」", "はい！", "Ok"],
+        ["no stop"],
+        [],
+        [],
+    ]
+    found, info = minilm_sentences.encode(texts, spans="sentences", return_info=True)
+    assert [[text[slice(*span)] for span in one.spans] for text, one in zip(texts, info, strict=True)] == wanted
+    for text, one, vectors in zip(texts, info, found, strict=True):
+        np.testing.assert_array_equal(vectors, minilm_sentences.encode(text, spans=one.spans))
+    np.testing.assert_array_equal(minilm_sentences.encode(texts[0], spans="sentences"), found[0])
+    with pytest.raises(ValueError, match=r"the text is too long, only its characters 0 to"):
+        minilm_sentences.encode("One sentence. " * 200, spans="sentences", truncation="silent")
+    with pytest.raises(ValueError, match="spans='words'"):
+        minilm_sentences.encode(texts, spans="words")
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "modernbert"])
 def test_each_token_of_a_text_belongs_to_one_part(tmp_path: Path, family: str) -> None:
     """Whatever the borders, with and without the spaces between words, and where one character has several tokens."""

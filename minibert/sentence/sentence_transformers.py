@@ -26,7 +26,7 @@ from minibert.models.bert import BertModel
 from minibert.sentence.base import HOME, SavedModule, VectorModel, in_kind
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.texts import as_texts
+from minibert.tokenizer.texts import as_texts, check_texts, sentence_spans
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.similarity import PRECISIONS, SimilarityFunction, check_truncate_dim, quantize_embeddings, rounded
@@ -257,11 +257,11 @@ class SentenceTransformer(VectorModel):
             "split" pools several windows of it (weighted by the tokens of the text in each), "silent" cuts it.
         stride : int
             Tokens that a window repeats from the one before, for truncation="split".
-        spans : sequence of (int, int), or for several texts, B of them; optional
+        spans : sequence of (int, int), or for several texts, B of them; or "sentences"; optional
             Give a vector of each part of a text, from one forward of the whole text ("late chunking"): the mean of the
             part's tokens. A part is its first character, and the one after its last. A token belongs to the part that
-            has its first character that is not white space; [CLS], [SEP] and a prompt belong to none. For models and
-            calls with mean pooling.
+            has its first character that is not white space; [CLS], [SEP] and a prompt belong to none. "sentences":
+            those of `sentence_spans`, which are also in the `TextInfo`. For models and calls with mean pooling.
         out : ndarray of shape (B, width), float, optional
             Write the vectors there, for example into a np.memmap, and return it.
         return_info : bool
@@ -307,14 +307,24 @@ class SentenceTransformer(VectorModel):
         too_long, info = plan.windows.too_long(), list[TextInfo]()
         if spans is not None or output_value != "sentence_embedding" or plan.pooling == ("none",):
             check_for_tokens(out, precision, normalize_embeddings and spans is None, truncation)
+            by_sentence = isinstance(spans, str)
             if spans is not None:
-                spans = [spans] if single else spans
+                if by_sentence:
+                    check_choice("spans", spans, ("sentences",))
+                    check_texts(texts)
+                    spans = [sentence_spans(text) for text in texts]
+                elif single:
+                    spans = [spans]
                 if output_value != "sentence_embedding" or len(spans) != len(texts):
                     counts = f"{len(spans)} texts have spans, of {len(texts)}; output_value={output_value!r}"
                     raise ValueError(f"{counts}. Give spans for each text, and leave out output_value.")
             tokens, n_truncated, info = plan.run_tokens(
                 texts, sentences=output_value is None, spans=spans, exact=return_info, info=return_info
             )
+            if by_sentence:
+                info = [
+                    dataclasses.replace(one, spans=tuple(of_text)) for one, of_text in zip(info, spans, strict=False)
+                ]
             too_long.add(n_truncated)
             result = tokens[0] if single else tokens
         else:

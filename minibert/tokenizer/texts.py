@@ -15,6 +15,29 @@ Texts = str | Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any]
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
+# Where a sentence may end, with the quotes and brackets behind the stop.
+_STOP = re.compile(r"""[.!?…]["'”’»)\]]*(?=\s)|[。！？]["'”’」』）]*|\n[^\S\n]*(?=\n)""")
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Return the sentences of a text: the first character of each, and the one after its last.
+
+    A sentence ends behind . ! ? or … that white space follows, behind the stops of Chinese and Japanese, at an empty
+    line. What has no letter and no digit belongs to the sentence before it, if there is one. "2.5" is not parted, and
+    "e.g. this" is.
+    """
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for end in (*(stop.end() for stop in _STOP.finditer(text)), len(text)):
+        piece = text[start:end]
+        if any(map(str.isalnum, piece)):
+            first = start + len(piece) - len(piece.lstrip())
+            spans.append((first, start + len(piece.rstrip())))
+        elif spans and piece.strip():
+            spans[-1] = spans[-1][0], start + len(piece.rstrip())
+        start = end
+    return spans
+
 
 def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[Any], list[Any] | None, bool]:
     """Return texts and their pairs as lists of equal length, and whether it was one text.

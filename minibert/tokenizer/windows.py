@@ -37,11 +37,14 @@ class TextInfo:
     windows : tuple of (int, int)
         The characters of the text that each window holds: the first, and the one after the last. There is one window,
         unless the text was split.
+    spans : tuple of (int, int)
+        The characters of each sentence, for ``spans="sentences"``; else empty.
     """
 
     n_tokens: int
     n_truncated: int
     windows: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclasses.dataclass(eq=False)

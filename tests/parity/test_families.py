@@ -163,7 +163,10 @@ CONFIGS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     (
         "R1.unscaled",
         "jina_embeddings_v3",
-        *(({"rope_parameters": {"rope_theta": 300.0, **more}}) for more in ({"rope_type": "linear", "factor": 4.0}, {})),
+        *(
+            ({"rope_parameters": {"rope_theta": 300.0, **more}})
+            for more in ({"rope_type": "linear", "factor": 4.0}, {})
+        ),
     ),
     ("G1.erf", "nomic_bert", {}, {"hidden_act": "gelu"}),
 ]
