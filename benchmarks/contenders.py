@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.environment import peak_memory
 from tests.support.random_checkpoints import random_checkpoint, sizes
 
 Compute = Callable[[Any], np.ndarray]
@@ -36,6 +37,22 @@ def make_base(folder: Path, num_layers: int = 12) -> Path:
     return random_checkpoint(folder, initializer_range=0.02, **fields)
 
 
+SUCCESSORS = {"nomic-embed-text": "nomic_bert", "ModernBERT-base": "modernbert"}
+"""Models after BERT that are timed."""
+
+
+def make_successor(folder: Path, model_type: str, **fields: Any) -> Path:
+    """Save a model of one of BERT's successors with random weights; its sizes are those of transformers' config."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.for_model(model_type, **fields)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.AutoModel.from_config(config).save_pretrained(folder)
+    return folder
+
+
 # --- from ids to the last hidden state -----------------------------------------------------------------------------
 
 
@@ -48,10 +65,9 @@ def _minibert(folder: Path, threads: int, scratch: Path) -> Compute:
 
 def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
     import torch
-    import transformers
 
     torch.set_num_threads(threads)
-    model = transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    model = _of_transformers(folder)
 
     def forward(ids: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
@@ -60,12 +76,20 @@ def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
     return forward
 
 
-def export_onnx(folder: Path, scratch: Path) -> tuple[Path, object]:
-    """Export the model as an ONNX graph of its inputs, of any batch and length; return its path and the config."""
+def _of_transformers(folder: Path, **options: Any) -> Any:
+    """Load a model of transformers, without a pooler."""
     import transformers
 
+    kind = transformers.MODEL_MAPPING[type(transformers.AutoConfig.from_pretrained(folder))]
+    if "add_pooling_layer" in inspect.signature(kind).parameters:
+        options["add_pooling_layer"] = False
+    return kind.from_pretrained(folder, **options).eval()
+
+
+def export_onnx(folder: Path, scratch: Path) -> tuple[Path, object]:
+    """Export the model as an ONNX graph of its inputs, of any batch and length; return its path and the config."""
     # The optimiser of onnxruntime knows the graph of eager attention.
-    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False).eval()
+    model = _of_transformers(folder, attn_implementation="eager")
     return export_graph(model, "last_hidden_state", scratch), model.config
 
 
@@ -242,7 +266,7 @@ VECTORS: dict[str, Maker] = {
 
 
 def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pipe: Connection) -> None:
-    """Run in a contender's process: answer (inputs, seconds) with the median time of a call and the last result.
+    """Run in a contender's process: answer (inputs, seconds) with the median time of a call, the last result, the peak.
 
     If `seconds` is None, only one call is made; else one that is not timed goes before.
     """
@@ -253,6 +277,8 @@ def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pi
         pipe.send(f"{name}: left out ({error})")
         return
     pipe.send(None)
+    with contextlib.suppress(OSError):  # the peak counts from here, not from the export of a graph
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     while (order := pipe.recv()) is not None:
         inputs, seconds = order
         if seconds is not None:
@@ -262,7 +288,7 @@ def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pi
             start = time.perf_counter()
             result = compute(inputs)
             times.append(time.perf_counter() - start)
-        pipe.send((float(np.median(times)), np.array(result)))
+        pipe.send((float(np.median(times)), np.array(result), peak_memory()))
 
 
 def on_threads(work: Callable[[int], object], count: int) -> None:
@@ -297,16 +323,20 @@ def start_process(serve: Callable[..., None], *arguments: Any) -> Connection | N
 
 
 class Contender:
-    """A contender in a process of its own; it waits without computing between two orders."""
+    """A contender in a process of its own; it waits without computing between two orders.
+
+    `peak` is the most memory that the process had in its calls so far, in bytes.
+    """
 
     def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+        self._pipe, self.peak = pipe, math.nan
 
     def run(self, inputs: Any, seconds: float | None) -> tuple[float, np.ndarray]:
         """Return the median seconds of one call, and its result."""
         time.sleep(0.3)  # the threads of the last contender stop waiting for work
         self._pipe.send((inputs, seconds))
-        return self._pipe.recv()
+        took, result, self.peak = self._pipe.recv()
+        return took, result
 
     def close(self) -> None:
         """End the process."""

@@ -1,36 +1,57 @@
 """The forward pass compared with transformers (sdpa), onnxruntime (fused BERT graph) and OpenVINO (f32).
 
-    python -m benchmarks.end_to_end [--model FOLDER] [--write]
+    python -m benchmarks.end_to_end [--model FOLDER | --successors] [--write]
 
 Every contender gets the same ids and the same number of threads, and a process of its own (contenders.py). Their
 results are compared first. Then they run in turn, one at a time, several times, and the median of each is reported.
-Only the forward pass is timed: ids in, hidden state out.
+Only the forward pass is timed: ids in, hidden state out. --successors measures models with the sizes of
+nomic-embed-text and ModernBERT-base, up to 8,192 tokens; onnxruntime and OpenVINO run the graph that torch exports.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import HIDDEN_STATES, Contender, cells, in_turn, make_base, ratios, start
+from benchmarks.contenders import (
+    HIDDEN_STATES,
+    SUCCESSORS,
+    Contender,
+    cells,
+    in_turn,
+    make_base,
+    make_successor,
+    ratios,
+    start,
+)
 from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 SHAPES = ((1, 22), (1, 128), (8, 128), (32, 128), (4, 512))
+LONGER = ((1, 22), (8, 128), (4, 512), (1, 2048), (1, 8192))
 
 
-def measure(model: str, contenders: dict[str, Contender], table: Table, runs: int, seconds: float) -> None:
-    """Compare and time every contender; add a row for each shape, and a row of their means."""
+def measure(
+    model: str, shapes: Sequence[tuple[int, int]], contenders: dict[str, Contender], table: Table, options: Any
+) -> None:
+    """Compare and time every contender; add a row for each shape, a row of their means, and of memory if it is much."""
     generator = np.random.default_rng(0)
     found = []
-    for shape in SHAPES:
+    for shape in shapes:
+        long = shape[1] > 512
+        runs, seconds = (min(options.runs, 3), None) if long else (options.runs, options.seconds)
         times = in_turn(contenders, generator.integers(1000, 2000, shape), runs, seconds, 1e-4)
         found.append([*ratios(times).values()][1:])
-        table.add(model, f"{shape[0]} x {shape[1]}", *cells(times))
+        table.add(model, f"{shape[0]} x {shape[1]:,}", *cells(times))
     table.add(model, "geometric mean", "", *(f"{mean:.2f}x" for mean in np.exp(np.mean(np.log(found), axis=0))))
+    if long:
+        table.add(model, "peak memory, MB", *(f"{contender.peak / 1e6:,.0f}" for contender in contenders.values()))
 
 
 def main() -> int:
@@ -38,24 +59,33 @@ def main() -> int:
     parser = table_parser("end_to_end", runs=9, seconds=0.5)
     parser.add_argument("--only", default="", help="measure only models whose name contains this")
     parser.add_argument("--model", type=Path, help="the folder of another model, measured alone")
+    parser.add_argument("--successors", action="store_true", help="measure models after BERT, and longer texts")
+    parser.add_argument("--longest", type=int, default=8192, help="leave out longer texts (default: %(default)s)")
     options = parser.parse_args()
     threads = available_cores()
     table: Table | None = None
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
+        make: dict[str, Callable[[], Path]]
         if options.model:
-            folders = {options.model.name: options.model}
+            make = {options.model.name: lambda: options.model}
+        elif options.successors:
+            make = {name: partial(make_successor, scratch / name, kind) for name, kind in SUCCESSORS.items()}
         else:
-            base = make_base(scratch / "base")
-            folders = {"MiniLM": locate(DEFAULT_MODEL).require("config.json").parent, "bert-base": base}
-        for model, folder in folders.items():
+            minilm = locate(DEFAULT_MODEL).require("config.json").parent
+            make = {"MiniLM": lambda: minilm, "bert-base": lambda: make_base(scratch / "base")}
+        shapes = [shape for shape in (LONGER if options.successors else SHAPES) if shape[1] <= options.longest]
+        for model, folder in make.items():
             if options.only not in model:
                 continue
-            with start(HIDDEN_STATES, folder, threads, scratch) as contenders:
+            with start(HIDDEN_STATES, folder(), threads, scratch) as contenders:
                 table = table or Table("model", "texts x tokens", *contenders, texts=2)
-                measure(model, contenders, table, options.runs, options.seconds)
+                measure(model, shapes, contenders, table, options)
     assert table is not None
-    publish("speed", table.lines, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
+    note = f"{threads} threads each; medians of {options.runs} runs"
+    if options.successors:
+        note += ", of 3 with texts of more than 512 tokens; random weights"
+    publish("successors" if options.successors else "speed", table.lines, note, write=options.write)
     return 0
 
 

@@ -11,21 +11,22 @@ The aim is half their RMS.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks.contenders import make_base
+from benchmarks.contenders import make_base, make_successor
 from benchmarks.readme import publish, table_parser
-from minibert import BertConfig, BertModel, BertTokenizer
+from minibert import AutoConfig, AutoModel, BertConfig, BertTokenizer
 from minibert._utils.system import available_cores
 from minibert._utils.validation import FloatArray
-from minibert.bert import encoder
+from minibert.bert import encoder, modernbert
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
@@ -122,8 +123,9 @@ def _float64_states(subject: Subject) -> States:
     weights = load_weights(files, config, float64.OPS.prepare)
 
     def run(inputs: Inputs) -> Iterator[FloatArray]:
-        batch = pack(config, inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
-        return encoder.forward(weights, batch, float64.OPS)
+        batch = pack(config, **inputs)
+        forward = modernbert.forward if config.family.norms_first else encoder.forward
+        return forward(weights, batch, float64.OPS)
 
     states = _over_batches(subject, run)
     assert all(state.dtype == np.float64 for state in states)
@@ -131,14 +133,11 @@ def _float64_states(subject: Subject) -> States:
 
 
 def _run_minibert(subject: Subject, backend: str, num_threads: int | None) -> States:
-    model = BertModel.from_pretrained(subject.folder, backend=backend, num_threads=num_threads)
+    model = AutoModel.from_pretrained(subject.folder, backend=backend, num_threads=num_threads)
 
     def run(inputs: Inputs) -> Iterable[FloatArray]:
         visible = inputs["attention_mask"].astype(bool)
-        output = model(
-            inputs["input_ids"], attention_mask=inputs["attention_mask"], token_type_ids=inputs["token_type_ids"]
-        )
-        return (state[visible] for state in output["hidden_states"])
+        return (state[visible] for state in model(**inputs, output_hidden_states=True)["hidden_states"])
 
     return _over_batches(subject, run)
 
@@ -150,7 +149,7 @@ def _run_transformers(subject: Subject, attention: str, num_threads: int | None)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    model = transformers.BertModel.from_pretrained(  # in its evaluation mode
+    model = transformers.AutoModel.from_pretrained(  # in its evaluation mode
         subject.folder, attn_implementation=attention, dtype=torch.float32, local_files_only=True
     )
 
@@ -207,21 +206,33 @@ def narrow_subject(folder: Path) -> Subject:
     return _random_subject("odd 2 x 65, relu", folder, [(65, 33, 7, 31, 17)] * 14)
 
 
+def successor_subject(folder: Path, name: str) -> Subject:
+    """Make a random model of one of `SUCCESSORS`, and texts of which one is longer than BERT's."""
+    model_type, fields = SUCCESSORS[name]
+    return _random_subject(name, make_successor(folder, model_type, **fields), ((1100, 300), (257, 256, 101, 22, 1)))
+
+
+SUCCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "nomic_bert 12 x 768": ("nomic_bert", {}),
+    "gte 12 x 768": ("gte", {"vocab_size": 2000}),
+    "jina_embeddings_v3 24 x 1024": ("jina_embeddings_v3", {"vocab_size": 2000}),
+    "ModernBERT 22 x 768": ("modernbert", {}),
+}
+"""The sizes of the real models; two have fewer words, because a look-up is exact."""
+
+
 def _random_subject(name: str, folder: Path, batches_of_lengths: Sequence[Sequence[int]]) -> Subject:
     """Pair a model with random ids and token types; the mask of each batch's first sequence has holes."""
-    config = BertConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder)
     generator = np.random.default_rng(0)
     batches: list[Inputs] = []
     for lengths in batches_of_lengths:
         mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
         mask[0, generator.integers(1, lengths[0], size=3)] = 0
-        batches.append(
-            {
-                "input_ids": generator.integers(0, config.vocab_size, size=mask.shape),
-                "token_type_ids": generator.integers(0, config.type_vocab_size, size=mask.shape),
-                "attention_mask": mask,
-            }
-        )
+        inputs = {"input_ids": generator.integers(0, config.vocab_size, size=mask.shape), "attention_mask": mask}
+        if config.has_token_types:
+            inputs["token_type_ids"] = generator.integers(0, config.type_vocab_size, size=mask.shape)
+        batches.append(inputs)
     return Subject(name, folder, batches)
 
 
@@ -292,6 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lambda: base_subject(Path(folder) / "base"),
             lambda: odd_subject(Path(folder) / "odd"),
             lambda: narrow_subject(Path(folder) / "narrow"),
+            *(functools.partial(successor_subject, Path(folder) / name, name) for name in SUCCESSORS),
         ]
         for make in makers:
             rows += measure(make(), num_threads=num_threads)
