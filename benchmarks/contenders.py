@@ -41,18 +41,6 @@ SUCCESSORS = {"nomic-embed-text": "nomic_bert", "ModernBERT-base": "modernbert"}
 """Models after BERT that are timed."""
 
 
-def make_successor(folder: Path, model_type: str, **fields: Any) -> Path:
-    """Save a model of one of BERT's successors with random weights; its sizes are those of transformers' config."""
-    import torch
-    import transformers
-
-    config = transformers.AutoConfig.for_model(model_type, **fields)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        transformers.AutoModel.from_config(config).save_pretrained(folder)
-    return folder
-
-
 # --- from ids to the last hidden state -----------------------------------------------------------------------------
 
 

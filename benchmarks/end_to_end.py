@@ -25,13 +25,13 @@ from benchmarks.contenders import (
     cells,
     in_turn,
     make_base,
-    make_successor,
     ratios,
     start,
 )
 from benchmarks.readme import Table, publish, table_parser
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
+from tests.support.random_checkpoints import random_successor
 
 SHAPES = ((1, 22), (1, 128), (8, 128), (32, 128), (4, 512))
 LONGER = ((1, 22), (8, 128), (4, 512), (1, 2048), (1, 8192))
@@ -70,7 +70,7 @@ def main() -> int:
         if options.model:
             make = {options.model.name: lambda: options.model}
         elif options.successors:
-            make = {name: partial(make_successor, scratch / name, kind) for name, kind in SUCCESSORS.items()}
+            make = {name: partial(random_successor, scratch / name, kind) for name, kind in SUCCESSORS.items()}
         else:
             minilm = locate(DEFAULT_MODEL).require("config.json").parent
             make = {"MiniLM": lambda: minilm, "bert-base": lambda: make_base(scratch / "base")}

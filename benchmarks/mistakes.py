@@ -1,6 +1,6 @@
 """The results of minibert.parity for ports with known mistakes: found or not, and under which name.
 
-    python -m benchmarks.mistakes [--write] [--models odd,large,MiniLM] [--dumps "all names"] [--keep FILE]
+    python -m benchmarks.mistakes [--write] [--models odd,modernbert] [--dumps "all names"] [--keep FILE]
 
 A port is simulated with each mistake of the catalogue. It computes in float32, with sums in another order than the
 forward that sets the unit. Four dumps are made of each port: all names, the hidden states, the last hidden state, and
@@ -115,7 +115,7 @@ def criteria_table(results: Sequence[Result]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try all mistakes, print what was not named alone, and the tables."""
     parser = table_parser("mistakes")
-    parser.add_argument("--models", default="odd,large,MiniLM", help="some of odd, large, MiniLM")
+    parser.add_argument("--models", default="odd,large,MiniLM,nomic_bert,modernbert", help="some of the five")
     parser.add_argument("--dumps", default=",".join(DUMPS), help="some of the four dumps")
     parser.add_argument("--several", type=int, default=20, help="how many sets of two, and of three mistakes")
     parser.add_argument("--keep", type=Path, help="a file of results; what it has is not computed again")

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from benchmarks.contenders import make_base, make_successor
+from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
 from minibert import AutoConfig, AutoModel, BertConfig, BertTokenizer
 from minibert._utils.system import available_cores
@@ -31,7 +31,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
 from tests.support import definition as float64
-from tests.support.random_checkpoints import ODD, random_checkpoint, sizes
+from tests.support.random_checkpoints import ODD, random_checkpoint, random_successor, sizes
 from tests.support.real_texts import udhr_languages
 
 MIN_TOKENS = 2000
@@ -209,7 +209,7 @@ def narrow_subject(folder: Path) -> Subject:
 def successor_subject(folder: Path, name: str) -> Subject:
     """Make a random model of one of `SUCCESSORS`, and texts of which one is longer than BERT's."""
     model_type, fields = SUCCESSORS[name]
-    return _random_subject(name, make_successor(folder, model_type, **fields), ((1100, 300), (257, 256, 101, 22, 1)))
+    return _random_subject(name, random_successor(folder, model_type, **fields), ((1100, 300), (257, 256, 101, 22, 1)))
 
 
 SUCCESSORS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -20,11 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contenders import BATCH_SIZE, SUCCESSORS, VECTORS, cells, in_turn, make_successor, start
+from benchmarks.contenders import BATCH_SIZE, SUCCESSORS, VECTORS, cells, in_turn, start
 from benchmarks.readme import Table, publish, table_parser
 from minibert import AutoTokenizer
 from minibert._utils.system import available_cores
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
+from tests.support.random_checkpoints import random_successor
 
 # Quantiles of the lengths, in tokens with [CLS] and [SEP], and the number of sorted batches that are timed.
 COLLECTIONS = {
@@ -41,7 +42,7 @@ def make_sentence_model(folder: Path, model_type: str) -> Path:
     shutil.copytree(minilm, folder, ignore=shutil.ignore_patterns("config.json", "*.safetensors", "*.bin", "*.onnx"))
     pooling = {"word_embedding_dimension": 768, "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
-    return make_successor(folder, model_type)
+    return random_successor(folder, model_type)
 
 
 def make_texts(name: str, words: list[str], parts: int = 1) -> tuple[list[str], np.ndarray]:

@@ -251,7 +251,7 @@ class HeadLayout(NamedTuple):
     ----------
     features, tokens : int                          lines of a panel of keys, and of values, without their headers
     query_distance, score_distance : int            from one row to the next one
-    values, scores, tile, queries, norms : int      where they begin: a tile of the context, a norm for each of its rows
+    values, scores, tile, queries, norms : int      where they begin: two tiles of the context, a norm for each row
     rotated : int                                   where WIDTH rows of rotated queries or keys begin
     size : int                                      of all parts
     """
@@ -290,7 +290,7 @@ def head_layout(words: HeadWords | None) -> Callable[[int, int], HeadLayout]:
         first_value = columns * (key_header + features)
         scores = first_value + value_columns * (value_header + tokens) + before
         tile = scores + rows * score_distance
-        queries = tile + rows * NR
+        queries = tile + 2 * rows * NR
         norms = queries + max(query_rows * query_distance + beyond, D * transposed)
         rotated = norms + rows
         size = rotated + WIDTH * D

@@ -326,7 +326,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def with_tokenizer(folder: Path, family: str, kind: str, tokenizers: dict[str, Path], **more: Any) -> Any:
-    theirs = make(folder, family, kind, vocab_size=999, max_position_embeddings=40, **more)
+    theirs = make(folder, family, kind, **{"vocab_size": 999, "max_position_embeddings": 40, **more})
     for path in tokenizers[family].iterdir():
         if path.name != "config.json":
             shutil.copy(path, folder)
@@ -426,6 +426,21 @@ def test_traces_can_be_saved_edited_and_analysed(tmp_path: Path, family: str) ->
     np.testing.assert_allclose(inside.value_zeroing(model, given).sum(axis=3)[:, mask == 1], 1)
     assert inside.norms(model, given).shape == (3, 2, 12, 12)
     page(trace)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no modules.json")
+@pytest.mark.parametrize("family", ["nomic_bert", "modernbert"])
+def test_a_corpus_may_have_texts_of_8192_tokens(tmp_path: Path, family: str, tokenizers: dict[str, Path]) -> None:
+    folder, texts = tmp_path / "m", tmp_path / "texts.txt"
+    with_tokenizer(folder, family, "Model", tokenizers, max_position_embeddings=8192, num_hidden_layers=2)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 8192}))
+    model = minibert.SentenceTransformer(folder)
+    lines = ["a cat", "the cat " * 4095, "a dog sat"]
+    assert model.tokenize(lines[1:2])["input_ids"].shape == (1, 8192)
+    texts.write_text("\n".join(lines))
+    assert main(["embed", "-i", str(texts), "-o", str(tmp_path / "v.npy"), "-m", str(folder)]) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), np.stack([model.encode(line) for line in lines]))
 
 
 def test_info_says_what_a_model_is(

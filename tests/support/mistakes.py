@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert import BertModel
+from minibert import AutoModel, BertModel
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.diagnosis.catalogue import MISTAKES, forward_values, simulate
 from minibert.parity.diagnosis.causes import diagnose
@@ -18,7 +18,7 @@ from minibert.parity.diagnosis.mistake import Mistake, Recipe, part_mistake
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import DENSE
 from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
-from tests.support.random_checkpoints import ODD, random_checkpoint
+from tests.support.random_checkpoints import ODD, random_checkpoint, random_successor
 
 BUDGET = 4.0
 DUMPS: dict[str, list[str]] = {
@@ -106,6 +106,13 @@ def subjects(chosen: Sequence[str], folder: Path) -> Iterator[Subject]:
         yield Subject.of("random 4 x 768", BertModel.from_pretrained(folder / "large", backend="numpy"), 11, 2)
     if "MiniLM" in chosen:
         yield Subject.of("MiniLM", BertModel.from_pretrained(DEFAULT_MODEL, backend="numpy"), 14, 2)
+    for family in filter(chosen.__contains__, ("nomic_bert", "modernbert")):
+        ids = {f"{name}_token_id": i for i, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
+        fields = {**ODD, **ids, "hidden_act": "silu", "num_hidden_layers": 4, "initializer_range": 0.2}
+        fields |= {"local_attention": 8} if family == "modernbert" else {"rope_parameters": {"rope_theta": 300.0}}
+        random_successor(folder / family, family, **fields)
+        model = AutoModel.from_pretrained(folder / family, backend="numpy")
+        yield Subject.of(f"{family} 4 x 84", model, 17, model.config.type_vocab_size)
 
 
 @dataclasses.dataclass(frozen=True)

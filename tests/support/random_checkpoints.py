@@ -40,6 +40,20 @@ ODD["layer_norm_eps"] = 1e-5
 """The fields of a model with 7 attention heads of 12, in which every other field is unusual too."""
 
 
+def random_successor(folder: Path, model_type: str, **config_fields: Any) -> Path:
+    """Save a random model of one of BERT's successors; its other sizes are those of transformers' config."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.for_model(model_type, **config_fields)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.AutoModel.from_config(config)
+        vary(model, 0.1)
+        model.save_pretrained(folder)
+    return folder
+
+
 def random_checkpoint(
     folder: Path, *, dtype: str = "float32", prefix: str = "", seed: int = 0, **config_fields: Any
 ) -> Path:
@@ -82,7 +96,7 @@ def vary(model: Any, bias: float) -> None:
 
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("LayerNorm.weight"):
+            if name.lower().endswith("norm.weight"):
                 parameter.copy_(1 + 0.2 * torch.randn(parameter.shape))
             elif name.endswith("bias"):
                 parameter.copy_(bias * torch.randn(parameter.shape))
