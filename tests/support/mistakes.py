@@ -64,19 +64,28 @@ class Subject:
         truth = forward_values(model, padded, (), dtype=np.float64, recipe=_RECIPE)
         plain = [forward_values(model, padded, order, recipe=_RECIPE) for order in ([], [BACKWARDS])]
         unit = {
-            key: max(2.0**-26 * rms(key, true, padded), *(rms(key, one[key] - true, padded) for one in plain))
+            key: max(
+                2.0**-26 * rms(key, np.where(np.isinf(true), 0, true), padded),
+                *(rms(key, apart(one[key], true), padded) for one in plain),
+            )
             for key, true in truth.items()
         }
         return cls(name, model, inputs, padded, truth, unit)
 
     def ratio(self, name: str, array: np.ndarray) -> float:
         """Return an error in units."""
-        return rms(name, array - self.truth[name], self.padded) / self.unit[name]
+        return rms(name, apart(array, self.truth[name]), self.padded) / self.unit[name]
 
     def diagnose(self, port: Mapping[str, np.ndarray], rows: Sequence[str] = ()) -> list[Finding]:
         """Return what `minibert.parity` says about a port."""
         wrong = [name for name, array in port.items() if not self.ratio(name, array) <= BUDGET]
         return diagnose(self.model, self.padded, port, wrong, budget=BUDGET, recipe=_RECIPE, rows=rows)
+
+
+def apart(array: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Return the difference, which is 0 where both are -inf, as scores beyond a window are."""
+    with np.errstate(invalid="ignore"):
+        return np.where(array == true, 0, array - true)
 
 
 def rms(name: str, array: np.ndarray, inputs: Padded) -> float:
@@ -191,7 +200,7 @@ def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Re
             same = forward_values(
                 subject.model, subject.padded, [MISTAKES[findings[0].mistake]], dtype=np.float64, recipe=_RECIPE
             )
-            rest = {name: rms(name, same[name] - exact[name], subject.padded) for name in port}
+            rest = {name: rms(name, apart(same[name], exact[name]), subject.padded) for name in port}
             if max(rest[name] / subject.unit[name] for name in port) <= BUDGET / 4:
                 verdict = "first"
         except (KeyError, InapplicableError):

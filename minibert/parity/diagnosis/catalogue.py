@@ -213,8 +213,8 @@ _WHAT_IS: dict[str, Mistake] = {
     "P3.raw": recipes.lengths("none"),
     "P3.unit": recipes.lengths("unit"),
     "P3.twice": recipes.lengths("twice"),
-    "H1.late": wrong.renamed(("output",), lambda i, states: states[max(i - 1, 0)]),
-    "H1.early": wrong.renamed(("embeddings", "output"), lambda i, states: states[min(i + 1, len(states) - 1)]),
+    "H1.late": wrong.renamed(("output", "final"), lambda i, states: states[max(i - 1, 0)]),
+    "H1.early": wrong.renamed(("embeddings", "output", "final"), lambda i, states: states[min(i + 1, len(states) - 1)]),
     "H1.look-up": wrong.renamed(("embeddings",), lambda i, states: states[i] if i else "embeddings.word_embeddings"),
     "H1.before-norm": wrong.renamed(
         ("embeddings", "output"), lambda i, states: f"{states[i]}{'.output' if i else ''}.LayerNorm.input"
@@ -249,7 +249,7 @@ _FITS: dict[str, Callable[[Model], bool]] = {
     "F1": lambda model: model.config.family.is_gated,
     **dict.fromkeys(("A13", "C2", "N4.final"), lambda model: model.config.family.norms_first),
     **dict.fromkeys(
-        ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms"),
+        ("C1", "N4.last", "N4.no-attention", "N4.no-output", "W3.norms", "H1.before-norm"),
         lambda model: not model.config.family.norms_first,
     ),
     **{f"W2.{_MODULES[name]}": functools.partial(_has_bias, f"encoder.layer.0.{_MODULES[name]}") for name in DENSE[:6]},
