@@ -244,7 +244,7 @@ class ApplyLayerNorm(Protocol):
     def __call__(self, x: FloatArray, norm: LayerNorm) -> FloatArray: ...
 
 
-def _release_nothing() -> None:
+def _nothing() -> None:
     """Do nothing, because NumPy keeps neither threads nor memory."""
 
 
@@ -257,7 +257,8 @@ class Ops(NamedTuple):
     `num_threads` says how many threads compute at most; those of NumPy's BLAS are not counted. `dtype` is that of all
     results. `all_tokens` asks for all tokens in the last layer too: a wrapper may read values that the model does not.
     `release` ends the threads and frees the memory that the ops keep between two calls; they may be called afterwards,
-    and while it runs. `max_similarity`, which only compiled ops have, is not a part of a forward: it computes what
+    and while it runs. `rest` lets helper threads, which wait a while for the next op, leave their cores to others at
+    once. `max_similarity`, which only compiled ops have, is not a part of a forward: it computes what
     `minibert.vectors.multi_vectors.max_similarity` says.
     """
 
@@ -271,7 +272,8 @@ class Ops(NamedTuple):
     takes: Callable[[PreparedLinear], bool] | None = None
     dtype: npt.DTypeLike = np.float32
     all_tokens: bool = False
-    release: Callable[[], None] = _release_nothing
+    release: Callable[[], None] = _nothing
+    rest: Callable[[], None] = _nothing
     max_similarity: Callable[[FloatArray, IntArray, PreparedLinear, IntArray], FloatArray] | None = None
 
 

@@ -204,12 +204,18 @@ def make_ops(
         processor=processor_name,
         num_threads=num_threads,
         release=functools.partial(release, resources),
+        rest=functools.partial(rest, resources),
     )
 
 
 def release(resources: Resources) -> None:
     """Give back threads and memory; the next op makes new ones."""
     resources.team.release()
+
+
+def rest(resources: Resources) -> None:
+    """Let the helper threads sleep until the next op."""
+    resources.team.rest()
 
 
 def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: Linear) -> PackedLinear:

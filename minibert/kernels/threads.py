@@ -60,9 +60,9 @@ Busy core   If another process uses the same core as a helper, the system takes 
             millisecond, between two chunks, when no leader waits for it. If it still loses its core in a chunk, the
             leader soon sleeps for short times, so that the system can run the helper on the leader's core. On Windows
             there are no such calls here: threads only wait actively, and the system takes cores away by itself
-Idleness    A helper that has waited for about a millisecond without work sleeps (on a lock) until a later op. With
-            `idle_release`, one more thread begins with the helpers. It sleeps for that time, and after a time without
-            an op it calls `Team.release` and returns
+Idleness    A helper that has waited for about a millisecond without work, or that `Team.rest` tells so, sleeps (on a
+            lock) until a later op. With `idle_release`, one more thread begins with the helpers. It sleeps for that
+            time, and after a time without an op it calls `Team.release` and returns
 The end     When a team is released or deleted, or the interpreter ends, its helpers return. An op that runs meanwhile
             is computed to its end by its leader; a later one starts new helpers
 """
@@ -225,6 +225,12 @@ class Team:
         for free in (self._scratch.clear, *self._also):
             free()
 
+    def rest(self) -> None:
+        """Let the helpers sleep until the next op at once, because the caller has nothing to compute."""
+        if helpers := self._helpers_by_process.get(_process()):
+            for helper in helpers._helpers:
+                helper.own[PATIENCE] = 0
+
     def _take_scratch(self, size: int) -> FloatArray:
         """Take out memory of at least this number of bytes, or make it; a caller that is interrupted loses it."""
         with contextlib.suppress(IndexError):  # other callers have it
@@ -320,13 +326,14 @@ class _Helper:
         # Not an Event: it has a lock inside, and a thread that is interrupted within set() may hold that lock for ever.
         self._sleep_lock = threading.Lock()
         self._sleep_lock.acquire()
+        self.own = _OwnState(ctypes.addressof(state), number)
         work = (state, number, run_task)
         self.thread = threading.Thread(target=self._help, args=work, name=f"minibert-{number}", daemon=True)
 
     def _help(self, state: Any, number: int, run_task: Kernel) -> None:
-        own = _OwnState(ctypes.addressof(state), number, _PATIENCE)
         while not state[CLOSED]:
-            run_task(ctypes.addressof(own))
+            self.own[PATIENCE] = _PATIENCE
+            run_task(ctypes.addressof(self.own))
             self.asleep = True
             self._sleep_lock.acquire()
             self.asleep = False

@@ -134,6 +134,7 @@ class Service:
         self.leaving, self.inflight_bytes = False, 0
         self.metrics.inflight.set_function(lambda: self.inflight_bytes)
         self.writer = ThreadPoolExecutor(1, "minibert-write")
+        self._events = 0  # since the event loop began to be busy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; ASGI's other kinds of connection do nothing here."""
@@ -154,6 +155,21 @@ class Service:
             except Exception as error:
                 reply = refusal(as_service_error(error, scope), scope)
             await reply.send(send)
+
+    def busy(self) -> None:
+        """Note that the event loop works, so requests may come together; the engine waits for them until it is idle."""
+        self._events += 1
+        if self._events == 1:
+            self.engine.hold(True)
+            asyncio.get_running_loop().call_soon(self._look, 0, False)
+
+    def _look(self, events: int, quiet: bool) -> None:
+        """Let the engine go on if nothing has happened in two rounds of the event loop."""
+        if quiet and events == self._events:
+            self._events = 0
+            self.engine.hold(False)
+        else:
+            asyncio.get_running_loop().call_soon(self._look, self._events, events == self._events)
 
     def _check_key(self, scope: Scope, path: str) -> None:
         """Refuse a request without a key before its route is looked up, so that unknown ones cannot be told apart."""
@@ -190,9 +206,17 @@ class Service:
         message = "the service is stopping." if load.alive else "the engine does not answer."
         raise ServiceError("unavailable", message, retry_after=1.0)
 
+    def front_page(self) -> bytes:
+        """Say what runs here if requests are accepted; without a key, the models are not for everybody to see."""
+        self.health(ready=True)
+        models = [] if self._keys else [f"{name}: {one.gives}" for name, one in self.engine.models.items()]
+        routes = [f"GET {path}" for path in _GETS] + [f"POST {path}" for path in POSTS]
+        return "\n".join([f"minibert {minibert.__version__}", *models, "", *routes, ""]).encode()
+
 
 _GETS: Mapping[str, Callable[[Service], Any]] = {
-    **dict.fromkeys(("/", "/health", "/ping", "/readyz"), lambda service: service.health(ready=True)),
+    "/": lambda service: service.front_page(),
+    **dict.fromkeys(("/health", "/ping", "/readyz"), lambda service: service.health(ready=True)),
     "/livez": lambda service: service.health(ready=False),
     "/metrics": lambda service: service.metrics.text(),
     "/info": lambda service: tei.info(service.engine, minibert.__version__),
@@ -219,6 +243,7 @@ class _Request:
     async def answer(self, send: Send) -> None:
         """Read the request, wait for its result, and send the answer."""
         metrics, started = self._service.metrics, time.monotonic()
+        self._service.busy()
         metrics.requests.labels(self._path).inc()
         try:
             try:
@@ -347,6 +372,8 @@ class _Request:
 
     async def _result(self, future: Future[Any], deadline: float) -> Any:
         """Wait for a future until the time for a request is over, or the client leaves; then it is cancelled."""
+        engine = self._service.engine
+        future.add_done_callback(lambda _: engine.hold(True))  # its client may send the next request at once
         result = asyncio.wrap_future(future)  # when it is cancelled, so is the other one
         waiting: set[asyncio.Future[Any]] = {result}
         try:
@@ -362,9 +389,11 @@ class _Request:
             message = f"the request took longer than {self._settings.request_timeout:g} seconds; send fewer texts."
             raise ServiceError("unavailable", message, retry_after=1.0)
         finally:
-            for task in waiting:
-                task.cancel()  # without an effect if it has ended
-            await asyncio.wait(waiting)
+            self._service.busy()
+            if not result.done() or len(waiting) > 1:
+                for task in waiting:
+                    task.cancel()  # without an effect if it has ended
+                await asyncio.wait(waiting)
 
     async def _disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":

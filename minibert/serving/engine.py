@@ -31,7 +31,7 @@ from minibert.sentence.loading import full_name
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.reading import LONG_BODY, Readers, Reading
-from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
+from minibert.serving.scheduler import INTERACTIVE_TOKENS, MAX_STEP, SLOWEST, Job, Scheduler, Step
 from minibert.serving.served_models import (
     Classifier,
     Embedder,
@@ -183,7 +183,7 @@ class Engine:
         self._changed = threading.Condition()
         self._readers = Readers(self._was_read)
         self._thread: threading.Thread | None = None
-        self.has_died = self._draining = self._busy = False
+        self.has_died = self._draining = self._busy = self._held = False
         self._unfinished: set[Job] = set()
         self._heartbeat, self._busy_seconds = clock(), 0.0
         self._cancelled_units = 0
@@ -221,11 +221,19 @@ class Engine:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="minibert-engine", daemon=True)
                     self._thread.start()
-                self._changed.notify_all()
+                if not self._held or self._scheduler.queued_jobs == 1:
+                    self._changed.notify_all()
         if not job.units:
             self._complete(job)
         job.future.add_done_callback(functools.partial(self._ended, weakref.ref(job)))
         return job.future
+
+    def hold(self, held: bool) -> None:
+        """Say whether more requests are about to come: then a step that is not full waits, at most half its time."""
+        with self._changed:
+            self._held = held
+            if not held:
+                self._changed.notify_all()
 
     def check_room(self, size: int) -> None:
         """Raise the error that `submit` would raise, before the texts of a request are read, so that refusing is cheap.
@@ -303,9 +311,10 @@ class Engine:
     def load(self) -> Load:
         """Return the queue's size and the wait of new requests. This call never waits for the computation."""
         with self._changed:
+            seconds = self._clock() - self._heartbeat
             return Load(
                 not (self._draining or self.has_died),
-                not self.has_died and not (self._busy and self._clock() - self._heartbeat > 30),
+                not self.has_died and not (self._busy and seconds > max(30.0, SLOWEST * self._scheduler.running)),
                 self._scheduler.queued_jobs,
                 self._scheduler.queued_tokens,
                 self._scheduler.estimated_wait(False),
@@ -379,16 +388,27 @@ class Engine:
 
     def _wait_for_step(self) -> Step | None:
         with self._changed:
-            self._busy = False
-            while (step := self._scheduler.next_step()) is None:
+            self._busy, since = False, self._clock()
+            while (seconds := self._held_for(since)) > 0 or (step := self._scheduler.next_step()) is None:
                 if self._draining:
                     return None
-                self._changed.wait()
+                for served in self.models.values():
+                    with contextlib.suppress(RuntimeError):  # its owner has closed it
+                        served.model.model.ops.rest()
+                self._changed.wait(seconds or None)
+                since = since if seconds else self._clock()
             self._busy, self._heartbeat = True, self._clock()
             for job, _ in step.members:
                 if not job.started:
                     job.started, job.queue_seconds = True, self._heartbeat - job.admitted
             return step
+
+    def _held_for(self, since: float) -> float:
+        """Return the seconds that the next step still waits for more requests; it could begin at the time `since`."""
+        queue = self._scheduler
+        if not self._held or self._draining or not 0 < queue.queued_tokens < MAX_STEP:
+            return 0.0
+        return max(0.0, since + min(self.settings.step_seconds, queue.estimated_wait(False)) / 2 - self._clock())
 
     def _compute(self, step: Step) -> None:
         results = _results_of(step)

@@ -31,10 +31,12 @@ MIN_STEP, MAX_STEP = 128, 1024
 MUCH_SHORTER = 8
 """A bulk request is much shorter than the others if the mean bulk request has this many times as many tokens."""
 
+SLOWEST = 8.0
+"""A step that took this many times longer counts as this: the machine slept, or the process was stopped."""
+
 _DECAY = 0.9  # how much a step counts for the rate, compared with the step after it
 _FIRST_RATE = 2000.0  # tokens per second, before anything was computed
 _FIRST_READ_RATE = 2e6  # bytes per second, before anything was read
-_SLOWEST = 8.0  # a step that took this many times longer counts as this: the machine slept, or the process was stopped
 
 
 class Kind(Protocol):
@@ -110,8 +112,8 @@ class _Rate:
         self._tokens = self._seconds = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
-        seconds = min(max(seconds, 1e-9), _SLOWEST * tokens / self.value)
-        if tokens / seconds > _SLOWEST * self.value:  # what slowed the steps before has ended, such as a compilation
+        seconds = min(max(seconds, 1e-9), SLOWEST * tokens / self.value)
+        if tokens / seconds > SLOWEST * self.value:  # what slowed the steps before has ended, such as a compilation
             self._tokens = self._seconds = 0.0
         self._tokens = _DECAY * self._tokens + tokens
         self._seconds = _DECAY * self._seconds + seconds
@@ -130,6 +132,11 @@ class Scheduler:
         How long a step should take. A text with more tokens than a step is a step of its own.
     max_wait : float
         Seconds. A request whose estimated wait is longer is refused, unless nothing is queued.
+
+    Attributes
+    ----------
+    running : float
+        Estimated seconds of the step that is computed now.
     """
 
     def __init__(self, *, step_seconds: float = 0.05, max_wait: float = 60.0) -> None:
@@ -139,7 +146,7 @@ class Scheduler:
         self._rates: dict[Hashable, _Rate] = {}
         self._last_was_bulk, self._favours_short = True, False
         self.refused_jobs = 0
-        self._running = 0.0  # estimated seconds of the step that is computed now
+        self.running = 0.0
         # long or not -> bytes of a request that waits to be tokenized -> number of such requests
         self._unread: dict[bool, Counter[int]] = {False: Counter(), True: Counter()}
         self._read_rate = _Rate(_FIRST_READ_RATE)
@@ -182,7 +189,7 @@ class Scheduler:
             own = self._seconds(bulk)
         else:
             own = sum(min(job.queued_tokens, most) / self.rate(job.kind.rate_key) for job in self._queues[bulk])
-        return self._running + own + min(self._seconds(not bulk), own + self._step_seconds)
+        return self.running + own + min(self._seconds(not bulk), own + self._step_seconds)
 
     def _seconds(self, bulk: bool) -> float:
         return sum(tokens / self.rate(key) for key, tokens in self._tokens[bulk].items())
@@ -280,12 +287,12 @@ class Scheduler:
             queue.append(job)
         queue.extendleft(reversed(others))
         self._tokens[bulk] -= Counter({kind.rate_key: tokens})
-        self._running = tokens / self.rate(kind.rate_key)
+        self.running = tokens / self.rate(kind.rate_key)
         return Step(kind, members, tokens)
 
     def finished(self, step: Step, seconds: float) -> None:
         """Note how long a step took."""
-        self._running = 0.0
+        self.running = 0.0
         self._rates.setdefault(step.kind.rate_key, _Rate()).add(step.tokens, seconds)
 
     def remove(self, job: Job) -> int:
@@ -303,4 +310,4 @@ class Scheduler:
         """Drop all requests. No step may be running."""
         for job in [*self._queues[False], *self._queues[True]]:
             self.remove(job)
-        self._running = 0.0
+        self.running = 0.0

@@ -224,6 +224,7 @@ class _Task(NamedTuple):
     """What is done with the texts of requests with the same options."""
 
     plan: Plan
+    kind: _Embed
     width: int
     prompt_name: str | None
     truncation: str
@@ -253,7 +254,7 @@ class Embedder(ServedModel[SentenceTransformer]):
         self.settings.check_number(len(inputs))
         model = self.model
         task = self._task(options, (model.max_seq_length, model.truncate_dim, tuple(model.prompts.items())))
-        plan, prompt_name, n_characters = task.plan, task.prompt_name, 0
+        plan, kind, prompt_name, n_characters = task.plan, task.kind, task.prompt_name, 0
         if options.late_chunking:
             return self._prepare_parts(inputs, task)
         if len(inputs) and not isinstance(inputs[0], str):
@@ -261,7 +262,8 @@ class Embedder(ServedModel[SentenceTransformer]):
                 [tokens.encoding_of_ids(plan, i, ids, options.add_special_tokens, task.truncation)]
                 for i, ids in enumerate(inputs)
             ]
-            plan, prompt_name, rows = dataclasses.replace(plan, num_skipped=0), None, [*range(len(inputs))]
+            kind = dataclasses.replace(kind, plan=dataclasses.replace(kind.plan, num_skipped=0))
+            prompt_name, rows = None, [*range(len(inputs))]
         else:
             self.check_texts(inputs, "input")
             n_characters = sum(map(len, inputs))
@@ -269,9 +271,6 @@ class Embedder(ServedModel[SentenceTransformer]):
             rows = [distinct[text] for text in inputs]
             groups = self._windows(task, [*distinct])
         windows = [window for group in groups for window in group]
-        # How long the vectors are, and whether they are scaled, does not matter to what is computed together.
-        method = "tokens" if options.tokens else "pool"
-        kind = _Embed(id(model), dataclasses.replace(plan, truncate_dim=None, normalize=False), method)
         assemble: Callable[[list[Any]], Any] = functools.partial(_assemble, task, groups, rows)
         if options.tokens:
             assemble = functools.partial(_assemble_tokens, plan.normalize, rows)
@@ -297,7 +296,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             raise ServiceError("too_long", message, limit=limit, given=num_tokens, param="input")
         with _blamed_on("input"):
             members = plan.members(encoding, text, pairwise(ends), "input")
-        kind = _Embed(id(self.model), dataclasses.replace(plan, truncate_dim=None, normalize=False), "spans")
+        kind = dataclasses.replace(task.kind, method="spans")
         assemble = functools.partial(_assemble, task, [()] * len(parts), [*range(len(parts))])
         job = Job(kind, [(encoding, members)], [len(encoding)], assemble)
         used_prompt = task.prompt_name if windows.prompt else None
@@ -355,7 +354,10 @@ class Embedder(ServedModel[SentenceTransformer]):
                 raise wrong("dimensions", f"is {options.dimensions}; {expected}")
             width = options.dimensions
         plan = dataclasses.replace(plan, windows=windows, normalize=normalize, truncate_dim=width)
-        return _Task(plan, width, prompt_name, truncation)
+        # How long the vectors are, and whether they are scaled, does not matter to what is computed together.
+        computed = dataclasses.replace(plan, truncate_dim=None, normalize=False)
+        kind = _Embed(id(self.model), computed, "tokens" if options.tokens else "pool")
+        return _Task(plan, kind, width, prompt_name, truncation)
 
     def _shorter(self, windows: TokenWindows, options: TextOptions) -> TokenWindows:
         """Return windows with the limit and the side of a request."""

@@ -300,7 +300,7 @@ def serve(
     server = Server(load, settings or Settings(), keys, lambda ready: announce(ready, address))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
     before = sys.getswitchinterval()
-    sys.setswitchinterval(0.0002)  # the engine's thread gives the lock of Python away between two ops
+    sys.setswitchinterval(0.00005)  # the engine's thread gives the lock of Python away between two ops
     try:
         server.run(sockets=[bound])
     finally:

@@ -27,6 +27,7 @@ from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.marks import needs_fork
 from tests.support.refusals import check_refused
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
+from tests.support.threads import are_asleep
 
 IDS = np.random.default_rng(0).integers(5, 90, (4, 40))
 TEXTS = ["the cat sat on the mat", "a dog", ""]
@@ -229,6 +230,20 @@ def test_waiting_takes_no_time_of_the_processor(folder: Path) -> None:
     time.sleep(0.5)
     assert time.process_time() - before < 0.01
     model.close()
+
+
+def test_helpers_that_rest_sleep_at_once_and_compute_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibert.kernels.threads._PATIENCE", 10**12)  # they would look for work for hours
+    model = BertModel.from_pretrained(folder, num_threads=3)
+    expected = model(IDS).last_hidden_state
+    for _ in range(5):
+        time.sleep(0.01)
+        assert not are_asleep(model.ops)
+        wait_until(lambda: model.ops.rest() or are_asleep(model.ops))
+        np.testing.assert_array_equal(model(IDS).last_hidden_state, expected)
+        wait_until(lambda: not are_asleep(model.ops))
+    model.close()
+    assert own_threads() == []
 
 
 def test_many_models(folder: Path) -> None:

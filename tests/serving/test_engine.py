@@ -8,6 +8,7 @@ import gc
 import math
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +23,7 @@ import minibert
 from minibert import CrossEncoder, SentenceTransformer
 from minibert.encode.modules import Step
 from minibert.serving.engine import Engine, load_served
-from minibert.serving.scheduler import Job, Scheduler
+from minibert.serving.scheduler import MAX_STEP, Job, Scheduler
 from minibert.serving.served_models import Embedder
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import random_checkpoint, sentence_model
@@ -59,6 +60,39 @@ def test_requests_that_wait_are_computed_together_without_waiting_for_more(engin
     gate.opened.set()
     assert [answer(other) for other in others] == [[f"unit {i}"] for i in range(10)]
     assert gate.steps == [[0], [f"unit {i}" for i in range(10)]]
+
+
+def test_a_step_that_is_not_full_waits_for_requests_that_are_about_to_come(model: SentenceTransformer) -> None:
+    clock, kind = Clock(), Gate()
+    kind.opened.set()
+
+    def submit(cost: int, unit: str) -> Future[Any]:
+        return engine.submit(job([cost], kind, [unit]))
+
+    with Engine(model, clock=clock) as engine:
+        engine.hold(True)
+        together = [submit(5, f"unit {i}") for i in range(3)]
+        gone = submit(5, "gone")
+        time.sleep(0.05)
+        assert (kind.steps, gone.cancel()) == ([], True)
+        engine.hold(False)
+        assert [answer(one) for one in together] == [[f"unit {i}"] for i in range(3)]
+        assert kind.steps == [[f"unit {i}" for i in range(3)]]
+        engine.hold(True)
+        assert answer(submit(MAX_STEP, "whole step")) == ["whole step"]
+        late = submit(5, "late")
+        while not late.done():  # nobody lets the engine go on
+            clock.now += 1.0
+            time.sleep(0.001)
+        assert answer(late) == ["late"]
+        bad, good = engine.submit(job([5], units=[ValueError("bad")])), submit(5, "good")
+        engine.hold(False)
+        assert answer(good) == ["good"]
+        with pytest.raises(ServiceError, match="input 0 cannot be computed"):
+            answer(bad)
+        engine.hold(True)
+        last = submit(5, "last")
+    assert answer(last) == ["last"]  # at the end, nothing waits for more
 
 
 def test_a_text_that_cannot_be_computed_fails_alone(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,6 +293,14 @@ def test_a_step_that_does_not_end_shows_in_the_load_and_in_the_times_of_others(m
         assert answer(future) == [0]
         assert engine.load().alive
     assert (one.queue_seconds, one.compute_seconds) == (31, 0)
+    with Engine(model, clock=clock) as engine:
+        gate = Gate()
+        engine.submit(job([8192], gate))
+        assert gate.entered.wait(PATIENCE_SECONDS)
+        for seconds, alive in ((31, True), (9, False)):  # so many tokens may take longer than others
+            clock.now += seconds
+            assert engine.load().alive == alive
+        gate.opened.set()
 
 
 # --- texts and vectors ------------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -16,7 +19,7 @@ from minibert import SentenceTransformer
 from minibert.serving.asgi import POSTS, app
 from minibert.serving.engine import Engine
 from minibert.serving.settings import ApiKeys, ServiceError, Settings
-from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
+from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, Gate, job
 from tests.support.served import message_of, numbers
 
 OPEN = ("/health", "/ping", "/readyz", "/livez", "/metrics", "/")
@@ -102,6 +105,17 @@ def test_the_application_can_be_mounted(model: SentenceTransformer) -> None:
             assert "/none is not a route" in client.get("/vectors/none", headers=key).text
 
 
+def test_the_front_page_says_what_runs_here(model: SentenceTransformer) -> None:
+    with Engine({"org/small": model}) as engine:
+        for keys in (None, ApiKeys(["key"])):
+            with TestClient(app(engine, keys)) as client:
+                page = client.get("/")
+                assert page.headers["content-type"].startswith("text/plain")
+                assert {f"POST {path}" for path in POSTS} | {"GET /info", "GET /metrics"} <= {*page.text.splitlines()}
+                assert ("org/small: vectors" in page.text) == (keys is None)
+                assert client.head("/").status_code == 200
+
+
 # --- the queue --------------------------------------------------------------------------------------------------------
 
 
@@ -109,20 +123,59 @@ def test_health_and_metrics_answer_while_the_engine_computes(model: SentenceTran
     engine = Engine(model)
     with busy(engine) as client:
         engine.submit(job([5000] * 3))
-        for path in ("/health", "/ping", "/readyz", "/livez", "/"):
+        for path in ("/health", "/ping", "/readyz", "/livez"):
             response = client.get(path)
             assert (response.status_code, response.content) == (200, b"")
+        assert client.get("/").status_code == 200
         found = numbers(client)
         assert (found["minibert_queue_tokens"], found["minibert_queue_size"]) == (15000, 1)
         assert found['minibert_estimated_wait_seconds{class="bulk"}'] > 0
     engine.close()
     with TestClient(app(engine)) as client:
         assert client.get("/livez").status_code == 200
-        for path in ("/health", "/readyz"):
+        for path in ("/health", "/readyz", "/"):
             assert client.get(path).status_code == 503
         for path in ("/embed", "/v1/embeddings"):
             refused = client.post(path, json={"inputs": "a", "input": "a"})
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+def test_requests_that_come_together_are_computed_together_and_one_that_leaves_changes_no_other(
+    model: SentenceTransformer,
+) -> None:
+    texts, steps = [f"a cat and {i} dogs" for i in range(8)], list[int]()
+    expected = model.encode(texts, normalize_embeddings=True)
+
+    async def ask(service: Any, text: str) -> Any:
+        messages: list[dict[str, Any]] = [{"type": "http.request", "body": json.dumps({"inputs": text}).encode()}]
+        sent = list[dict[str, Any]]()
+
+        async def receive() -> dict[str, Any]:
+            return messages.pop() if messages else await asyncio.Future()
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await service({"type": "http", "method": "POST", "path": "/embed", "headers": []}, receive, send)
+        assert [message.get("more_body") for message in sent[1:]] == [*[True] * (len(sent) - 2), False]
+        return sent[0]["status"], json.loads(b"".join(message["body"] for message in sent[1:]))
+
+    async def rounds(service: Any) -> None:
+        for leaver in (None, 3, None):
+            tasks = [asyncio.create_task(ask(service, text)) for text in texts]
+            await asyncio.sleep(0)
+            if leaver is not None:
+                tasks[leaver].cancel()
+            for i, task in enumerate(tasks):
+                status, found = await task
+                assert status == (503 if i == leaver else 200)
+                assert i == leaver or np.float32(found[0]).tobytes() == expected[i].tobytes()
+
+    with Engine(model, clock=Clock()) as engine:
+        service = app(engine)
+        engine.observers.append(lambda number, tokens, seconds: steps.append(number))
+        asyncio.run(rounds(service))
+        assert (steps, engine.load().queued_jobs, service.inflight_bytes) == ([8, 7, 8], 0, 0)
 
 
 def test_a_request_that_takes_too_long_is_503_and_leaves_the_queue(model: SentenceTransformer) -> None:

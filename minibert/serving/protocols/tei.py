@@ -216,7 +216,7 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
         "model_dtype": served.compute_type,
         "served_model_name": served.name,
         "model_type": _model_type(served),
-        "max_batch_tokens": MAX_STEP,
+        "max_batch_tokens": max(MAX_STEP, served.model.max_seq_length),  # a longer text is a step of its own
         "max_client_batch_size": settings.max_inputs,
         "auto_truncate": settings.truncation == "mark",
         "tokenization_workers": 2,  # one for short requests, one for long ones
