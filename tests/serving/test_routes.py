@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
 import logging
 import re
@@ -349,6 +350,10 @@ def test_each_request_finds_a_model_that_can_answer_it(
     assert found["model_type"] == {"embedding": {"pooling": "mean"}}
     assert (found["max_client_batch_size"], found["max_batch_tokens"]) == (2048, MAX_STEP)
     assert found["tokenization_workers"] == 2
+    long = copy.copy(model)
+    long.max_seq_length = 8192
+    with Engine(long) as engine, TestClient(app(engine)) as other:
+        assert other.get("/info").json()["max_batch_tokens"] == 8192  # a text of so many tokens is a step of its own
     models = {"labels": classifier, "vectors": model, "ranker": ranker}
     with Engine(models) as engine, TestClient(app(engine)) as other:
         ids = {"0": "good", "1": "bad", "2": "odd"}
