@@ -31,7 +31,7 @@ from minibert.sentence.loading import full_name
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.reading import LONG_BODY, Readers, Reading
-from minibert.serving.scheduler import INTERACTIVE_TOKENS, MAX_STEP, SLOWEST, Job, Scheduler, Step
+from minibert.serving.scheduler import INTERACTIVE_TOKENS, MIN_STEP, SLOWEST, Job, Scheduler, Step
 from minibert.serving.served_models import (
     Classifier,
     Embedder,
@@ -229,7 +229,7 @@ class Engine:
         return job.future
 
     def hold(self, held: bool) -> None:
-        """Say whether more requests are about to come: then a step that is not full waits, at most half its time."""
+        """Say whether more requests are about to come: then a step of few tokens waits, at most half its time."""
         with self._changed:
             self._held = held
             if not held:
@@ -406,7 +406,7 @@ class Engine:
     def _held_for(self, since: float) -> float:
         """Return the seconds that the next step still waits for more requests; it could begin at the time `since`."""
         queue = self._scheduler
-        if not self._held or self._draining or not 0 < queue.queued_tokens < MAX_STEP:
+        if not self._held or self._draining or not 0 < queue.queued_tokens < 2 * MIN_STEP:
             return 0.0
         return max(0.0, since + min(self.settings.step_seconds, queue.estimated_wait(False)) / 2 - self._clock())
 

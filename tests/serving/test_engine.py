@@ -23,7 +23,7 @@ import minibert
 from minibert import CrossEncoder, SentenceTransformer
 from minibert.encode.modules import Step
 from minibert.serving.engine import Engine, load_served
-from minibert.serving.scheduler import MAX_STEP, Job, Scheduler
+from minibert.serving.scheduler import MIN_STEP, Job, Scheduler
 from minibert.serving.served_models import Embedder
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import random_checkpoint, sentence_model
@@ -62,7 +62,7 @@ def test_requests_that_wait_are_computed_together_without_waiting_for_more(engin
     assert gate.steps == [[0], [f"unit {i}" for i in range(10)]]
 
 
-def test_a_step_that_is_not_full_waits_for_requests_that_are_about_to_come(model: SentenceTransformer) -> None:
+def test_a_step_of_few_tokens_waits_for_requests_that_are_about_to_come(model: SentenceTransformer) -> None:
     clock, kind = Clock(), Gate()
     kind.opened.set()
 
@@ -79,7 +79,7 @@ def test_a_step_that_is_not_full_waits_for_requests_that_are_about_to_come(model
         assert [answer(one) for one in together] == [[f"unit {i}"] for i in range(3)]
         assert kind.steps == [[f"unit {i}" for i in range(3)]]
         engine.hold(True)
-        assert answer(submit(MAX_STEP, "whole step")) == ["whole step"]
+        assert answer(submit(2 * MIN_STEP, "enough")) == ["enough"]
         late = submit(5, "late")
         while not late.done():  # nobody lets the engine go on
             clock.now += 1.0
