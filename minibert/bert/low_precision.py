@@ -62,6 +62,9 @@ largest integer of a value. With up to LONGEST tokens, each sum of products fits
 LONGEST = 1 << 17
 """The largest number of tokens of a sequence."""
 
+KEYS_OF_A_SUM = 1024
+"""In attention: over more keys, a sum of floats begins again, and these sums are added. Smaller parts help no more."""
+
 BITS_PER_E = np.float32(1.4426950408889634)
 """1 / ln 2: e^x = 2^(x / ln 2)."""
 
@@ -352,14 +355,17 @@ def attention(
 
 
 def _exponentiate(scores: FloatArray, scale: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return 2^(scale (scores - their maximum)) of each row, and 1 / its sum, from _LANES partial sums."""
+    """Return 2^(scale (scores - their maximum)) of each row, and 1 / its sum, from _LANES sums of each part."""
     A, Q, S = scores.shape
     differences = np.full((A, Q, -(-S // _LANES) * _LANES), -np.inf, np.float32)
     differences[:, :, :S] = scores - scores.max(axis=2, keepdims=True, initial=-np.inf)
     powers = exp2_short(np.maximum(differences * scale, np.float32(-125.0)))
     totals: FloatArray = np.zeros((A, Q, _LANES), np.float32)
-    for first in range(0, S, _LANES):
-        totals = totals + powers[:, :, first : first + _LANES]
+    for start in range(0, S, KEYS_OF_A_SUM):
+        sums: FloatArray = np.zeros_like(totals)
+        for first in range(start, min(S, start + KEYS_OF_A_SUM), _LANES):
+            sums = sums + powers[:, :, first : first + _LANES]
+        totals = totals + sums
     while totals.shape[2] > 1:
         totals = np.add(*np.split(totals, 2, axis=2))
     return powers[:, :, :S], np.float32(1.0) / totals

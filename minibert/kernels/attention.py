@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.bert.low_precision import BITS_PER_E
+from minibert.bert.low_precision import BITS_PER_E, KEYS_OF_A_SUM
 from minibert.kernels.amx import amx_attention_multiplier, begin_tiles, end_tiles
 from minibert.kernels.attention_packing import float_packers, rotate_rows, word_packers
 from minibert.kernels.compilation import function, inline
@@ -64,7 +64,7 @@ from minibert.kernels.simd import (
 from minibert.kernels.threads import FLOAT
 
 _ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for each Python integer among its arguments
-PART = np.int64(1024)  # keys of one sum. Smaller parts do not make the error smaller
+PART = np.int64(KEYS_OF_A_SUM)
 
 
 @function

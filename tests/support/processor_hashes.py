@@ -78,7 +78,7 @@ def of_heads(model: BertModel, tokenizer: BertTokenizer, inputs: Any) -> dict[st
             pairs = output.seq_relationship_logits
             hashes |= {name: digest(Activation(name, model.ops)(pairs)) for name in ("Sigmoid", "Tanh")}
             hashes["softmax"] = digest(softmax(pairs))
-    masked = BertForMaskedLM(dataclasses.replace(weights, head=HeadWeights("BertForMaskedLM", predictions)), model.ops)
+    masked = BertForMaskedLM(dataclasses.replace(weights, head=HeadWeights("BertForMaskedLM", *predictions)), model.ops)
     groups = [[encoding] for encoding in tokenizer.encodings(TEXTS)]
     for strategy in ("max", "sum"):
         rows = pool_words(masked, SpladePooling(strategy, "log1p_relu"), groups, range(len(groups)))
