@@ -1,9 +1,9 @@
 """The contract between the forward pass and the code that computes it: five ops, their shapes, dtypes and aliasing.
 
-Two sets of ops are the model: `reference.OPS` in NumPy (the specification, which people read) and `kernels.make_ops()`
-in Numba (which people run). `reference.make_ops()` gives the formulas in another arithmetic, such as float64. An oracle
-that shares no code with them is in tests/support/definition.py. `encoder.forward` takes a set of ops as an argument;
-there is no global switch.
+Two sets of ops are the model: `reference.OPS` in NumPy (the specification that people read) and `kernels.make_ops()` in
+Numba (the code that people run). `low_precision.make_ops` is the specification of the other compute types.
+`reference.make_ops()` gives the formulas in another arithmetic, such as float64. An oracle without their code
+is in tests/support/definition.py. `encoder.forward` takes a set of ops as an argument; there is no global switch.
 
 Rules for every set of ops
 --------------------------

@@ -1,4 +1,4 @@
-"""Read modules.json: the modules that turn hidden states into sentence vectors.
+"""The modules that turn hidden states into sentence vectors: how modules.json is read, and the formulas of pooling.
 
 Old and new files of sentence-transformers can be read. A file is only data: no code is imported by a name in it.
 Source: sentence-transformers 6.2, base/modules and sentence_transformer/modules; the old spellings: its 2.2, models/.

@@ -1,4 +1,4 @@
-"""The five ops: each one describes its work as a task, which the threads compute.
+"""The ops, and the sums of late interaction: each one describes its work as a task, and the threads compute it.
 
 What        `make_ops` returns them as the `Ops` that encoder.forward takes. What each computes is in bert/reference.py
 Chunks      A chunk is a part of the work of one op. It writes its own part of the result and nothing else, so any

@@ -60,7 +60,7 @@ Busy core   If another process uses the same core as a helper, the system takes 
             millisecond, between two chunks, when no leader waits for it. If it still loses its core in a chunk, the
             leader soon sleeps for short times, so that the system can run the helper on the leader's core. On Windows
             there are no such calls here: threads only wait actively, and the system takes cores away by itself
-Idleness    A helper that has waited for about a millisecond without work, or that `Team.rest` tells so, sleeps (on a
+Idleness    A helper that has waited for about a millisecond without work, or that got `Team.rest`, sleeps (on a
             lock) until a later op. With `idle_release`, one more thread begins with the helpers. It sleeps for that
             time, and after a time without an op it calls `Team.release` and returns
 The end     When a team is released or deleted, or the interpreter ends, its helpers return. An op that runs meanwhile

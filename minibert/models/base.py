@@ -302,7 +302,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         read: IntArray | None = None,
         probs: Mapping[int, list[FloatArray]] | None = None,
     ) -> Iterator[tuple[slice, PackedBatch, int, FloatArray]]:
-        """Yield the hidden states up to `stop` of each step, with the slice of its tokens among the T tokens, and it.
+        """Yield the hidden states up to `stop`: the slice of a step in the T tokens, the step, the state's number, it.
 
         Every forward of the model calls this method, so the ids are compared with the model's tables here. `start` is
         that of `run_packed`. `read` has the tokens whose last hidden state is read, increasing; the other rows of it

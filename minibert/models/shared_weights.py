@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from minibert.kernels.packing import PackedLayout, PackedLinear
 
 
-# Is raised when the arrays of a part, their names or the layout of a file change without a change in kernels/.
+# Add 1 when the arrays of a part, their names or the layout of a file change without a change in kernels/.
 _FORMAT = 2
 
 _SETTLED_SECONDS = 10

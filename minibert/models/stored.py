@@ -275,7 +275,7 @@ def _named_as_now(tensors: dict[str, StoredTensor], family: Family) -> dict[str,
     """Return the tensors of a family's older files under the names of transformers, and stacked ones in parts."""
     renamed: dict[str, StoredTensor] = {}
     if lora := next((name for name in tensors if ".lora_" in name or ".parametrizations." in name), None):
-        raise ModelFormatError(f"{lora} is that of an adapter, which minibert does not add. Merge it into the weights.")
+        raise ModelFormatError(f"{lora} belongs to an adapter; minibert adds none. Merge it into the weights.")
     for name, tensor in tensors.items():
         for old, new in family.old_modules:
             name = re.sub(old, new, name)

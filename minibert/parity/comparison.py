@@ -403,16 +403,16 @@ class _Comparison:
         if verdict == "bits" or (verdict == "wrong" and not in_units):
             return
         states = states_of(self._subject.config)
-        true: Any = self._worst(rows)  # as near to the true values as float32 is
-        known = {*true}
+        values: Any = self._worst(rows)  # as near to the true values as float32 is
+        known = {*values}
         if verdict != "float32" or in_units:
-            true, known = Values(self._subject, self._inputs, states), {*states}
+            values, known = Values(self._subject, self._inputs, states), {*states}
         near = []
         for row in rows:
             unit = row.unit if in_units or verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf)
             for pair in itertools.pairwise(states):
                 if row.name in pair and known >= {*pair}:
-                    first, second = (self._truth.visible(name, true[name]) for name in pair)
+                    first, second = (self._truth.visible(name, values[name]) for name in pair)
                     if rms(first - second) <= unit * (float(budget) if in_units else RMS):
                         near.append((row.given, pair[pair[0] == row.name]))
         if near:

@@ -1,4 +1,4 @@
-"""`Finding`: a cause of a difference, as data; its sentences are made in diagnosis/sentences.py and inputs.py."""
+"""`Finding`: a cause of a difference: its mistake, names and layers, and the text for people."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _LOOSE = re.compile(
     r"(?:.*[._/-])?(?:layers?|blocks?|h|hidden|states?|hidden_?states?|encoder_?layers?|l_out)"
     r"[._/\[-]*0*(\d{1,4})\]?(?:[._/-]?(?:out|outputs?|hidden_?states?))?(?::0)?$"
 )
-# An array with a loose name is another value if it is that far from all states, of which the dump has an exact name.
+# An array with a loose name is another value if it is that far from all states that the dump has by exact names.
 _FAR = 0.5
 _LONGEST = 200
 _SEVERAL = {"hidden_states", "all_hidden_states", "layers", "states", "encoder_states"}

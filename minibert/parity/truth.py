@@ -272,7 +272,7 @@ class Values:
         self._subject, self._inputs, self.mask = subject, dict(inputs), subject.pack(inputs).mask
         dtype = np.dtype(np.float64 if ops is None else np.float32)
         self._model = subject.model.with_ops(float64.OPS if ops is None else ops)
-        self._last_state = f"encoder.layer.{subject.config.num_hidden_layers - 1}"
+        self._last_state = subject.names.resolve("last_hidden_state")[0]
         wanted = {*names, *([self._last_state] if VECTOR in names else [])}
         ordered = [name for name in subject.names.specs if name in wanted]
         sizes = nbytes_of(subject.names, subject.pack(inputs), ordered, dtype.itemsize)

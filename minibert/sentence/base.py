@@ -1,4 +1,4 @@
-"""The base classes of `SentenceTransformer`, `CrossEncoder` and `SparseEncoder`: parts, settings, prompts, saving."""
+"""The base classes of the classes of sentence-transformers: parts, settings, prompts, saving."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModelCardData(SimpleNamespace):
 
 
 class SentenceModel(TorchLike):
-    """A model of sentence-transformers; the base of the three encoders.
+    """A model of sentence-transformers; the base of `SentenceTransformer`, `CrossEncoder` and the other two.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Check what the three constructors are given, the name of a model, keywords, prompts; and read files of settings.
+"""Check what the constructors are given: the name of a model, keywords, prompts; and read files of settings.
 
 Keywords of sentence-transformers at values that change nothing are accepted, such as ``trust_remote_code=False`` or
 ``model_kwargs={}``, because programs and libraries pass them. Other values are refused.
@@ -27,7 +27,7 @@ from minibert.tokenizer.bert_tokenizer import SETTINGS
 
 
 class LoadKeywords(TypedDict, total=False):
-    """The keywords that all three constructors take; `SentenceTransformer` describes them."""
+    """The keywords that all constructors take; `SentenceTransformer` describes them."""
 
     revision: str | None
     token: str | bool | None

@@ -325,7 +325,7 @@ class Engine:
             )
 
     def warm_up(self) -> None:
-        """Compute a text with each model twice: the first time compiles the kernels, the second measures the speed."""
+        """Compute a text with each model twice: the first time starts threads, the second measures the speed."""
         for served in [*self.models.values()] * 2:
             text = "minibert " * 60
             if isinstance(served, TokenEmbedder):

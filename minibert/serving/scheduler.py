@@ -113,7 +113,7 @@ class _Rate:
 
     def add(self, tokens: int, seconds: float) -> None:
         seconds = min(max(seconds, 1e-9), SLOWEST * tokens / self.value)
-        if tokens / seconds > SLOWEST * self.value:  # what slowed the steps before has ended, such as a compilation
+        if tokens / seconds > SLOWEST * self.value:  # what slowed the steps before has ended, such as a cold start
             self._tokens = self._seconds = 0.0
         self._tokens = _DECAY * self._tokens + tokens
         self._seconds = _DECAY * self._seconds + seconds
@@ -202,8 +202,8 @@ class Scheduler:
         Raises
         ------
         ServiceError
-            Its estimated wait is longer than the limit. Of another request it waits for as many tokens as it has, and
-            for a turn, because both take turns.
+            Its estimated wait is longer than the limit. Requests take turns: it waits for at most as many tokens of
+            another request as it has itself, and for one turn.
         """
         if self._computing(job.bulk) > self._max_wait:  # this sum is the fast one
             self._refuse(self._computing(job.bulk, job.tokens + QUANTUM))

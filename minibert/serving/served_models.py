@@ -135,7 +135,7 @@ class ServedModel(Generic[_Model]):
     ) -> Prepared:
         """Return a job and its report; `rows` has the index of the windows in `groups` of each input.
 
-        `limit` is that of the tokens if no text may be cut.
+        If no text may be cut, `limit` is the largest number of tokens.
         """
         per_group = [sum(map(len, group)) for group in groups]
         encodings = [groups[row][0] for row in rows]

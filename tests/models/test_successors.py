@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import minibert
-from minibert import ModelFormatError, inside
+from minibert import ModelFormatError, inside, parity
 from minibert.bert.families import FAMILIES
 from minibert.bert.rotary import Rotary
 from minibert.cli import main
@@ -188,7 +188,7 @@ def test_jinas_own_files_and_its_tables_of_lora(tmp_path: Path) -> None:
     stored = load_file(tmp_path / "model.safetensors")
     table = "roberta.encoder.layers.0.mlp.fc1.parametrizations.weight.0.lora_A"
     save_file({**stored, table: torch.zeros(2, 4, 24)}, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelFormatError, match=r"lora_A is that of an adapter, which minibert does not add"):
+    with pytest.raises(ModelFormatError, match=r"lora_A belongs to an adapter"):
         minibert.load(tmp_path)
 
 
@@ -348,6 +348,9 @@ def test_sentence_vectors_scores_and_lengths_equal_sentence_transformers(
     np.testing.assert_allclose(ours.encode(texts, truncation="silent"), theirs.encode(texts), rtol=0, atol=2e-5)
     alone = np.stack([ours.encode(text, truncation="silent") for text in texts])
     np.testing.assert_array_equal(ours.encode(texts, truncation="silent"), alone)
+    probe = ours.tokenizer(TEXTS, padding=True, return_tensors="np")
+    report = parity.check(ours, {"vectors": theirs.encode(TEXTS)}, probe)
+    assert report.verdict == "float32", str(report)
     ours.save_pretrained(tmp_path / "saved")
     again = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     np.testing.assert_allclose(again.encode(texts), theirs.encode(texts), rtol=0, atol=2e-5)

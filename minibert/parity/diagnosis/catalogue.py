@@ -2,8 +2,9 @@
 
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once. The kinds: G activation, N LayerNorm, A attention, E inputs and
-embeddings, T ids, W weights, C residual and order, D dropout and precision, P the vector of a text, H names of states.
-The texts and remedies are on the page mistakes.md. Some mistakes are possible in one family only (`_FITS`).
+embeddings, T ids, W weights, C residual and order, D dropout and precision, P the vector of a text, H names of states,
+R rotary positions, F the gate. The texts and remedies are on the page mistakes.md. Some mistakes are possible in one
+family only (`_FITS`).
 
 >>> from minibert import BertModel, BertTokenizer
 >>> from minibert.parity.diagnosis import MISTAKES, simulate
@@ -45,7 +46,7 @@ _OTHERS = ("quick", "relu", "silu", "none", "leaky", "erf-3", "erf-5", "tanh")
 _ACTIVATIONS = ("G1.tanh", "G1.erf", "G2.ggml", *(f"G3.{name}" for name in _OTHERS))
 
 
-# What a port takes for the mask. It ends in what a row attends to whose mask has no ones, for which see `mask_as`.
+# What a port takes for the mask. The last ones are about rows whose mask has no ones (see `mask_as`).
 _MASKS: dict[str, Callable[[Padded, BertConfig], Any]] = {
     "inverted": lambda inputs, config: ~inputs.mask,
     "length": wrong.length,

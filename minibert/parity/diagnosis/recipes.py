@@ -82,8 +82,8 @@ POOLINGS: dict[str, Callable[[Arrays, Padded, Sequence[str]], FloatArray]] = {
 
 
 def _length(x: FloatArray) -> FloatArray:
-    length: FloatArray = np.sqrt((x * x).sum(axis=-1, keepdims=True))
-    return np.where(length > 0, length, 1)
+    norm: FloatArray = np.sqrt((x * x).sum(axis=-1, keepdims=True))
+    return np.where(norm > 0, norm, 1)
 
 
 SCALINGS: dict[str, Callable[[FloatArray], FloatArray]] = {

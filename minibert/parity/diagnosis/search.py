@@ -126,7 +126,8 @@ class Search:
 
     def has_several_layers(self, name: str) -> bool:
         """Return whether more than one layer is computed for a name."""
-        return len(self.replay.spans[self.replay.span_of(name)].stages) > 2
+        stages = self.replay.spans[self.replay.span_of(name)].stages
+        return sum(0 <= stage < self.model.config.num_hidden_layers for stage in stages) > 1
 
     def computed(self, name: str, extra: Sequence[Mistake] = (), **options: Any) -> FloatArray:
         """Return a value that follows from the port's own values before it, with the chosen mistakes and others."""
