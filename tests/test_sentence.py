@@ -588,7 +588,7 @@ def test_each_token_of_a_text_belongs_to_one_part(tmp_path: Path, family: str) -
 def test_wrong_spans_are_refused(minilm_sentences: SentenceTransformer, spans: list[Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         minilm_sentences.encode(LATE, spans=spans)
-    with pytest.raises(ValueError, match="1 texts have spans, of 2"):
+    with pytest.raises(ValueError, match="1 lists for 2 texts"):
         minilm_sentences.encode([LATE, LATE], spans=[[(0, 3)]])
 
 

@@ -126,7 +126,7 @@ class BertConfig:
             )
         for name in ("hidden_act", *(["classifier_activation"] if self.family.norms_first else [])):
             if (value := getattr(self, name)) not in tuple(ACTIVATIONS):
-                raise ModelFormatError(f"{own(name)}={brief(value)} ; expected {', '.join(ACTIVATIONS)}.")
+                raise ModelFormatError(f"{own(name)}={brief(value)}; expected {', '.join(ACTIVATIONS)}.")
         eps = self.layer_norm_eps
         if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps <= 1e30:
             raise ModelFormatError(f"layer_norm_eps={brief(eps)} must be a positive float32 number, such as 1e-12.")

@@ -146,12 +146,22 @@ class ExpandedOps(WrappedOps):
         """Compute attention. Positions and columns: first of the keys, and then of all tokens."""
         T, K = len(inputs.query), len(self.keys)
         changed: dict[str, Any] = {"key": inputs.key[self.keys], "value": inputs.value[self.keys]}
-        changed["queries"] = Queries(np.arange(K, K + T), inputs.cu_seqlens)
+        seeing = np.arange(T)
+        if inputs.window is not None:  # the last key of a sequence is the nearest one of the tokens behind it
+            last = inputs.window.columns[self.keys[self.cu_seqlens[1:] - 1]]
+            distances = inputs.window.columns - np.repeat(last, np.diff(inputs.cu_seqlens))
+            seeing = np.flatnonzero(distances <= inputs.window.size)
+        changed["query"] = inputs.query[seeing]
+        changed["queries"] = Queries(K + seeing, np.searchsorted(seeing, inputs.cu_seqlens).astype(np.int32))
         for name, field in (("bias", "columns"), ("rotation", "positions"), ("window", "columns")):
             if (addition := getattr(inputs, name)) is not None:
                 places = getattr(addition, field)
                 changed[name] = addition._replace(**{field: np.concatenate([places[self.keys], places])})
-        return self.inner.attention(inputs._replace(**changed, cu_seqlens=self.cu_seqlens), **wanted)
+        output = self.inner.attention(inputs._replace(**changed, cu_seqlens=self.cu_seqlens), **wanted)
+        # The context of a token without a key in its window is 0, as that of torch's sdpa.
+        context = np.zeros(inputs.query.shape, output.context.dtype)
+        context[seeing] = output.context
+        return output._replace(context=context)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -203,7 +203,7 @@ class MultiVectorEncoder(VectorModel):
         convert_to_numpy : bool
             False: tensors of torch instead of arrays.
         normalize_embeddings : bool
-            Scale the vectors to length 1 even where the model does not.
+            Scale the vectors to length 1 even where the model does not. It has no effect with ``output_value=None``.
         token_pooling : HierarchicalTokenPooling, LambdaTokenPooling or another TokenPooling, optional
             Makes fewer vectors of a text, after the modules of the model.
         task : str, optional
@@ -239,8 +239,7 @@ class MultiVectorEncoder(VectorModel):
             truncation=truncation,
             normalize_embeddings=normalize_embeddings,
         )
-        plan = self._plan(options, task, *filter(None, [token_pooling]))
-        plan = dataclasses.replace(plan, whole=output_value is None)
+        plan = self._plan(options, task, *filter(None, [token_pooling]), whole=output_value is None)
         vectors = plan.run_at_once(texts, show_progress_bar).tolist()
         return in_kind(vectors[0] if single else vectors, not convert_to_numpy, convert_to_numpy, single)
 
@@ -256,7 +255,7 @@ class MultiVectorEncoder(VectorModel):
         name = self._choose_prompt(options.prompt_name, options.prompt, *names)
         return self._plan(dataclasses.replace(options, prompt_name=name), task)
 
-    def _plan(self, options: EncodeOptions, task: str | None, *last: TokenPooling) -> TokenPlan:
+    def _plan(self, options: EncodeOptions, task: str | None, *last: TokenPooling, whole: bool = False) -> TokenPlan:
         first, most = self._modules[0], self.max_seq_length
         if task is not None and not isinstance(task, str):
             raise TypeError(f"task is a {type(task).__name__}; expected 'query', 'document' or None.")
@@ -268,8 +267,8 @@ class MultiVectorEncoder(VectorModel):
             fixed = expansion["strategy"] == "fixed"
             length = expansion["length"] if fixed else max(expansion["length"], length)
         windows = self.windows(options, min(length, self.config.max_length))
-        scaled = [_NORMALIZE] if check_bool("normalize_embeddings", options.normalize_embeddings) else []
-        return TokenPlan(windows, first, task, (*self._modules[1:], *scaled, *last))
+        normalize = check_bool("normalize_embeddings", options.normalize_embeddings) and not whole
+        return TokenPlan(windows, first, task, (*self._modules[1:], *[_NORMALIZE] * normalize, *last), whole)
 
     def similarity(self, embeddings1: Any, embeddings2: Any, **options: Any) -> Any:
         """Score every query with every document, by `similarity_fn_name`: (m, n), float32.

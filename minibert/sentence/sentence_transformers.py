@@ -315,9 +315,10 @@ class SentenceTransformer(VectorModel):
                     spans = [sentence_spans(text) for text in texts]
                 elif single:
                     spans = [spans]
-                if output_value != "sentence_embedding" or len(spans) != len(texts):
-                    counts = f"{len(spans)} texts have spans, of {len(texts)}; output_value={output_value!r}"
-                    raise ValueError(f"{counts}. Give spans for each text, and leave out output_value.")
+                if output_value != "sentence_embedding":
+                    raise ValueError(f"output_value={output_value!r} and spans= were given; leave one of them out.")
+                if len(spans) != len(texts):
+                    raise ValueError(f"spans= has {len(spans)} lists for {len(texts)} texts; give one for each text.")
             tokens, n_truncated, info = plan.run_tokens(
                 texts, sentences=output_value is None, spans=spans, exact=return_info, info=return_info
             )

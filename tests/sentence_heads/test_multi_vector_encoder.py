@@ -19,6 +19,7 @@ from minibert import ModelFormatError, MultiVectorEncoder, SentenceTransformer, 
 from minibert.bert import reference
 from minibert.bert.ops import AttentionInput, RelativeBias, Rotation, Window
 from minibert.encode.tokens import ExpandedOps
+from minibert.kernels import make_ops
 from minibert.sentence.bge_m3 import BGEM3FlagModel
 from minibert.vectors.multi_vectors import HierarchicalTokenPooling, LambdaTokenPooling, MultiVectors
 from tests.support.checkpoints import sentence_model
@@ -198,8 +199,11 @@ def test_dicts_tensors_and_single_texts(folders: dict[str, Path]) -> None:
     ours, other = MultiVectorEncoder(folders["native"]), theirs("MultiVectorEncoder", folders["native"])
     for method in METHODS[:2]:
         for pooling in (None, 2.0):
-            how = {} if pooling is None else {"token_pooling": HierarchicalTokenPooling(pooling)}
-            their = {} if pooling is None else {"token_pooling": their_modules.HierarchicalTokenPooling(pooling)}
+            how: dict[str, Any] = {"normalize_embeddings": True}  # without effect
+            their = dict(how)
+            if pooling is not None:
+                how["token_pooling"] = HierarchicalTokenPooling(pooling)
+                their["token_pooling"] = their_modules.HierarchicalTokenPooling(pooling)
             found = getattr(ours, method)(["a cat.", "the river, the"], output_value=None, **how)
             expected = getattr(other, method)(["a cat.", "the river, the"], output_value=None, **their)
             for one, their_one in zip(found, expected, strict=True):
@@ -489,7 +493,7 @@ def test_added_tokens_attend_and_are_not_attended_to(kind: str) -> None:
     """With what other families add to attention: a bias, a rotation, a window."""
     rng, A, D, ends = np.random.default_rng(4), 2, 4, np.array([0, 8, 16, 24], np.int32)
     query, key, value = rng.standard_normal((3, 24, A * D)).astype(np.float32)
-    columns, lengths = np.tile(np.arange(8, dtype=np.int32), 3), [5, 8, 6]
+    columns, lengths = np.tile(np.arange(8, dtype=np.int32), 3), [3, 8, 6]
     table = rng.standard_normal((A, 15) if kind == "bias" else (8, D)).astype(np.float32)
     added: dict[str, Any] = {
         "bias": RelativeBias(table, columns),
@@ -498,8 +502,12 @@ def test_added_tokens_attend_and_are_not_attended_to(kind: str) -> None:
     }
     inputs = AttentionInput(query, key, value, ends, A, **{kind: added[kind]})
     keys = np.concatenate([np.arange(start, start + n) for start, n in zip(ends, lengths, strict=False)])
-    expanded = ExpandedOps(reference.OPS, keys, np.cumsum([0, *lengths]).astype(np.int32))
-    found = expanded.attention(inputs).context.reshape(3, 8, A, D)
+    cu_seqlens = np.cumsum([0, *lengths]).astype(np.int32)
+    found, compiled = (
+        ExpandedOps(ops, keys, cu_seqlens).attention(inputs).context.reshape(3, 8, A, D)
+        for ops in (reference.OPS, make_ops(1))
+    )
+    np.testing.assert_allclose(compiled, found, rtol=0, atol=1e-5)
     if kind == "rotation":
         query, key = (reference.rotate(x, A, added[kind]) for x in (query, key))
     q, k, v = (x.reshape(3, 8, A, D).astype(np.float64) for x in (query, key, value))
@@ -512,6 +520,8 @@ def test_added_tokens_attend_and_are_not_attended_to(kind: str) -> None:
         powers = np.where(seen, np.exp(scores), 0)[:, rows]
         expected = np.einsum("aij,jad->iad", powers / powers.sum(axis=-1, keepdims=True), v[b])
         np.testing.assert_allclose(found[b, rows], expected, rtol=1e-4, atol=1e-5)
+        assert not found[b, ~rows].any()
+        assert rows.all() == (kind != "window" or n >= 5)
 
 
 def test_matches_of_tokens(folders: dict[str, Path]) -> None:
