@@ -2,6 +2,7 @@
 
     options -> plan -> windows of tokens -> hidden states -> layers combined -> pooled -> modules -> cut, scaled
 
+The calls are `run` (texts) -> `compute` -> `pool` (windows) -> `vectors` -> `after_pooling` (texts again).
 Layers are numbered as in transformers: 0 is the embeddings' output, i is layer i, negative ones count from the end.
 """
 
@@ -117,13 +118,13 @@ class Plan(TextPlan):
             first += step.num_sequences
         return np.concatenate(vectors)
 
-    def finish(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
+    def after_pooling(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
         """Average the vectors of each text's windows, and run the modules: (windows, pooled_width) -> (texts, W)."""
         return self.pipeline.finish(pooled if len(pooled) == len(groups) else self.windows.average(pooled, groups))
 
     def vectors(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
-        """Return the sentence vectors, (texts, width): `finish`, cut to `width`, and scaled if so planned."""
-        vectors = self.finish(pooled, groups)[:, : self.width]
+        """Return the sentence vectors, (texts, width): `after_pooling`, cut to `width`, and scaled if so planned."""
+        vectors = self.after_pooling(pooled, groups)[:, : self.width]
         return normalize_embeddings(vectors) if self.normalize else vectors
 
     def tokens(self, windows: Sequence[Encoding]) -> list[FloatArray]:
@@ -215,7 +216,7 @@ class Plan(TextPlan):
                 result += vectors
                 continue
             for encoding, tokens, sentence in zip(
-                encodings, vectors, self.finish(self.pool(encodings), groups), strict=True
+                encodings, vectors, self.after_pooling(self.pool(encodings), groups), strict=True
             ):
                 result.append(
                     {

@@ -266,7 +266,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         padded = {i: batch.pad(states.pop(i, nothing)) for i in sorted(kept) if first <= i <= stop}
         pairs = {i: batch.pad_pairs(probs.pop(i), self.config.num_attention_heads) for i in list(probs)}
         values: list[FloatArray | None] = [result.array for result in results]
-        if not has_head:
+        if not has_head:  # the last hidden state, then the pooler's output
             values = [padded[depth] if is_whole else None, *(values or [None])]
         output: _Output = self.make_output(
             *values,

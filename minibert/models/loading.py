@@ -113,7 +113,10 @@ def load_weights(
     stored.check(config, pooler=pooler, head=head)
 
     def shared(part: str, read: Callable[[TensorSource], _Part], *, large: bool = True) -> _Part:
-        """Read a part of the weights from the file that processes share, if they share one."""
+        """Read a part of the weights from the file that processes share, if they share one.
+
+        Without that file, the part is packed once to be noted in it. The model is then made of the notes.
+        """
         plain = FromFiles(stored.tensors, prepare)
         if sharing is None or not large:
             return read(plain)

@@ -269,7 +269,7 @@ class _Request:
         finally:
             self._service.inflight_bytes -= self._n_bytes
 
-    def _hold(self, count: int, *, refuse: bool = True) -> None:
+    def _count_bytes(self, count: int, *, refuse: bool = True) -> None:
         """Count more bytes of this request; if `refuse`, raise a ServiceError if all requests have too many.
 
         A request is never refused because of its own bytes.
@@ -292,7 +292,7 @@ class _Request:
         del body
         self._work, write, value, n_bytes = work, work.write, None, 0
         if work.prepared is not None:
-            self._hold(n_bytes := work.prepared.report.n_bytes)
+            self._count_bytes(n_bytes := work.prepared.report.n_bytes)
         seconds = time.monotonic() - before
         service.metrics.tokenization.observe(seconds)
         self._headers["x-tokenization-time"] = _milliseconds(seconds)
@@ -309,7 +309,7 @@ class _Request:
         content = write_part() if short else await in_thread()
         if len(content) >= at_once:
             return content, self._rest(in_thread)
-        self._hold(len(content) - n_bytes, refuse=work.prepared is None)  # its numbers are not needed any more
+        self._count_bytes(len(content) - n_bytes, refuse=work.prepared is None)  # its numbers are not needed any more
         return content, None
 
     async def _read_in_thread(self, post: base.Post, body: bytes, deadline: float) -> Any:
@@ -351,7 +351,7 @@ class _Request:
                             raise _DisconnectedError
                         parts.append(message.get("body", b""))
                         size += len(parts[-1])
-                        self._hold(len(parts[-1]))
+                        self._count_bytes(len(parts[-1]))
                         if size > most:
                             parts.clear()
                             raise await self._too_large(discard=message.get("more_body", False))

@@ -184,7 +184,7 @@ class _Diagnosis:
             trial
             for trial in trials
             if (trial.explained, len(trial.mistakes), bool(trial.contradicted)) == (best.explained, count, narrow)
-            and not trial.contradicted > best.contradicted  # right names refute it in other ops
+            and not trial.contradicted > best.contradicted  # a proper superset: right names refute it in other ops
         ]
         best, *same = search.by_hidden_keys(same)
         # Of several mistakes at once, alternatives are not listed one by one.

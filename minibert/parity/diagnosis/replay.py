@@ -164,9 +164,8 @@ class Replay:
             for i in range(len(self.states) - 1) if part == "layer" else [-1]:
                 x = f"encoder.layer.{len(self.states) - 2}" if part == "final" else self.states[i]
                 names = {entry.symbol: entry.path.format(i=i) for entry in entries} | {"x": x}
-                names |= {
-                    symbol: x for symbol, name in names.items() if symbol == "normed" and i == 0
-                }  # it is not there
+                if i == 0 and "normed" in names:
+                    names["normed"] = x  # layer 0 of ModernBERT does not have a first LayerNorm
                 for entry in entries:
                     if names[entry.symbol] != x:
                         needs[names[entry.symbol]] = tuple(names[symbol] for symbol in entry.needs if symbol in names)
