@@ -347,6 +347,9 @@ def check_names(name: str, value: object) -> list[str]:
 class HierarchicalTokenPooling(TokenPooling):
     """Group the tokens of a text by Ward's clustering of their cosines; a group becomes the mean of its vectors.
 
+    The groups are those of sentence-transformers with SciPy. They can differ for repeated vectors: there the last bit
+    of a float32 product decides, and NumPy and torch may round it differently.
+
     Parameters
     ----------
     pool_factor : float, at least 1
@@ -382,11 +385,11 @@ class HierarchicalTokenPooling(TokenPooling):
 
     def pool_one(self, embedding: FloatArray) -> FloatArray:
         """Pool the vectors of one text: (S, D) -> (s, D)."""
-        first = embedding[: self.num_protected_tokens].astype(np.float64)
-        others = embedding[self.num_protected_tokens :].astype(np.float64)
+        first, others = np.split(embedding.astype(np.float64), [self.num_protected_tokens])
         count = max(int(len(others) // self.pool_factor), 1)
         if count < len(others):
-            groups = _ward(np.clip(1 - others @ others.T, 0, 2), count)
+            x = others.astype(np.float32)  # as in sentence-transformers; it decides which distances are equal
+            groups = _ward(np.clip(1 - x @ x.T, 0, 2), count)
             others = np.stack([others[group].mean(axis=0) for group in groups])
         pooled = np.concatenate([first, others]).astype(embedding.dtype)
         return np.asarray(normalize_embeddings(pooled)) if self.normalize_embeddings else pooled
@@ -408,26 +411,37 @@ class LambdaTokenPooling(TokenPooling):
 
 
 def _ward(distances: FloatArray, count: int) -> list[list[int]]:
-    """Group n items into `count` groups or, where distances are equal, fewer; the order of the groups is SciPy's.
+    """Group n items into `count` groups or, where distances are equal, fewer; the groups and their order are SciPy's.
 
-    Source: Ward 1963 with the formula of Lance and Williams, as scipy.cluster.hierarchy.linkage(method="ward") has it.
+    A path goes from an item to its nearest, and on, until two are nearest to each other. These are merged. Of equally
+    near items the one before in the path is taken, else the first. At the end the merges are sorted by distance.
+
+    Source: scipy/cluster/_hierarchy.pyx (1.17), nn_chain with label and cluster_monocrit. The roundings are the same.
     """
     n = len(distances)
-    squares, sizes, ids = distances**2, np.ones(n), np.arange(n)
-    np.fill_diagonal(squares, np.inf)
-    merges = list[tuple[float, int, int]]()
-    for number in range(n, 2 * n - 1):
-        i, j = divmod(int(squares.argmin()), n)
-        square = squares[i, j]
-        merges.append((square, min(ids[i], ids[j]), max(ids[i], ids[j])))
-        row = (sizes[i] + sizes) * squares[i] + (sizes[j] + sizes) * squares[j] - sizes * square
-        squares[i] = squares[:, i] = row / (sizes[i] + sizes[j] + sizes)
-        squares[j] = squares[:, j] = squares[i, i] = np.inf
-        sizes[i], ids[i] = sizes[i] + sizes[j], number
-    greatest = merges[n - count - 1][0]
+    upper, sizes = np.triu(distances, 1), np.ones(n)  # a product may round differently below the diagonal
+    d = upper + upper.T + np.diag(np.full(n, np.inf))  # float64
+    merges, path = list[tuple[float, int, int]](), list[int]()
+    while len(merges) < n - 1:
+        path = path or [int(np.flatnonzero(sizes)[0])]
+        nearest = int(d[path[-1]].argmin())
+        if len(path) == 1 or d[path[-1], nearest] < d[path[-1], path[-2]]:
+            path.append(nearest)
+            continue
+        i, j = sorted((path.pop(), path.pop()))
+        merges.append((least := d[i, j], i, j))
+        t = 1 / (sizes[i] + sizes[j] + sizes)
+        a, b, c = (sizes + sizes[i]) * t, (sizes + sizes[j]) * t, sizes * t
+        d[j] = d[:, j] = np.sqrt(a * d[i] * d[i] + b * d[j] * d[j] - c * least * least)
+        d[i] = d[:, i] = d[j, j] = np.inf
+        sizes[i], sizes[j] = 0, sizes[i] + sizes[j]
+    merges.sort(key=lambda merge: merge[0])
+    greatest, ids = merges[n - count - 1][0], np.arange(n)
     groups = {i: [[i]] for i in range(n)}
-    for number, (square, a, b) in enumerate(merges, n):
-        left, right = groups.pop(a), groups.pop(b)
-        both = right + left if a < n <= b else left + right  # single items come after groups
-        groups[number] = [[*chain(*both)]] if square <= greatest else both
+    for number, (distance, i, j) in enumerate(merges, n):
+        first, second = sorted((int(ids[i]), int(ids[j])))
+        ids[(ids == first) | (ids == second)] = number
+        left, right = groups.pop(first), groups.pop(second)
+        both = right + left if first < n <= second else left + right  # single items come after groups
+        groups[number] = [[*chain(*both)]] if distance <= greatest else both
     return groups[2 * n - 2]

@@ -237,15 +237,20 @@ def test_dicts_tensors_and_single_texts(folders: dict[str, Path]) -> None:
 def test_pooling_of_sentence_transformers(folders: dict[str, Path], factor: float) -> None:
     rng = np.random.default_rng(3)
     given = [rng.standard_normal((n, 12)).astype(np.float32) for n in (1, 2, 3, 9, 33, 120)]
-    given = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in given]
+    given += [one / np.linalg.norm(one, axis=1, keepdims=True) for one in given]
+    # Equal distances, and repeated vectors: their products are exact.
+    given += [np.pad(rng.choice([-0.5, 0.5], (n, 4)), [(0, 0), (0, 8)]).astype(np.float32) for n in (2, 9, 33, 120)]
+    given += [rng.integers(-1, 2, (33, 12)).astype(np.float32), np.zeros((9, 12), np.float32)]
     for options in ({}, {"num_protected_tokens": 0}, {"num_protected_tokens": 3, "normalize_embeddings": False}):
         found = HierarchicalTokenPooling(factor, **options).pool(given)
         expected = their_modules.HierarchicalTokenPooling(factor, **options).pool([torch.tensor(one) for one in given])
         compare(found, expected, 1e-6)
     tensors = HierarchicalTokenPooling(factor).pool([torch.tensor(one) for one in given])
     assert all(isinstance(one, torch.Tensor) for one in tensors)
-    half = HierarchicalTokenPooling(factor).pool([torch.tensor(one).bfloat16() for one in given])
-    assert [(one.dtype, one.shape) for one in half] == [(torch.bfloat16, one.shape) for one in tensors]
+    half = [torch.tensor(one).bfloat16() for one in given]
+    expected = their_modules.HierarchicalTokenPooling(factor).pool(half)
+    found = HierarchicalTokenPooling(factor).pool(half)
+    assert [(one.dtype, one.shape) for one in found] == [(torch.bfloat16, one.shape) for one in expected]
 
 
 def test_pooling_of_tasks_and_of_functions(model: MultiVectorEncoder) -> None:
