@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 
 from minibert import BertModel
@@ -52,3 +54,12 @@ def no_choice_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINIBERT_BACKEND", raising=False)
     monkeypatch.delenv("MINIBERT_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads of torch take longer to start than small models to run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,7 @@ from minibert import ModelFormatError
 from minibert.bert.families import FAMILIES, Family
 from tests.models.test_families import KINDS, PAIRS, ROTARY, exact_modernbert, inputs, make  # noqa: F401
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads of torch take longer to start than these models to run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def edit(folder: Path, *without: str, **fields: Any) -> None:
