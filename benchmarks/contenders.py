@@ -319,16 +319,20 @@ class Contender:
     def __init__(self, pipe: Connection) -> None:
         self._pipe, self.peak = pipe, math.nan
 
-    def run(self, inputs: Any, seconds: float | None) -> tuple[float, np.ndarray]:
-        """Return the median seconds of one call, and its result."""
+    def run(self, inputs: Any, seconds: float | None) -> tuple[float, Any]:
+        """Return the median seconds of one call, and its result; inf and None if the system has killed the process."""
         time.sleep(0.3)  # the threads of the last contender stop waiting for work
-        self._pipe.send((inputs, seconds))
-        took, result, self.peak = self._pipe.recv()
+        try:
+            self._pipe.send((inputs, seconds))
+            took, result, self.peak = self._pipe.recv()
+        except (EOFError, OSError):
+            return math.inf, None
         return took, result
 
     def close(self) -> None:
         """End the process."""
-        self._pipe.send(None)
+        with contextlib.suppress(OSError):
+            self._pipe.send(None)
 
 
 @contextlib.contextmanager
@@ -355,14 +359,17 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Run the contenders one after the other, several times; return the median seconds of a call in each run.
 
-    RuntimeError if a result differs from the first contender's by more than `most`, which may be given by name.
+    A contender that ran out of memory has inf. RuntimeError if a result differs from the first contender's by more than
+    `most`, which may be given by name.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(runs):
         results = {}
         for name, contender in contenders.items():
-            took, results[name] = contender.run(inputs, seconds)
+            took, result = contender.run(inputs, seconds)
             times[name].append(took)
+            if result is not None:
+                results[name] = result
         check_same(results, most)
     return times
 
@@ -387,9 +394,15 @@ def ratios(times: Mapping[str, Sequence[float]], *, faster: bool = False) -> dic
 
 
 def cells(times: Mapping[str, Sequence[float]], texts: int = 0, *, faster: bool = False) -> list[str]:
-    """Return a cell for each contender: the median in milliseconds, or texts per second, and the ratio of `ratios`."""
+    """Return a cell for each contender: the median in milliseconds, or texts per second, and the ratio of `ratios`.
+
+    The cell of a contender that ran out of memory says so.
+    """
     medians = {name: float(np.median(own)) for name, own in times.items()}
     shown = {name: f"{texts / own:.0f}" if texts else f"{1e3 * own:.2f}" for name, own in medians.items()}
     (_, first), *others = shown.items()
     found = ratios(times, faster=faster)
-    return [first, *(f"{cell} ({found[name]:.2f}x)" for name, cell in others)]
+    return [
+        first,
+        *(f"{cell} ({found[name]:.2f}x)" if medians[name] < math.inf else "out of memory" for name, cell in others),
+    ]
