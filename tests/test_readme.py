@@ -297,6 +297,9 @@ def test_the_figures_in_the_sentences_of_the_front_page_are_those_of_the_tables(
     (columns, *states), _ = chart.table(BENCHMARKS, "parity")
     (ratio,) = re.findall(r"MiniLM's last state: ([\d.]+)", PAGES["README.md"])
     assert ratio == states[6][columns.index("ratio")]
+    (share,) = re.findall(r"take ([\d.]+) of OpenVINO's time", PAGES["README.md"])
+    (times,) = re.findall(r"^\| ModernBERT-base \| 1 x 8,192 \| ([\d.]+) .* \| ([\d.]+) \(", BENCHMARKS, re.MULTILINE)
+    assert share == f"{float(times[0]) / float(times[1]):.2f}"
     mistakes = re.findall(r"^\| MiniLM \| all names \| (.*) \|$", BENCHMARKS, re.MULTILINE)
     (ports, detected, *_), (_, missed, _, cosine, *_) = (row.split(" | ") for row in mistakes)
     sentence = r"detects (\d+) of (\d+) \[known[^*]*?\s(\d+) of them pass `cosine >= 0.999`"
