@@ -1,7 +1,9 @@
-"""The error of every hidden state: minibert and transformers, both compared with the same forward in float64.
+"""The error of every hidden state, and of the logits of BERT's successors: minibert and transformers beside float64.
 
 ``python -m benchmarks.parity`` prints the table, ``--write`` also puts it into benchmarks/README.md.
 MINIBERT_TEST_DATA must name the folder with udhr.tsv, the real texts. The exit code is 1 if a row exceeds the budget.
+
+Hidden states are compared with the same forward in float64, and logits with those of transformers in float64.
 
 The budget comes from the error of transformers: minibert's root mean square (RMS) error may be at most the larger one
 of transformers' two (attention "eager" and "sdpa"), and its greatest error at most 1.5 times the larger one of theirs.
@@ -23,10 +25,11 @@ import numpy as np
 
 from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
-from minibert import AutoConfig, AutoModel, BertConfig, BertTokenizer
+from minibert import AutoConfig, BertConfig, BertTokenizer, load
 from minibert._utils.system import available_cores
 from minibert._utils.validation import FloatArray
 from minibert.bert import encoder, modernbert
+from minibert.bert.families import FAMILIES
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
@@ -34,8 +37,8 @@ from tests.support import definition as float64
 from tests.support.random_checkpoints import ODD, random_checkpoint, random_successor, sizes
 from tests.support.real_texts import udhr_languages
 
-MIN_TOKENS = 2000
-"""Errors are measured over at least this many visible tokens."""
+MIN_TOKENS, MIN_LOGITS = 2000, 500
+"""Errors are measured over at least this many visible tokens, or logits: the ratio of fewer numbers is chance."""
 
 MINIBERT, TRANSFORMERS = ("kernels", "numpy"), ("eager", "sdpa")
 CONTENDERS = (*MINIBERT, *TRANSFORMERS)
@@ -47,25 +50,26 @@ Inputs: TypeAlias = dict[str, np.ndarray]
 """Padded input_ids, token_type_ids and attention_mask, in transformers' form."""
 
 States: TypeAlias = list[FloatArray]
-"""Every hidden state, (T, H) each: the visible tokens of all batches."""
+"""Every hidden state, (T, H) each: the visible tokens of all batches. Of a model with a head, its logits alone."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A model in a folder, and its inputs."""
+    """A model in a folder, and its inputs; `head` is "ForMaskedLM" and the like if its logits are measured."""
 
     name: str
     folder: Path
     batches: Sequence[Inputs]
+    head: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The errors of one hidden state of one model, by contender."""
+    """The errors of one hidden state of one model, by contender; or of a head's logits, with their number."""
 
     model: str
-    index: int
-    tokens: int
+    index: int | str
+    count: int
     errors: dict[str, float64.Error]
 
     @property
@@ -100,19 +104,19 @@ def measure(subject: Subject, *, num_threads: int | None = None) -> list[Row]:
     Raises
     ------
     ValueError
-        The subject has fewer than `MIN_TOKENS` visible tokens.
+        The subject has fewer than `MIN_TOKENS` visible tokens, or `MIN_LOGITS` logits.
     """
-    tokens = sum(int(inputs["attention_mask"].sum()) for inputs in subject.batches)
-    if tokens < MIN_TOKENS:
-        raise ValueError(f"{subject.name} has {tokens} visible tokens; errors are measured over at least {MIN_TOKENS}.")
-    exact = _float64_states(subject)
+    exact = _run_transformers(subject, "float64", num_threads) if subject.head else _float64_states(subject)
+    count, least = (exact[0].size, MIN_LOGITS) if subject.head else (len(exact[0]), MIN_TOKENS)
+    if count < least:
+        raise ValueError(f"{subject.name} has {count} tokens or logits; errors are measured over at least {least}.")
     errors = {}
     for contender in CONTENDERS:  # one after the other, so that only one model's states are in memory beside `exact`
         run = _run_minibert if contender in MINIBERT else _run_transformers
         states = run(subject, contender, num_threads)
         errors[contender] = [float64.measure(state, wanted) for state, wanted in zip(states, exact, strict=True)]
     return [
-        Row(subject.name, i, tokens, {contender: errors[contender][i] for contender in CONTENDERS})
+        Row(subject.name, subject.head or i, count, {contender: errors[contender][i] for contender in CONTENDERS})
         for i in range(len(exact))
     ]
 
@@ -133,11 +137,10 @@ def _float64_states(subject: Subject) -> States:
 
 
 def _run_minibert(subject: Subject, backend: str, num_threads: int | None) -> States:
-    model = AutoModel.from_pretrained(subject.folder, backend=backend, num_threads=num_threads)
+    model = load(subject.folder, backend=backend, num_threads=num_threads)
 
     def run(inputs: Inputs) -> Iterable[FloatArray]:
-        visible = inputs["attention_mask"].astype(bool)
-        return (state[visible] for state in model(**inputs, output_hidden_states=True)["hidden_states"])
+        return _visible(model(**inputs, output_hidden_states=not subject.head), inputs)
 
     return _over_batches(subject, run)
 
@@ -149,18 +152,32 @@ def _run_transformers(subject: Subject, attention: str, num_threads: int | None)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    model = transformers.AutoModel.from_pretrained(  # in its evaluation mode
-        subject.folder, attn_implementation=attention, dtype=torch.float32, local_files_only=True
+    double = attention == "float64"
+    model = getattr(transformers, f"AutoModel{subject.head}").from_pretrained(  # in its evaluation mode
+        subject.folder,
+        attn_implementation="eager" if double else attention,
+        dtype=torch.float64 if double else torch.float32,
+        local_files_only=True,
     )
 
     def run(inputs: Inputs) -> Iterable[FloatArray]:
-        visible = inputs["attention_mask"].astype(bool)
         tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
         with torch.no_grad():
-            output = model(**tensors, output_hidden_states=True)
-        return (state.numpy()[visible] for state in output.hidden_states)
+            return _visible(model(**tensors, output_hidden_states=not subject.head), inputs)
 
     return _over_batches(subject, run)
+
+
+def _visible(output: Any, inputs: Inputs) -> Iterator[FloatArray]:
+    """Yield the hidden states of an output at visible tokens; without them, all its logits that are not masked."""
+    mask = inputs["attention_mask"].astype(bool)
+    states = output.get("hidden_states")
+    if states is not None:
+        yield from (np.asarray(state)[mask] for state in states)
+        return
+    logits = [np.asarray(output[name]) for name in output.keys() if name.endswith("logits")]  # noqa: SIM118
+    of_tokens = [array.shape[: mask.ndim] == mask.shape for array in logits]
+    yield np.concatenate([(array[mask] if each else array).ravel() for array, each in zip(logits, of_tokens, strict=True)])
 
 
 def _over_batches(subject: Subject, run: Callable[[Inputs], Iterable[FloatArray]]) -> States:
@@ -221,10 +238,44 @@ SUCCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
 """The sizes of the real models; two have fewer words, because a look-up is exact."""
 
 
-def _random_subject(name: str, folder: Path, batches_of_lengths: Sequence[Sequence[int]]) -> Subject:
+def head_subjects(folder: Path, model_type: str, *, seed: int = 0, **fields: Any) -> Iterator[Subject]:
+    """Make random models with each head that transformers has of a family, and texts of 16 to 64 tokens."""
+    import transformers
+
+    for (head, pooling), num_texts in _HEADS.items():
+        class_name = f"{FAMILIES[model_type].class_name}{head}"
+        if not hasattr(transformers, class_name) or (pooling and model_type != "modernbert"):
+            continue
+        own: dict[str, Any] = {"vocab_size": 2000, **fields}
+        own |= {f"{token}_token_id": i for i, token in enumerate(("pad", "bos", "eos", "cls", "sep"))}
+        own |= {"classifier_pooling": pooling} if pooling else {}
+        own |= {"num_labels": 3} if head in ("ForSequenceClassification", "ForTokenClassification") else {}
+        path = random_successor(folder / (head + pooling), model_type, head=head, seed=seed, **own)
+        lengths = np.random.default_rng(seed).integers(16, 65, size=(num_texts // _BATCH_SIZE, _BATCH_SIZE))
+        config = AutoConfig.from_pretrained(path)
+        name = f"{model_type} {config.num_hidden_layers} x {config.hidden_size}{pooling and f', {pooling}'}"
+        subject = _random_subject(name, path, lengths.tolist(), seed)
+        if head == "ForMultipleChoice":
+            pairs = [{key: array.reshape(-1, 2, array.shape[1]) for key, array in one.items()} for one in subject.batches]
+            subject = dataclasses.replace(subject, batches=pairs)
+        yield dataclasses.replace(subject, head=head)
+
+
+# The number of texts for a head and a pooling: if a text gives few numbers, there are more texts.
+_HEADS = {
+    ("ForMaskedLM", ""): 16,
+    ("ForSequenceClassification", ""): 256,
+    ("ForSequenceClassification", "mean"): 256,
+    ("ForTokenClassification", ""): 32,
+    ("ForQuestionAnswering", ""): 32,
+    ("ForMultipleChoice", ""): 512,
+}
+
+
+def _random_subject(name: str, folder: Path, batches_of_lengths: Sequence[Sequence[int]], seed: int = 0) -> Subject:
     """Pair a model with random ids and token types; the mask of each batch's first sequence has holes."""
     config = AutoConfig.from_pretrained(folder)
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(seed)
     batches: list[Inputs] = []
     for lengths in batches_of_lengths:
         mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
@@ -246,9 +297,9 @@ def udhr_texts() -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the Markdown table: one line per hidden state, of models with 12 layers every fourth and what is over."""
+    """Return the Markdown table: a line for each head and hidden state, in deep models every fourth and what is over."""
     lines = [
-        '| model | state | minibert: RMS / max | backend="numpy" | transformers eager | transformers sdpa | ratio |',
+        '| model | state or head | minibert: RMS / max | backend="numpy" | transformers eager | transformers sdpa | ratio |',
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     previous = ""
@@ -257,10 +308,11 @@ def table(rows: Sequence[Row]) -> str:
         if row.model in deep and row.index % 4 and row.held("kernels"):
             continue
         errors = " | ".join(_pair(row.errors[contender]) for contender in CONTENDERS)
-        shown = f"{row.model}, {row.tokens:,} tokens" if row.model != previous else ""
+        model = f"{row.model}, {row.count:,} {'logits' if isinstance(row.index, str) else 'tokens'}"
         mark = "" if row.held("kernels") else " (over)"
+        shown = model if model != previous else ""
         lines.append(f"| {shown} | {row.index} | {errors} | {row.ratio('kernels'):.2f}{mark} |")
-        previous = row.model
+        previous = model
     return "\n".join(lines)
 
 
@@ -279,7 +331,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
             over = ", ".join(str(row.index) for row in mine if not row.held(backend))
             missed = ", ".join(str(row.index) for row in mine if row.ratio(backend) > 0.5)
             lines.append(
-                f"{model}, {backend}: {len(mine)} hidden states over {mine[0].tokens} tokens, "
+                f"{model}, {backend}: {len(mine)} states or heads over {mine[0].count} tokens or logits, "
                 f"RMS {min(ratios):.2f} to {max(ratios):.2f} of transformers', "
                 f"max up to {greatest:.2f} of what is allowed; "
                 f"{f'OVER THE BUDGET in {over}' if over else 'within the budget'}; "
@@ -307,6 +359,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         for make in makers:
             rows += measure(make(), num_threads=num_threads)
+        for model_type in ("nomic_bert", "gte", "jina_embeddings_v3", "modernbert"):
+            for subject in head_subjects(Path(folder) / model_type, model_type, num_hidden_layers=3):
+                rows += measure(subject, num_threads=num_threads)
     held = all(row.held(backend) for row in rows for backend in MINIBERT)
     print(table(rows), "", *summary(rows), "", sep="\n")
     print("All rows are within the budget." if held else "SOME ROWS ARE OVER THE BUDGET.")

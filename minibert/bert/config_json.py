@@ -115,7 +115,7 @@ def _refuse_unimplemented(fields: Mapping[str, Any], family: Family) -> None:
     This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
     """
     position_type = fields.get("position_embedding_type") or "absolute"
-    if position_type != "absolute" and not (family.theta and position_type in ("rope", "rotary")):
+    if position_type != "absolute" and not family.theta:  # rotary models have other words in it, such as "sans_pos"
         raise ModelFormatError(
             f"position_embedding_type={brief(position_type)} is not implemented; minibert has 'absolute' only "
             "(transformers 5 dropped the relative ones too; transformers 4 runs them)."

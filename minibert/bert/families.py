@@ -304,7 +304,7 @@ _NOMIC = dataclasses.replace(
         "": {
             **{"rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None},
             **{"prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False},
-            **{"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+            **{"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "moe_every_n_layers": 0},
         }
     },
 )

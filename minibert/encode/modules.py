@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from minibert._utils.files import read_json, read_json_object
 from minibert._utils.validation import FloatArray, IntArray, brief, check_stored_int
+from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.tensors import load_tensors
@@ -163,7 +164,7 @@ def list_modules(files: ModelFiles) -> list[Module] | None:
         return None
     listed = read_json(path)
     listed = listed if isinstance(listed, list) else [listed]
-    modules = [_read_module(entry, str(path)) for entry in listed]
+    modules = [_read_module(entry, str(path), files) for entry in listed]
     if len({str(entry.get("name", i)) for i, entry in enumerate(listed)}) < len(modules):
         raise ModelFormatError(f"{path} has two modules with the same name; sentence-transformers keeps only one.")
     return modules
@@ -178,11 +179,13 @@ def loader_of(modules: list[Module] | None) -> str | None:
     return HEAD_MODULES.get(kinds)
 
 
-def _read_module(entry: object, name: str) -> Module:
+def _read_module(entry: object, name: str, files: ModelFiles) -> Module:
     kind, folder = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(folder, str):
         raise ModelFormatError(f"{name} must hold a list of objects with a type and a path; found {entry!r}.")
     if not kind.startswith("sentence_transformers.") and kind != _PYLATE_DENSE:
+        if files.find("config.json"):
+            BertConfig.from_files(files)  # if the model is refused, too, its message says what to use instead
         raise ModelFormatError(f"{name} asks for {kind}, which is code of the repository; such code is never run.")
     if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
         raise ModelFormatError(f"{name} has the path {folder!r}, which leaves the model.")

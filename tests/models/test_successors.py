@@ -132,7 +132,7 @@ def test_nomics_own_config(tmp_path: Path) -> None:
     for field, value in (
         *(("rotary_emb_fraction", 0.5), ("rotary_emb_interleaved", True), ("rotary_emb_scale_base", 512)),
         *(("prenorm", True), ("parallel_block", True), ("use_rms_norm", True), ("causal", True)),
-        *(("scale_attn_weights", False), ("activation_function", "glu")),
+        *(("scale_attn_weights", False), ("activation_function", "glu"), ("moe_every_n_layers", 2)),
     ):
         (tmp_path / "config.json").write_text(json.dumps({**OLD_NOMIC, field: value}))
         with pytest.raises(ModelFormatError, match="hidden_act" if field == "activation_function" else field):
@@ -176,8 +176,11 @@ def test_jinas_own_files_and_its_tables_of_lora(tmp_path: Path) -> None:
     compare(theirs, minibert.load(tmp_path), {"input_ids": ids})
     tasks = ["retrieval.query", "retrieval.passage"]
     (tmp_path / "config.json").write_text(json.dumps({**config, "lora_adaptations": tasks}))
-    with pytest.raises(ModelFormatError, match="jina-embeddings-v3-hf"):
-        minibert.load(tmp_path)
+    modules = [{"idx": 0, "name": "transformer", "path": "", "type": "custom_st.Transformer", "kwargs": ["task"]}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    for loader in (minibert.load, minibert.SentenceTransformer):
+        with pytest.raises(ModelFormatError, match="jina-embeddings-v3-hf"):
+            loader(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     stored = load_file(tmp_path / "model.safetensors")
     table = "roberta.encoder.layers.0.mlp.fc1.parametrizations.weight.0.lora_A"
@@ -207,6 +210,7 @@ def test_the_older_fields_of_modernbert(tmp_path: Path) -> None:
         if name not in ("rope_parameters", "layer_types")
     }
     config |= {"global_rope_theta": 500.0, "local_rope_theta": 50.0, "global_attn_every_n_layers": 2}
+    config |= {"position_embedding_type": "sans_pos", "layer_norm_eps": 0.5}  # no code reads these
     path.write_text(json.dumps(config))
     ids = np.random.default_rng(0).integers(3, 99, (2, 40))
     ours = minibert.load(tmp_path)

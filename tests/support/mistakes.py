@@ -118,7 +118,8 @@ def subjects(chosen: Sequence[str], folder: Path) -> Iterator[Subject]:
     for family in filter(chosen.__contains__, ("nomic_bert", "modernbert")):
         ids = {f"{name}_token_id": i for i, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
         fields = {**ODD, **ids, "hidden_act": "silu", "num_hidden_layers": 4, "initializer_range": 0.2}
-        fields |= {"local_attention": 8} if family == "modernbert" else {"rope_parameters": {"rope_theta": 300.0}}
+        rope = {"rope_type": "linear", "rope_theta": 300.0, "factor": 1.5}
+        fields |= {"local_attention": 8} if family == "modernbert" else {"rope_parameters": rope}
         random_successor(folder / family, family, **fields)
         model = AutoModel.from_pretrained(folder / family, backend="numpy")
         yield Subject.of(f"{family} 4 x 84", model, 17, model.config.type_vocab_size)

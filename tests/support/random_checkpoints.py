@@ -40,16 +40,20 @@ ODD["layer_norm_eps"] = 1e-5
 """The fields of a model with 7 attention heads of 12, in which every other field is unusual too."""
 
 
-def random_successor(folder: Path, model_type: str, **config_fields: Any) -> Path:
-    """Save a random model of one of BERT's successors; its other sizes are those of transformers' config."""
+def random_successor(folder: Path, model_type: str, *, head: str = "", seed: int = 0, **config_fields: Any) -> Path:
+    """Save a random model of one of BERT's successors; its other sizes are those of transformers' config.
+
+    `head` is the part of a class's name that all families have, such as "ForMaskedLM".
+    """
     import torch
     import transformers
 
     config = transformers.AutoConfig.for_model(model_type, **config_fields)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = transformers.AutoModel.from_config(config)
+        torch.manual_seed(seed)
+        model = getattr(transformers, f"AutoModel{head}").from_config(config)
         vary(model, 0.1)
+        model.tie_weights()
         model.save_pretrained(folder)
     return folder
 
