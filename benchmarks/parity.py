@@ -177,7 +177,9 @@ def _visible(output: Any, inputs: Inputs) -> Iterator[FloatArray]:
         return
     logits = [np.asarray(output[name]) for name in output.keys() if name.endswith("logits")]  # noqa: SIM118
     of_tokens = [array.shape[: mask.ndim] == mask.shape for array in logits]
-    yield np.concatenate([(array[mask] if each else array).ravel() for array, each in zip(logits, of_tokens, strict=True)])
+    yield np.concatenate(
+        [(array[mask] if each else array).ravel() for array, each in zip(logits, of_tokens, strict=True)]
+    )
 
 
 def _over_batches(subject: Subject, run: Callable[[Inputs], Iterable[FloatArray]]) -> States:
@@ -256,7 +258,9 @@ def head_subjects(folder: Path, model_type: str, *, seed: int = 0, **fields: Any
         name = f"{model_type} {config.num_hidden_layers} x {config.hidden_size}{pooling and f', {pooling}'}"
         subject = _random_subject(name, path, lengths.tolist(), seed)
         if head == "ForMultipleChoice":
-            pairs = [{key: array.reshape(-1, 2, array.shape[1]) for key, array in one.items()} for one in subject.batches]
+            pairs = [
+                {key: array.reshape(-1, 2, array.shape[1]) for key, array in one.items()} for one in subject.batches
+            ]
             subject = dataclasses.replace(subject, batches=pairs)
         yield dataclasses.replace(subject, head=head)
 

@@ -209,10 +209,14 @@ def check_agreement(call: str, given: Mapping[str, object], settings: Mapping[st
             raise ValueError(f"{call}({name}={brief(value)}), but the model has {name}={brief(own)}. {remedy}")
 
 
+_OWN_CODE = ("nomic_bert", "new", "gte")
+
+
 def check_remote_code(call: str, trust_remote_code: object, settings: Mapping[str, object]) -> None:
     """Raise a ValueError if the caller asks for code of the model's repository and the model's settings name some."""
-    # The repositories of nomic and gte have code that minibert and transformers 5 have themselves.
-    if trust_remote_code and settings.get("auto_map") and settings.get("model_type") not in ("nomic_bert", "new"):
+    # The repositories of nomic, gte and jina have code that minibert and transformers 5 have themselves.
+    known = settings.get("position_embedding_type") == "rotary" or settings.get("model_type") in _OWN_CODE
+    if trust_remote_code and settings.get("auto_map") and not known:
         raise ValueError(
             f"{call}(trust_remote_code=True), but minibert never runs code, and this model has some (auto_map). "
             "Leave trust_remote_code= out to load it as a plain BERT; if that is not possible, use transformers."

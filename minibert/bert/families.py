@@ -286,7 +286,7 @@ _NOMIC = dataclasses.replace(
     field="nomic_bert",
     heads={"ForMaskedLM": {"cls.predictions.transform.LayerNorm": "cls.predictions.transform.layer_norm"}},
     old_modules=(
-        *((r"\bencoder\.layers\b", "layers"), (r"\bemb_ln\b", "embeddings.LayerNorm")),
+        *((r"^bert\.", "nomic_bert."), (r"\bencoder\.layers\b", "layers"), (r"\bemb_ln\b", "embeddings.LayerNorm")),
         *((r"\battn\.out_proj\b", "self_attn.o_proj"), (r"\bfc11\b", "up_proj"), (r"\bfc12\b", "gate_proj")),
         *((r"\bmlp\.fc2\b", "mlp.down_proj"), (r"\bnorm1\b", "post_attention_layernorm")),
         (r"\bnorm2\b", "post_mlp_layernorm"),

@@ -56,7 +56,7 @@ def complete(parameters: object, stated: Mapping[str, Any], theta: Mapping[str, 
     by_type = {}
     for kind, base in theta.items():
         base = stated.get(f"{'local' if kind == 'sliding_attention' else 'global'}_rope_theta", base)
-        by_type[kind] = _completed({**_object(current.get(kind)), **scaling}, base, D)
+        by_type[kind] = _completed((_object(current.get(kind)) or {"rope_type": "default"}) | scaling, base, D)
     return by_type
 
 

@@ -292,7 +292,7 @@ class CrossEncoder(SentenceModel):
         """Compute the logits of B encodings, step by step: (B, N)."""
         depth = self.model.config.num_hidden_layers
         batch = packed(self.model.config, encodings)
-        steps = self.model.bert.states(batch, [depth], batch.first_tokens)
+        steps = self.model.bert.states(batch, [depth], self.model.read_of(batch))
         logits = (self.model.compute("first", states[depth], step) for step, states in steps)
         return np.concatenate([np.zeros((0, self.num_labels), np.float32), *logits])
 

@@ -165,7 +165,9 @@ def test_every_field_has_the_effect_that_it_has_in_transformers(tmp_path: Path, 
             check_equal(tmp_path, kind, may_be_refused=True)
     for field, values in REFUSED.items():
         for value in values:
-            if field == "position_embedding_type" and (family in ROTARY or (family, value) == ("xlm-roberta", "rotary")):
+            if field == "position_embedding_type" and (
+                family in ROTARY or (family, value) == ("xlm-roberta", "rotary")
+            ):
                 continue
             (tmp_path / "config.json").write_text(plain)
             edit(tmp_path, **{field: value})

@@ -124,6 +124,11 @@ def test_nomics_own_config(tmp_path: Path) -> None:
     compare(theirs, ours, {"input_ids": ids})
     ours.save_pretrained(tmp_path / "saved")
     compare(type(theirs).from_pretrained(tmp_path / "saved"), minibert.load(tmp_path / "saved"), {"input_ids": ids})
+    masked = make(tmp_path / "masked", "nomic_bert", "ForMaskedLM")
+    path = tmp_path / "masked" / "model.safetensors"
+    stored = {name.replace("nomic_bert.", "bert."): tensor for name, tensor in load_file(path).items()}
+    save_file(stored, path, {"format": "pt"})
+    compare(masked, minibert.load(tmp_path / "masked"), {"input_ids": ids})
     (tmp_path / "config.json").write_text(json.dumps({**OLD_NOMIC, "rotary_scaling_factor": 2}))
     scaled = make(
         tmp_path / "scaled", "nomic_bert", rope_parameters={"rope_type": "dynamic", "rope_theta": 777.0, "factor": 2.0}
@@ -170,10 +175,10 @@ def test_jinas_own_files_and_its_tables_of_lora(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     config.pop("rope_parameters")
     config |= {"model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"], "rotary_emb_base": 777.0}
-    config |= {"position_embedding_type": "rotary"}
+    config |= {"position_embedding_type": "rotary", "auto_map": {"AutoModel": "a/b--c.D"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     ids = np.random.default_rng(0).integers(3, 99, (2, 40))
-    compare(theirs, minibert.load(tmp_path), {"input_ids": ids})
+    compare(theirs, minibert.load(tmp_path, trust_remote_code=True), {"input_ids": ids})
     tasks = ["retrieval.query", "retrieval.passage"]
     (tmp_path / "config.json").write_text(json.dumps({**config, "lora_adaptations": tasks}))
     modules = [{"idx": 0, "name": "transformer", "path": "", "type": "custom_st.Transformer", "kwargs": ["task"]}]
@@ -216,6 +221,9 @@ def test_the_older_fields_of_modernbert(tmp_path: Path) -> None:
     ours = minibert.load(tmp_path)
     assert ours.config.layer_types == tuple(types)
     compare(theirs, ours, {"input_ids": ids})
+    for scaling in ({"rope_type": "linear", "factor": 3.0}, {"type": "linear", "factor": 3.0}):
+        path.write_text(json.dumps({**config, "rope_scaling": scaling}))  # transformers 5 reads the first one only
+        compare(type(theirs).from_pretrained(tmp_path), minibert.load(tmp_path), {"input_ids": ids})
     for field, value in (("layer_types", ["full_attention"]), ("layer_types", ["x"] * 3), ("local_attention", -1)):
         path.write_text(json.dumps({**config, field: value}))
         with pytest.raises(ModelFormatError, match=field):
@@ -355,15 +363,13 @@ def test_sentence_vectors_scores_and_lengths_equal_sentence_transformers(
     spans = minibert.SentenceTransformer(tmp_path / "m").encode(texts[1], truncation="silent", spans=[(0, 5), (7, 20)])
     assert np.asarray(spans).shape == (2, 24)
 
-    with_tokenizer(tmp_path / "c", family, "ForSequenceClassification", tokenizers, num_labels=1)
     pairs = [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])]
-    cross = sentence_transformers.CrossEncoder(str(tmp_path / "c"), device="cpu")
-    np.testing.assert_allclose(
-        minibert.CrossEncoder(tmp_path / "c").predict(pairs, truncation="silent"),
-        cross.predict(pairs),
-        rtol=0,
-        atol=2e-5,
-    )
+    for pooling in ("cls", "mean") if family == "modernbert" else ("",):
+        own = {"classifier_pooling": pooling} if pooling else {}
+        with_tokenizer(tmp_path / "c", family, "ForSequenceClassification", tokenizers, num_labels=1, **own)
+        cross = sentence_transformers.CrossEncoder(str(tmp_path / "c"), device="cpu")
+        scores = minibert.CrossEncoder(tmp_path / "c").predict(pairs, truncation="silent")
+        np.testing.assert_allclose(scores, cross.predict(pairs), rtol=0, atol=2e-5)
     with_tokenizer(tmp_path / "s", family, "ForMaskedLM", tokenizers)
     sparse = sentence_transformers.SparseEncoder(str(tmp_path / "s"), device="cpu")
     found = minibert.SparseEncoder(tmp_path / "s").encode(TEXTS[:2], truncation="silent")
