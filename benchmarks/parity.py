@@ -176,10 +176,7 @@ def _visible(output: Any, inputs: Inputs) -> Iterator[FloatArray]:
         yield from (np.asarray(state)[mask] for state in states)
         return
     logits = [np.asarray(output[name]) for name in output.keys() if name.endswith("logits")]  # noqa: SIM118
-    of_tokens = [array.shape[: mask.ndim] == mask.shape for array in logits]
-    yield np.concatenate(
-        [(array[mask] if each else array).ravel() for array, each in zip(logits, of_tokens, strict=True)]
-    )
+    yield np.concatenate([(x[mask] if x.shape[: mask.ndim] == mask.shape else x).ravel() for x in logits])
 
 
 def _over_batches(subject: Subject, run: Callable[[Inputs], Iterable[FloatArray]]) -> States:
@@ -258,9 +255,7 @@ def head_subjects(folder: Path, model_type: str, *, seed: int = 0, **fields: Any
         name = f"{model_type} {config.num_hidden_layers} x {config.hidden_size}{pooling and f', {pooling}'}"
         subject = _random_subject(name, path, lengths.tolist(), seed)
         if head == "ForMultipleChoice":
-            pairs = [
-                {key: array.reshape(-1, 2, array.shape[1]) for key, array in one.items()} for one in subject.batches
-            ]
+            pairs = [{key: x.reshape(-1, 2, x.shape[1]) for key, x in batch.items()} for batch in subject.batches]
             subject = dataclasses.replace(subject, batches=pairs)
         yield dataclasses.replace(subject, head=head)
 
@@ -301,9 +296,9 @@ def udhr_texts() -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the Markdown table: a line for each head and hidden state, in deep models every fourth and what is over."""
+    """Return the Markdown table: each head and hidden state, of deep models every fourth state and what is over."""
     lines = [
-        '| model | state or head | minibert: RMS / max | backend="numpy" | transformers eager | transformers sdpa | ratio |',
+        '| model | of | minibert: RMS / max | backend="numpy" | transformers eager | transformers sdpa | ratio |',
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     previous = ""

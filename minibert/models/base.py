@@ -245,9 +245,7 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         results = self.results(batch, positions, slice_bytes) if is_whole else []
         read = None  # the only tokens of the last state that a head needs
         if has_head and depth not in (hidden or ()):
-            read = np.unique(
-                np.concatenate([self.read_of(batch) if r.tokens is None else r.tokens for r in results])
-            )
+            read = np.unique(np.concatenate([self.read_of(batch) if r.tokens is None else r.tokens for r in results]))
         # The states that the output lists, and the last one where it is an output by itself.
         kept = {*(hidden or ()), depth} if is_whole and not has_head else {*(hidden or ())}
         logits = sum(result.nbytes for result in results) if has_head else 0
