@@ -15,7 +15,8 @@ from sentence_transformers import SentenceTransformer as Original
 from sentence_transformers.sentence_transformer import modules
 
 from minibert import ModelFormatError, SentenceTransformer
-from minibert.encode.modules import ACTIVATIONS, POOLING_MODES
+from minibert.encode.modules import ACTIVATIONS
+from minibert.encode.pooling import POOLING_MODES
 from tests.support.checkpoints import random_checkpoint, their_vectors
 from tests.support.sentence_modules import MEAN, dense, model_with_modules, random_tensors, write_json
 

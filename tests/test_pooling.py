@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
-from minibert.encode.modules import POOLING_MODES, pool
+from minibert.encode.pooling import POOLING_MODES, pool
 from tests.support.refusals import Refused, check_refused
 
 RNG = np.random.default_rng(3)

@@ -19,7 +19,8 @@ import numpy as np
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import brief, check_choice, check_indices, check_int
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.encode.modules import Pipeline, pooling_modes
+from minibert.encode.modules import Pipeline
+from minibert.encode.pooling import pooling_modes
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import checked_texts, shown
 

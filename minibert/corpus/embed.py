@@ -21,7 +21,7 @@ from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, is_folder, json
 from minibert.encode.options import EncodeOptions, SparseOptions, WindowOptions
 from minibert.encode.plan import Plan
 from minibert.encode.run import EncodedTexts
-from minibert.encode.tokens import TokenPlan
+from minibert.encode.token_plan import TokenPlan
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.windows import count_tokens
 from minibert.vectors.layers import resolve_layers
@@ -130,7 +130,7 @@ def embed_corpus(
     settings["layers"] = resolve_layers(layers, model.model.config.num_hidden_layers)
     settings["pooling"] = chosen.pooling if isinstance(chosen.pooling, str | None) else [*chosen.pooling]
     settings["truncation_side"] = model.tokenizer.truncation_side
-    settings |= {"multi_vector": True, "modules": [repr(step) for step in plan.steps]} if of_tokens else {}
+    settings |= {"multi_vector": True, "modules": [repr(module) for module in plan.modules]} if of_tokens else {}
     refuse = refuse_long if chosen.truncation == "error" else lambda lines: None
     return run_shards(sources, task, options=run, settings=settings, probe=probe, refuse_long=refuse)
 

@@ -1,4 +1,4 @@
-"""The modules that turn hidden states into sentence vectors: how modules.json is read, and the formulas of pooling.
+"""The modules that turn hidden states into vectors: modules.json, the file of each module, and what it computes.
 
 Old and new files of sentence-transformers can be read. A file is only data: no code is imported by a name in it.
 Source: sentence-transformers 6.2, base/modules and sentence_transformer/modules; the old spellings: its 2.2, models/.
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.files import read_json, read_json_object
-from minibert._utils.validation import FloatArray, IntArray, brief, check_stored_int
+from minibert._utils.validation import FloatArray, check_stored_int
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.tensors import load_tensors
+from minibert.encode.pooling import POOLING_MODES
 from minibert.errors import ModelFormatError
 from minibert.vectors.similarity import normalize_embeddings
 
@@ -38,7 +37,7 @@ _PYLATE_DENSE = "pylate.models.Dense.Dense"  # the name of Dense in the files of
 
 
 @dataclasses.dataclass(frozen=True)
-class Module:
+class ModuleEntry:
     """One entry of modules.json: the kind (last word of its type) and its folder ("" is the model's folder)."""
 
     kind: str
@@ -46,7 +45,7 @@ class Module:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Step:
+class VectorModule:
     """A module after the pooling: vectors (B, in) -> (B, width). No row depends on another row.
 
     Parameters
@@ -93,32 +92,32 @@ class Pipeline:
         Names of `POOLING_MODES`; their vectors are concatenated.
     include_prompt : bool
         Whether the tokens of a prompt count in pooling.
-    steps : tuple of Step
+    modules : tuple of VectorModule
         The modules after the pooling: Dense, LayerNorm, Normalize.
     """
 
     hidden_size: int
     pooling: tuple[str, ...] = ("mean",)
     include_prompt: bool = True
-    steps: tuple[Step, ...] = ()
+    modules: tuple[VectorModule, ...] = ()
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The lengths of the vectors after the pooling and after each step."""
-        return len(self.pooling) * self.hidden_size, *(step.width for step in self.steps)
+        """The lengths of the vectors after the pooling and after each module."""
+        return len(self.pooling) * self.hidden_size, *(module.width for module in self.modules)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each step."""
-        return tuple(step.name for step in self.steps)
+        """The name of each module after the pooling."""
+        return tuple(module.name for module in self.modules)
 
     def width_after(self, pooled: int) -> int:
-        """Return the length of the vectors that the steps make of pooled vectors; these may have another length.
+        """Return the length of the vectors that the modules make of pooled vectors; these may have another length.
 
         Raises
         ------
         ValueError
-            A step takes vectors of the length `widths[0]` only.
+            A module takes vectors of the length `widths[0]` only.
         """
         fixed = [name for name in self.names if name != "Normalize"]
         if fixed and pooled != self.widths[0]:
@@ -126,13 +125,15 @@ class Pipeline:
         return self.widths[-1] if fixed else pooled
 
     def finish(self, pooled: FloatArray) -> FloatArray:
-        """Run the steps: pooled (B, widths[0]) -> (B, widths[-1])."""
-        for step in self.steps:
-            pooled = step(pooled)
+        """Run the modules: pooled (B, widths[0]) -> (B, widths[-1])."""
+        for module in self.modules:
+            pooled = module(pooled)
         return pooled
 
 
-def check_modules(files: ModelFiles, modules: list[Module], loader: str = "SentenceTransformer") -> list[Module]:
+def check_modules(
+    files: ModelFiles, modules: list[ModuleEntry], loader: str = "SentenceTransformer"
+) -> list[ModuleEntry]:
     """Return the modules if the class `loader` can load them; else a ModelFormatError names the class that can."""
     kinds = [module.kind for module in modules]
     plain = kinds[:2] == ["Transformer", "Pooling"] and {*kinds[2:]} <= {*_READERS}
@@ -151,7 +152,7 @@ def check_modules(files: ModelFiles, modules: list[Module], loader: str = "Sente
     )
 
 
-def list_modules(files: ModelFiles) -> list[Module] | None:
+def list_modules(files: ModelFiles) -> list[ModuleEntry] | None:
     """Read the modules.json of any sentence-transformers model; return None if the model does not have this file.
 
     Raises
@@ -170,7 +171,7 @@ def list_modules(files: ModelFiles) -> list[Module] | None:
     return modules
 
 
-def loader_of(modules: list[Module] | None) -> str | None:
+def loader_of(modules: list[ModuleEntry] | None) -> str | None:
     """Return the name of the class that loads a model with these modules, if it is no `SentenceTransformer`."""
     kinds = tuple(module.kind for module in modules or ())
     of_tokens = kinds[:1] == ("Transformer",) and {*kinds[1:]} <= {"Dense", "Normalize", *TOKEN_MODULES}
@@ -179,7 +180,7 @@ def loader_of(modules: list[Module] | None) -> str | None:
     return HEAD_MODULES.get(kinds)
 
 
-def _read_module(entry: object, name: str, files: ModelFiles) -> Module:
+def _read_module(entry: object, name: str, files: ModelFiles) -> ModuleEntry:
     kind, folder = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
     if not isinstance(kind, str) or not isinstance(folder, str):
         raise ModelFormatError(f"{name} must hold a list of objects with a type and a path; found {entry!r}.")
@@ -190,15 +191,15 @@ def _read_module(entry: object, name: str, files: ModelFiles) -> Module:
     if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
         raise ModelFormatError(f"{name} has the path {folder!r}, which leaves the model.")
     folder = folder.strip("/").removeprefix("./")
-    return Module(kind.rpartition(".")[2], "" if folder == "." else folder)
+    return ModuleEntry(kind.rpartition(".")[2], "" if folder == "." else folder)
 
 
-def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> Pipeline:
+def read_pipeline(files: ModelFiles, entries: list[ModuleEntry], hidden_size: int, ops: Ops) -> Pipeline:
     """Read the configs and weights of all modules after the Transformer; its vectors have the length `hidden_size`.
 
     Parameters
     ----------
-    modules : list of Module
+    entries : list of ModuleEntry
         An empty list means mean pooling.
     ops : Ops
         Computes the products. With minibert's kernels a vector does not depend on the others in its batch.
@@ -208,135 +209,40 @@ def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, op
     ModelFormatError
         A setting is not implemented, a file is damaged, or the sizes of two modules do not fit.
     """
-    if not modules:
+    if not entries:
         return Pipeline(hidden_size)
-    pipeline = Pipeline(hidden_size, *_read_pooling(files, modules[1], hidden_size))
-    for module in modules[2:]:
-        if read := _READERS[module.kind]:
-            step = read(files, module, pipeline.widths[-1], ops, _SENTENCE)
-            pipeline = dataclasses.replace(pipeline, steps=(*pipeline.steps, step))
+    pipeline = Pipeline(hidden_size, *_read_pooling(files, entries[1], hidden_size))
+    for entry in entries[2:]:
+        if read := _READERS[entry.kind]:
+            module = read(files, entry, pipeline.widths[-1], ops, _SENTENCE)
+            pipeline = dataclasses.replace(pipeline, modules=(*pipeline.modules, module))
     return pipeline
 
 
-def read_token_steps(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> list[Step | Module]:
-    """Read the modules after the Transformer of a `MultiVectorEncoder`; modules of `TOKEN_MODULES` stay as they are.
+def read_token_modules(
+    files: ModelFiles, entries: list[ModuleEntry], hidden_size: int, ops: Ops
+) -> Iterator[VectorModule | ModuleEntry]:
+    """Read the modules after the Transformer of a `MultiVectorEncoder`; those of `TOKEN_MODULES` stay entries.
 
     Modules for sentence vectors are left out, as sentence-transformers does. If a Pooling is among them, a Dense for
     sentence vectors becomes a Dense for tokens.
     """
-    steps, width = list[Step | Module](), hidden_size
-    of_sentences = [_SENTENCE] if "Pooling" in [module.kind for module in modules] else []
-    for module in modules[1:]:
-        if module.kind == "Dense":
-            steps.append(dense := _read_dense(files, module, width, ops, _TOKENS, *of_sentences))
+    width = hidden_size
+    of_sentences = [_SENTENCE] if "Pooling" in [entry.kind for entry in entries] else []
+    for entry in entries[1:]:
+        if entry.kind == "Dense":
+            dense = _read_dense(files, entry, width, ops, _TOKENS, *of_sentences)
             width = dense.width
-        elif module.kind in TOKEN_MODULES:
-            steps.append(module)
-        elif module.kind == "Normalize":
-            path = f"{module.path}/config.json"
-            config = files.settings(path) if module.path else {}
+            yield dense
+        elif entry.kind in TOKEN_MODULES:
+            yield entry
+        elif entry.kind == "Normalize":
+            config = files.settings(f"{entry.path}/config.json") if entry.path else {}
             if config.get(_NAMES[0]) == _TOKENS:
-                steps.append(_read_normalize(files, module, width, ops, _TOKENS))
-    return steps
+                yield _read_normalize(files, entry, width, ops, _TOKENS)
 
 
 # --- Pooling ---------------------------------------------------------------------------------------------------------
-
-POOLING_MODES: dict[str, Callable[[FloatArray, IntArray], FloatArray]] = {
-    "cls": lambda x, positions: x[0],
-    "max": lambda x, positions: x.max(axis=0),
-    "mean": lambda x, positions: x.mean(axis=0, dtype=np.float64),
-    "mean_sqrt_len_tokens": lambda x, positions: x.sum(axis=0, dtype=np.float64) / np.sqrt(len(x)),
-    "weightedmean": lambda x, positions: ((positions[:, None] + 1.0) * x).sum(axis=0) / (positions + 1.0).sum(),
-    "lasttoken": lambda x, positions: x[-1],
-}
-"""Formulas by sentence-transformers' names: tokens that count, x (S, H), and their positions (S,) in the text -> (H,).
-
-Sums are computed in float64 and rounded once, when the result is stored.
-
-Sources: Reimers and Gurevych 2019 (arXiv 1908.10084), section 3, for cls, max and mean; Muennighoff 2022 (arXiv
-2202.08904), section 3, for weightedmean; sentence-transformers 6, sentence_transformer/modules/pooling.py.
-"""
-
-_ALIASES: dict[str, tuple[str, ...]] = {
-    "mean_max": ("mean", "max"),
-    "sep": ("lasttoken",),
-    # bert-as-service's names. Source: server/bert_serving/server/graph.py of that project.
-    "NONE": ("none",),
-    "REDUCE_MEAN": ("mean",),
-    "REDUCE_MAX": ("max",),
-    "REDUCE_MEAN_MAX": ("mean", "max"),
-    "CLS_TOKEN": ("cls",),
-    "FIRST_TOKEN": ("cls",),
-    "SEP_TOKEN": ("lasttoken",),
-    "LAST_TOKEN": ("lasttoken",),
-}
-
-# These need more than the token vectors of one hidden state, or do not give one vector. plan.py computes them.
-_ALONE = ("first_last", "pooler", "none")
-
-
-def pooling_modes(pooling: str | Sequence[str], argument: str = "pooling") -> tuple[str, ...]:
-    """Turn the argument `pooling` into names of `POOLING_MODES`, or one of "first_last", "pooler", "none".
-
-    Parameters
-    ----------
-    pooling : str or sequence of str
-        One mode, or several whose vectors are concatenated; aliases are "mean_max", "sep" and bert-as-service's NONE,
-        REDUCE_MEAN, REDUCE_MAX, REDUCE_MEAN_MAX, CLS_TOKEN, FIRST_TOKEN, SEP_TOKEN, LAST_TOKEN.
-    argument : str
-        The caller's name of the argument, for messages.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A name is not the name of a mode, or "first_last", "pooler" or "none" is combined with another mode.
-    """
-    names = [pooling] if isinstance(pooling, str) else pooling
-    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{argument}={brief(pooling)}; expected the name of a pooling mode, or a list of names.")
-    modes: list[str] = []
-    for name in names:
-        if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
-            known = ", ".join([*POOLING_MODES, *_ALONE])
-            raise ValueError(f"{argument}={brief(name)}; expected {known}, or bert-as-service's names.")
-        modes += _ALIASES.get(name, (name,))
-    if len(modes) > 1 and (alone := [mode for mode in modes if mode in _ALONE]):
-        raise ValueError(f"{argument} {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")
-    return tuple(modes)
-
-
-def pool(
-    hidden_state: FloatArray, cu_seqlens: IntArray, modes: Sequence[str], counts: npt.NDArray[np.bool_] | None = None
-) -> FloatArray:
-    """Pool each sequence of a packed batch; the vectors of several modes are concatenated.
-
-    Parameters
-    ----------
-    hidden_state : ndarray of shape (T, H), float32
-    cu_seqlens : int ndarray of shape (B + 1,)
-    modes : names of `POOLING_MODES`
-    counts : bool ndarray of shape (T,), optional
-        Which tokens count; default: all. "weightedmean" still counts the positions of the others.
-
-    Returns
-    -------
-    ndarray of shape (B, len(modes) * H), float32
-        Zeros for a sequence without a token that counts.
-    """
-    H = hidden_state.shape[1]
-    pooled = np.zeros((len(cu_seqlens) - 1, len(modes) * H), dtype=np.float32)
-    for b, (start, end) in enumerate(pairwise(cu_seqlens)):
-        x = hidden_state[start:end]
-        positions = np.arange(end - start) if counts is None else np.flatnonzero(counts[start:end])
-        if len(positions) == 0:
-            continue
-        if counts is not None:
-            x = x[positions]
-        for i, mode in enumerate(modes):
-            pooled[b, i * H : (i + 1) * H] = POOLING_MODES[mode](x, positions)
-    return pooled
-
 
 _POOLING = ("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension")
 
@@ -351,8 +257,8 @@ _OLD_POOLING = {
 }
 
 
-def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[tuple[str, ...], bool]:
-    config, name = read_config(files, module, (*_POOLING, *_OLD_POOLING))
+def _read_pooling(files: ModelFiles, entry: ModuleEntry, hidden_size: int) -> tuple[tuple[str, ...], bool]:
+    config, name = read_config(files, entry, (*_POOLING, *_OLD_POOLING))
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [mode for key, mode in _OLD_POOLING.items() if _stored_bool(name, config, key, False)] or ["mean"]
@@ -365,7 +271,7 @@ def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[
     return tuple(modes), _stored_bool(name, config, "include_prompt", True)
 
 
-# --- the modules after it --------------------------------------------------------------------------------------------
+# --- the modules after the pooling -----------------------------------------------------------------------------------
 
 
 ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Sigmoid": "sigmoid"}
@@ -389,15 +295,13 @@ def activation_name(path: object) -> str | None:
 
 
 _NAMES = ("module_input_name", "module_output_name")
+_SENTENCE, _TOKENS = "sentence_embedding", "token_embeddings"  # values of these names
 _DENSE = ("in_features", "out_features", "bias", "activation_function", "use_residual", *_NAMES)
 
 
-_SENTENCE, _TOKENS = "sentence_embedding", "token_embeddings"
-
-
-def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops, *names: str) -> Step:
-    """Read the settings and the weights of `dense_step`."""
-    config, name = read_config(files, module, _DENSE)
+def _read_dense(files: ModelFiles, entry: ModuleEntry, width: int, ops: Ops, *names: str) -> VectorModule:
+    """Read the settings and the weights of `dense_module`."""
+    config, name = read_config(files, entry, _DENSE)
     _check_names(config, name, *names)
     inward = _check_width(config, "in_features", width, name)
     outward = check_stored_int(f"{name}: out_features", config.get("out_features"), 1, 2**20)
@@ -411,16 +315,16 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops, *names:
         shapes["linear.bias"] = (outward,)
     if use_residual and inward != outward:
         shapes["residual.weight"] = (outward, inward)
-    return dense_step(ops, load_tensors(files.subfolder(module.path), shapes), activation, use_residual, module.path)
+    return dense_module(ops, load_tensors(files.subfolder(entry.path), shapes), activation, use_residual, entry.path)
 
 
-def dense_step(
+def dense_module(
     ops: Ops,
     tensors: Mapping[str, FloatArray],
     activation: str = "Identity",
     use_residual: bool = False,
     path: str = "",
-) -> Step:
+) -> VectorModule:
     """Make activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual.
 
     Parameters
@@ -445,7 +349,7 @@ def dense_step(
         "activation_function": activation_path(activation),
         **({"use_residual": True} if use_residual else {}),
     }
-    return Step(f"Dense({inward}, {outward}, {activation})", outward, compute, saved, tensors)
+    return VectorModule(f"Dense({inward}, {outward}, {activation})", outward, compute, saved, tensors)
 
 
 def _dense(
@@ -457,26 +361,26 @@ def _dense(
     return ops.linear(vectors, maps["linear"], activation=activation, residual=added)
 
 
-def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops, *names: str) -> Step:
-    config, name = read_config(files, module, ("dimension",))
+def _read_layer_norm(files: ModelFiles, entry: ModuleEntry, width: int, ops: Ops, *names: str) -> VectorModule:
+    config, name = read_config(files, entry, ("dimension",))
     _check_width(config, "dimension", width, name)
-    tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
-    norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], LAYER_NORM_EPS)
-    return Step(f"LayerNorm({width})", width, functools.partial(_layer_norm, ops, norm), {"dimension": width}, tensors)
+    tensors = load_tensors(files.subfolder(entry.path), {"norm.weight": (width,), "norm.bias": (width,)})
+    norm = LayerNorm(f"{entry.path}.norm", tensors["norm.weight"], tensors["norm.bias"], LAYER_NORM_EPS)
+    compute = functools.partial(_layer_norm, ops, norm)
+    return VectorModule(f"LayerNorm({width})", width, compute, {"dimension": width}, tensors)
 
 
 def _layer_norm(ops: Ops, norm: LayerNorm, vectors: FloatArray) -> FloatArray:
     return ops.layer_norm(vectors, norm)
 
 
-def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops, *names: str) -> Step:
-    if module.path and files.find(f"{module.path}/config.json") is not None:  # only new files have one
-        _check_names(*read_config(files, module, _NAMES), *names)
-    return Step("Normalize", width, normalize_embeddings)
+def _read_normalize(files: ModelFiles, entry: ModuleEntry, width: int, ops: Ops, *names: str) -> VectorModule:
+    if entry.path and files.find(f"{entry.path}/config.json") is not None:  # only new files have one
+        _check_names(*read_config(files, entry, _NAMES), *names)
+    return VectorModule("Normalize", width, normalize_embeddings)
 
 
-_Reader = Callable[..., Step]
-_READERS: Mapping[str, _Reader | None] = {
+_READERS: Mapping[str, Callable[..., VectorModule] | None] = {
     "Dense": _read_dense,
     "LayerNorm": _read_layer_norm,
     "Normalize": _read_normalize,
@@ -484,15 +388,15 @@ _READERS: Mapping[str, _Reader | None] = {
 }
 
 
-def read_config(files: ModelFiles, module: Module, known: Collection[str]) -> tuple[dict[str, Any], str]:
+def read_config(files: ModelFiles, entry: ModuleEntry, known: Collection[str]) -> tuple[dict[str, Any], str]:
     """Return a module's config.json, and the file's name for messages; refuse other keys than the `known` ones.
 
     sentence-transformers writes a key of later versions only if it changes the vectors.
     """
-    name = f"{module.path}/config.json" if module.path else "config.json"
+    name = f"{entry.path}/config.json" if entry.path else "config.json"
     config, where = read_json_object(files.require(name)), f"{files.source}: {name}"
     if more := ", ".join(repr(key) for key in config if key not in known):
-        raise ModelFormatError(f"{where} has {more}; minibert knows {', '.join(known)} of {module.kind}.")
+        raise ModelFormatError(f"{where} has {more}; minibert knows {', '.join(known)} of {entry.kind}.")
     return config, where
 
 

@@ -2,14 +2,16 @@
 
     options -> plan -> windows of tokens -> hidden states -> layers combined -> pooled -> modules -> cut, scaled
 
-The calls are `run` (texts) -> `compute` -> `pool` (windows) -> `vectors` -> `after_pooling` (texts again).
-Layers are numbered as in transformers: 0 is the embeddings' output, i is layer i, negative ones count from the end.
+`run` calls `compute` with the windows of some texts. `compute` calls `pool`, for a vector of each window, and then
+`vectors`, for a vector of each text. Hidden states are numbered as in transformers: 0 is the embeddings' output, i is
+that of the i-th layer, negative numbers count from the end.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,9 @@ from minibert._utils.torch_interop import Scores
 from minibert._utils.validation import FloatArray, IntArray, check_bool, check_choice
 from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
-from minibert.encode.modules import Pipeline, pool, pooling_modes
+from minibert.encode.modules import Pipeline
 from minibert.encode.options import EncodeOptions
+from minibert.encode.pooling import pool, pooling_modes
 from minibert.encode.run import EncodedTexts, TextPlan, packed
 from minibert.models.bert import BertModel
 from minibert.tokenizer.encodings import Encoding
@@ -31,14 +34,14 @@ from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
 
 @dataclasses.dataclass(frozen=True)
 class Plan(TextPlan):
-    """The work of one call. Plans are equal if they make the same vectors of the same windows.
+    """The work of one call. Plans are equal if `pool`, `tokens` and `spans` give the same of the same windows.
 
     Parameters
     ----------
     model : BertModel
     windows : TokenWindows
     layers : tuple of int
-        Hidden states to use, 0 to L; the forward stops after the deepest one.
+        Numbers of the hidden states that are used, 0 to L; the forward stops after the highest one.
     layer_pooling : {"concat", "sum", "mean"}
         How several hidden states are combined. bert-as-service concatenates them.
     pooling : tuple of str
@@ -48,11 +51,11 @@ class Plan(TextPlan):
     num_skipped : int
         Tokens at the start of each window that do not count in pooling: [CLS] and the prompt.
     pipeline : Pipeline
-        The modules after the pooling.
+        Its modules come after the pooling.
     truncate_dim : int, optional
         The most features of a sentence vector.
     normalize : bool
-        Scale the features that are kept to length 1.
+        Scale the sentence vectors to length 1, after they were cut to `truncate_dim`.
     """
 
     model: BertModel
@@ -61,9 +64,9 @@ class Plan(TextPlan):
     pooling: tuple[str, ...]
     special_tokens: bool
     num_skipped: int
-    pipeline: Pipeline
-    truncate_dim: int | None
-    normalize: bool
+    pipeline: Pipeline = dataclasses.field(compare=False)
+    truncate_dim: int | None = dataclasses.field(compare=False)
+    normalize: bool = dataclasses.field(compare=False)
 
     @property
     def pooled_width(self) -> int:
@@ -91,44 +94,45 @@ class Plan(TextPlan):
         Raises
         ------
         TypeError, ValueError
-            The plan does not give a vector of each text; and as there.
+            As in `TextPlan.run` and `width`.
         """
         _ = self.width  # raises before a text is read
         return super().run(texts, **options)
 
     def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> FloatArray:
-        """Compute the sentence vectors of some texts: (n, width), float32."""
+        """Compute the vectors of n texts from the windows of each: (n, width), float32."""
         return self.vectors(self.pool([window for group in groups for window in group]), groups)
 
     def pool(self, windows: Sequence[Encoding]) -> FloatArray:
         """Compute one vector per window: (n, pooled_width), float32."""
-        vectors = [np.zeros((0, self.pooled_width), dtype=np.float32)]
+        pooled = [np.zeros((0, self.pooled_width), dtype=np.float32)]
         pooler = self.model.weights.pooler if self.pooling == ("pooler",) else None
-        first = 0
-        skips = self.num_skipped or not self.special_tokens
+        skips, rest = self.num_skipped or not self.special_tokens, iter(windows)
         for step, states in self._states(windows, only_first=self.pooling in (("cls",), ("pooler",)) and not skips):
             state = self._combine(states)
+            counts = np.concatenate([*map(self._counts, islice(rest, step.num_sequences))]) if skips else None
             if pooler is not None:
-                vectors.append(encoder.pooler(state, pooler, step, self.model.ops))
+                pooled.append(encoder.pooler(state, pooler, step, self.model.ops))
             else:
-                counts = None
-                if skips:
-                    counts = np.concatenate([*map(self._counts, windows[first : first + step.num_sequences])])
-                vectors.append(pool(state, step.cu_seqlens, self.pooling, counts))
-            first += step.num_sequences
-        return np.concatenate(vectors)
+                pooled.append(pool(state, step.cu_seqlens, self.pooling, counts))
+        return np.concatenate(pooled)
 
-    def after_pooling(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
-        """Average the vectors of each text's windows, and run the modules: (windows, pooled_width) -> (texts, W)."""
-        return self.pipeline.finish(pooled if len(pooled) == len(groups) else self.windows.average(pooled, groups))
+    def after_pooling(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]] | None = None) -> FloatArray:
+        """Average the vectors of each text's windows, and run the modules: (windows, pooled_width) -> (texts, W).
 
-    def vectors(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
-        """Return the sentence vectors, (texts, width): `after_pooling`, cut to `width`, and scaled if so planned."""
+        Without `groups`, the windows of each text, no vectors are averaged.
+        """
+        if groups is not None and len(groups) < len(pooled):
+            pooled = self.windows.average(pooled, groups)
+        return self.pipeline.finish(pooled)
+
+    def vectors(self, pooled: FloatArray, groups: Sequence[Sequence[Encoding]] | None = None) -> FloatArray:
+        """Return the results of `after_pooling` cut to `width`, and scaled to length 1 if the plan says so."""
         vectors = self.after_pooling(pooled, groups)[:, : self.width]
         return normalize_embeddings(vectors) if self.normalize else vectors
 
     def tokens(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        """Compute the vectors of all tokens: one array (S, width) per window, without special tokens if so planned."""
+        """Compute the vectors of the tokens of each window: (S, pooled_width), [CLS] and [SEP] only if they count."""
         vectors: list[FloatArray] = []
         for step, states in self._states(windows):
             for tokens in np.split(self._combine(states), step.cu_seqlens[1:-1]):
@@ -142,7 +146,7 @@ class Plan(TextPlan):
         Raises
         ------
         TypeError, ValueError
-            The vector of a text is not a mean of its tokens. Or a span is wrong.
+            The plan does not have mean pooling; or as there.
         """
         if self.pooling != ("mean",):
             pooling = " + ".join(self.pooling)
@@ -170,21 +174,21 @@ class Plan(TextPlan):
         exact: bool = False,
         info: bool = False,
     ) -> tuple[list[Any], IntArray, list[TextInfo]]:
-        """Compute the token vectors of n texts, or a dict per text with its token vectors, ids and sentence vector.
+        """Compute the vectors of the tokens of n texts; or of their spans; or a dict of each text.
 
         Parameters
         ----------
         texts : sequence of n str
         sentences : bool
-            Return dicts. Their sentence vectors take a second forward.
+            Return dicts of the ids, the vectors of the tokens and the sentence vector, which takes a second forward.
         spans : sequence of n, optional
-            Return the vectors of the spans of each text, see `TokenWindows.members`.
+            Return the vectors of these spans of each text, see `TokenWindows.members`.
         exact, info : bool
             As in `TextPlan.run`.
 
         Returns
         -------
-        list of n ndarrays of shape (S, W) or (spans, width), or of n dicts
+        list of n ndarrays of shape (S, pooled_width) or (spans, width), or of n dicts
         n_truncated : int ndarray of shape (n,)
             Tokens of each text that were cut off.
         list of n TextInfo
@@ -208,16 +212,14 @@ class Plan(TextPlan):
                     self.members(encoding, texts[i], spans[i], f"spans[{i}]")
                     for i, encoding in enumerate(encodings, part.start)
                 ]
-                for pooled in self.spans([*zip(encodings, members, strict=True)]):
-                    result.append(self.vectors(pooled, [()] * len(pooled)))
+                result += map(self.vectors, self.spans([*zip(encodings, members, strict=True)]))
                 continue
             vectors = [tokens.view(Scores) for tokens in self.tokens(encodings)]
             if not sentences:
                 result += vectors
                 continue
-            for encoding, tokens, sentence in zip(
-                encodings, vectors, self.after_pooling(self.pool(encodings), groups), strict=True
-            ):
+            of_texts = self.after_pooling(self.pool(encodings), groups)
+            for encoding, tokens, sentence in zip(encodings, vectors, of_texts, strict=True):
                 result.append(
                     {
                         "input_ids": encoding.ids,
@@ -234,7 +236,7 @@ class Plan(TextPlan):
     def _states(
         self, windows: Sequence[Encoding], only_first: bool = False
     ) -> Iterator[tuple[PackedBatch, Mapping[int, FloatArray]]]:
-        """Run the model on windows, step by step; with `only_first`, the other rows of the last state may be zeros."""
+        """Yield the hidden states of each step; `only_first`: the rows of all but the first tokens may be zeros."""
         if not windows:
             return iter(())
         batch = packed(self.model.config, windows)
@@ -258,8 +260,15 @@ def make_plan(
 ) -> Plan:
     """Check a caller's options against the model, and return the plan of the call.
 
-    The pooling "first_last" is the mean over the tokens of the mean of layer 1 and the last one; "pooler" is the
-    model's pooler. The default of `layers` is the last one; the default of the option `truncate_dim` is the argument.
+    Parameters
+    ----------
+    model, pipeline, windows
+        Those of the plan.
+    options : EncodeOptions
+        Without `layers`, the last hidden state is pooled. The pooling "first_last" is the mean, over the tokens, of
+        hidden state 1 and the last one; "pooler" is the model's pooler.
+    truncate_dim : int, optional
+        The model's, for options without `truncate_dim`.
 
     Raises
     ------

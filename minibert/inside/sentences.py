@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray, check_int, counted
-from minibert.encode.modules import LAYER_NORM_EPS, POOLING_MODES, Step, pool
+from minibert.encode.modules import LAYER_NORM_EPS, VectorModule
 from minibert.encode.options import EncodeOptions
 from minibert.encode.plan import Plan
+from minibert.encode.pooling import POOLING_MODES, pool
 from minibert.inside.validation import finite_numbers, shares
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import check_text
@@ -114,25 +115,26 @@ def _weighted(
             row[positions] = POOLING_MODES[mode](np.eye(len(positions)), positions)
     parts = np.concatenate([row[:, None] * vectors for row in weights], axis=1)
     share = shares(weights).mean(axis=0)
-    for step in plan.pipeline.steps:
-        parts = _through(step, parts, share[:, None])
+    for module in plan.pipeline.modules:
+        parts = _through(module, parts, share[:, None])
     return tokens, parts[:, : plan.width]
 
 
-def _through(step: Step, parts: FloatArray, share: FloatArray) -> FloatArray:
+def _through(module: VectorModule, parts: FloatArray, share: FloatArray) -> FloatArray:
     """Return the parts of a module's output from the parts of its input."""
-    tensors = {key: np.asarray(value, dtype=np.float64) for key, value in step.tensors.items()}
-    if step.kind == "Normalize":
+    tensors = {key: np.asarray(value, dtype=np.float64) for key, value in module.tensors.items()}
+    if module.kind == "Normalize":
         length = np.linalg.norm(parts.sum(axis=0))
         return parts / length if length else parts
-    if step.kind == "LayerNorm":
+    if module.kind == "LayerNorm":
         deviation = np.sqrt(parts.sum(axis=0).var() + LAYER_NORM_EPS)
         centred = (parts - parts.mean(axis=1, keepdims=True)) / deviation
         return centred * tensors["norm.weight"] + share * tensors["norm.bias"]
-    if step.kind != "Dense" or not step.config["activation_function"].endswith(".Identity"):
-        raise ValueError(f"explain_similarity needs linear modules after the pooling; this model has {step}. {_REMEDY}")
+    if module.kind != "Dense" or not module.config["activation_function"].endswith(".Identity"):
+        needed = "explain_similarity needs linear modules after the pooling"
+        raise ValueError(f"{needed}; this model has {module}. {_REMEDY}")
     image = parts @ tensors["linear.weight"].T + share * tensors.get("linear.bias", 0.0)
-    if step.config.get("use_residual"):
+    if module.config.get("use_residual"):
         image += parts @ tensors["residual.weight"].T if "residual.weight" in tensors else parts
     return image
 
@@ -287,18 +289,18 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         symbol = "pooling" if len(modes) == 1 else f"pooling_{mode}"
         values = [pool(state, np.array([0, len(state)]), [mode], count)[0] for _, state, count in encoded]
         notes = [f"n = {counted(int(count.sum()), 'token')}" for *_, count in encoded]
-        line = source_line("minibert/encode/modules.py", f'"{mode}": ')
+        line = source_line("minibert/encode/pooling.py", f'"{mode}": ')
         steps.append(VectorStep(symbol, "Pooling", *_POOLING[mode], (line,), values, notes))
         pooled = values if not pooled else [np.concatenate(both) for both in zip(pooled, values, strict=True)]
     before = "pooling" if len(modes) == 1 else "joined"
-    for step in plan.pipeline.steps:
-        formula, words, where = _MODULES[step.kind]
-        after = [step(vector[None])[0] for vector in pooled]
-        symbol, formula = step.kind.lower(), formula.format(x=before)
-        if step.kind == "Dense":
-            formula = _dense(formula, before, step.config, step.tensors)
+    for module in plan.pipeline.modules:
+        formula, words, where = _MODULES[module.kind]
+        after = [module(vector[None])[0] for vector in pooled]
+        symbol, formula = module.kind.lower(), formula.format(x=before)
+        if module.kind == "Dense":
+            formula = _dense(formula, before, module.config, module.tensors)
         notes = [f"length before: {np.linalg.norm(vector.astype(np.float64)):#.3g}" for vector in pooled]
-        steps.append(VectorStep(symbol, step.name, formula, words, (source_line(*where),), after, notes))
+        steps.append(VectorStep(symbol, module.name, formula, words, (source_line(*where),), after, notes))
         before, pooled = symbol, after
     width = plan.width
     if pooled and width < len(pooled[0]):

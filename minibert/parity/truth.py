@@ -16,7 +16,8 @@ from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch, positions_of
 from minibert.checkpoint.files import ModelFiles
-from minibert.encode.modules import Pipeline, pool
+from minibert.encode.modules import Pipeline
+from minibert.encode.pooling import pool
 from minibert.models import float64
 from minibert.models.bert import BertModel
 from minibert.models.heads import BertHead

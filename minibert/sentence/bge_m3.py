@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.checkpoint.tensors import load_tensors
-from minibert.encode.modules import Step, dense_step
+from minibert.encode.modules import VectorModule, dense_module
 from minibert.encode.options import WindowOptions
 from minibert.encode.run import TextPlan, packed
 from minibert.sentence.loading import LoadKeywords, check_load, full_name
@@ -42,7 +42,7 @@ class BGEM3FlagModel:
     ----------
     model : SentenceTransformer
         It gives the dense vectors alone.
-    heads : dict of str to Step
+    heads : dict of str to VectorModule
         "colbert" and "sparse": what they make of hidden states.
 
     Raises
@@ -54,11 +54,11 @@ class BGEM3FlagModel:
     def __init__(self, name: str | os.PathLike[str] = "BAAI/bge-m3", **load: Unpack[LoadKeywords]) -> None:
         self.model = SentenceTransformer(name, **load)
         files = check_load(type(self).__name__, load)[0].locate(full_name(name))
-        size, self.heads = self.model.config.hidden_size, dict[str, Step]()
+        size, self.heads = self.model.config.hidden_size, dict[str, VectorModule]()
         for head, n in (("colbert", size), ("sparse", 1)):
             tensors = load_tensors(files, {"weight": (n, size), "bias": (n,)}, f"{head}_linear.pt")
             named = {f"linear.{key}": tensor for key, tensor in tensors.items()}
-            self.heads[head] = dense_step(self.model.model.ops, named)
+            self.heads[head] = dense_module(self.model.model.ops, named)
 
     def encode(
         self, sentences: str | Sequence[str], batch_size: int = 32, *, truncation: str = "warn", **kinds: bool
@@ -100,7 +100,7 @@ class BGEM3FlagModel:
 @dataclasses.dataclass(frozen=True)
 class _Plan(TextPlan):
     model: SentenceTransformer
-    heads: Mapping[str, Step]
+    heads: Mapping[str, VectorModule]
 
     def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
         bert, special = self.model.model, set(self.model.tokenizer.all_special_ids)

@@ -20,7 +20,7 @@ from minibert._utils.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEY
 from minibert._utils.validation import brief, is_cpu
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.checkpoint.files import ModelFiles
-from minibert.encode.modules import Module, check_modules, list_modules
+from minibert.encode.modules import ModuleEntry, check_modules, list_modules
 from minibert.errors import ModelFormatError
 from minibert.models.options import Backend, ComputeType, LoadOptions
 from minibert.tokenizer.bert_tokenizer import SETTINGS
@@ -174,7 +174,7 @@ class SentenceFiles(NamedTuple):
     ----------
     files, bert : ModelFiles
         Of the model, and of its Transformer.
-    modules : list of Module
+    modules : list of ModuleEntry
         Empty without modules.json.
     config : dict
         config.json of the Transformer.
@@ -186,7 +186,7 @@ class SentenceFiles(NamedTuple):
 
     files: ModelFiles
     bert: ModelFiles
-    modules: list[Module]
+    modules: list[ModuleEntry]
     config: dict[str, Any]
     stored: dict[str, Any]
     where: str

@@ -20,9 +20,10 @@ from minibert._utils.validation import FloatArray, check_bool, check_choice
 from minibert.bert.families import architectures
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.tensors import open_checkpoint, read_tensor
-from minibert.encode.modules import Module, Step, dense_step, read_config, read_token_steps
+from minibert.encode.modules import ModuleEntry, VectorModule, dense_module, read_config, read_token_modules
 from minibert.encode.options import EncodeOptions
-from minibert.encode.tokens import MultiVectorMask, TokenPlan, Transformer
+from minibert.encode.token_modules import MultiVectorMask, Transformer
+from minibert.encode.token_plan import TokenPlan
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
 from minibert.sentence.base import SavedModule, VectorModel, in_kind
@@ -38,7 +39,7 @@ _HOMES = {
     "MultiVectorMask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
     "HierarchicalTokenPooling": "multi_vector_encoder.modules.token_pooling.HierarchicalTokenPooling",
 }
-_NORMALIZE = Step("Normalize", 0, normalize_embeddings)  # of calls; one object, so that equal plans are equal
+_NORMALIZE = VectorModule("Normalize", 0, normalize_embeddings)  # of calls; one object, so that equal plans are equal
 _FOR_TOKENS = dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")
 # The settings that PyLate stores; with one of them, queries are expanded unless the files say otherwise.
 _PYLATE = {"query_length", "document_length", "query_expansion", "do_query_expansion", "attend_to_expansion_tokens"}
@@ -101,12 +102,12 @@ class MultiVectorEncoder(VectorModel):
         with prefixed(f"{files.source}:", ModelFormatError):
             self._modules: list[Any] = [Transformer(self.model, self.tokenizer, files.settings)]
             mask = MultiVectorMask(files.stored["skiplist_words"])
-        for step in read_token_steps(files.files, files.modules, size, ops):
-            self._modules.append(step if isinstance(step, Step) else _read_module(files.files, step))
+        for item in read_token_modules(files.files, files.modules, size, ops):
+            self._modules.append(item if isinstance(item, VectorModule) else _read_module(files.files, item))
         if not files.modules:
-            self._modules.append(dense_step(ops, {"linear.weight": _projection(files, size)}))
+            self._modules.append(dense_module(ops, {"linear.weight": _projection(files, size)}))
         if files.stored.get("model_type") != self._call:
-            self._modules += [mask, Step("Normalize", self.get_embedding_dimension(), normalize_embeddings)]
+            self._modules += [mask, VectorModule("Normalize", self.get_embedding_dimension(), normalize_embeddings)]
         for module in self._modules:
             if isinstance(module, MultiVectorMask):
                 module.resolve_with_tokenizer(self.tokenizer)
@@ -162,7 +163,7 @@ class MultiVectorEncoder(VectorModel):
 
     def get_embedding_dimension(self) -> int:
         """Return the length of the vector of a token."""
-        widths = (module.width for module in reversed(self._modules) if isinstance(module, Step))
+        widths = (module.width for module in reversed(self._modules) if isinstance(module, VectorModule))
         return next(widths, self.config.hidden_size)
 
     def encode(
@@ -313,22 +314,22 @@ class MultiVectorEncoder(VectorModel):
     def _saved_modules(self) -> list[SavedModule]:
         saved = list[SavedModule]()
         for module in self._modules[1:]:
-            is_step = isinstance(module, Step)
-            kind = module.kind if is_step else type(module).__name__
+            computes = isinstance(module, VectorModule)
+            kind = module.kind if computes else type(module).__name__
             if kind not in _HOMES:
                 raise ValueError(f"a {kind} cannot be saved, because it is a function; give it to encode().")
-            config = {**module.config, **_FOR_TOKENS} if is_step else vars(module)
-            saved.append((f"sentence_transformers.{_HOMES[kind]}", config, module.tensors if is_step else {}))
+            config = {**module.config, **_FOR_TOKENS} if computes else vars(module)
+            saved.append((f"sentence_transformers.{_HOMES[kind]}", config, module.tensors if computes else {}))
         return saved
 
     def _saved_transformer(self) -> dict[str, Any]:
         return {name: getattr(self._modules[0], name) for name in self._of_transformer}
 
 
-def _read_module(files: ModelFiles, module: Module) -> MultiVectorMask | HierarchicalTokenPooling:
+def _read_module(files: ModelFiles, entry: ModuleEntry) -> MultiVectorMask | HierarchicalTokenPooling:
     """Make a module of `TOKEN_MODULES` from its config.json, whose keys are the keywords of its class."""
-    kind: Any = MultiVectorMask if module.kind == "MultiVectorMask" else HierarchicalTokenPooling
-    config, where = read_config(files, module, inspect.signature(kind).parameters)
+    kind: Any = MultiVectorMask if entry.kind == "MultiVectorMask" else HierarchicalTokenPooling
+    config, where = read_config(files, entry, inspect.signature(kind).parameters)
     # A version that did not normalize wrote files without this key.
     usual = {"normalize_embeddings": False} if kind is HierarchicalTokenPooling else {}
     with prefixed(f"{where}:", ModelFormatError):

@@ -410,23 +410,23 @@ class SentenceTransformer(VectorModel):
     # -- to files
 
     def _saved_modules(self) -> list[SavedModule]:
-        steps = [(f"{HOME}.{step.kind}", step.config, step.tensors) for step in self.pipeline.steps]
-        return [(f"{HOME}.Pooling", self[1].get_config_dict(), {}), *steps]
+        saved = [(f"{HOME}.{module.kind}", module.config, module.tensors) for module in self.pipeline.modules]
+        return [(f"{HOME}.Pooling", self[1].get_config_dict(), {}), *saved]
 
     # -- what it is made of
 
     def __len__(self) -> int:
-        return 2 + len(self.pipeline.steps)
+        return 2 + len(self.pipeline.modules)
 
     def __getitem__(self, index: int) -> Any:
         """Return a part: 0 is the tokenizer with the BERT model, 1 the pooling, then the modules after it."""
         modes, size = self.pipeline.pooling, self.model.config.hidden_size
         pooling = Pooling(modes[0] if len(modes) == 1 else modes, self.pipeline.include_prompt, size)
-        return [Transformer(self.model, self.tokenizer, self.max_seq_length), pooling, *self.pipeline.steps][index]
+        return [Transformer(self.model, self.tokenizer, self.max_seq_length), pooling, *self.pipeline.modules][index]
 
     def __repr__(self) -> str:
-        steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
-        return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"
+        parts = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
+        return f"SentenceTransformer({parts}, max_seq_length={self.max_seq_length})"
 
 
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:

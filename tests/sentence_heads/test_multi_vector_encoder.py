@@ -18,7 +18,7 @@ from sentence_transformers.multi_vector_encoder import modules as their_modules
 from minibert import ModelFormatError, MultiVectorEncoder, SentenceTransformer, SparseEncoder, inside, util
 from minibert.bert import reference
 from minibert.bert.ops import AttentionInput, RelativeBias, Rotation, Window
-from minibert.encode.tokens import ExpandedOps
+from minibert.encode.token_plan import ExpandedOps
 from minibert.kernels import make_ops
 from minibert.sentence.bge_m3 import BGEM3FlagModel
 from minibert.vectors.multi_vectors import HierarchicalTokenPooling, LambdaTokenPooling, MultiVectors

@@ -21,7 +21,7 @@ import pytest
 
 import minibert
 from minibert import CrossEncoder, SentenceTransformer
-from minibert.encode.modules import Step
+from minibert.encode.modules import VectorModule
 from minibert.serving.engine import Engine, load_served
 from minibert.serving.scheduler import MIN_STEP, Job, Scheduler
 from minibert.serving.served_models import Embedder
@@ -141,8 +141,8 @@ def test_what_cannot_be_computed_is_an_error_of_its_request(
 def test_vectors_that_the_modules_make_infinite_are_errors(model: SentenceTransformer) -> None:
     """Of a text with one window and of one with several, in whose vectors clients would read what is not JSON."""
     broken, size = copy.copy(model), model.pipeline.hidden_size
-    step = Step(f"Dense({size}, {size}, Identity)", size, lambda vectors: np.full_like(vectors, np.inf))
-    broken.pipeline = dataclasses.replace(model.pipeline, steps=(step,))
+    module = VectorModule(f"Dense({size}, {size}, Identity)", size, lambda vectors: np.full_like(vectors, np.inf))
+    broken.pipeline = dataclasses.replace(model.pipeline, modules=(module,))
     with Engine(broken) as engine:
         for text in ("a cat", LONG):
             with pytest.raises(ServiceError, match="vector is not finite") as error:

@@ -29,7 +29,7 @@ from minibert._utils.validation import FloatArray
 from minibert.bert.low_precision import FORMATS
 from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights
-from minibert.encode.modules import POOLING_MODES
+from minibert.encode.pooling import POOLING_MODES
 from minibert.kernels import make_ops
 from minibert.kernels.processor import LEVEL
 from minibert.sentence.activations import Activation

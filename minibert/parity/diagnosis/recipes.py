@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.encode.modules import POOLING_MODES
+from minibert.encode.pooling import POOLING_MODES
 from minibert.parity.diagnosis.formulas import inside, length
 from minibert.parity.diagnosis.mistake import Arrays, Mistake, Recipe
 from minibert.parity.truth import VECTOR, InapplicableError, Padded
@@ -54,7 +54,7 @@ _TOKENS: dict[str, Callable[[Padded], npt.NDArray[np.bool_]]] = {
 
 
 def _pool(mode: str, x: FloatArray, chosen: npt.NDArray[np.bool_]) -> FloatArray:
-    """Pool the chosen tokens of each row by a formula of encode/modules.py; zeros for a row without any."""
+    """Pool the chosen tokens of each row by a formula of encode/pooling.py; zeros for a row without any."""
     vectors = np.zeros((len(x), x.shape[-1]), x.dtype)
     for row, (states, tokens) in enumerate(zip(x, chosen, strict=True)):
         if tokens.any():

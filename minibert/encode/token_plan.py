@@ -1,0 +1,170 @@
+"""`TokenPlan`: what happens to each text of a call that gives a vector for each token (late interaction, ColBERT).
+
+    windows of tokens -> queries made longer -> hidden states -> tokens that are kept -> modules -> fewer vectors
+
+Source: sentence-transformers 6.2, base/modules/transformer.py and multi_vector_encoder/modules/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert._utils.torch_interop import Scores
+from minibert._utils.validation import FloatArray, IntArray
+from minibert.bert.ops import AttentionInput, AttentionOutput, Ops, Queries, WrappedOps
+from minibert.bert.packed import PackedBatch
+from minibert.encode.modules import VectorModule
+from minibert.encode.run import TextPlan
+from minibert.encode.token_modules import MultiVectorMask, Transformer
+from minibert.models.bert import BertModel
+from minibert.tokenizer.encodings import Encoding
+from minibert.vectors.multi_vectors import TokenPooling
+
+_Bools = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenPlan(TextPlan):
+    """The work of one call.
+
+    Parameters
+    ----------
+    first : Transformer
+    windows : TokenWindows
+        Each text has one window.
+    task : str or None
+    modules : tuple
+        The modules after the Transformer: VectorModule, MultiVectorMask, TokenPooling.
+    whole : bool
+        Make a dict of all tokens of a text, not an array of those that are kept.
+    """
+
+    first: Transformer
+    task: str | None
+    modules: tuple[Any, ...]
+    whole: bool = False
+
+    @property
+    def model(self) -> BertModel:
+        """The model that computes."""
+        return self.first.auto_model
+
+    def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
+        """Compute an array (tokens, width), float32, or a dict, of each text."""
+        return np.fromiter(self.tokens([group[0] for group in groups]), dtype=object)
+
+    def tokens(self, encodings: Sequence[Encoding]) -> Iterator[Any]:
+        """Compute the vectors of the tokens of each text, or its dict."""
+        expansion = self.first.query_expansion if self.task == "query" else None
+        attend = expansion is None or expansion["attend"]
+        pools = any(isinstance(module, TokenPooling) and module.applies_to(self.task) for module in self.modules)
+        prompt = {"prompt_length": self.windows.num_prompt_tokens} if self.windows.num_prompt_tokens else {}
+        batch, added_of_all = self._expanded(encodings, expansion)
+        for place, step in self.model.steps(batch):
+            added = added_of_all[place]
+            states, kept = self._states(step, added, attend), self._kept(step, added, attend)
+            rows = kept | (self.whole and not pools)
+            vectors = self._after_modules(states[rows], _counts_before(rows, step)[1:])
+            for x, (start, end) in zip(vectors, pairwise(step.cu_seqlens), strict=True):
+                if not self.whole:
+                    yield x.view(Scores)
+                    continue
+                yield {
+                    "input_ids": step.token_ids[start:end].astype(np.int64),
+                    "token_type_ids": step.token_types[start:end].astype(np.int64),
+                    "token_embeddings": x.view(Scores),
+                    "attention_mask": np.ones(len(x), np.bool_) if pools else kept[start:end],
+                    **({"query_expansion_positions": added[start:end]} if expansion else {}),
+                    **prompt,
+                    "modality": "text",
+                }
+
+    def _expanded(
+        self, encodings: Sequence[Encoding], expansion: Mapping[str, Any] | None
+    ) -> tuple[PackedBatch, _Bools]:
+        """Make short queries longer; return the batch, and which of its tokens were added."""
+        ids, types = [text.ids for text in encodings], [text.token_types for text in encodings]
+        lengths = np.array([len(text) for text in ids], np.int64)
+        if expansion:
+            token: Any = self.first.id_of(expansion["token"])
+            numbers = [(0, max(0, expansion["length"] - length)) for length in lengths]
+            ids = [np.pad(text, n, constant_values=token) for text, n in zip(ids, numbers, strict=True)]
+            types = [np.pad(text, n) for text, n in zip(types, numbers, strict=True)]
+        batch = PackedBatch.from_sequences(self.model.config, ids, types)
+        return batch, batch.columns >= np.repeat(lengths, np.diff(batch.cu_seqlens))
+
+    def _states(self, step: PackedBatch, added: _Bools, attend: bool) -> FloatArray:
+        """Compute the last hidden states. Without `attend`, no token attends to the added ones."""
+        model, depth = self.model, self.model.config.num_hidden_layers
+        if not attend:
+            cu_seqlens = _counts_before(~added, step).astype(np.int32)
+            model = model.with_ops(ExpandedOps(model.ops, np.flatnonzero(~added), cu_seqlens).ops)
+        ((_, states),) = model.states(step, [depth])
+        return states[depth]
+
+    def _kept(self, step: PackedBatch, added: _Bools, attend: bool) -> _Bools:
+        """Return which tokens are kept: those of the masks; without a mask, all, or all that others attend to."""
+        masks = [module for module in self.modules if isinstance(module, MultiVectorMask)]
+        kept = ~added | bool(attend or masks)
+        for mask in masks:
+            kept &= mask.keeps(step.token_ids, self.first.tokenizer.vocab, self.task)
+        return kept
+
+    def _after_modules(self, x: FloatArray, ends: IntArray) -> list[FloatArray]:
+        """Run the modules on the vectors of the kept tokens; a text's end at `ends`. Return an array per text."""
+        for module in self.modules:
+            if isinstance(module, VectorModule):
+                x = module(x)
+            elif isinstance(module, TokenPooling):
+                pooled = module.pool(np.split(x, ends[:-1]), task=self.task)
+                x, ends = np.concatenate(pooled), np.cumsum([*map(len, pooled)])
+        return np.split(x, ends[:-1])
+
+
+def _counts_before(chosen: _Bools, step: PackedBatch) -> IntArray:
+    """Count the tokens that are chosen before each sequence, and all of them: (B + 1,)."""
+    return np.cumsum([0, *chosen])[step.cu_seqlens]
+
+
+class ExpandedOps(WrappedOps):
+    """The ops for a step in which no token attends to the last tokens of each sequence: they are queries, but not keys.
+
+    Parameters
+    ----------
+    inner : Ops
+    keys : int ndarray of shape (K,)
+        The other tokens.
+    cu_seqlens : int ndarray of shape (B + 1,)
+        Where the keys of each sequence begin among the K.
+    """
+
+    def __init__(self, inner: Ops, keys: IntArray, cu_seqlens: IntArray) -> None:
+        super().__init__(inner)
+        self.keys, self.cu_seqlens = keys, cu_seqlens
+
+    def attention(self, inputs: AttentionInput, **returned: bool) -> AttentionOutput:
+        """Compute attention. Positions and columns: first of the keys, and then of all tokens."""
+        T, K = len(inputs.query), len(self.keys)
+        changed: dict[str, Any] = {"key": inputs.key[self.keys], "value": inputs.value[self.keys]}
+        queries = np.arange(T)  # the tokens that have a key
+        if inputs.window is not None:  # the last key of a sequence is the nearest one of the tokens behind it
+            last = inputs.window.columns[self.keys[self.cu_seqlens[1:] - 1]]
+            distances = inputs.window.columns - np.repeat(last, np.diff(inputs.cu_seqlens))
+            queries = np.flatnonzero(distances <= inputs.window.size)
+        changed["query"] = inputs.query[queries]
+        changed["queries"] = Queries(K + queries, np.searchsorted(queries, inputs.cu_seqlens).astype(np.int32))
+        for name, field in (("bias", "columns"), ("rotation", "positions"), ("window", "columns")):
+            if (addition := getattr(inputs, name)) is not None:
+                places = getattr(addition, field)
+                changed[name] = addition._replace(**{field: np.concatenate([places[self.keys], places])})
+        output = self.inner.attention(inputs._replace(**changed, cu_seqlens=self.cu_seqlens), **returned)
+        # The context of a token without a key in its window is 0, as that of torch's sdpa.
+        context = np.zeros(inputs.query.shape, output.context.dtype)
+        context[queries] = output.context
+        return output._replace(context=context)
