@@ -106,7 +106,8 @@ def _variables(parser: argparse.ArgumentParser, args: Sequence[str]) -> Iterator
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from minibert.serving.engine import Engine, load_served
+        from minibert.serving.engine import Engine
+        from minibert.serving.models_by_name import load_served
         from minibert.serving.observability import log_requests
         from minibert.serving.server import listen, serve
     except ImportError as error:

@@ -55,13 +55,18 @@ class TokenPlan(TextPlan):
         """The model that computes."""
         return self.first.auto_model
 
+    @property
+    def expansion(self) -> dict[str, Any] | None:
+        """What makes short queries longer; None for other texts."""
+        return self.first.query_expansion if self.task == "query" else None
+
     def compute(self, groups: list[list[Encoding]], indices: Sequence[int]) -> npt.NDArray[np.object_]:
         """Compute an array (tokens, width), float32, or a dict, of each text."""
         return np.fromiter(self.tokens([group[0] for group in groups]), dtype=object)
 
     def tokens(self, encodings: Sequence[Encoding]) -> Iterator[Any]:
         """Compute the vectors of the tokens of each text, or its dict."""
-        expansion = self.first.query_expansion if self.task == "query" else None
+        expansion = self.expansion
         attend = expansion is None or expansion["attend"]
         pools = any(isinstance(module, TokenPooling) and module.applies_to(self.task) for module in self.modules)
         prompt = {"prompt_length": self.windows.num_prompt_tokens} if self.windows.num_prompt_tokens else {}

@@ -161,15 +161,15 @@ class Service:
         self._events += 1
         if self._events == 1:
             self.engine.hold(True)
-            asyncio.get_running_loop().call_soon(self._look, 0, False)
+            asyncio.get_running_loop().call_soon(self._end_hold_when_idle, 0, False)
 
-    def _look(self, events: int, quiet: bool) -> None:
+    def _end_hold_when_idle(self, events: int, quiet: bool) -> None:
         """Let the engine go on if nothing has happened in two rounds of the event loop."""
         if quiet and events == self._events:
             self._events = 0
             self.engine.hold(False)
         else:
-            asyncio.get_running_loop().call_soon(self._look, self._events, events == self._events)
+            asyncio.get_running_loop().call_soon(self._end_hold_when_idle, self._events, events == self._events)
 
     def _check_key(self, scope: Scope, path: str) -> None:
         """Refuse a request without a key before its route is looked up, so that unknown ones cannot be told apart."""
@@ -194,9 +194,9 @@ class Service:
             error = ServiceError("method", f"{path[:200]} does not accept {method[:20]}; send {expected}.")
             return refusal(error, scope, allow=expected)
         answer = openai.model_object(self.engine.models.served(model[1])) if model else _GETS[path](self)
-        kind = "text/plain; version=0.0.4; charset=utf-8" if isinstance(answer, bytes) else "application/json"
+        content_type = "text/plain; version=0.0.4; charset=utf-8" if isinstance(answer, bytes) else "application/json"
         content = answer if isinstance(answer, bytes) else base.dump(answer)
-        return Reply(200, content, {"x-request-id": request_id_of(scope), "content-type": kind})
+        return Reply(200, content, {"x-request-id": request_id_of(scope), "content-type": content_type})
 
     def health(self, *, ready: bool) -> bytes:
         """Return the empty answer of a probe; ServiceError if the engine does not work, or must not get requests."""
@@ -209,7 +209,7 @@ class Service:
     def front_page(self) -> bytes:
         """Say what runs here if requests are accepted; without a key, the models are not for everybody to see."""
         self.health(ready=True)
-        models = [] if self._keys else [f"{name}: {one.gives}" for name, one in self.engine.models.items()]
+        models = [] if self._keys else [f"{name}: {served.gives}" for name, served in self.engine.models.items()]
         routes = [f"GET {path}" for path in _GETS] + [f"POST {path}" for path in POSTS]
         return "\n".join([f"minibert {minibert.__version__}", *models, "", *routes, ""]).encode()
 
@@ -237,8 +237,8 @@ class _Request:
         self._service, self._scope, self._receive = service, scope, receive
         self._settings, self._path, self._n_bytes = service.engine.settings, path_of(scope), 0
         self._work: base.Work | None = None
-        self._given: dict[bytes, bytes] = dict(scope["headers"])
-        self._headers = {"x-request-id": request_id_of(scope), "content-type": "application/json"}
+        self._request_headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._reply_headers = {"x-request-id": request_id_of(scope), "content-type": "application/json"}
 
     async def answer(self, send: Send) -> None:
         """Read the request, wait for its result, and send the answer."""
@@ -248,7 +248,7 @@ class _Request:
         try:
             try:
                 content, rest = await self._content()
-                reply = Reply(200, content, self._headers, rest)
+                reply = Reply(200, content, self._reply_headers, rest)
                 metrics.successes.labels(self._path).inc()
             except _DisconnectedError:
                 metrics.disconnected.inc()
@@ -256,7 +256,7 @@ class _Request:
             except (Exception, asyncio.CancelledError) as error:
                 failure = as_service_error(error, self._scope)
                 metrics.failures.labels(self._path, failure.kind).inc()
-                reply = refusal(failure, self._scope, **self._headers)
+                reply = refusal(failure, self._scope, **self._reply_headers)
             seconds = time.monotonic() - started
             metrics.duration.labels(self._path).observe(seconds)
             reply.headers["x-total-time"] = _milliseconds(seconds)
@@ -287,26 +287,25 @@ class _Request:
         deadline = time.monotonic() + self._settings.request_timeout
         if post.computes:
             engine.check_room(len(body))  # a token has a byte at least
-        before, short = time.monotonic(), len(body) <= _INLINE_BODY
-        work = post.read(engine, body) if short else await self._read_in_thread(post, body, deadline)
+        started, read_inline = time.monotonic(), len(body) <= _INLINE_BODY
+        work = post.read(engine, body) if read_inline else await self._read_in_thread(post, body, deadline)
         del body
-        self._work, write, value, n_bytes = work, work.write, None, 0
-        if work.prepared is not None:
-            self._count_bytes(n_bytes := work.prepared.report.n_bytes)
-        seconds = time.monotonic() - before
+        self._work, write, value, n_bytes, write_inline = work, work.write, None, 0, read_inline
+        seconds = time.monotonic() - started
         service.metrics.tokenization.observe(seconds)
-        self._headers["x-tokenization-time"] = _milliseconds(seconds)
-        if work.write_bytes is not None and b"application/octet-stream" in self._given.get(b"accept", b""):
-            write, self._headers["content-type"] = work.write_bytes, "application/octet-stream"
+        self._reply_headers["x-tokenization-time"] = _milliseconds(seconds)
+        if work.write_bytes is not None and b"application/octet-stream" in self._request_headers.get(b"accept", b""):
+            write, self._reply_headers["content-type"] = work.write_bytes, "application/octet-stream"
         if work.prepared is not None:
             job, report, _ = work.prepared
+            self._count_bytes(n_bytes := report.n_bytes)
             value = await self._result(engine.submit(job), deadline)
             service.metrics.add(job, report)
-            short = len(report.n_tokens) <= _SHORT_ANSWER and job.tokens <= 512
+            write_inline = len(report.n_tokens) <= _SHORT_ANSWER and not job.bulk
         at_once = _MOST_AT_ONCE if self._scope.get("http_version") != "1.0" else sys.maxsize  # it has no parts
         write_part = functools.partial(next, base.grouped(write(value), at_once, _PART_BYTES), b"")
         in_thread = functools.partial(asyncio.get_running_loop().run_in_executor, service.writer, write_part)
-        content = write_part() if short else await in_thread()
+        content = write_part() if write_inline else await in_thread()
         if len(content) >= at_once:
             return content, self._rest(in_thread)
         self._count_bytes(len(content) - n_bytes, refuse=work.prepared is None)  # its numbers are not needed any more
@@ -336,12 +335,13 @@ class _Request:
     async def _body(self) -> bytes:
         """Read the body, up to its limit and within its time."""
         most, seconds = self._settings.max_body_bytes, self._settings.body_timeout
-        encoding = self._given.get(b"content-encoding", b"identity").decode("latin-1").lower()
+        encoding = self._request_headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
         if encoding != "identity":
             raise ServiceError("media_type", f"the body has Content-Encoding {encoding[:50]!r}; send it uncompressed.")
-        length, parts, size = self._given.get(b"content-length", b"0"), list[bytes](), 0
+        length, parts, size = self._request_headers.get(b"content-length", b"0"), list[bytes](), 0
         if length.isdigit() and int(length) > most:
-            raise await self._too_large(discard=b"expect" not in self._given)  # who asks before it sends does not send
+            # A client that sends "Expect" waits for an answer before it sends the body.
+            raise await self._too_large(discard=b"expect" not in self._request_headers)
         for limit in (seconds, GRACE):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit):

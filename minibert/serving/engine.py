@@ -19,34 +19,21 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from minibert.bert.families import architectures
-from minibert.checkpoint.files import locate
-from minibert.encode.modules import list_modules, loader_of
-from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.sentence.loading import full_name
-from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
-from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.serving.classifier import Classifier, ScoreOptions
+from minibert.serving.embedder import Embedder, TextOptions
+from minibert.serving.models_by_name import Model, ModelsByName
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, MIN_STEP, SLOWEST, Job, Scheduler, Step
-from minibert.serving.served_models import (
-    Classifier,
-    Embedder,
-    Report,
-    ScoreOptions,
-    ServedModel,
-    TextOptions,
-    TokenEmbedder,
-)
+from minibert.serving.served_model import Prepared, Report
 from minibert.serving.settings import ServiceError, Settings
+from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.texts import shown
 
 _LOG = logging.getLogger("minibert.serving")
-_Served = TypeVar("_Served", bound=ServedModel[Any])
-_Model = SentenceTransformer | CrossEncoder | MultiVectorEncoder
 
 
 class Answer(NamedTuple):
@@ -68,72 +55,6 @@ class Load(NamedTuple):
     busy_seconds: float
     cancelled_units: int
     refused_jobs: int
-
-
-class ModelsByName(dict[str, ServedModel[Any]]):
-    """The models that are served; the first one of each class is the default for vectors, and for scores.
-
-    Parameters
-    ----------
-    models : iterable of ServedModel
-    any_name : bool
-        A name that no model has means the first model.
-    """
-
-    def __init__(self, models: Iterable[ServedModel[Any]], *, any_name: bool) -> None:
-        super().__init__({served.name: served for served in models})
-        self._any_name = any_name
-
-    def knows(self, name: str) -> bool:
-        """Return whether `name` is a model's name as for `served`; `any_name` does not matter."""
-        return name == "default" or self._find(name) is not None
-
-    def served(self, name: str | None = None) -> ServedModel[Any]:
-        """Return the model with this name, its last part ("org/name" has "name"), "default" or None.
-
-        Raises
-        ------
-        ServiceError
-            There is no such model.
-        """
-        model = None if name is None else self._find(name)
-        if model is None and not self._any_name and name not in (None, "default"):
-            known = ", ".join(map(repr, self))  # clients of Ollama look for the beginning
-            message = f"model {str(name)[:200]!r} not found: it is not served here; expected {known}."
-            raise ServiceError("model", message, param="model")
-        return model or next(iter(self.values()))
-
-    def of(
-        self,
-        kind: type[_Served] | tuple[Any, ...],
-        name: str | None = None,
-        best: Callable[[_Served], bool] = lambda served: True,
-    ) -> _Served:
-        """Return a model of a class, or of one of several; the name is as for `served`.
-
-        If the name does not choose a model, it is the first one of the class, or the first one that is the best.
-
-        Raises
-        ------
-        ServiceError
-            There is no such model, or it is not of the class.
-        """
-        chosen = self.served(name)
-        named = name is not None and self._find(name) is not None
-        every = [served for served in self.values() if isinstance(served, kind)]
-        fitting = [served for served in every if served is chosen or not named]
-        if not fitting:
-            such_as = f", such as {every[0].name}" if every else ""
-            message = f"the model {chosen.name} gives {chosen.gives} of texts; this route needs a model that gives"
-            gives = (kind[0] if isinstance(kind, tuple) else kind).gives
-            raise ServiceError("unsupported", f"{message} {gives}{such_as}.")
-        return next(filter(best, fitting), fitting[0])
-
-    def _find(self, name: str) -> ServedModel[Any] | None:
-        """Return the model with a name; "name" and "org/name" are the same, "other/name" is another one."""
-        last = name.rpartition("/")[2]
-        same = (key for key in self if key.rpartition("/")[2] == last and not ("/" in name and "/" in key))
-        return self.get(name) or self.get(next(same, name))
 
 
 class Engine:
@@ -165,18 +86,15 @@ class Engine:
 
     def __init__(
         self,
-        models: _Model | Mapping[str, _Model],
+        models: Model | Mapping[str, Model],
         *,
         settings: Settings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings or Settings()
         named = models if isinstance(models, Mapping) else {"default": models}
-        if not named:
-            raise ValueError("models is empty; an engine needs at least one model.")
-        made = [self._served(name, model) for name, model in named.items()]
-        self.models = ModelsByName(made, any_name=self.settings.any_model_name)
-        self._has_prompts = any(any(served.model.prompts.values()) for served in made)
+        self.models = ModelsByName(named, self.settings)
+        self._has_prompts = any(any(served.model.prompts.values()) for served in self.models.values())
         self.observers: list[Callable[[int, int, float], object]] = []
         self._clock = clock
         self._scheduler = Scheduler(step_seconds=self.settings.step_seconds, max_wait=self.settings.max_wait)
@@ -187,20 +105,6 @@ class Engine:
         self._unfinished: set[Job] = set()
         self._heartbeat, self._busy_seconds = clock(), 0.0
         self._cancelled_units = 0
-
-    def _served(self, name: str, model: Any) -> ServedModel[Any]:
-        if isinstance(model, CrossEncoder):
-            return Classifier(name, model, self.settings)
-        if isinstance(model, MultiVectorEncoder):
-            return TokenEmbedder(name, model, self.settings)
-        if not isinstance(model, SentenceTransformer):
-            expected = "expected a SentenceTransformer, a CrossEncoder or a MultiVectorEncoder"
-            raise TypeError(f"models: {name!r} is {shown(model)}; {expected}.")
-        prompt = self.settings.default_prompt_name
-        if prompt is not None and prompt not in model.prompts:
-            raise ValueError(f"default_prompt_name={prompt!r}; the model {name} has {[*model.prompts]}.")
-        return Embedder(name, model, self.settings)
-
     # -- requests
 
     def submit(self, job: Job) -> Future[Any]:
@@ -278,9 +182,8 @@ class Engine:
         TypeError
             There is no such option, or the texts are not in a list.
         """
-        kind: Any = (Embedder, TokenEmbedder) if options.get("tokens") else Embedder
-        prepared = self.models.of(kind, model).prepare(_listed(inputs), TextOptions(**options))
-        return Answer(self._computed(prepared.job), prepared.report)
+        served_class: Any = (Embedder, TokenEmbedder) if options.get("tokens") else Embedder
+        return self._answer(self.models.of(served_class, model).prepare(_listed(inputs), TextOptions(**options)))
 
     def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:
         """Score pairs of texts, and texts (whose second part is None), and wait; `options` are those of `ScoreOptions`.
@@ -291,18 +194,17 @@ class Engine:
             As for `embed`.
         """
         pairs = _listed(inputs)
-        wrong = next((pair for pair in pairs if isinstance(pair, str) or not isinstance(pair, Iterable)), None)
-        if wrong is not None:
-            raise TypeError(f"inputs has {shown(wrong)}; expected pairs, such as (query, text), or (text, None).")
+        not_pair = next((pair for pair in pairs if isinstance(pair, str) or not isinstance(pair, Iterable)), None)
+        if not_pair is not None:
+            raise TypeError(f"inputs has {shown(not_pair)}; expected pairs, such as (query, text), or (text, None).")
         pairs = [(first, second) for first, second in pairs]
-        prepared = self.models.of(Classifier, model).prepare(pairs, ScoreOptions(**options))
-        return Answer(self._computed(prepared.job), prepared.report)
+        return self._answer(self.models.of(Classifier, model).prepare(pairs, ScoreOptions(**options)))
 
-    def _computed(self, job: Job) -> Any:
-        """Return the answer of a job; if the waiting is interrupted, its texts are not computed any more."""
-        future = self.submit(job)
+    def _answer(self, prepared: Prepared) -> Answer:
+        """Compute the job of a request; if the waiting is interrupted, its texts are not computed any more."""
+        future = self.submit(prepared.job)
         try:
-            return future.result()
+            return Answer(future.result(), prepared.report)
         finally:
             future.cancel()  # without an effect if it has ended
 
@@ -328,12 +230,11 @@ class Engine:
         """Compute a text with each model twice: the first time starts threads, the second measures the speed."""
         for served in [*self.models.values()] * 2:
             text = "minibert " * 60
-            if isinstance(served, TokenEmbedder):
-                self.embed([text], served.name, truncation="mark", tokens=True)
-            elif isinstance(served, Embedder):
-                self.embed([text], served.name, truncation="mark", normalize=True)
-            else:
+            if isinstance(served, Classifier):
                 self.score([(text, None)], served.name, truncation="mark")
+            else:
+                of_tokens = isinstance(served, TokenEmbedder)
+                self.embed([text], served.name, truncation="mark", normalize=True, tokens=of_tokens)
 
     def close(self, timeout: float | None = None) -> bool:
         """Refuse new requests, compute the queued ones, and end the thread.
@@ -505,9 +406,9 @@ def _checked(results: Sequence[Any], number: int) -> list[Any]:
         whole = np.array(results)
         if whole.dtype == np.float32 and np.isfinite(whole).all():
             return [*results]
-    wrong = [isinstance(result, np.ndarray) and not np.isfinite(result).all() for result in results]
+    infinite = [isinstance(result, np.ndarray) and not np.isfinite(result).all() for result in results]
     error = ArithmeticError("its vector is not finite")
-    return [error if bad else result for bad, result in zip(wrong, results, strict=True)]
+    return [error if bad else result for bad, result in zip(infinite, results, strict=True)]
 
 
 def _reason_of(error: Exception) -> str:
@@ -515,23 +416,3 @@ def _reason_of(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "there is not enough memory; send fewer or shorter texts."
     return f"{error}." if isinstance(error, ArithmeticError) else "an error of the service; its log has the details."
-
-
-def load_served(name: str, **options: Any) -> _Model:
-    """Load a folder or a hub id: as a `CrossEncoder` if it has a head for sequence classification.
-
-    A model of late interaction is a `MultiVectorEncoder`, every other one a `SentenceTransformer`.
-
-    modules.json decides if the model has it, else `architectures` of config.json. `options` and errors are those of the
-    two classes.
-    """
-    files = locate(full_name(name), revision=options.get("revision"))
-    listed = list_modules(files)
-    if listed is None:
-        named = architectures(files.settings("config.json"))
-        scores = "BertForSequenceClassification" in named
-    else:
-        scores = loader_of(listed) == "CrossEncoder"
-    of_tokens = "HF_ColBERT" in named if listed is None else loader_of(listed) == "MultiVectorEncoder"
-    kind: Any = CrossEncoder if scores else MultiVectorEncoder if of_tokens else SentenceTransformer
-    return kind(name, **options)

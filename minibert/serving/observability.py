@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from minibert.serving.engine import Engine
 from minibert.serving.scheduler import Job
-from minibert.serving.served_models import Report
+from minibert.serving.served_model import Report
 
 LOG = logging.getLogger("minibert.serving")
 REQUESTS = LOG.getChild("requests")
@@ -154,7 +154,7 @@ class Metrics:
         wait.add_metric(["interactive"], load.wait_interactive)
         wait.add_metric(["bulk"], load.wait_bulk)
         yield wait
-        for kind, what, text, value in (
+        for family, what, text, value in (
             (GaugeMetricFamily, "queue_size", "Requests that wait", load.queued_jobs),
             (GaugeMetricFamily, "queue_tokens", "Tokens that wait", load.queued_tokens),
             (GaugeMetricFamily, "engine_alive", "1 while the engine works", load.alive),
@@ -162,4 +162,4 @@ class Metrics:
             (CounterMetricFamily, "cancelled_texts", "Texts dropped because their client left", load.cancelled_units),
             (CounterMetricFamily, "shed", "Requests refused because the wait was too long", load.refused_jobs),
         ):
-            yield kind(f"{name}_{what}", text, float(value))
+            yield family(f"{name}_{what}", text, float(value))

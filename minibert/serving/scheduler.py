@@ -224,7 +224,7 @@ class Scheduler:
         """
         classes = (False, True) if bulk is None else (bulk,)
         if self._reading(long) + min(map(self._computing, classes)) > self._max_wait:
-            self._refuse(self._reading(long, size) + min(self._computing(one, size + QUANTUM) for one in classes))
+            self._refuse(self._reading(long, size) + min(self._computing(is_bulk, size + QUANTUM) for is_bulk in classes))
 
     def waits(self, size: int, long: bool) -> None:
         """Note that a request of `size` bytes waits to be tokenized."""
@@ -251,11 +251,11 @@ class Scheduler:
         queue = self._queues[bulk]
         if bulk:
             self._favours_short = not self._favours_short
-            short = min(queue, key=lambda job: job.tokens)
-            if self._favours_short and short.tokens * MUCH_SHORTER * len(queue) <= sum(job.tokens for job in queue):
-                queue.remove(short)
-                queue.appendleft(short)
-                short.in_turn, short.deficit = True, short.deficit + self.budget(short.kind)
+            shortest = min(queue, key=lambda job: job.tokens)
+            if self._favours_short and shortest.tokens * MUCH_SHORTER * len(queue) <= sum(job.tokens for job in queue):
+                queue.remove(shortest)
+                queue.appendleft(shortest)
+                shortest.in_turn, shortest.deficit = True, shortest.deficit + self.budget(shortest.kind)
         kind = queue[0].kind
         budget, tokens = self.budget(kind), 0
         members: list[tuple[Job, int]] = []

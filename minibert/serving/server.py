@@ -244,10 +244,10 @@ _current: ContextVar[Connection | None] = ContextVar("connection", default=None)
 """The connection of the request that a task answers; None if another server runs the application."""
 
 
-def _noting_ends(kind: Any) -> Any:
+def _noting_ends(protocol_class: Any) -> Any:
     """Return a protocol of uvicorn that notes the end of a body also if its request was answered before."""
 
-    class Protocol(kind):  # type: ignore[misc]
+    class Protocol(protocol_class):  # type: ignore[misc]
         def on_message_complete(self) -> None:
             if self.cycle is not None:
                 self.cycle.more_body = False
@@ -299,12 +299,12 @@ def serve(
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     server = Server(load, settings or Settings(), keys, lambda ready: announce(ready, address))
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
-    before = sys.getswitchinterval()
+    usual_interval = sys.getswitchinterval()
     sys.setswitchinterval(0.00005)  # the engine's thread gives the lock of Python away between two ops
     try:
         server.run(sockets=[bound])
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(usual_interval)
         gc.unfreeze()
         bound.close()
     return server.exit_code()
@@ -406,11 +406,11 @@ class Server(uvicorn.Server):
         signals: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.handle_exit)
         if self._keys is not None and hasattr(signal, "SIGHUP"):
             signals[signal.SIGHUP] = self._read_keys
-        before = [signal.signal(number, handler) for number, handler in signals.items()]
+        usual_handlers = [signal.signal(number, handler) for number, handler in signals.items()]
         try:
             yield
         finally:
-            for number, handler in zip(signals, before, strict=True):
+            for number, handler in zip(signals, usual_handlers, strict=True):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -174,7 +174,7 @@ class ApiKeys:
     def __init__(self, keys: Sequence[str] = (), path: str | None = None) -> None:
         if isinstance(keys, str | bytes):  # each of its letters would open the service
             raise TypeError(f"keys is a {type(keys).__name__}; expected a sequence of str, such as [key].")
-        self._given, self._path = [_digest(key, "a key") for key in keys], path
+        self._fixed, self._path = [_digest(key, "a key") for key in keys], path
         self.reload()
 
     def __len__(self) -> int:
@@ -182,7 +182,7 @@ class ApiKeys:
 
     def reload(self) -> None:
         """Read the file again. If that fails, the keys stay as they were, and the error is raised."""
-        digests = self._given + ([] if self._path is None else _keys_in(self._path))
+        digests = self._fixed + ([] if self._path is None else _keys_in(self._path))
         if not digests:
             raise ValueError(f"{printable(self._path)} has no key; write a key per line." if self._path else "no keys.")
         self._digests = digests
@@ -193,8 +193,8 @@ class ApiKeys:
         All keys are compared, by their digests and in constant time, so that the time tells nothing about them.
         """
         scheme, _, rest = authorization.strip().partition(b" ")
-        given = hashlib.sha256(rest.strip() if scheme.lower() == b"bearer" else authorization.strip()).digest()
-        return sum(hmac.compare_digest(given, digest) for digest in self._digests) > 0
+        sent = hashlib.sha256(rest.strip() if scheme.lower() == b"bearer" else authorization.strip()).digest()
+        return sum(hmac.compare_digest(sent, digest) for digest in self._digests) > 0
 
 
 def _digest(key: str, where: str) -> bytes:

@@ -12,9 +12,8 @@ from minibert._utils.validation import Int64Array, check_int
 from minibert.encode.plan import Plan
 from minibert.serving.reading import in_turns
 from minibert.serving.settings import ServiceError
-from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs, in_chunks
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, TokenWindows, encode_pairs, in_chunks
 
 Pair: TypeAlias = tuple[str, str | None]
 """A pair of texts, or one text and None."""
@@ -22,6 +21,7 @@ Pair: TypeAlias = tuple[str, str | None]
 _COUNTED = 2**16  # characters: the tokens of a longer text are not counted to its end only to refuse it
 _MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
 _MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
+_MOST_SPLIT = 2**20  # characters of a text that is split into windows
 _CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
 _HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."
 
@@ -46,10 +46,10 @@ def _without_rest(encoding: Encoding) -> Encoding:
     return _encoding_of(encoding.ids, encoding.special_tokens_mask, encoding.token_types, encoding.n_truncated)
 
 
-def encodings_of(inputs: Sequence[Pair], tokenizer: BertTokenizer, limit: int, truncation: str) -> list[Encoding]:
-    """Tokenize texts (their second part is None) and pairs, cut to a limit, as the whole ones would be.
+def encodings_of(inputs: Sequence[Pair], windows: TokenWindows) -> list[Encoding]:
+    """Tokenize texts (their second part is None) and pairs, and cut them as the whole ones would be cut.
 
-    With the truncation "mark" a part of a long text is tokenized first, and the whole text only if the part does not
+    With the truncation "silent" a part of a long text is tokenized first, and the whole text only if the part does not
     decide its tokens. With "error" the tokens of texts that are too long are counted, if they are not much too long.
 
     Raises
@@ -57,17 +57,30 @@ def encodings_of(inputs: Sequence[Pair], tokenizer: BertTokenizer, limit: int, t
     ServiceError
         A text takes too much memory, or cannot be cut to the limit.
     """
-    pairs = [_shortened(pair, tokenizer, limit) for pair in inputs] if truncation == "mark" else inputs
-    encodings = _tokenize(pairs, tokenizer, limit, exact=truncation == "error")
-    unsure = [i for i, pair in enumerate(pairs) if pair != inputs[i] and not _is_sure(pair, encodings[i])]
-    whole = _tokenize([inputs[i] for i in unsure], tokenizer, limit, exact=False)
-    for i, encoding in zip(unsure, whole, strict=True):
+    exact = windows.truncation == "error"
+    whole = [(windows.prompt + first, second) for first, second in inputs]
+    pairs = whole if exact else [_shortened(pair, windows) for pair in whole]
+    encodings = _tokenize(pairs, windows, exact=exact)
+    unsure = [i for i, pair in enumerate(pairs) if pair != whole[i] and not _is_sure(pair, encodings[i])]
+    for i, encoding in zip(unsure, _tokenize([whole[i] for i in unsure], windows, exact=False), strict=True):
         encodings[i] = encoding
     return encodings
 
 
-def _tokenize(inputs: Sequence[Pair], tokenizer: BertTokenizer, limit: int, *, exact: bool) -> list[Encoding]:
-    encodings = list[Encoding]()
+def groups_of(texts: Sequence[str], windows: TokenWindows) -> list[list[Encoding]]:
+    """Tokenize texts; return the windows of each, one unless it is split. Errors are as in `encodings_of`."""
+    if windows.truncation != "split":
+        return [[encoding] for encoding in encodings_of([(text, None) for text in texts], windows)]
+    if max(map(len, texts), default=0) > _MOST_SPLIT:
+        raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
+    try:
+        return [group for _, groups in in_turns(windows.of(texts, range(len(texts)))) for group in groups]
+    except ValueError as error:
+        raise ServiceError("invalid", str(error)) from error
+
+
+def _tokenize(inputs: Sequence[Pair], windows: TokenWindows, *, exact: bool) -> list[Encoding]:
+    encodings, tokenizer, limit = list[Encoding](), windows.tokenizer, windows.max_length
     for part in in_turns([*in_chunks(inputs, len(inputs) + 1, size_of, CHARACTERS_AT_ONCE)]):
         if any(second is not None and max(len(first), len(second)) > _MOST_PAIRED for first, second in part):
             message = f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
@@ -85,21 +98,22 @@ def size_of(pair: Pair) -> int:
     return len(pair[0]) + len(pair[1] or "")
 
 
-def _shortened(pair: Pair, tokenizer: BertTokenizer, limit: int) -> Pair:
+def _shortened(pair: Pair, windows: TokenWindows) -> Pair:
     """Return a text or a pair without the end of its last text, if that is long; see `_enough_of`."""
     first, second = pair
     if second is None:
-        return _enough_of(first, tokenizer, limit), None
-    return first, _enough_of(second, tokenizer, limit) if tokenizer.truncation_side == "right" else second
+        return _enough_of(first, windows), None
+    return first, _enough_of(second, windows) if windows.tokenizer.truncation_side == "right" else second
 
 
-def _enough_of(text: str, tokenizer: BertTokenizer, limit: int) -> str:
-    """Return a part of a long text, from the side that is kept, that should have more than `limit` tokens.
+def _enough_of(text: str, windows: TokenWindows) -> str:
+    """Return a part of a long text, from the side that is kept, that should have more tokens than the limit.
 
-    It ends where the tokenizer can cut the text with any text beside it. If this part is cut to `limit` tokens, they
+    It ends where the tokenizer can cut the text with any text beside it. If this part is cut to the limit, its tokens
     are the tokens of the whole text too; if not, the whole text must be tokenized.
     """
-    most, left = _CHARACTERS_PER_TOKEN * limit, tokenizer.truncation_side == "left"
+    tokenizer, most = windows.tokenizer, _CHARACTERS_PER_TOKEN * windows.max_length
+    left = tokenizer.truncation_side == "left"
     if len(text) <= most:
         return text
     place = tokenizer.last_cut(text[:-most] if left else text[:most])
@@ -122,7 +136,7 @@ def _is_sure(pair: Pair, encoding: Encoding) -> bool:
     return bool(kept[0] + 1 < kept[-1])
 
 
-def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_tokens: bool, truncation: str) -> Encoding:
+def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_tokens: bool) -> Encoding:
     """Return the encoding of the token ids of input `index`, cut to the model's limit.
 
     Ids of another model's tokenizer give vectors without a meaning. LangChain's OpenAIEmbeddings sends such ids. Ids
@@ -141,12 +155,12 @@ def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_toke
         return ServiceError("invalid", f"[{index}]{problem}", param="input", of_param=True)
 
     try:
-        row = [check_int("id", id) for id in ids]
+        row = [check_int("id", number) for number in ids]
     except TypeError as error:
         raise wrong_ids(f": {error}; expected a str, or token ids.") from error
     if not row:
         raise wrong_ids(" is empty; expected token ids.")
-    if (bad := next((i for i, id in enumerate(row) if not 0 <= id < size), None)) is not None:
+    if (bad := next((i for i, number in enumerate(row) if not 0 <= number < size), None)) is not None:
         raise wrong_ids(f"[{bad}] is not a token id of this model; expected numbers from 0 to {size - 1}. {_HINT}")
     if row[0] != first or row[-1] != last or len(row) == 1:
         if not add_special_tokens:
@@ -162,6 +176,6 @@ def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_toke
         row = [row[0], *row[start : start + limit - 2], row[-1]]
     special = np.isin(row, tokenizer.all_special_ids).astype(np.int64)
     encoding = _encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)
-    if n_truncated and truncation == "split":  # windows are made of texts
+    if n_truncated and plan.windows.truncation == "split":  # windows are made of texts
         raise too_long(index, limit, encoding)
     return encoding

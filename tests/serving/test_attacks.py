@@ -43,7 +43,7 @@ def post(client: Any, path: str, body: Any) -> Any:
 
 # --- random bodies for every route: an answer in the protocol's shape, never a 500 ------------------------------------
 
-STRUCTS = {route.kind for route in POSTS.values()}
+STRUCTS = {route.struct for route in POSTS.values()}
 FIELDS = {name for kind in STRUCTS for name in kind.__struct_fields__}
 NAMES = sorted(FIELDS | {"source_sentence", "sentences", "other"})
 WORDS = ["", " ", "\0", "中文", "\U0001f600", "word " * 300, "[CLS] [SEP]", "query", "left", "split", "error"]

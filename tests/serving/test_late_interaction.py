@@ -14,7 +14,8 @@ from starlette.testclient import TestClient
 
 from minibert import MultiVectorEncoder, SentenceTransformer
 from minibert.serving.asgi import POSTS, app
-from minibert.serving.engine import Engine, load_served
+from minibert.serving.engine import Engine
+from minibert.serving.models_by_name import load_served
 from tests.support.multi_vectors import bert_folder, pylate, stanford
 from tests.support.served import message_of
 
@@ -72,7 +73,7 @@ def test_vectors_of_tokens(client: TestClient, encoder: MultiVectorEncoder) -> N
 
 def test_a_field_that_is_null_is_not_given(client: TestClient) -> None:
     for path, body in (("/embed_all", {"inputs": TEXTS}), ("/v1/multi-vector", {"input": TEXTS, "model": "late"})):
-        fields = {field.encode_name for field in msgspec.structs.fields(POSTS[path].kind)} - body.keys()
+        fields = {field.encode_name for field in msgspec.structs.fields(POSTS[path].struct)} - body.keys()
         expected = post(client, path, **body)
         for null in (*([field] for field in fields), fields):
             found = post(client, path, **body, **dict.fromkeys(null))

@@ -25,7 +25,7 @@ from minibert.serving.asgi import POSTS, app
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS
 from minibert.serving.scheduler import MAX_STEP
-from minibert.serving.served_models import Embedder
+from minibert.serving.embedder import Embedder
 from minibert.serving.settings import Settings
 from minibert.vectors.similarity import pairwise_cos_sim, quantize_embeddings
 from tests.support.sentence_heads import model_folder
@@ -474,7 +474,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/encode", {"texts": [QUERY]}),
     ("/decode", {"ids": [5, 6]}),
 ]
-FIELDS = {field.encode_name for route in POSTS.values() for field in msgspec.structs.fields(route.kind)}
+FIELDS = {field.encode_name for route in POSTS.values() for field in msgspec.structs.fields(route.struct)}
 
 
 def content_of(response: Any) -> Any:

@@ -15,8 +15,9 @@ import orjson
 from msgspec import Raw, Struct
 
 from minibert._utils.validation import FloatArray
+from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.served_models import Prepared, Report, TextOptions
+from minibert.serving.served_model import Prepared, Report
 from minibert.serving.settings import ErrorKind, ServiceError
 
 STATUS: Mapping[ErrorKind, int] = {
@@ -79,7 +80,7 @@ class Post:
     errors : Errors
     field : str
         The name of the field with the texts.
-    kind : struct
+    struct : class
         What its body is.
     answer : callable
         (engine, struct, fields that the struct does not have) -> Work. It runs in a thread that may take its time.
@@ -89,13 +90,13 @@ class Post:
 
     errors: Errors
     field: str
-    kind: type[Struct]
+    struct: type[Struct]
     answer: Callable[[Engine, Any, tuple[str, ...]], Work]
     computes: bool = True
 
     def read(self, engine: Engine, body: bytes) -> Work:
         """Read a request; ServiceError if it is wrong."""
-        return self.answer(engine, *decode(body, self.kind))
+        return self.answer(engine, *decode(body, self.struct))
 
 
 # --- fields that several protocols have -------------------------------------------------------------------------------
@@ -118,10 +119,13 @@ class Fields(Struct, kw_only=True):
 
     def options(self) -> dict[str, Any]:
         """Return the options that these fields set."""
-        truncate, side = self.truncate, self.truncation_direction
-        if isinstance(truncate, bool):
-            truncate = "mark" if truncate else "error"
-        return {"truncation": truncate, "side": side and side.lower(), "prompt_name": self.prompt_name}
+        truncation, side = truncation_of(self.truncate), self.truncation_direction
+        return {"truncation": truncation, "side": side and side.lower(), "prompt_name": self.prompt_name}
+
+
+def truncation_of(truncate: bool | str | None) -> str | None:
+    """Return what a request asks for by its field `truncate`, in the words of `Settings`."""
+    return ("mark" if truncate else "error") if isinstance(truncate, bool) else truncate
 
 
 class VectorFields(Fields, kw_only=True):
@@ -181,10 +185,10 @@ _NULL = Raw(b"null")
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
-    """Parse a request; return it, and the names of its fields that `kind` does not have.
+def decode(body: bytes, struct: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
+    """Parse a request; return it, and the names of its fields that `struct` does not have.
 
-    A field that is null is not given, unless `kind` requires it.
+    A field that is null is not given, unless `struct` requires it.
 
     Raises
     ------
@@ -195,8 +199,8 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
     try:
         fields = msgspec.json.decode(body, type=dict[str, Raw])
         # Some clients write null for each field that they do not set.
-        sent = {name: raw for name, raw in fields.items() if raw != _NULL or _names(kind).get(name)}
-        content = msgspec.json.decode(body if len(sent) == len(fields) else msgspec.json.encode(sent), type=kind)
+        sent = {name: raw for name, raw in fields.items() if raw != _NULL or _names(struct).get(name)}
+        content = msgspec.json.decode(body if len(sent) == len(fields) else msgspec.json.encode(sent), type=struct)
     except msgspec.ValidationError as error:
         message, _, place = str(error).replace("`", "").partition(" - at $")
         place = place.removeprefix(".")
@@ -213,7 +217,7 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
         if _HALF_CHARACTER.search(body):
             reason += " A \\ud800 to \\udfff without its other half is not a character; leave it out."
         raise ServiceError("invalid_json", f"the body is not JSON: {reason}") from None
-    return content, tuple(name for name in sent if name not in _names(kind))[:_MOST_IGNORED]
+    return content, tuple(name for name in sent if name not in _names(struct))[:_MOST_IGNORED]
 
 
 def _check_values(body: bytes) -> None:
@@ -236,9 +240,9 @@ def _check_values(body: bytes) -> None:
 
 
 @functools.cache
-def _names(kind: type[Struct]) -> dict[str, bool]:
+def _names(struct: type[Struct]) -> dict[str, bool]:
     """Return a struct's fields: name -> is it required; msgspec evaluates its annotations each time."""
-    return {field.encode_name: field.required for field in msgspec.structs.fields(kind)}
+    return {field.encode_name: field.required for field in msgspec.structs.fields(struct)}
 
 
 def same(**spellings: Any) -> Any:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from minibert._utils.validation import FloatArray, check_indices
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
-from minibert.serving.served_models import Embedder, TextOptions
+from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 
 
@@ -52,7 +52,7 @@ def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) ->
     prepared = served.prepare(inputs, options)
     answer: dict[str, Any] = {"status": 200, "id": request.id}
     if request.show_tokens:
-        answer["tokens"] = [tokenizer.convert_ids_to_tokens(one.ids.tolist()) for one in prepared.encodings]
+        answer["tokens"] = [tokenizer.convert_ids_to_tokens(encoding.ids.tolist()) for encoding in prepared.encodings]
 
     def write(vectors: FloatArray) -> Iterator[bytes]:
         return base.list_of_vectors(vectors, b'{"result":[', b"]," + base.dump(answer)[1:])

@@ -16,7 +16,7 @@ from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
-from minibert.serving.served_models import Embedder, TextOptions
+from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 from minibert.vectors.similarity import quantize_embeddings
 
@@ -46,15 +46,15 @@ def _embed(usual: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, 
     """Answer by type; without `embedding_types` and usual ones with floats alone."""
     served = engine.models.of(Embedder, request.model)
     base.not_empty(request.texts, "texts")
-    kinds = tuple(dict.fromkeys(request.embedding_types or usual))  # a repeated one is computed once
-    for kind in kinds:
-        if kind not in _WRITTEN:
-            needs = " (int8 needs the ranges of a corpus)" if kind in ("int8", "uint8") else ""
+    types = tuple(dict.fromkeys(request.embedding_types or usual))  # a repeated one is computed once
+    for name in types:
+        if name not in _WRITTEN:
+            needs = " (int8 needs the ranges of a corpus)" if name in ("int8", "uint8") else ""
             expected = f"expected float, base64, binary or ubinary{needs}."
-            raise ServiceError("invalid", f"embedding_types: {kind[:50]!r}; {expected}", param="embedding_types")
+            raise ServiceError("invalid", f"embedding_types: {name[:50]!r}; {expected}", param="embedding_types")
     truncation, side = _TRUNCATE[request.truncate]
-    same: dict[str, Any] = {"input_type": request.input_type, "prompt_name": request.prompt_name}
-    options = TextOptions(truncation=truncation, side=side, dimensions=request.output_dimension, **same)
+    prompt: dict[str, Any] = {"input_type": request.input_type, "prompt_name": request.prompt_name}
+    options = TextOptions(truncation=truncation, side=side, dimensions=request.output_dimension, **prompt)
     try:
         prepared = served.prepare(request.texts, options)
     except ServiceError as error:
@@ -64,16 +64,16 @@ def _embed(usual: tuple[str, ...], engine: Engine, request: CohereEmbedRequest, 
     def write(vectors: FloatArray) -> Iterator[bytes]:
         answer: dict[str, Any] = {
             "id": uuid.uuid4().hex,
-            "response_type": "embeddings_by_type" if kinds else "embeddings_floats",
+            "response_type": "embeddings_by_type" if types else "embeddings_floats",
             "texts": request.texts,
             "meta": {"billed_units": {"input_tokens": sum(prepared.report.n_tokens)}},
         }
         yield base.dump(answer | base.notes_of(prepared.report, ignored))[:-1] + b',"embeddings":'
-        for i, kind in enumerate(kinds or ("float",)):
-            if kinds:
-                yield (b"," if i else b"{") + base.dump(kind) + b":"
-            yield from base.joined(b"[", (base.dump(_WRITTEN[kind](vector)) for vector in vectors), b"]")
-        yield b"}}" if kinds else b"}"
+        for i, name in enumerate(types or ("float",)):
+            if types:
+                yield (b"," if i else b"{") + base.dump(name) + b":"
+            yield from base.joined(b"[", (base.dump(_WRITTEN[name](vector)) for vector in vectors), b"]")
+        yield b"}}" if types else b"}"
 
     return base.Work(write, prepared, ignored)
 

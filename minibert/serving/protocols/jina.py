@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
+from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
-from minibert.serving.served_models import TextOptions, TokenEmbedder
+from minibert.serving.token_embedder import TokenEmbedder
 
 
 class MultiVectorRequest(Struct, kw_only=True):
@@ -27,14 +28,14 @@ class MultiVectorRequest(Struct, kw_only=True):
 
 def _embed(engine: Engine, request: MultiVectorRequest, ignored: tuple[str, ...]) -> base.Work:
     served = engine.models.of(TokenEmbedder, request.model)
-    truncation = None if request.truncate is None else "mark" if request.truncate else "error"
+    truncation = base.truncation_of(request.truncate)
     options = TextOptions(input_type=request.input_type, dimensions=request.dimensions, truncation=truncation)
     prepared = served.prepare(base.listed(request.input, "input"), options)
     rest: dict[str, Any] = {"model": served.name, "usage": base.usage_of(prepared.report)}
     rest |= base.notes_of(prepared.report, ignored)
 
     def write(texts: Iterable[FloatArray]) -> Iterator[bytes]:
-        rows = ({"object": "embeddings", "index": i, "embeddings": one} for i, one in enumerate(texts))
+        rows = ({"object": "embeddings", "index": i, "embeddings": vectors} for i, vectors in enumerate(texts))
         return base.joined(b'{"object":"list","data":[', map(base.dump, rows), b"]," + base.dump(rest)[1:])
 
     return base.Work(write, prepared, ignored)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
-from minibert.serving.served_models import Embedder, TextOptions
+from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 
 
@@ -39,11 +39,11 @@ class OllamaShowRequest(Struct, kw_only=True):
 
 
 # Clients look for the beginning of these texts.
-_WORDS = {"too_long": "the input length exceeds the context length: ", "overloaded": "server busy: "}
+_BEGINNINGS = {"too_long": "the input length exceeds the context length: ", "overloaded": "server busy: "}
 
 
 def _error(error: ServiceError) -> dict[str, Any]:
-    return {"error": _WORDS.get(error.kind, "") + str(error)}
+    return {"error": _BEGINNINGS.get(error.kind, "") + str(error)}
 
 
 ERRORS = base.Errors(_error, {**base.STATUS, "overloaded": 503})
@@ -57,7 +57,7 @@ def _embed(engine: Engine, request: OllamaEmbedRequest, ignored: tuple[str, ...]
     answer = {"model": request.model or served.name}
     if not request.input:  # a program asks so whether a model is there
         return base.Work(lambda _: [base.dump({**answer, "embeddings": []})], ignored=ignored)
-    truncation = None if request.truncate is None else "mark" if request.truncate else "error"
+    truncation = base.truncation_of(request.truncate)
     options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
     job, report, _ = prepared = served.prepare(base.listed(request.input, "input"), options)
 
@@ -87,8 +87,8 @@ def _show(engine: Engine, request: OllamaShowRequest, ignored: tuple[str, ...]) 
 def _model(engine: Engine, name: str | None) -> Embedder:
     """Return a model by Ollama's name: one without a tag has the tag "latest", and another tag is another model."""
     if name is not None and not engine.models.knows(name):
-        same = name.removesuffix(_TAG) if name.endswith(_TAG) else name + _TAG
-        name = same if engine.models.knows(same) else name
+        other_name = name.removesuffix(_TAG) if name.endswith(_TAG) else name + _TAG
+        name = other_name if engine.models.knows(other_name) else name
     return engine.models.of(Embedder, name)
 
 

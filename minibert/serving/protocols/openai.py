@@ -10,8 +10,9 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
+from minibert.serving.embedder import Embedder
 from minibert.serving.engine import Engine
-from minibert.serving.served_models import Embedder, ServedModel
+from minibert.serving.served_model import ServedModel
 from minibert.serving.settings import ServiceError
 
 
@@ -35,10 +36,10 @@ def _error(error: ServiceError) -> dict[str, Any]:
             f" This model's maximum context length is {error.limit} tokens, however you requested {error.given} tokens "
             f"({error.given} in your prompt; 0 for the completion). Please reduce your prompt; or completion length."
         )
-    kind = "server_error" if base.STATUS[error.kind] >= 500 else "invalid_request_error"
-    if error.kind == "overloaded":
-        kind = "rate_limit_error"
-    return {"error": {"message": message, "type": kind, "param": error.param or None, "code": _CODES.get(error.kind)}}
+    error_type = "server_error" if base.STATUS[error.kind] >= 500 else "invalid_request_error"
+    error_type = "rate_limit_error" if error.kind == "overloaded" else error_type
+    code = _CODES.get(error.kind)
+    return {"error": {"message": message, "type": error_type, "param": error.param or None, "code": code}}
 
 
 ERRORS = base.Errors(_error)

@@ -15,12 +15,14 @@ from msgspec import Raw, Struct
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
+from minibert.serving.classifier import Classifier, ScoreOptions
+from minibert.serving.embedder import Embedder, TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
-from minibert.serving.served_models import Classifier, Embedder, ScoreOptions, TextOptions, TokenEmbedder
 from minibert.serving.settings import ServiceError
+from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.encodings import Encoding
 from minibert.vectors.similarity import pairwise_cos_sim
 
@@ -239,9 +241,9 @@ def _predict(engine: Engine, request: PredictRequest, ignored: tuple[str, ...]) 
 
 
 def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) -> base.Work:
-    kinds = (Classifier, TokenEmbedder)
-    served: Any = engine.models.of(kinds, request.model, lambda served: getattr(served.model, "num_labels", 1) == 1)
-    documents = request.documents and [one if isinstance(one, str) else one.text for one in request.documents]
+    classes = (Classifier, TokenEmbedder)
+    served: Any = engine.models.of(classes, request.model, lambda served: getattr(served.model, "num_labels", 1) == 1)
+    documents = request.documents and [item if isinstance(item, str) else item.text for item in request.documents]
     texts = base.same(texts=request.texts, documents=documents)
     if texts is None:
         raise ServiceError("invalid", "the body needs texts or documents.", param="texts")
@@ -253,16 +255,16 @@ def _rerank(engine: Engine, request: RerankRequest, ignored: tuple[str, ...]) ->
         raise ServiceError("invalid", f"top_n is {request.top_n}; expected a number from 1.", param="top_n")
     options = _score_options(request, "rank", field)
     if isinstance(served, TokenEmbedder):
-        prepared = served.prepare(texts, options, request.query)
+        prepared = served.prepare_scores(request.query, texts, options)
     else:
         prepared = served.prepare([(request.query, text) for text in texts], options)
     score = "score" if theirs else "relevance_score"
 
     def result(index: int, scores: FloatArray) -> dict[str, Any]:
-        shown: dict[str, Any] = {}
+        returned: dict[str, Any] = {}
         if return_texts:
-            shown = {"text": texts[index]} if theirs else {"document": {"text": texts[index]}}
-        return {"index": index, score: scores[index, 0], **shown}
+            returned = {"text": texts[index]} if theirs else {"document": {"text": texts[index]}}
+        return {"index": index, score: scores[index, 0], **returned}
 
     def write(scores: FloatArray) -> list[bytes]:
         results = [result(i, scores) for i in np.argsort(-scores[:, 0], kind="stable")[: request.top_n]]

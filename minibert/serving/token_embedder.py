@@ -1,0 +1,112 @@
+"""`TokenEmbedder`: the texts of a request -> vectors of their tokens, or scores of late interaction."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert._utils.validation import FloatArray
+from minibert.encode.options import EncodeOptions
+from minibert.encode.token_plan import TokenPlan
+from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
+from minibert.serving import tokens
+from minibert.serving.classifier import ScoreOptions
+from minibert.serving.embedder import PROMPTS_OF, TextOptions
+from minibert.serving.scheduler import Job
+from minibert.serving.served_model import PlanMethod, Prepared, RequestOptions, ServedModel, distinct
+from minibert.serving.settings import wrong
+from minibert.tokenizer.encodings import Encoding
+
+_TASKS = ("query", "document")
+_Unit = tuple[TokenPlan, Encoding]
+
+
+class TokenEmbedder(ServedModel[MultiVectorEncoder]):
+    """A `MultiVectorEncoder` under the name that clients use."""
+
+    gives = "vectors of tokens"
+
+    def details(self) -> dict[str, Any]:
+        """See `ServedModel`."""
+        return {"embedding_dimension": self.model.get_embedding_dimension(), **super().details()}
+
+    def prepare(self, inputs: Sequence[Any], options: TextOptions) -> Prepared:
+        """Tokenize the texts of a request, and return its job, whose answer is an array (tokens, D) for each text.
+
+        Raises
+        ------
+        ServiceError
+            An input or an option is wrong; the message names it.
+        """
+        self.settings.check_number(len(inputs))
+        self.check_texts(inputs, "input")
+        width, asked = self.model.get_embedding_dimension(), options.input_type
+        for name in ("dimensions", "max_tokens", "layers", "pooling"):
+            if getattr(options, name) not in (None, width if name == "dimensions" else None):
+                raise wrong(name, "is not for vectors of tokens; leave it out.")
+        if asked is not None and asked not in PROMPTS_OF:
+            raise wrong("input_type", f"{asked[:200]!r}; expected 'query' or 'document'.")
+        prompt_name = None if options.prompt_name is None else self.check_prompt(options.prompt_name)
+        task = "query" if "query" in (prompt_name, asked) or asked == "search_query" else "document"
+        own = None if prompt_name in _TASKS else prompt_name  # a task has its own prompt
+        plan = self._plan(task, options, prompt_name=own, normalize_embeddings=bool(options.normalize))
+        texts, rows = distinct(inputs)
+        units = self._units(plan, texts)
+        costs = [*map(_cost, units)]
+        job = Job(self._kind, units, costs, lambda results: [results[row] for row in rows])
+        groups, n_numbers = [[encoding] for _, encoding in units], width * sum(costs[row] for row in rows)
+        return self.prepared(job, plan.windows, groups, rows, "input", prompt_name, sum(map(len, inputs)), n_numbers)
+
+    def prepare_scores(self, query: str, inputs: Sequence[str], options: ScoreOptions) -> Prepared:
+        """Tokenize a query and texts, and return their job, whose answer is the score of each text: (B, 1).
+
+        Raises
+        ------
+        ServiceError
+            As for `prepare`.
+        """
+        self.settings.check_number(len(inputs))
+        self.check_texts([*inputs, query], options.field)
+        prompt_name = None if options.prompt_name is None else self.check_prompt(options.prompt_name)
+        query_plan, plan = (self._plan(task, options) for task in _TASKS)
+        texts, rows = distinct(inputs)
+        units = self._units(plan, texts) + self._units(query_plan, [query])
+
+        def assemble(results: list[FloatArray]) -> FloatArray:
+            return np.asarray(self.model.similarity(results[-1:], results[:-1]))[0][rows, None]
+
+        job = Job(self._kind, units, [*map(_cost, units)], assemble)
+        groups, n_characters = [[encoding] for _, encoding in units[:-1]], len(query) + sum(map(len, inputs))
+        return self.prepared(job, plan.windows, groups, rows, options.field, prompt_name, n_characters, len(rows))
+
+    @property
+    def _kind(self) -> PlanMethod:
+        return PlanMethod(_token_vectors, None, id(self.model))
+
+    def _plan(self, task: str, options: RequestOptions, **encode_options: Any) -> TokenPlan:
+        """Return the plan for queries or for documents."""
+        truncation = self.truncation(options.truncation)
+        plan = self.model.plan(EncodeOptions(truncation=truncation, **encode_options), task)
+        return dataclasses.replace(plan, windows=self.cut_at(plan.windows, options.side))
+
+    @staticmethod
+    def _units(plan: TokenPlan, texts: list[str]) -> list[_Unit]:
+        return [(plan, encoding) for encoding in tokens.encodings_of([(text, None) for text in texts], plan.windows)]
+
+
+def _cost(unit: _Unit) -> int:
+    """Return the number of tokens of a text, with those that make it longer."""
+    plan, encoding = unit
+    return max(1, len(encoding), plan.expansion["length"] if plan.expansion else 0)
+
+
+def _token_vectors(_: None, units: Sequence[_Unit]) -> list[FloatArray]:
+    """Compute the vectors of the tokens of each text, by its plan."""
+    arrays: dict[int, FloatArray] = {}
+    for plan in {plan for plan, _ in units}:
+        rows = [i for i, (own, _) in enumerate(units) if own == plan]
+        arrays |= zip(rows, map(np.asarray, plan.tokens([units[i][1] for i in rows])), strict=True)
+    return [arrays[i] for i in range(len(units))]
