@@ -133,12 +133,8 @@ class Plan(TextPlan):
 
     def tokens(self, windows: Sequence[Encoding]) -> list[FloatArray]:
         """Compute the vectors of the tokens of each window: (S, pooled_width), [CLS] and [SEP] only if they count."""
-        vectors: list[FloatArray] = []
-        for step, states in self._states(windows):
-            for tokens in np.split(self._combine(states), step.cu_seqlens[1:-1]):
-                special = windows[len(vectors)].special_tokens_mask == 1
-                vectors.append(tokens.copy() if self.special_tokens else tokens[~special])
-        return vectors
+        pairs = zip(windows, self._of_windows(windows), strict=True)
+        return [x.copy() if self.special_tokens else x[window.special_tokens_mask == 0] for window, x in pairs]
 
     def members(self, window: Encoding, text: str, spans: Any, name: str) -> tuple[IntArray, IntArray]:
         """Return the tokens of each span of a text, for `spans`; see `TokenWindows.members`.
@@ -158,12 +154,8 @@ class Plan(TextPlan):
 
         Source: Günther et al. 2024, "Late Chunking" (arXiv 2409.04701), algorithm 1.
         """
-        pooled: list[FloatArray] = []
-        for step, states in self._states([window for window, _ in windows]):
-            for tokens in np.split(self._combine(states), step.cu_seqlens[1:-1]):
-                rows, starts = windows[len(pooled)][1]
-                pooled.append(pool(tokens[rows], starts, self.pooling))
-        return pooled
+        pairs = zip(windows, self._of_windows([window for window, _ in windows]), strict=True)
+        return [pool(x[rows], starts, self.pooling) for (_, (rows, starts)), x in pairs]
 
     def run_tokens(
         self,
@@ -218,19 +210,12 @@ class Plan(TextPlan):
             if not sentences:
                 result += vectors
                 continue
-            of_texts = self.after_pooling(self.pool(encodings), groups)
-            for encoding, tokens, sentence in zip(encodings, vectors, of_texts, strict=True):
-                result.append(
-                    {
-                        "input_ids": encoding.ids,
-                        "token_type_ids": encoding.token_types,
-                        "attention_mask": np.ones(len(encoding), dtype=np.int64),
-                        "token_embeddings": tokens,
-                        "sentence_embedding": sentence[:width],
-                        "modality": "text",
-                        **prompt,
-                    }
-                )
+            of_texts = self.after_pooling(self.pool(encodings), groups)[:, :width]
+            for encoding, tokens, vector in zip(encodings, vectors, of_texts, strict=True):
+                text = {"input_ids": encoding.ids, "token_type_ids": encoding.token_types}
+                text["attention_mask"] = np.ones(len(encoding), dtype=np.int64)
+                text |= {"token_embeddings": tokens, "sentence_embedding": vector}
+                result.append({**text, "modality": "text", **prompt})
         return result, np.array(n_truncated, dtype=np.int64), infos
 
     def _states(
@@ -241,6 +226,11 @@ class Plan(TextPlan):
             return iter(())
         batch = packed(self.model.config, windows)
         return self.model.states(batch, self.layers, batch.first_tokens if only_first else None)
+
+    def _of_windows(self, windows: Sequence[Encoding]) -> Iterator[FloatArray]:
+        """Yield the vectors of the tokens of each window, with the layers combined."""
+        for step, states in self._states(windows):
+            yield from np.split(self._combine(states), step.cu_seqlens[1:-1])
 
     def _combine(self, states: Mapping[int, FloatArray]) -> FloatArray:
         chosen = [states[layer] for layer in self.layers]
@@ -290,15 +280,7 @@ def make_plan(
         layers, layer_pooling, pooling = (min(1, depth), depth), "mean", ("mean",)
     if pooling == ("pooler",) and model.weights.pooler is None:
         raise ValueError("pooling='pooler', but this checkpoint does not have a pooler; give another pooling.")
-    return Plan(
-        model=model,
-        windows=windows,
-        layers=layers,
-        layer_pooling=layer_pooling,
-        pooling=pooling,
-        special_tokens=special_tokens,
-        num_skipped=0 if pipeline.include_prompt else windows.num_prompt_tokens,
-        pipeline=pipeline,
-        truncate_dim=check_truncate_dim(truncate_dim if options.truncate_dim is None else options.truncate_dim),
-        normalize=options.normalize_embeddings,
-    )
+    num_skipped = 0 if pipeline.include_prompt else windows.num_prompt_tokens
+    dim = check_truncate_dim(truncate_dim if options.truncate_dim is None else options.truncate_dim)
+    scales = options.normalize_embeddings
+    return Plan(windows, model, layers, layer_pooling, pooling, special_tokens, num_skipped, pipeline, dim, scales)

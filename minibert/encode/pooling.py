@@ -65,7 +65,7 @@ def pooling_modes(pooling: str | Sequence[str], argument: str = "pooling") -> tu
         raise TypeError(f"{argument}={brief(pooling)}; expected the name of a pooling mode, or a list of names.")
     modes: list[str] = []
     for name in names:
-        if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
+        if name not in (*POOLING_MODES, *_ALONE, *_ALIASES):
             known = ", ".join([*POOLING_MODES, *_ALONE])
             raise ValueError(f"{argument}={brief(name)}; expected {known}, or bert-as-service's names.")
         modes += _ALIASES.get(name, (name,))

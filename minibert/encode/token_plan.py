@@ -8,7 +8,7 @@ Source: sentence-transformers 6.2, base/modules/transformer.py and multi_vector_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,8 +25,6 @@ from minibert.encode.token_modules import MultiVectorMask, Transformer
 from minibert.models.bert import BertModel
 from minibert.tokenizer.encodings import Encoding
 from minibert.vectors.multi_vectors import TokenPooling
-
-_Bools = npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,37 +64,30 @@ class TokenPlan(TextPlan):
 
     def tokens(self, encodings: Sequence[Encoding]) -> Iterator[Any]:
         """Compute the vectors of the tokens of each text, or its dict."""
-        expansion = self.expansion
-        attend = expansion is None or expansion["attend"]
-        pools = any(isinstance(module, TokenPooling) and module.applies_to(self.task) for module in self.modules)
         prompt = {"prompt_length": self.windows.num_prompt_tokens} if self.windows.num_prompt_tokens else {}
-        batch, added_of_all = self._expanded(encodings, expansion)
+        pools = any(isinstance(module, TokenPooling) and module.applies_to(self.task) for module in self.modules)
+        batch, added_of_all = self._expanded(encodings)
         for place, step in self.model.steps(batch):
             added = added_of_all[place]
-            states, kept = self._states(step, added, attend), self._kept(step, added, attend)
+            kept = self._kept(step, added)
             rows = kept | (self.whole and not pools)
-            vectors = self._after_modules(states[rows], _counts_before(rows, step)[1:])
+            ends = np.cumsum([0, *rows])[step.cu_seqlens[1:]]
+            vectors = self._after_modules(self._states(step, added)[rows], ends)
+            if not self.whole:
+                yield from (x.view(Scores) for x in vectors)
+                continue
             for x, (start, end) in zip(vectors, pairwise(step.cu_seqlens), strict=True):
-                if not self.whole:
-                    yield x.view(Scores)
-                    continue
-                yield {
-                    "input_ids": step.token_ids[start:end].astype(np.int64),
-                    "token_type_ids": step.token_types[start:end].astype(np.int64),
-                    "token_embeddings": x.view(Scores),
-                    "attention_mask": np.ones(len(x), np.bool_) if pools else kept[start:end],
-                    **({"query_expansion_positions": added[start:end]} if expansion else {}),
-                    **prompt,
-                    "modality": "text",
-                }
+                ids, types = (array[start:end].astype(np.int64) for array in (step.token_ids, step.token_types))
+                text = {"input_ids": ids, "token_type_ids": types, "token_embeddings": x.view(Scores)}
+                text["attention_mask"] = np.ones(len(x), np.bool_) if pools else kept[start:end]
+                text |= {"query_expansion_positions": added[start:end]} if self.expansion else {}
+                yield text | prompt | {"modality": "text"}
 
-    def _expanded(
-        self, encodings: Sequence[Encoding], expansion: Mapping[str, Any] | None
-    ) -> tuple[PackedBatch, _Bools]:
+    def _expanded(self, encodings: Sequence[Encoding]) -> tuple[PackedBatch, npt.NDArray[np.bool_]]:
         """Make short queries longer; return the batch, and which of its tokens were added."""
         ids, types = [text.ids for text in encodings], [text.token_types for text in encodings]
         lengths = np.array([len(text) for text in ids], np.int64)
-        if expansion:
+        if expansion := self.expansion:
             token: Any = self.first.id_of(expansion["token"])
             numbers = [(0, max(0, expansion["length"] - length)) for length in lengths]
             ids = [np.pad(text, n, constant_values=token) for text, n in zip(ids, numbers, strict=True)]
@@ -104,19 +95,24 @@ class TokenPlan(TextPlan):
         batch = PackedBatch.from_sequences(self.model.config, ids, types)
         return batch, batch.columns >= np.repeat(lengths, np.diff(batch.cu_seqlens))
 
-    def _states(self, step: PackedBatch, added: _Bools, attend: bool) -> FloatArray:
-        """Compute the last hidden states. Without `attend`, no token attends to the added ones."""
+    @property
+    def _attends(self) -> bool:
+        """Whether all tokens attend to the added ones; else none does."""
+        return self.expansion is None or self.expansion["attend"]
+
+    def _states(self, step: PackedBatch, added: npt.NDArray[np.bool_]) -> FloatArray:
+        """Compute the last hidden states."""
         model, depth = self.model, self.model.config.num_hidden_layers
-        if not attend:
-            cu_seqlens = _counts_before(~added, step).astype(np.int32)
+        if not self._attends:
+            cu_seqlens = np.cumsum([0, *~added])[step.cu_seqlens].astype(np.int32)
             model = model.with_ops(ExpandedOps(model.ops, np.flatnonzero(~added), cu_seqlens).ops)
         ((_, states),) = model.states(step, [depth])
         return states[depth]
 
-    def _kept(self, step: PackedBatch, added: _Bools, attend: bool) -> _Bools:
-        """Return which tokens are kept: those of the masks; without a mask, all, or all that others attend to."""
+    def _kept(self, step: PackedBatch, added: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which tokens are kept: those of the masks; without a mask, all that others attend to."""
         masks = [module for module in self.modules if isinstance(module, MultiVectorMask)]
-        kept = ~added | bool(attend or masks)
+        kept = ~added | bool(self._attends or masks)
         for mask in masks:
             kept &= mask.keeps(step.token_ids, self.first.tokenizer.vocab, self.task)
         return kept
@@ -130,11 +126,6 @@ class TokenPlan(TextPlan):
                 pooled = module.pool(np.split(x, ends[:-1]), task=self.task)
                 x, ends = np.concatenate(pooled), np.cumsum([*map(len, pooled)])
         return np.split(x, ends[:-1])
-
-
-def _counts_before(chosen: _Bools, step: PackedBatch) -> IntArray:
-    """Count the tokens that are chosen before each sequence, and all of them: (B + 1,)."""
-    return np.cumsum([0, *chosen])[step.cu_seqlens]
 
 
 class ExpandedOps(WrappedOps):

@@ -87,7 +87,7 @@ def as_service_error(error: BaseException, scope: Scope) -> ServiceError:
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, asyncio.CancelledError):
-        return ServiceError("unavailable", "the service is stopping; send the request again.", retry_after=1.0)
+        return ServiceError("unavailable", "the service is stopping; send the request again.")
     name = request_id_of(scope)
     LOG.error("request %s: an error of the service", name, exc_info=error)
     return ServiceError("failed", f"an error of the service; its log has the details, see {name}.")
@@ -102,7 +102,7 @@ def refusal(error: ServiceError, scope: Scope, **headers: str) -> Reply:
         of_tei = path == "/info" or path in _WITHOUT_KEY
         errors, field = ollama.ERRORS if path.startswith("/api/") else tei.ERRORS if of_tei else openai.ERRORS, ""
     headers |= {"x-request-id": request_id_of(scope), "content-type": "application/json"}
-    if error.retry_after is not None:
+    if error.kind in ("overloaded", "unavailable"):
         headers["retry-after"] = str(max(1, round(error.retry_after)))
     if error.kind in ("too_large", "slow", "media_type", "key"):  # the rest of the body is not read
         headers["connection"] = "close"
@@ -203,8 +203,7 @@ class Service:
         load = self.engine.load()
         if load.alive and (not ready or (load.ready and not self.leaving)):
             return b""
-        message = "the service is stopping." if load.alive else "the engine does not answer."
-        raise ServiceError("unavailable", message, retry_after=1.0)
+        raise ServiceError("unavailable", "the service is stopping." if load.alive else "the engine does not answer.")
 
     def front_page(self) -> bytes:
         """Say what runs here if requests are accepted; without a key, the models are not for everybody to see."""
@@ -277,8 +276,7 @@ class _Request:
         self._service.inflight_bytes += count
         self._n_bytes += count
         if refuse and self._service.inflight_bytes > max(self._settings.max_inflight_bytes, self._n_bytes):
-            message = "the requests that wait take too much memory; send it again later."
-            raise ServiceError("overloaded", message, retry_after=1.0)
+            raise ServiceError("overloaded", "the requests that wait take too much memory; send it again later.")
 
     async def _content(self) -> tuple[bytes, AsyncIterator[bytes] | None]:
         """Return the body of the answer: its first part, and the rest if it is long."""
@@ -387,7 +385,7 @@ class _Request:
             if any(task.done() for task in waiting):
                 raise _DisconnectedError
             message = f"the request took longer than {self._settings.request_timeout:g} seconds; send fewer texts."
-            raise ServiceError("unavailable", message, retry_after=1.0)
+            raise ServiceError("unavailable", message)
         finally:
             self._service.busy()
             if not result.done() or len(waiting) > 1:

@@ -11,10 +11,10 @@ import numpy as np
 from minibert._utils.validation import FloatArray
 from minibert.encode.options import WindowOptions
 from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.serving import tokens
 from minibert.serving.scheduler import Job
-from minibert.serving.served_model import PlanMethod, Prepared, RequestOptions, ServedModel, distinct
+from minibert.serving.served_models import PlanMethod, Prepared, RequestOptions, ServedModel
 from minibert.serving.settings import ServiceError, Settings, wrong
+from minibert.serving.tokens import Pair, tokenized
 from minibert.tasks.text_classification import FUNCTIONS, function_of
 
 
@@ -54,7 +54,7 @@ class Classifier(ServedModel[CrossEncoder]):
         """See `ServedModel`."""
         return {"num_labels": self.model.num_labels, **super().details()}
 
-    def prepare(self, inputs: Sequence[tokens.Pair], options: ScoreOptions) -> Prepared:
+    def prepare(self, inputs: Sequence[Pair], options: ScoreOptions) -> Prepared:
         """Tokenize texts (their second part is None) and pairs, and return their job and report.
 
         The answer of the job is a float32 array of shape (B, N), with the scores of the N labels.
@@ -75,17 +75,15 @@ class Classifier(ServedModel[CrossEncoder]):
         self.check_texts(["" if second is None else second for _, second in inputs], options.field)
         asked = options.prompt_name
         prompt_name = model.default_prompt_name if asked is None else self.check_prompt(asked)
-        how = WindowOptions(prompt_name=prompt_name, truncation=self.truncation(options.truncation))
-        windows = self.cut_at(model.windows(how), options.side)
-        pairs, rows = distinct(inputs)
-        encodings, function = tokens.encodings_of(pairs, windows), self._functions[options.scores]
+        window_options = WindowOptions(prompt_name=prompt_name, truncation=self.truncation(options.truncation))
+        windows = self.cut_at(model.windows(window_options), options.side)
+        tokens, function = tokenized(inputs, windows), self._functions[options.scores]
 
         def assemble(results: list[FloatArray]) -> FloatArray:
             scores = function(np.array(results, np.float32).reshape(-1, num_labels))
-            return scores.astype(np.float32)[rows]
+            return scores.astype(np.float32)[tokens.rows]
 
+        encodings = [encoding for (encoding,) in tokens.groups]
         kind = PlanMethod(CrossEncoder.logits_of, model, id(model))
         job = Job(kind, encodings, [*map(len, encodings)], assemble)
-        groups, n_characters = [[encoding] for encoding in encodings], sum(map(tokens.size_of, inputs))
-        n_numbers = len(inputs) * num_labels
-        return self.prepared(job, windows, groups, rows, options.field, prompt_name, n_characters, n_numbers)
+        return self.prepared(job, tokens, options.field, prompt_name, len(inputs) * num_labels)

@@ -24,11 +24,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from minibert.serving.classifier import Classifier, ScoreOptions
-from minibert.serving.embedder import Embedder, TextOptions
+from minibert.serving.served_models import Embedder, Prepared, Report, TextOptions
 from minibert.serving.models_by_name import Model, ModelsByName
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, MIN_STEP, SLOWEST, Job, Scheduler, Step
-from minibert.serving.served_model import Prepared, Report
 from minibert.serving.settings import ServiceError, Settings
 from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.texts import shown
@@ -117,7 +116,7 @@ class Engine:
         """
         with self._changed:
             if self._draining or self.has_died:
-                raise ServiceError("unavailable", "the service is stopping; send the request again.", retry_after=1.0)
+                raise ServiceError("unavailable", "the service is stopping; send the request again.")
             job.admitted = self._clock()
             if job.units:
                 self._scheduler.admit(job)
@@ -257,7 +256,7 @@ class Engine:
         thread.join(timeout)
         if not thread.is_alive():
             return not self.has_died
-        self._fail_all(ServiceError("unavailable", "the service has stopped; send the request again.", retry_after=1.0))
+        self._fail_all(ServiceError("unavailable", "the service has stopped; send the request again."))
         return False
 
     def _fail_all(self, error: ServiceError, *, dead: bool = False) -> None:

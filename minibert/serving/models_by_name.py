@@ -13,8 +13,7 @@ from minibert.sentence.loading import full_name
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.classifier import Classifier
-from minibert.serving.embedder import Embedder
-from minibert.serving.served_model import ServedModel
+from minibert.serving.served_models import Embedder, ServedModel
 from minibert.serving.settings import ServiceError, Settings
 from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.texts import shown

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from minibert.serving.engine import Engine
 from minibert.serving.scheduler import Job
-from minibert.serving.served_model import Report
+from minibert.serving.served_models import Report
 
 LOG = logging.getLogger("minibert.serving")
 REQUESTS = LOG.getChild("requests")

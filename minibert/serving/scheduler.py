@@ -224,7 +224,7 @@ class Scheduler:
         """
         classes = (False, True) if bulk is None else (bulk,)
         if self._reading(long) + min(map(self._computing, classes)) > self._max_wait:
-            self._refuse(self._reading(long, size) + min(self._computing(is_bulk, size + QUANTUM) for is_bulk in classes))
+            self._refuse(self._reading(long, size) + min(self._computing(each, size + QUANTUM) for each in classes))
 
     def waits(self, size: int, long: bool) -> None:
         """Note that a request of `size` bytes waits to be tokenized."""

@@ -358,16 +358,15 @@ class Server(uvicorn.Server):
         with contextlib.nullcontext() if connection is None else connection.request():
             probe = scope["method"] in ("GET", "HEAD")
             if connection is not None and connection.only_probes and not probe:
-                message = "the service has too many connections; send it again later."
-                error = ServiceError("unavailable", message, retry_after=1.0)
+                error = ServiceError("unavailable", "the service has too many connections; send it again later.")
                 await refusal(error, scope, connection="close").send(send)
             elif self.service is not None:
                 await self.service(scope, receive, send)
             elif probe and path_of(scope) == "/livez":
                 await Reply(200, b"", {"x-request-id": request_id_of(scope)}).send(send)
             else:
-                message = "the model is being loaded; send the request again."
-                await refusal(ServiceError("unavailable", message, retry_after=1.0), scope).send(send)
+                error = ServiceError("unavailable", "the model is being loaded; send the request again.")
+                await refusal(error, scope).send(send)
 
     def _run_load(self) -> None:
         try:

@@ -34,8 +34,8 @@ class ServiceError(Exception):
         The field of the request that is wrong; "input" is the one with the texts, whatever a protocol calls it.
     of_param : bool
         `message` goes on after the name of the field.
-    retry_after : float, optional
-        Seconds after which the same request may succeed.
+    retry_after : float
+        For "overloaded" and "unavailable": seconds after which the same request may succeed.
     limit, given : int, optional
         For "too_long": the most tokens of a text, and those that it has.
     """
@@ -45,7 +45,7 @@ class ServiceError(Exception):
     _: dataclasses.KW_ONLY
     param: str | None = None
     of_param: bool = False
-    retry_after: float | None = None
+    retry_after: float = 1.0
     limit: int | None = None
     given: int | None = None
 

@@ -12,12 +12,11 @@ from minibert._utils.validation import FloatArray
 from minibert.encode.options import EncodeOptions
 from minibert.encode.token_plan import TokenPlan
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
-from minibert.serving import tokens
 from minibert.serving.classifier import ScoreOptions
-from minibert.serving.embedder import PROMPTS_OF, TextOptions
 from minibert.serving.scheduler import Job
-from minibert.serving.served_model import PlanMethod, Prepared, RequestOptions, ServedModel, distinct
+from minibert.serving.served_models import PROMPTS_OF, PlanMethod, Prepared, RequestOptions, ServedModel, TextOptions
 from minibert.serving.settings import wrong
+from minibert.serving.tokens import encodings_of, tokenized
 from minibert.tokenizer.encodings import Encoding
 
 _TASKS = ("query", "document")
@@ -53,12 +52,12 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         task = "query" if "query" in (prompt_name, asked) or asked == "search_query" else "document"
         own = None if prompt_name in _TASKS else prompt_name  # a task has its own prompt
         plan = self._plan(task, options, prompt_name=own, normalize_embeddings=bool(options.normalize))
-        texts, rows = distinct(inputs)
-        units = self._units(plan, texts)
+        tokens = tokenized([(text, None) for text in inputs], plan.windows)
+        units = [(plan, encoding) for (encoding,) in tokens.groups]
         costs = [*map(_cost, units)]
-        job = Job(self._kind, units, costs, lambda results: [results[row] for row in rows])
-        groups, n_numbers = [[encoding] for _, encoding in units], width * sum(costs[row] for row in rows)
-        return self.prepared(job, plan.windows, groups, rows, "input", prompt_name, sum(map(len, inputs)), n_numbers)
+        kind = PlanMethod(_token_vectors, None, id(self.model))
+        job = Job(kind, units, costs, lambda results: [results[row] for row in tokens.rows])
+        return self.prepared(job, tokens, "input", prompt_name, width * sum(costs[row] for row in tokens.rows))
 
     def prepare_scores(self, query: str, inputs: Sequence[str], options: ScoreOptions) -> Prepared:
         """Tokenize a query and texts, and return their job, whose answer is the score of each text: (B, 1).
@@ -72,29 +71,23 @@ class TokenEmbedder(ServedModel[MultiVectorEncoder]):
         self.check_texts([*inputs, query], options.field)
         prompt_name = None if options.prompt_name is None else self.check_prompt(options.prompt_name)
         query_plan, plan = (self._plan(task, options) for task in _TASKS)
-        texts, rows = distinct(inputs)
-        units = self._units(plan, texts) + self._units(query_plan, [query])
+        tokens = tokenized([(text, None) for text in inputs], plan.windows)
+        units = [(plan, encoding) for (encoding,) in tokens.groups]
+        units += ((query_plan, encoding) for encoding in encodings_of([(query, None)], query_plan.windows))
 
         def assemble(results: list[FloatArray]) -> FloatArray:
-            return np.asarray(self.model.similarity(results[-1:], results[:-1]))[0][rows, None]
+            return np.asarray(self.model.similarity(results[-1:], results[:-1]))[0][tokens.rows, None]
 
-        job = Job(self._kind, units, [*map(_cost, units)], assemble)
-        groups, n_characters = [[encoding] for _, encoding in units[:-1]], len(query) + sum(map(len, inputs))
-        return self.prepared(job, plan.windows, groups, rows, options.field, prompt_name, n_characters, len(rows))
-
-    @property
-    def _kind(self) -> PlanMethod:
-        return PlanMethod(_token_vectors, None, id(self.model))
+        kind = PlanMethod(_token_vectors, None, id(self.model))
+        job = Job(kind, units, [*map(_cost, units)], assemble)
+        tokens = tokens._replace(n_characters=tokens.n_characters + len(query))
+        return self.prepared(job, tokens, options.field, prompt_name, len(inputs))
 
     def _plan(self, task: str, options: RequestOptions, **encode_options: Any) -> TokenPlan:
         """Return the plan for queries or for documents."""
         truncation = self.truncation(options.truncation)
         plan = self.model.plan(EncodeOptions(truncation=truncation, **encode_options), task)
         return dataclasses.replace(plan, windows=self.cut_at(plan.windows, options.side))
-
-    @staticmethod
-    def _units(plan: TokenPlan, texts: list[str]) -> list[_Unit]:
-        return [(plan, encoding) for encoding in tokens.encodings_of([(text, None) for text in texts], plan.windows)]
 
 
 def _cost(unit: _Unit) -> int:

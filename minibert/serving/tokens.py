@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,27 @@ _MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
 _MOST_SPLIT = 2**20  # characters of a text that is split into windows
 _CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
 _HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."
+
+
+class Tokenized(NamedTuple):
+    """The tokens of a request. Equal inputs share their windows.
+
+    Parameters
+    ----------
+    windows : TokenWindows
+        They made the tokens.
+    groups : list of lists of Encoding
+        The windows of each distinct input.
+    rows : list of int
+        For each input the index of its windows.
+    n_characters : int
+        Of all inputs.
+    """
+
+    windows: TokenWindows
+    groups: list[list[Encoding]]
+    rows: list[int]
+    n_characters: int = 0
 
 
 def too_long(index: int, limit: int, encoding: Encoding, field: str = "input") -> ServiceError:
@@ -67,25 +88,29 @@ def encodings_of(inputs: Sequence[Pair], windows: TokenWindows) -> list[Encoding
     return encodings
 
 
-def groups_of(texts: Sequence[str], windows: TokenWindows) -> list[list[Encoding]]:
-    """Tokenize texts; return the windows of each, one unless it is split. Errors are as in `encodings_of`."""
+def tokenized(inputs: Sequence[Pair], windows: TokenWindows) -> Tokenized:
+    """Tokenize texts and pairs; only texts can be split. Errors are as in `encodings_of`."""
+    indices = {pair: i for i, pair in enumerate(dict.fromkeys(inputs))}
+    rows, n_characters = [indices[pair] for pair in inputs], sum(map(_size_of, inputs))
     if windows.truncation != "split":
-        return [[encoding] for encoding in encodings_of([(text, None) for text in texts], windows)]
+        return Tokenized(windows, [[encoding] for encoding in encodings_of([*indices], windows)], rows, n_characters)
+    texts = [text for text, _ in indices]
     if max(map(len, texts), default=0) > _MOST_SPLIT:
         raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
     try:
-        return [group for _, groups in in_turns(windows.of(texts, range(len(texts)))) for group in groups]
+        groups = [group for _, groups in in_turns(windows.of(texts, range(len(texts)))) for group in groups]
     except ValueError as error:
         raise ServiceError("invalid", str(error)) from error
+    return Tokenized(windows, groups, rows, n_characters)
 
 
 def _tokenize(inputs: Sequence[Pair], windows: TokenWindows, *, exact: bool) -> list[Encoding]:
     encodings, tokenizer, limit = list[Encoding](), windows.tokenizer, windows.max_length
-    for part in in_turns([*in_chunks(inputs, len(inputs) + 1, size_of, CHARACTERS_AT_ONCE)]):
+    for part in in_turns([*in_chunks(inputs, len(inputs) + 1, _size_of, CHARACTERS_AT_ONCE)]):
         if any(second is not None and max(len(first), len(second)) > _MOST_PAIRED for first, second in part):
             message = f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
             raise ServiceError("too_large", message)  # a pair takes much memory
-        counted = exact and all(size_of(pair) <= _COUNTED for pair in part)
+        counted = exact and all(_size_of(pair) <= _COUNTED for pair in part)
         try:
             encodings += map(_without_rest, encode_pairs(tokenizer, part, range(len(part)), limit, exact=counted))
         except ValueError as error:
@@ -93,7 +118,7 @@ def _tokenize(inputs: Sequence[Pair], windows: TokenWindows, *, exact: bool) -> 
     return encodings
 
 
-def size_of(pair: Pair) -> int:
+def _size_of(pair: Pair) -> int:
     """Count the characters of a text, or of both texts of a pair."""
     return len(pair[0]) + len(pair[1] or "")
 
@@ -136,8 +161,8 @@ def _is_sure(pair: Pair, encoding: Encoding) -> bool:
     return bool(kept[0] + 1 < kept[-1])
 
 
-def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_tokens: bool) -> Encoding:
-    """Return the encoding of the token ids of input `index`, cut to the model's limit.
+def tokens_of_ids(inputs: Sequence[Sequence[int]], plan: Plan, add_special_tokens: bool) -> Tokenized:
+    """Return the tokens of rows of token ids, cut to the limit of the plan's windows.
 
     Ids of another model's tokenizer give vectors without a meaning. LangChain's OpenAIEmbeddings sends such ids. Ids
     are therefore accepted only if they begin with [CLS] and end with [SEP], or if the request says that they do not
@@ -146,13 +171,18 @@ def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_toke
     Raises
     ------
     ServiceError
-        An id is not in the vocabulary, the ids have no special tokens, or there are too many of them for windows.
+        An id is not in the vocabulary, or the ids have no special tokens.
     """
+    groups = [[_encoding_of_ids(f"[{i}]", ids, plan, add_special_tokens)] for i, ids in enumerate(inputs)]
+    return Tokenized(plan.windows, groups, [*range(len(groups))])
+
+
+def _encoding_of_ids(where: str, ids: Sequence[int], plan: Plan, add_special_tokens: bool) -> Encoding:
     tokenizer, size, limit = plan.windows.tokenizer, plan.model.config.vocab_size, plan.windows.max_length
     first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
 
     def wrong_ids(problem: str) -> ServiceError:
-        return ServiceError("invalid", f"[{index}]{problem}", param="input", of_param=True)
+        return ServiceError("invalid", f"{where}{problem}", param="input", of_param=True)
 
     try:
         row = [check_int("id", number) for number in ids]
@@ -175,7 +205,4 @@ def encoding_of_ids(plan: Plan, index: int, ids: Sequence[int], add_special_toke
         start = n_truncated + 1 if tokenizer.truncation_side == "left" else 1
         row = [row[0], *row[start : start + limit - 2], row[-1]]
     special = np.isin(row, tokenizer.all_special_ids).astype(np.int64)
-    encoding = _encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)
-    if n_truncated and plan.windows.truncation == "split":  # windows are made of texts
-        raise too_long(index, limit, encoding)
-    return encoding
+    return _encoding_of(np.array(row), special, np.zeros_like(special), n_truncated)

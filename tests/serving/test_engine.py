@@ -25,7 +25,7 @@ from minibert.encode.modules import VectorModule
 from minibert.serving.engine import Engine
 from minibert.serving.models_by_name import load_served
 from minibert.serving.scheduler import MIN_STEP, Job, Scheduler
-from minibert.serving.embedder import Embedder
+from minibert.serving.served_models import Embedder
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job

@@ -25,7 +25,7 @@ from minibert.serving.asgi import POSTS, app
 from minibert.serving.engine import Engine
 from minibert.serving.observability import LOG, REQUESTS
 from minibert.serving.scheduler import MAX_STEP
-from minibert.serving.embedder import Embedder
+from minibert.serving.served_models import Embedder
 from minibert.serving.settings import Settings
 from minibert.vectors.similarity import pairwise_cos_sim, quantize_embeddings
 from tests.support.sentence_heads import model_folder

@@ -15,9 +15,8 @@ import orjson
 from msgspec import Raw, Struct
 
 from minibert._utils.validation import FloatArray
-from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.served_model import Prepared, Report
+from minibert.serving.served_models import Prepared, Report, TextOptions
 from minibert.serving.settings import ErrorKind, ServiceError
 
 STATUS: Mapping[ErrorKind, int] = {

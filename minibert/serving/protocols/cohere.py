@@ -16,7 +16,7 @@ from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
-from minibert.serving.embedder import Embedder, TextOptions
+from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 from minibert.vectors.similarity import quantize_embeddings
 

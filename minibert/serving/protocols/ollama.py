@@ -10,7 +10,7 @@ from msgspec import Struct
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
-from minibert.serving.embedder import Embedder, TextOptions
+from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
-from minibert.serving.embedder import Embedder
+from minibert.serving.served_models import Embedder, ServedModel
 from minibert.serving.engine import Engine
-from minibert.serving.served_model import ServedModel
 from minibert.serving.settings import ServiceError
 
 

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
 from minibert.serving.classifier import Classifier, ScoreOptions
-from minibert.serving.embedder import Embedder, TextOptions
+from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
