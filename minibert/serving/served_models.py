@@ -7,12 +7,11 @@ answers are those of `SentenceTransformer.encode`, of `MultiVectorEncoder`, of `
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -25,7 +24,7 @@ from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.multi_vector_encoder import MultiVectorEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.scheduler import Job
-from minibert.serving.settings import ServiceError, Settings, wrong
+from minibert.serving.settings import ServiceError, Settings, blamed_on, wrong
 from minibert.serving.tokens import Tokenized, tokenized, tokens_of_ids, too_long
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_texts
@@ -136,10 +135,8 @@ class ServedModel(Generic[_Model]):
 
     def check_texts(self, texts: Sequence[Any], field: str) -> None:
         """Raise an error for an input that is not a text."""
-        try:
+        with blamed_on(field, of_param=True):
             check_texts(texts, name="")
-        except (TypeError, ValueError) as error:
-            raise ServiceError("invalid", str(error), param=field, of_param=True) from error
 
     def check_prompt(self, name: str) -> str:
         """Return the name of a prompt; ServiceError if the model does not have it."""
@@ -299,7 +296,7 @@ class Embedder(ServedModel[SentenceTransformer]):
             message = f"the parts have {num_tokens} tokens together; the limit is {limit}. "
             message += "Send fewer, or late_chunking=false."
             raise ServiceError("too_long", message, limit=limit, given=num_tokens, param="input")
-        with _blamed_on("input"):
+        with blamed_on("input"):
             members = plan.members(encoding, text, pairwise(ends), "input")
         assemble = functools.partial(_vectors, plan, None)
         job = Job(PlanMethod(Plan.spans, plan, id(self.model)), [(encoding, members)], [len(encoding)], assemble)
@@ -308,22 +305,14 @@ class Embedder(ServedModel[SentenceTransformer]):
     # -- options
 
     def _make_plan(self, options: TextOptions, of_ids: bool, changeable: object) -> tuple[Plan, str | None]:
-        """Check the options of a request; return the plan, and the name of the prompt.
+        """Return the plan of requests with these options, and the name of its prompt; ServiceError if one is wrong.
 
         The plan of token ids has no prompt. `changeable` is what else a plan depends on: the settings of the model.
         """
-        model, depth, most = self.model, self.model.config.num_hidden_layers, self.model.max_seq_length
-        if options.truncation == "split" and (options.tokens or options.late_chunking):
-            raise wrong("truncate", "'split' computes windows: not for vectors of tokens, and not with late_chunking.")
+        model = self.model
+        self._check(options)
         truncation = self.truncation(options.truncation, splits=not options.tokens)
         prompt_name = self._prompt_of(options)
-        for name, most_items in (("layers", depth + 1), ("pooling", _MOST_MODES)):
-            value = getattr(options, name)
-            if isinstance(value, tuple) and len(value) > most_items:  # their vectors are concatenated
-                raise wrong(name, f"has {len(value)} items; the limit is {most_items}.")
-        least, limit = model.tokenizer.num_special_tokens_to_add() + 1, options.max_tokens
-        if limit not in (None, -1) and not least <= limit <= most:
-            raise wrong("truncate_prompt_tokens", f"is {limit}; expected -1 or a number from {least} to {most}.")
         modules = model.pipeline.modules if options.modules and not options.tokens else ()
         # If the model scales its vectors to length 1, shorter ones are scaled again.
         scales = [module.kind for module in modules[-1:]] == ["Normalize"]
@@ -336,11 +325,9 @@ class Embedder(ServedModel[SentenceTransformer]):
             pooling="none" if options.tokens else options.pooling,
             normalize_embeddings=options.dimensions is not None if scales else bool(options.normalize),
         )
-        windows = self.cut_at(model.windows(encode_options, most if limit == -1 else limit), options.side)
-        with _blamed_on("layers"):
-            if options.layers is not None:
-                resolve_layers(options.layers, depth)
-        with _blamed_on("pooling"):
+        limit = None if options.max_tokens == -1 else options.max_tokens
+        windows = self.cut_at(model.windows(encode_options, limit), options.side)
+        with blamed_on("pooling"):
             pipeline = dataclasses.replace(model.pipeline, modules=modules)
             plan = make_plan(model.model, pipeline, windows, encode_options, model.truncate_dim)
             width = plan.pooled_width if options.tokens else plan.width
@@ -350,6 +337,22 @@ class Embedder(ServedModel[SentenceTransformer]):
                 raise wrong("dimensions", f"is {options.dimensions}; {expected}")
             plan = dataclasses.replace(plan, truncate_dim=options.dimensions)
         return plan, prompt_name
+
+    def _check(self, options: TextOptions) -> None:
+        """Refuse options that are wrong by themselves."""
+        if options.truncation == "split" and (options.tokens or options.late_chunking):
+            raise wrong("truncate", "'split' computes windows: not for vectors of tokens, and not with late_chunking.")
+        for name, most in (("layers", self.model.config.num_hidden_layers + 1), ("pooling", _MOST_MODES)):
+            value = getattr(options, name)
+            if isinstance(value, tuple) and len(value) > most:  # their vectors are concatenated
+                raise wrong(name, f"has {len(value)} items; the limit is {most}.")
+        with blamed_on("layers"):
+            if options.layers is not None:
+                resolve_layers(options.layers, self.model.config.num_hidden_layers)
+        least, most = self.model.tokenizer.num_special_tokens_to_add() + 1, self.model.max_seq_length
+        if options.max_tokens not in (None, -1) and not least <= options.max_tokens <= most:
+            expected = f"expected -1 or a number from {least} to {most}."
+            raise wrong("truncate_prompt_tokens", f"is {options.max_tokens}; {expected}")
 
     def _prompt_of(self, options: TextOptions) -> str | None:
         """Return the name of the prompt that goes before the texts of a request, or None."""
@@ -362,15 +365,6 @@ class Embedder(ServedModel[SentenceTransformer]):
             known = ", ".join(map(repr, PROMPTS_OF))
             raise wrong("input_type", f"{options.input_type[:200]!r}; expected one of {known}.")
         return next((name for name in PROMPTS_OF[options.input_type] if self.model.prompts.get(name)), None)
-
-
-@contextlib.contextmanager
-def _blamed_on(param: str) -> Iterator[None]:
-    """Turn an error of the library into an error about a parameter of the request."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise ServiceError("invalid", str(error), param=param) from error
 
 
 def _vectors(plan: Plan, tokens: Tokenized | None, results: list[FloatArray]) -> FloatArray:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from numbers import Real
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from minibert._utils.files import os_reason, printable
 from minibert._utils.validation import brief, check_bool, check_choice, check_int
@@ -56,6 +57,15 @@ class ServiceError(Exception):
 def wrong(field: str, text: str) -> ServiceError:
     """Return the error about a field of a request; its message is the field's name and `text`."""
     return ServiceError("invalid", f" {text}", param=field, of_param=True)
+
+
+@contextlib.contextmanager
+def blamed_on(param: str | None, *, of_param: bool = False, errors: Any = (TypeError, ValueError)) -> Iterator[None]:
+    """Turn an error of the library into an error about a field of the request."""
+    try:
+        yield
+    except errors as error:
+        raise ServiceError("invalid", str(error), param=param, of_param=of_param) from error
 
 
 GRACE = 0.2

@@ -11,7 +11,7 @@ import numpy as np
 from minibert._utils.validation import Int64Array, check_int
 from minibert.encode.plan import Plan
 from minibert.serving.reading import in_turns
-from minibert.serving.settings import ServiceError
+from minibert.serving.settings import ServiceError, blamed_on
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, TokenWindows, encode_pairs, in_chunks
 
@@ -97,10 +97,8 @@ def tokenized(inputs: Sequence[Pair], windows: TokenWindows) -> Tokenized:
     texts = [text for text, _ in indices]
     if max(map(len, texts), default=0) > _MOST_SPLIT:
         raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
-    try:
+    with blamed_on(None, errors=ValueError):
         groups = [group for _, groups in in_turns(windows.of(texts, range(len(texts)))) for group in groups]
-    except ValueError as error:
-        raise ServiceError("invalid", str(error)) from error
     return Tokenized(windows, groups, rows, n_characters)
 
 
@@ -111,10 +109,8 @@ def _tokenize(inputs: Sequence[Pair], windows: TokenWindows, *, exact: bool) -> 
             message = f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it."
             raise ServiceError("too_large", message)  # a pair takes much memory
         counted = exact and all(_size_of(pair) <= _COUNTED for pair in part)
-        try:
+        with blamed_on(None, errors=ValueError):
             encodings += map(_without_rest, encode_pairs(tokenizer, part, range(len(part)), limit, exact=counted))
-        except ValueError as error:
-            raise ServiceError("invalid", str(error)) from error
     return encodings
 
 

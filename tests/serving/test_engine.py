@@ -25,7 +25,7 @@ from minibert.encode.modules import VectorModule
 from minibert.serving.engine import Engine
 from minibert.serving.models_by_name import load_served
 from minibert.serving.scheduler import MIN_STEP, Job, Scheduler
-from minibert.serving.served_models import Embedder
+from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job
@@ -428,15 +428,43 @@ def test_settings_and_models_are_checked(model: SentenceTransformer) -> None:
             engine.embed([LONG])
 
 
-def test_a_prompt_that_is_changed_is_used(model: SentenceTransformer) -> None:
+def test_settings_of_a_model_that_are_changed_are_used(model: SentenceTransformer) -> None:
     changed = copy.copy(model)
+    changes: list[Callable[[], object]] = [
+        lambda: setattr(changed, "prompts", {"query": "look for "}),
+        lambda: changed.set_pooling_include_prompt(False),
+        lambda: setattr(changed, "default_prompt_name", "query"),
+        lambda: setattr(changed, "truncate_dim", 7),
+    ]
     changed.prompts = {"query": "find "}
     with Engine(changed) as engine:
-        before = engine.embed(["a"], prompt_name="query").value
-        changed.prompts = {"query": "look for "}
-        after = engine.embed(["a"], prompt_name="query").value
-    np.testing.assert_array_equal(after[0], changed.encode("a", prompt_name="query"))
-    assert not np.array_equal(before, after)
+        for i, change in enumerate(changes):
+            options = {} if i >= 2 else {"prompt_name": "query"}
+            before = engine.embed(["a"], **options).value
+            change()
+            after = engine.embed(["a"], **options).value
+            np.testing.assert_array_equal(after[0], changed.encode("a", **options))
+            assert not np.array_equal(before, after)
+
+
+def test_a_limit_that_is_shorter_than_the_prompt(model: SentenceTransformer) -> None:
+    """Its tokens that do not count are those of the prompt after the cut, as in `encode` with this limit."""
+    changed = copy.copy(model)
+    changed.prompts = {"query": "find a word " * 4}
+    changed.set_pooling_include_prompt(False)
+    with Engine(changed) as engine:
+        found = engine.embed(["a cat"], prompt_name="query", max_tokens=6).value
+    changed.max_seq_length = 6
+    np.testing.assert_array_equal(found, changed.encode(["a cat"], prompt_name="query", truncation="silent"))
+
+
+def test_what_is_pooled_alike_is_computed_together(engine: Engine) -> None:
+    served = engine.models.of(Embedder)
+    kind = served.prepare(["a"], TextOptions()).job.kind
+    for same in ({"dimensions": 4}, {"normalize": False}, {"modules": False}, {"max_tokens": 9}, {"truncation": "error"}):
+        assert served.prepare(["b"], TextOptions(**same)).job.kind == kind
+    for other in ({"pooling": "cls"}, {"layers": 1}, {"tokens": True}, {"late_chunking": True}):
+        assert served.prepare(["b"], TextOptions(**other)).job.kind != kind
 
 
 def test_an_observer_that_raises_is_logged_and_removed(

@@ -11,7 +11,7 @@ from minibert._utils.validation import FloatArray, check_indices
 from minibert.serving import protocols as base
 from minibert.serving.engine import Engine
 from minibert.serving.served_models import Embedder, TextOptions
-from minibert.serving.settings import ServiceError
+from minibert.serving.settings import ServiceError, blamed_on
 
 
 class EncodeRequest(Struct, kw_only=True):
@@ -33,11 +33,9 @@ def _error(error: ServiceError) -> dict[str, Any]:
 def _encode(engine: Engine, request: EncodeRequest, ignored: tuple[str, ...]) -> base.Work:
     served = engine.models.of(Embedder)
     tokenizer = served.model.tokenizer
-    try:
-        count = served.model.model.config.num_hidden_layers
+    count = served.model.model.config.num_hidden_layers
+    with blamed_on("layers"):
         layers = check_indices("layers", request.layers, count, what="layers", expected="an int or several")
-    except ValueError as error:
-        raise ServiceError("invalid", str(error), param="layers") from None
     states = [layer + 1 for layer in layers]  # its first layer is 0; here 0 is the embeddings
     options = TextOptions(layers=states, pooling=request.pooling, modules=False, add_special_tokens=True)
     inputs = base.listed(request.texts, "texts")
