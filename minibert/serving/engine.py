@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from minibert.serving.classifier import Classifier, ScoreOptions
-from minibert.serving.served_models import Embedder, Prepared, Report, TextOptions
 from minibert.serving.models_by_name import Model, ModelsByName
 from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, MIN_STEP, SLOWEST, Job, Scheduler, Step
+from minibert.serving.served_models import Embedder, Prepared, Report, TextOptions
 from minibert.serving.settings import ServiceError, Settings
 from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.texts import shown
@@ -104,6 +104,7 @@ class Engine:
         self._unfinished: set[Job] = set()
         self._heartbeat, self._busy_seconds = clock(), 0.0
         self._cancelled_units = 0
+
     # -- requests
 
     def submit(self, job: Job) -> Future[Any]:

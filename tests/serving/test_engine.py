@@ -454,6 +454,7 @@ def test_a_limit_that_is_shorter_than_the_prompt(model: SentenceTransformer) -> 
     changed.set_pooling_include_prompt(False)
     with Engine(changed) as engine:
         found = engine.embed(["a cat"], prompt_name="query", max_tokens=6).value
+    changed.tokenizer = copy.copy(model.tokenizer)  # the limit is an attribute of the tokenizer
     changed.max_seq_length = 6
     np.testing.assert_array_equal(found, changed.encode(["a cat"], prompt_name="query", truncation="silent"))
 
@@ -461,7 +462,13 @@ def test_a_limit_that_is_shorter_than_the_prompt(model: SentenceTransformer) -> 
 def test_what_is_pooled_alike_is_computed_together(engine: Engine) -> None:
     served = engine.models.of(Embedder)
     kind = served.prepare(["a"], TextOptions()).job.kind
-    for same in ({"dimensions": 4}, {"normalize": False}, {"modules": False}, {"max_tokens": 9}, {"truncation": "error"}):
+    for same in (
+        {"dimensions": 4},
+        {"normalize": False},
+        {"modules": False},
+        {"max_tokens": 9},
+        {"truncation": "error"},
+    ):
         assert served.prepare(["b"], TextOptions(**same)).job.kind == kind
     for other in ({"pooling": "cls"}, {"layers": 1}, {"tokens": True}, {"late_chunking": True}):
         assert served.prepare(["b"], TextOptions(**other)).job.kind != kind

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
-from minibert.serving.served_models import TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
+from minibert.serving.served_models import TextOptions
 from minibert.serving.token_embedder import TokenEmbedder
 
 

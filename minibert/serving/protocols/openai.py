@@ -10,8 +10,8 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
-from minibert.serving.served_models import Embedder, ServedModel
 from minibert.serving.engine import Engine
+from minibert.serving.served_models import Embedder, ServedModel
 from minibert.serving.settings import ServiceError
 
 

@@ -16,11 +16,11 @@ from msgspec import Raw, Struct
 from minibert._utils.validation import FloatArray
 from minibert.serving import protocols as base
 from minibert.serving.classifier import Classifier, ScoreOptions
-from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
+from minibert.serving.served_models import Embedder, TextOptions
 from minibert.serving.settings import ServiceError
 from minibert.serving.token_embedder import TokenEmbedder
 from minibert.tokenizer.encodings import Encoding
