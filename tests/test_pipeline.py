@@ -126,7 +126,7 @@ def test_other_pooling_than_the_models_own(tmp_path: Path) -> None:
     folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13)])
     expected = their_vectors(model_with_modules(tmp_path / "other", [CLS_OLD, ("Dropout", {}, None)]), TEXTS)
     model = SentenceTransformer(folder)
-    weight, bias = (model.pipeline.steps[0].tensors[f"linear.{part}"] for part in ("weight", "bias"))
+    weight, bias = (model.pipeline.modules[0].tensors[f"linear.{part}"] for part in ("weight", "bias"))
     expected = np.tanh(expected @ weight.T + bias)
     np.testing.assert_allclose(model.encode(TEXTS, pooling="cls"), expected, atol=1e-5)
     for wider in ({"pooling": "mean_max"}, {"layers": [0, 1]}):
