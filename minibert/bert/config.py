@@ -136,17 +136,15 @@ class BertConfig:
             raise ModelFormatError(
                 f"problem_type={brief(self.problem_type)}; expected {', '.join(PROBLEM_TYPES)} or null."
             )
-        if not isinstance(self.tie_word_embeddings, bool):
-            raise ModelFormatError(f"tie_word_embeddings={brief(self.tie_word_embeddings)}; expected true or false.")
         self._check_extra()
         self.check_required()
 
     def _check_extra(self) -> None:
-        """Check the fields that only some families have, and complete the rotary parameters and types of layers."""
+        """Check booleans and the fields of some families; complete the rotary parameters and the types of layers."""
         for name in EXTRA:
             if name not in self.family.defaults:
                 object.__setattr__(self, name, None)
-        for name in (name for name in BIASES if name in self.family.defaults):
+        for name in ("tie_word_embeddings", *(name for name in BIASES if name in self.family.defaults)):
             if not isinstance(getattr(self, name), bool):
                 raise ModelFormatError(f"{name}={brief(getattr(self, name))}; expected true or false.")
         if self.family.norms_first and self.classifier_pooling not in ("cls", "mean"):
@@ -162,8 +160,8 @@ class BertConfig:
         if self.family.theta:
             parameters = rotary.complete(self.rope_parameters, self.stated, self.family.theta, self.head_size)
             object.__setattr__(self, "rope_parameters", parameters)
-            for kind in self.family.theta:
-                rotary.Rotary(self.rope_of(kind), self.head_size, self.max_position_embeddings)  # checks them
+            for layer_type in self.family.theta:
+                rotary.Rotary(self.rope_of(layer_type), self.head_size, self.max_position_embeddings)  # checks them
             for name, only in (("head_dim", self.head_size), ("sliding_window", (self.local_attention or 0) // 2)):
                 if self.stated.get(name, only) not in (None, only):
                     raise ModelFormatError(f"{name}={brief(self.stated[name])}; expected {only}.")

@@ -35,7 +35,7 @@ these comments:
     B  sequences                  H  hidden_size                 V  vocab_size
     T  tokens of the whole batch  A  num_attention_heads         P  max_position_embeddings
     S  tokens of one sequence     D  H / A, size of one head     L  num_hidden_layers
-    Q  tokens that are read       F  intermediate_size
+    Q  tokens that are needed     F  intermediate_size
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def forward(
     batch : PackedBatch                      T tokens, checked
     ops : Ops                                computes; `reference.OPS` or those of kernels/
     start : (i, x), optional                 begin with this hidden state i, x of shape (T, H), not with the embeddings
-    queries : Queries, optional              the tokens whose last hidden state is read; it then has shape (Q, H)
+    queries : Queries, optional              the tokens whose last hidden state is needed; it then has shape (Q, H)
 
     Yields
     ------
@@ -77,9 +77,9 @@ def forward(
     x = embeddings(weights, batch, ops) if start is None else start[1]  # (T, H)
     yield x
     for layer in weights.layers[first:]:
-        # Tokens that nobody reads can be left out of the last layer only: the next layer needs the keys of all.
-        read = queries if layer is weights.layers[-1] else None
-        x = encoder_layer(x, layer, batch, weights.config, ops, read)  # (T, H)
+        # Tokens that are not needed can be left out of the last layer only: the next layer needs the keys of all.
+        needed = queries if layer is weights.layers[-1] else None
+        x = encoder_layer(x, layer, batch, weights.config, ops, needed)  # (T, H)
         yield x
 
 
@@ -104,7 +104,7 @@ def encoder_layer(
     """Transformer figure 1, left: attention, Add & Norm, feed forward, Add & Norm.
 
     "Add" is `residual=x`: the linear map adds the x that went into the block. "Norm" is the line after it. After
-    attention, T counts only the tokens that are read, if there are `queries`.
+    attention, T counts only the tokens that are needed, if there are `queries`.
     """
     context = self_attention(x, layer, batch, config, ops, queries)  # (T, H)
     x = x if queries is None else x[queries.tokens]  # (T, H)

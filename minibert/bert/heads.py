@@ -42,7 +42,7 @@ def masked_lm(x: FloatArray, head: HeadWeights, config: BertConfig, ops: Ops) ->
 
 
 def pool(x: FloatArray, batch: PackedBatch, has_result: npt.NDArray[np.bool_], pooling: str) -> FloatArray:
-    """Give ModernBERT's classifiers of sequences one row for each sequence that is `shown`: of B sequences, n.
+    """Give ModernBERT's classifiers of sequences one row for each sequence with a result: of B sequences, n.
 
     "cls": the first token that is not masked. "mean": the mean over the tokens.
     """

@@ -48,7 +48,7 @@ def encoder_layer(
 ) -> FloatArray:
     """Section 2.1: Norm, attention, Add; Norm, gated feed forward, Add.
 
-    After attention, T counts only the tokens that are read, if there are `queries`.
+    After attention, T counts only the tokens that are needed, if there are `queries`.
     """
     normed = x if layer.attention_norm is None else ops.layer_norm(x, layer.attention_norm)  # (T, H)
     context = self_attention(normed, layer, batch, config, ops, queries)  # (T, H)

@@ -169,8 +169,8 @@ class PackedBatch:
             return None
         return Queries(tokens[starts[0] : starts[-1]], starts - starts[0])
 
-    def shown(self, reads_any: bool) -> npt.NDArray[np.bool_]:
-        """Return which sequences have a result: those that show their first token, or, if others are read, any."""
+    def has_result(self, reads_any: bool) -> npt.NDArray[np.bool_]:
+        """Return which sequences have a result: those that show their first token, or with `reads_any` any token."""
         return np.diff(self.cu_seqlens) > 0 if reads_any else self.shows_first
 
     @classmethod

@@ -54,9 +54,10 @@ def complete(parameters: object, stated: Mapping[str, Any], theta: Mapping[str, 
         (base,) = theta.values()
         return _completed(scaling or current, stated.get("rope_theta", stated.get("rotary_emb_base", base)), D)
     by_type = {}
-    for kind, base in theta.items():
-        base = stated.get(f"{'local' if kind == 'sliding_attention' else 'global'}_rope_theta", base)
-        by_type[kind] = _completed((_object(current.get(kind)) or {"rope_type": "default"}) | scaling, base, D)
+    for layer_type, base in theta.items():
+        base = stated.get(f"{'local' if layer_type == 'sliding_attention' else 'global'}_rope_theta", base)
+        own = _object(current.get(layer_type)) or {"rope_type": "default"}
+        by_type[layer_type] = _completed(own | scaling, base, D)
     return by_type
 
 
@@ -106,12 +107,12 @@ class Rotary:
     _last: tuple[Any, Any, Rotation] | None = dataclasses.field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind = self.parameters.get("rope_type")
+        rope_type = self.parameters.get("rope_type")
         if self.D % 2:
             raise ModelFormatError(f"a head has {self.D} features; rotary positions need an even number.")
-        if kind not in _TYPES or (kind == "dynamic" and self.D == 2):
-            raise ModelFormatError(f"rope_type={brief(kind)} is not implemented; expected {', '.join(_TYPES)}.")
-        for name in ("rope_theta", "factor")[: 1 + (kind != "default")]:
+        if rope_type not in _TYPES or (rope_type == "dynamic" and self.D == 2):
+            raise ModelFormatError(f"rope_type={brief(rope_type)} is not implemented; expected {', '.join(_TYPES)}.")
+        for name in ("rope_theta", "factor")[: 1 + (rope_type != "default")]:
             _number(self.parameters, name)
 
     def __call__(self, positions: IntArray, cu_seqlens: IntArray) -> Rotation:
@@ -146,11 +147,11 @@ class Rotary:
 
     def frequencies(self, length: int) -> FloatArray:
         """Return the frequencies, (D / 2,) float32, for a text of this length."""
-        kind, D = self.parameters["rope_type"], self.D
+        rope_type, D = self.parameters["rope_type"], self.D
         theta, factor = float(self.parameters["rope_theta"]), float(self.parameters.get("factor") or 1.0)
-        if kind == "dynamic" and length > self.P:  # all in float32, as in transformers
+        if rope_type == "dynamic" and length > self.P:  # all in float32, as in transformers
             growth = np.float32(factor) * np.float32(length) / np.float32(self.P) - np.float32(factor - 1)
             theta = float(np.float32(theta) * np.float32(float(growth) ** float(np.float32(D / (D - 2)))))
         exponents = np.arange(0, D, 2, dtype=np.float32) / np.float32(D)
         frequencies: FloatArray = np.float32(1) / (theta ** exponents.astype(np.float64)).astype(np.float32)
-        return frequencies / np.float32(factor) if kind == "linear" else frequencies
+        return frequencies / np.float32(factor) if rope_type == "linear" else frequencies

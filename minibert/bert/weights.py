@@ -132,7 +132,8 @@ class Weights:
                 stack = [row for row in rows if row.field == field]
                 rows_of_each, *columns = stack[0].sizes(self.config)
                 part = getattr(owner, field)
-                expected, shape = (len(stack) * rows_of_each, *columns), _shape(part)
+                expected = (len(stack) * rows_of_each, *columns)
+                shape = tuple(part.weight.shape if isinstance(part, LayerNorm) else part.shape)
                 if shape != expected:
                     raise ValueError(f"{path}{field} has shape {shape}; the config says {expected}.")
                 if not stack[0].is_table and part.bias.shape != expected[:1]:
@@ -169,10 +170,6 @@ class Row:
     def sizes(self, config: BertConfig) -> tuple[int, ...]:
         """Return the shape as integers, with the sizes of the config."""
         return tuple(size if isinstance(size, int) else getattr(config, size) for size in self.shape)
-
-
-def _shape(part: PreparedLinear | LayerNorm | FloatArray) -> tuple[int, ...]:
-    return tuple(part.weight.shape if isinstance(part, LayerNorm) else part.shape)
 
 
 _H, _F, _E = "hidden_size", "intermediate_size", "embedding_size"
@@ -260,20 +257,20 @@ POOLER_ROWS = (Row("pooler.dense", "pooler", (_H, _H)),)
 
 @dataclasses.dataclass(frozen=True)
 class HeadRows:
-    """The modules of one head, and what its results are made of, in order.
+    """The modules of one head, and the kinds of its results, in order.
 
-    "words": each token, for a logit of each word; "tokens": each token, for labels; "first": each sequence's first
-    token, through the pooler.
+    "words": a logit of each word of the vocabulary, for each token; "tokens": logits of labels, for each token;
+    "first": logits for each sequence, from its first token, through the pooler.
     """
 
     rows: tuple[Row, ...]
-    reads: tuple[str, ...]
+    result_kinds: tuple[str, ...]
     has_pooler: bool = True
 
     @property
     def pooled(self) -> bool:
         """True if the head needs the pooler."""
-        return "first" in self.reads and self.has_pooler
+        return "first" in self.result_kinds and self.has_pooler
 
     @property
     def has_decoder(self) -> bool:
@@ -307,7 +304,7 @@ def head_of(family: Family, name: str) -> HeadRows:
     head = HEADS[name]
     if not family.norms_first or head.has_decoder:
         return head
-    return HeadRows((*_PREDICTIONS[:2], dataclasses.replace(head.rows[-1], field="decoder")), head.reads, False)
+    return HeadRows((*_PREDICTIONS[:2], dataclasses.replace(head.rows[-1], field="decoder")), head.result_kinds, False)
 
 
 def head_rows(config: BertConfig, name: str) -> tuple[Row, ...]:

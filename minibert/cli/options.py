@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import minibert
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.models.options import BACKENDS, COMPUTE_TYPES, LoadOptions
-from minibert.tokenizer.too_long import WITHOUT_WINDOWS
+from minibert.tokenizer.too_long import TRUNCATIONS_WITHOUT_SPLIT
 from minibert.vectors.layers import COMBINED
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def in_options(message: str, parser: argparse.ArgumentParser | None) -> str:
 LAYERS = """--layers LAYERS: hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the
     first layer, -1 that of the last"""
 LAYER_POOLING = f"--layer-pooling {'|'.join(COMBINED)}"
-TRUNCATE = f"""--truncation {"|".join(WITHOUT_WINDOWS)} = warn: if a text is too long: cut it and warn, refuse it, or
-    cut it silently"""
+TRUNCATE = f"""--truncation {"|".join(TRUNCATIONS_WITHOUT_SPLIT)} = warn: if a text is too long: cut it and
+    warn, refuse it, or cut it silently"""
 STRIDE = "--stride N = 0: tokens that a window repeats from the one before, with --truncation split"
 BATCH_SIZE = "--batch-size N = 32: limits memory; the result does not depend on it"
 COMPUTE_TYPE = f"""--compute-type {"|".join(COMPUTE_TYPES)}: the numbers that are multiplied (default:
@@ -142,7 +142,7 @@ def add_options(parser: argparse._ActionsContainer, text: str, **rest: Mapping[s
 
     An option without a value is true if it is given. The value ``N`` is a number of at least 1, ``SECONDS`` any number,
     ``LAYERS`` several numbers, and ``one|other`` are choices. The default is added to the help. ``TEXT...: its help``
-    is an argument without a flag, of which there can be several.
+    is an argument without a flag that can be given several times.
 
     Parameters
     ----------

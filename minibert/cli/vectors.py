@@ -17,11 +17,12 @@ from minibert.cli import options, output
 from minibert.cli.options import TEXTS, add_model_options, add_verb, chosen, load_encoder
 from minibert.corpus.sources import INPUT_FORMATS, ON_EMPTY, ON_ERROR, Source, input_format
 from minibert.corpus.writers import OUTPUT_DTYPES, output_suffix
-from minibert.tokenizer.too_long import TRUNCATION, WITHOUT_WINDOWS
+from minibert.tokenizer.too_long import TRUNCATIONS, TRUNCATIONS_WITHOUT_SPLIT
 from minibert.vectors.multi_vectors import MULTI_VECTOR_SIMILARITIES
 from minibert.vectors.similarity import PRECISIONS, SIMILARITY_FUNCTIONS
 
 if TYPE_CHECKING:
+    from minibert.corpus.readers import VectorFile
     from minibert.corpus.runs import Summary
     from minibert.integrations.ray import RayWorkers
 
@@ -77,7 +78,7 @@ def add_verbs(verbs: Any) -> None:
         --max-active-dims N: keep only the N largest weights of each text
         {options.STRIDE}
         """
-    _add_lines_options(add_verb(verbs, _sparse, text), TRUNCATION)
+    _add_lines_options(add_verb(verbs, _sparse, text), TRUNCATIONS)
 
     text = f"""similarity: score texts against each other
         Print the similarity of each two texts, as the model defines it; usually the cosine.
@@ -109,7 +110,7 @@ def add_verbs(verbs: Any) -> None:
         -k, --top-k K: texts to print (default: all)
         --json: JSON lines: {{"score": ..., "index": ..., "text": ...}}
         """
-    _add_lines_options(add_verb(verbs, _rerank, text), WITHOUT_WINDOWS)
+    _add_lines_options(add_verb(verbs, _rerank, text), TRUNCATIONS_WITHOUT_SPLIT)
     text = f"""extract: save hidden states of all tokens of a corpus
         Save the hidden states of every token of the texts in files, in bounded memory. The binary format is an .npy
         array (tokens, layers, hidden_size) and an index, .tokens.jsonl; minibert.corpus.extract.TokenFeatures reads
@@ -161,7 +162,7 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
             first_last, pooler, or several separated by commas, whose vectors are concatenated
         {options.LAYERS}; default: -1
         {options.LAYER_POOLING} = concat: how several layers are combined
-        --truncation {"|".join(TRUNCATION)} = warn: if a text is too long: cut it and warn, refuse it, average its
+        --truncation {"|".join(TRUNCATIONS)} = warn: if a text is too long: cut it and warn, refuse it, average its
             windows, or cut it silently
         {options.STRIDE}
         --truncate-dim N: keep only the first N features
@@ -330,12 +331,38 @@ def _search_texts(arguments: argparse.Namespace) -> Iterator[_Hit]:
 
 
 def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
-    from minibert.corpus.embed import probe_vector
     from minibert.corpus.readers import VectorFile
+
+    path, file = arguments.file, VectorFile(arguments.file)
+    model, keywords = _load_as_written(arguments, file)
+    of_texts = {name: keywords.pop(name, None) for name in ("prompt", "prompt_name")}
+    of_query = chosen(arguments, of_texts)
+    if not any(of_query.values()) and any(of_texts.values()) and not model.prompts.get("query"):
+        of_query, prompt = of_texts, of_texts["prompt"] or of_texts["prompt_name"]
+        output.report_problem(f"the query gets the prompt of the texts, {prompt!r}")
+    keywords |= of_query | {"batch_size": arguments.batch_size}
+    keywords = {name: value for name, value in keywords.items() if not arguments.multi_vector or name in _OF_TOKENS}
+    query = model.encode_query(arguments.query, **keywords)
+    score_function, column = _SCORES[model.similarity_fn_name][0], arguments.text_column or "text"
+    hits, texts = file.search(query, arguments.top_k, score_function, column), dict[str, str | None]()
+    if not hits:
+        raise ValueError(f"{path} does not hold a vector.")
+    if arguments.text_column and any(text is None for _, _, text in hits):
+        raise ValueError(f"{path} has no texts in a column {column!r}.")
+    try:
+        texts = file.texts([number for _, number, text in hits if text is None])
+    except (OSError, ValueError) as error:
+        output.report_problem(f"texts are not shown: {error}")
+    for score, number, text in hits:
+        yield score, {"id": number}, texts.get(str(number)) if text is None else text
+
+
+def _load_as_written(arguments: argparse.Namespace, file: VectorFile) -> tuple[Any, dict[str, Any]]:
+    """Return the model that made the vectors of a file, and the options of `encode` that its manifest has."""
+    from minibert.corpus.embed import probe_vector
     from minibert.encode.options import EncodeOptions
 
-    parser, path, file = arguments.parser, arguments.file, VectorFile(arguments.file)
-    settings = file.manifest.get("settings", {"pooling": None})
+    parser, path, settings = arguments.parser, arguments.file, file.manifest.get("settings", {"pooling": None})
     if "pooling" not in settings:
         raise ValueError(f"{path} does not hold sentence vectors, but what another verb than embed has written.")
     fixed = ("pooling", "layers", "layer_pooling", "truncation", "stride", "truncate_dim", "prompts", "compute_type")
@@ -360,26 +387,7 @@ def _search_vectors(arguments: argparse.Namespace) -> Iterator[_Hit]:
         if len(own) != len(theirs) or not np.allclose(own, theirs, atol=1e-4):
             made = f"{path} was made with {settings.get('model', 'a model')}"
             raise ValueError(f"{made}, and {arguments.model} has other vectors. Leave out --model and --revision.")
-    before = {name: keywords.pop(name, None) for name in ("prompt", "prompt_name")}
-    asked = chosen(arguments, before)
-    if not any(asked.values()) and any(before.values()) and not model.prompts.get("query"):
-        asked = before
-        output.report_problem(f"the query gets the prompt of the texts, {before['prompt'] or before['prompt_name']!r}")
-    keywords |= asked | {"batch_size": arguments.batch_size}
-    keywords = {name: value for name, value in keywords.items() if not arguments.multi_vector or name in _OF_TOKENS}
-    query = model.encode_query(arguments.query, **keywords)
-    score_function, column = _SCORES[model.similarity_fn_name][0], arguments.text_column or "text"
-    hits, texts = file.search(query, arguments.top_k, score_function, column), dict[str, str | None]()
-    if not hits:
-        raise ValueError(f"{path} does not hold a vector.")
-    if arguments.text_column and any(text is None for _, _, text in hits):
-        raise ValueError(f"{path} has no texts in a column {column!r}.")
-    try:
-        texts = file.texts([number for _, number, text in hits if text is None])
-    except (OSError, ValueError) as error:
-        output.report_problem(f"texts are not shown: {error}")
-    for score, number, text in hits:
-        yield score, {"id": number}, texts.get(str(number)) if text is None else text
+    return model, keywords
 
 
 def _rerank(arguments: argparse.Namespace) -> None:

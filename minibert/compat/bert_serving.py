@@ -249,7 +249,7 @@ class _Service:
 
 def _checked(texts: Any, is_tokenized: bool) -> list[Any]:
     """Return texts, or lists of tokens, as a list; raise if there are none, or if one is blank."""
-    checked, single = checked_texts("texts", texts, words=is_tokenized)
+    checked, single = checked_texts("texts", texts, is_split=is_tokenized)
     if not checked or not len(texts):
         raise ValueError("texts is empty.")
     if single:

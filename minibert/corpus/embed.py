@@ -160,7 +160,7 @@ class _Vectors(Task):
         return self.encoder is not None and self.encoder.has_room(begun)
 
     def write(
-        self, lines: Lines, computed: Results | None, before: Counts, files: Files, progress: Progress
+        self, lines: Lines, computed: Results | None, earlier: Counts, files: Files, progress: Progress
     ) -> Written:
         nothing = np.zeros((0, self.width), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64), ()
         encoded, processor = computed or (EncodedTexts(*nothing), None)
@@ -169,7 +169,7 @@ class _Vectors(Task):
             of_tokens = self.writer.of_tokens
             vectors = np.full(len(lines) if of_tokens else (len(lines), self.width), np.nan, encoded.vectors.dtype)
             vectors[[line.text is not None for line in lines]] = encoded.vectors
-        self.writer.write(files, before.n_texts, [line.row() for line in lines], vectors)
+        self.writer.write(files, earlier.n_texts, [line.row() for line in lines], vectors)
         cut = encoded.n_truncated
         n_tokens = sum(map(len, encoded.vectors)) if self.writer.of_tokens else int((encoded.n_tokens - cut).sum())
         return n_tokens, cut, processor
@@ -306,7 +306,7 @@ class _Lines(Task):
         check_output(self.output, (".jsonl",))
         self.files = (ShardFile(".jsonl", os.path.realpath(self.output)),)
 
-    def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
+    def write(self, lines: Lines, computed: None, earlier: Counts, files: Files, progress: Progress) -> Written:
         texts = texts_of(lines)
         fields, n_tokens, n_truncated = self.compute(texts, progress) if texts else ([], 0, ())
         progress(len(lines) - len(texts))

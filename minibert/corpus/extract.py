@@ -24,12 +24,12 @@ import numpy.typing as npt
 
 from minibert._utils.files import check_format, check_output, os_reason
 from minibert._utils.validation import FloatArray, check_choice, check_int
-from minibert.bert.packed import PackedBatch
 from minibert.checkpoint.safetensors import file_state
 from minibert.corpus.runs import RunOptions, Summary, number_settings, run_shards
 from minibert.corpus.shards import Counts, Files, Lines, Progress, ShardFile, Task, Written
 from minibert.corpus.sources import InputLine, Source, texts_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header
+from minibert.encode.run import packed
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
@@ -138,14 +138,14 @@ class _TokenTask(Task):
         ((_, vectors),) = self.compute(["minibert"])
         return vectors[0].reshape(-1)
 
-    def write(self, lines: Lines, computed: None, before: Counts, files: Files, progress: Progress) -> Written:
+    def write(self, lines: Lines, computed: None, earlier: Counts, files: Files, progress: Progress) -> Written:
         n_tokens, n_truncated = 0, list[int]()
         for chunk in in_chunks(lines, self.batch_size, lambda line: len(line.text or ""), CHARACTERS_AT_ONCE):
             texts = texts_of(chunk)
             results = iter(self.compute(texts) if texts else ())
             for line in chunk:
                 tokens, vectors = (None, None) if line.text is None else next(results)
-                self.write_line(files, line, before.n_tokens + n_tokens, tokens, vectors)
+                self.write_line(files, line, earlier.n_tokens + n_tokens, tokens, vectors)
                 if tokens is not None:
                     n_tokens += len(tokens)
                     n_truncated.append(tokens.n_truncated)
@@ -299,8 +299,7 @@ class _GoogleLines(_TokenTask):
 
     def compute(self, texts: list[str]) -> Iterable[tuple[Any, FloatArray]]:
         encodings = [_encode(self.tokenizer, text, self.limit) for text in texts]
-        ids, types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
-        batch = PackedBatch.from_sequences(self.model.config, ids, types)
+        batch = packed(self.model.config, encodings)
         steps = (states for _, states in self.model.states(batch, self.states))
         # float64, because Python's `round` needs it
         stacked = [np.stack([states[i] for i in self.states], axis=1, dtype=np.float64) for states in steps]

@@ -102,7 +102,7 @@ class RunOptions:
         check_choice("on_error", self.on_error, ON_ERROR)
         check_choice("on_empty", self.on_empty, ON_EMPTY)
 
-    def treatment(self, line: InputLine) -> str:
+    def action(self, line: InputLine) -> str:
         """Return what happens to an input line: "keep", "null", "skip" or "stop"; one to leave out gets a problem."""
         if line.empty and self.on_empty != "keep":
             line.text, line.problem = None, line.problem or "is empty"
@@ -115,15 +115,15 @@ class RunOptions:
         Raises
         ------
         ValueError
-            The first reading did not find a line with which nothing may be computed, so the file has changed.
+            The first reading would have refused this line before anything was computed, so the file has changed.
         """
-        treated = [(line, self.treatment(line)) for line in lines]
-        for line, treatment in treated:
-            if treatment == "stop":
+        actions = [(line, self.action(line)) for line in lines]
+        for line, action in actions:
+            if action == "stop":
                 raise ValueError(f"{line.file} was changed while it was read: line {line.line} {line.problem}.")
             if line.problem is not None and (self.on_empty == "keep" or not line.empty):
                 self.report(line.describe())
-        return [line for line, treatment in treated if treatment != "skip"]
+        return [line for line, action in actions if action != "skip"]
 
 
 def run_shards(
@@ -179,16 +179,16 @@ def run_shards(
         if unfinished is None and finished is None:
             folder.refuse_strangers()
         files = [dataclasses.replace(source, path=folder.path_of(source)) for source in sources]
-        before = [_state(source) for source in files]
+        states = [_state(source) for source in files]
 
         def stops(chunk: Lines) -> Lines:
             if options.on_error == "stop":
                 refuse_long(chunk)
-            return [line for line in chunk if options.treatment(line) == "stop"]
+            return [line for line in chunk if options.action(line) == "stop"]
 
         with progress_bar(None, show=options.show_progress, unit=" lines read") as progress:
             checksums, total = survey(files, stops=stops, progress=progress)
-        _refuse_changes(files, before)
+        _refuse_changes(files, states)
         mine = {
             "settings": {**settings, "minibert": __version__},
             "inputs": [dataclasses.asdict(source) for source in sources],
@@ -205,8 +205,8 @@ def run_shards(
             _compare(unfinished, mine, "The unfinished run", delete)
         folder.digits = max(folder.digits, len(str(total)))  # there are no more shards than lines
         done = folder.whole_shards()
-        earlier = sum(done.values(), Counts())
-        known = min(earlier.n_texts + earlier.n_left_out, total)
+        resumed = sum(done.values(), Counts())
+        known = min(resumed.n_texts + resumed.n_left_out, total)
         counts, n_shards = Counts(), 0
         begun = deque[tuple[int, Lines, Lines, Callable[[], Any]]]()
 
@@ -223,7 +223,7 @@ def run_shards(
 
             def write(opened: Files) -> tuple[Counts, dict[str, Any]]:
                 n_tokens, n_truncated, processor = task.write(lines, computed, counts, opened, progress)
-                _refuse_changes(files, before)
+                _refuse_changes(files, states)
                 with_text = (line for line in lines if line.text is not None)
                 cut = [line.id for line, n in zip(with_text, n_truncated, strict=True) if n]
                 empty = [line.id for line in chunk if line.empty]
@@ -246,16 +246,11 @@ def run_shards(
                 counts += save_oldest()
         folder.finish(counts, n_shards)
     seconds, n_files = time.perf_counter() - start, n_shards if task.into_folder else 1
-    return Summary(**vars(counts), width=task.width, n_resumed=earlier.n_texts, seconds=seconds, n_files=n_files)
+    return Summary(**vars(counts), width=task.width, n_resumed=resumed.n_texts, seconds=seconds, n_files=n_files)
 
 
 def number_settings(model: Any) -> dict[str, Any]:
-    """Return the settings that decide a model's rounding, for a run's manifest; defaults are left out.
-
-    Parameters
-    ----------
-    model : BertModel or a model with a head
-    """
+    """Return the settings that decide a model's rounding, for a run's manifest; defaults are left out."""
     settings = {} if model.compute_type == "float32" else {"compute_type": model.compute_type}
     # Ops with the products of NumPy name the kind of processor only. They do not have the bits of the kernels.
     return {**settings, "products": "NumPy"} if model.ops.processor() == platform.machine() else settings
@@ -297,9 +292,9 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
                 raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
 
 
-def _refuse_changes(sources: Sequence[Source], before: Sequence[tuple[int, int]]) -> None:
-    """Raise if a file has changed since before the first reading, so that all shards are of the same state of it."""
-    for source, state in zip(sources, before, strict=True):
+def _refuse_changes(sources: Sequence[Source], states: Sequence[tuple[int, int]]) -> None:
+    """Raise if a file does not have the state that it had before the first reading; all shards need the same one."""
+    for source, state in zip(sources, states, strict=True):
         if _state(source) != state:
             raise ValueError(f"{source.name} was changed while it was read. Restore it, or start again.")
 

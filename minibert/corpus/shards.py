@@ -133,7 +133,7 @@ class Task:
         """Return whether to begin another shard before the oldest of the `begun` shards is saved."""
         return False
 
-    def write(self, lines: Lines, computed: Any, before: Counts, files: Files, progress: Progress) -> Written:
+    def write(self, lines: Lines, computed: Any, earlier: Counts, files: Files, progress: Progress) -> Written:
         """Write a shard's files.
 
         Parameters
@@ -142,7 +142,7 @@ class Task:
             Those that have a row.
         computed
             The result of `begin`.
-        before : Counts
+        earlier : Counts
             Those of all earlier shards.
         files : sequence of binary files
             One for each of `files`, with its header.

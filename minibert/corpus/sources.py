@@ -378,7 +378,7 @@ def survey(
     ----------
     sources : sequence of Source
     stops : callable
-        Returns the input lines, of those that it is given, with which nothing may be computed.
+        Gets some input lines, and returns those because of which nothing may be computed.
     progress : callable
         Called with the number of input lines read since its last call.
 

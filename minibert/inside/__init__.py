@@ -1,6 +1,7 @@
 """Analyses of a model, computed from forward passes alone: `minibert.inside`. See README.md in this folder.
 
-Each function names its paper. A function takes a model and inputs, or a `Trace`, and returns arrays.
+Each function names its paper. A function takes a model and inputs, or a `Trace`, and returns arrays. A wrong argument
+raises a TypeError or a ValueError.
 """
 
 from __future__ import annotations

@@ -69,10 +69,6 @@ def heads(trace: Trace, layers: Any = None) -> HeadKinds:
     layers : int or ints, optional
         Default: all.
 
-    Returns
-    -------
-    HeadKinds
-
     Raises
     ------
     TypeError, ValueError
@@ -151,10 +147,6 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
     ndarray of shape (layers, B, S, S), float64
         ``[-1, b, i, j]``: the share of token j in token i after the last layer; ``[0]`` after the first one. Rows have
         the sum 1, and zeros for masked tokens.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     check_choice("heads", heads, _FUSE)
     if isinstance(residual, bool) or not isinstance(residual, int | float | np.floating) or not 0 <= residual <= 1:
@@ -234,10 +226,6 @@ def norms(model: Any, trace: Any, include: str | None = None, *, heads: bool = F
     Returns
     -------
     ndarray of shape (layers, B, S, S), or (layers, B, A, S, S) with `heads`; float64, zeros for masked tokens
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     choices = _INCLUDE[:2] if model.config.family.norms_first else _INCLUDE
     include = choices[-1] if include is None else include

@@ -150,10 +150,6 @@ def explain(
     layers : int or ints
         The layers that are shown, after the embeddings; (): the embeddings alone.
 
-    Returns
-    -------
-    Explanation
-
     Raises
     ------
     TypeError, ValueError
@@ -259,8 +255,8 @@ class _Numbers:
 
     def _value(self, layer: int | None, symbol: str) -> FloatArray:
         """Return the value of a symbol of the table, in float64; x is the hidden state that goes into the layer."""
-        before = self._config.num_hidden_layers if layer is None else layer
-        name = f"hidden_states.{before}" if symbol == "x" else self._paths[symbol].format(i=layer)
+        state = self._config.num_hidden_layers if layer is None else layer
+        name = f"hidden_states.{state}" if symbol == "x" else self._paths[symbol].format(i=layer)
         return np.asarray(self._trace.value_of(name, 0), dtype=np.float64)
 
     def _vector(self, layer: int | None, symbol: str) -> FloatArray:

@@ -149,10 +149,6 @@ def ablate_heads(model: Any, inputs: Any, metric: Metric = None, *, layers: Any 
     -------
     ndarray of shape (layers, A), float64
         The metric without the head, minus the metric of the whole model; for a name, the change itself, at least 0.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     model, arrays = check_model("ablate_heads", model), check_inputs("ablate_heads", inputs)
     trace = model.trace(**arrays, record="hidden_states.*")
@@ -191,10 +187,6 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
     ndarray of shape (layers, B, S, S), float64
         ``[l, b, i, j]``: the share of token j among all that token i mixes in; rows have the sum 1. Zeros for
         masked tokens, and for a token that no value vector changes.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     model, arrays = check_model("value_zeroing", model), check_inputs("value_zeroing", inputs)
     bert = model.base_model
@@ -276,10 +268,6 @@ def patch(
     Patched
         `values` has a row for each layer and a column for each token or head. A column that is masked in all texts has
         the metric of the corrupt run.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     check_choice("over", over, ("tokens", "heads"))
     model = check_model("patch", model)

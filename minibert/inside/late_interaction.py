@@ -40,7 +40,7 @@ class TokenMatches(NamedTuple):
 
 
 def token_matches(model: MultiVectorEncoder, query: str, document: str) -> TokenMatches:
-    """Compute the product of each token of a query with each token of a document, of which MaxSim takes the largest.
+    """Compute the product of each token of a query with each token of a document; MaxSim takes the largest ones.
 
     Source: Khattab and Zaharia 2020 (arXiv 2004.12832), figure 1 and section 3.3. It uses the prompts of
     `encode_query` and `encode_document`.

@@ -51,14 +51,6 @@ def compare_layers(trace_a: Trace, trace_b: Trace | None = None, *, layers: Any 
         fine-tuning.
     layers : int or ints, optional
         Hidden states, 0 to L, of both; default: all.
-
-    Returns
-    -------
-    LayerSimilarity
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     states_a = _states(check_trace("compare_layers", trace_a), layers)
     states_b = states_a if trace_b is None else _states(check_trace("compare_layers", trace_b), layers)
@@ -151,10 +143,6 @@ def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> Log
         How many words, 1 to V.
     layers : int or ints, optional
         Hidden states, 0 to L; default: all.
-
-    Returns
-    -------
-    LogitLens
 
     Raises
     ------

@@ -77,10 +77,6 @@ def explain_similarity(
     pooling : str, optional
         As for `encode`; default: the model's.
 
-    Returns
-    -------
-    SimilarityParts
-
     Raises
     ------
     TypeError, ValueError
@@ -178,14 +174,6 @@ def leave_one_out(
         Another text, or a vector: the model's similarity with it. Or a function of vectors (n, width) that returns n
         numbers.
     prompt_name, pooling : as for `encode`
-
-    Returns
-    -------
-    LeftOut
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     _check("leave_one_out", model, text)
     plan = model.plan(EncodeOptions(prompt_name=prompt_name, pooling=pooling))
@@ -292,31 +280,31 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         line = source_line("minibert/encode/pooling.py", f'"{mode}": ')
         steps.append(VectorStep(symbol, "Pooling", *_POOLING[mode], (line,), values, notes))
         pooled = values if not pooled else [np.concatenate(both) for both in zip(pooled, values, strict=True)]
-    before = "pooling" if len(modes) == 1 else "joined"
+    source = "pooling" if len(modes) == 1 else "joined"
     for module in plan.pipeline.modules:
         formula, words, where = _MODULES[module.kind]
         after = [module(vector[None])[0] for vector in pooled]
-        symbol, formula = module.kind.lower(), formula.format(x=before)
+        symbol, formula = module.kind.lower(), formula.format(x=source)
         if module.kind == "Dense":
-            formula = _dense(formula, before, module.config, module.tensors)
+            formula = _dense(formula, source, module.config, module.tensors)
         notes = [f"length before: {np.linalg.norm(vector.astype(np.float64)):#.3g}" for vector in pooled]
         steps.append(VectorStep(symbol, module.name, formula, words, (source_line(*where),), after, notes))
-        before, pooled = symbol, after
+        source, pooled = symbol, after
     width = plan.width
     if pooled and width < len(pooled[0]):
         line = source_line("minibert/vectors/similarity.py", "def truncate_embeddings(")
         cut = [vector[:width] for vector in pooled]
         words = f"The first {width} features are kept."
-        formula = f"{before}[:{width}]"
+        formula = f"{source}[:{width}]"
         steps.append(VectorStep("truncated", "truncate_dim", formula, words, (line,), cut, [""] * len(cut)))
     return TextVectors([tokens for tokens, *_ in encoded], steps)
 
 
-def _dense(formula: str, before: str, config: Mapping[str, Any], tensors: Mapping[str, FloatArray]) -> str:
+def _dense(formula: str, source: str, config: Mapping[str, Any], tensors: Mapping[str, FloatArray]) -> str:
     """Return the formula of a Dense module with its activation and its residual."""
     activation = config["activation_function"].rpartition(".")[2].lower()
     if activation != "identity":
         formula = f"{activation}({formula})"
     if not config.get("use_residual"):
         return formula
-    return f"{formula} + {before}" + (" @ R.T" if "residual.weight" in tensors else "")
+    return f"{formula} + {source}" + (" @ R.T" if "residual.weight" in tensors else "")

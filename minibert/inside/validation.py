@@ -96,12 +96,7 @@ def check_layers(trace: Trace, layers: object, *, hidden_states: bool = False) -
 
 
 def require(function: str, trace: Trace, names: Iterable[str], record: str) -> None:
-    """Raise an error if a trace lacks a name; `record` is the value that records all that the analysis needs.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise an error if a trace lacks a name; `record` is the value that records all that the analysis needs."""
     missing = [name for name in names if name not in trace]
     if missing:
         more = f" and {counted(len(missing) - 1, 'other name')}" if missing[1:] else ""

@@ -361,11 +361,11 @@ class Embedder:
         threads = _assigned_threads() if num_threads is None else num_threads
         self.model = load_model(model, vars(self._options), num_threads=threads, **_resolved(model_options or {}))
         # Texts that are too long are dealt with here, because `on_error` says what happens to them.
-        rule = self._options.truncation
+        truncation = self._options.truncation
         self._plan = self.model.plan(
-            dataclasses.replace(self._options, truncation="split" if rule == "split" else "silent")
+            dataclasses.replace(self._options, truncation="split" if truncation == "split" else "silent")
         )
-        self.cut = dataclasses.replace(self._plan.windows, truncation=rule).too_long()
+        self.cut = dataclasses.replace(self._plan.windows, truncation=truncation).too_long()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch with the column of vectors.

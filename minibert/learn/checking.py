@@ -195,7 +195,7 @@ def _is_noise(x: FloatArray, right: FloatArray) -> bool:
     """Return whether an error is as large as that of float16, and differs between numbers side by side, or equal."""
     error, size = (x - right).ravel(), _rms(x - right)
     orders = (error, error[np.argsort(right, axis=None)])
-    uneven = all(abs(np.mean(one[1:] * one[:-1])) < 0.3 * size**2 for one in orders)
+    uneven = all(abs(np.mean(errors[1:] * errors[:-1])) < 0.3 * size**2 for errors in orders)
     many = np.mean(abs(error) > 0.01 * size) > 0.7
     return bool(1e-5 * _rms(right) < size < 2e-3 * _rms(right) and uneven and many)
 
@@ -266,10 +266,6 @@ def check(step: str, function: Any, *, more: bool = False, **lesson: Any) -> Res
     **lesson
         model : a BERT with GELU, a hub id or a folder. text, pair : two texts on which the function is checked.
 
-    Returns
-    -------
-    Result
-
     Raises
     ------
     ValueError
@@ -305,10 +301,6 @@ def check_file(
     steps : names of steps; all of them if there are none
     seconds : float         that one function may take
     **lesson : as for `check`
-
-    Yields
-    ------
-    Result
 
     Raises
     ------

@@ -47,7 +47,7 @@ _LARGE = 2**20
 SECONDS = 4.0
 """Seconds that one function may take for all its calls; functions that take longer get 1.5 times as much together."""
 
-# Seconds in which the process must start, and then load the file, unless a function may take longer.
+# Seconds for the start of the process, and then for loading the file, unless a function may take longer.
 _LOADING = (60.0, 7.0)
 # The most characters that are kept of what a student's code prints, and of a line of its code or of an error.
 _PRINTED, _LINE = 1000, 300
@@ -261,7 +261,7 @@ def packed(request: Any) -> list[Any]:
 
 
 def unpacked(line: bytes, stream: IO[bytes]) -> Any:
-    """Return a request; its arrays are read from the stream, in the order in which the line has them."""
+    """Return a request; its arrays are read from the stream, in the order of the line."""
     arrays: dict[int, np.ndarray[Any, Any]] = {}
 
     def read(item: dict[str, Any]) -> Any:

@@ -1,15 +1,13 @@
 """The model without its files: the call, and the forward of a packed batch in steps.
 
 `ModelBase` does not know the classes that inherit it. `head_name` names a head in `HEADS` (bert/weights.py), and
-`reads` says what the model computes from its last hidden state.
+`result_kinds` says what the model computes from its last hidden state.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -24,9 +22,10 @@ from minibert.bert.config import BertConfig
 from minibert.bert.ops import KeptProbs, Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, Row, Weights, head_of
-from minibert.models.inputs import as_numbers, check_ids, named_inputs, ordered_inputs, pack
+from minibert.models.inputs import named_inputs, ordered_inputs, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import ModelOutput, with_tensors
+from minibert.models.results import Result, rows_of_tokens
 from minibert.models.torch_like import Fixed, TorchLike
 
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
@@ -212,10 +211,6 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         slice_bytes : int, optional
             The most bytes of a head's logits that are computed at once.
 
-        Returns
-        -------
-        BertModelOutput, or the output that belongs to the head
-
         Raises
         ------
         TypeError, ValueError
@@ -231,8 +226,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         4 t (F + 7 H), which minibert's kernels keep for the next step. t is 1,024, or the length of the longest
         sequence if that is larger, but at most T. A result of a step that takes 1 to 2 MB is in a memory page of 2 MB.
         """
-        has_head, depth, H = self.head_name is not None, self.config.num_hidden_layers, self.config.hidden_size
-        if positions is not None and "words" not in self.reads:
+        depth, H = self.config.num_hidden_layers, self.config.hidden_size
+        if positions is not None and "words" not in self.result_kinds:
             raise TypeError(f"{type(self).__name__} has no masked-LM head, so it does not take positions=.")
         stop = self.stop_of(num_layers)
         first = check_int("start[0]", start[0], 0, stop) if start else 0
@@ -241,18 +236,19 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
             hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
         if output_attentions is not None:
             attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
-        is_whole = stop == depth
-        results = self.results(batch, positions, slice_bytes) if is_whole else []
-        read = None  # the only tokens of the last state that a head needs
-        if has_head and depth not in (hidden or ()):
-            read = np.unique(np.concatenate([self.read_of(batch) if r.tokens is None else r.tokens for r in results]))
-        # The states that the output lists, and the last one where it is an output by itself.
-        kept = {*(hidden or ()), depth} if is_whole and not has_head else {*(hidden or ())}
-        logits = sum(result.nbytes for result in results) if has_head else 0
+        results = self.results(batch, positions, slice_bytes) if stop == depth else []
+        kept, logits = {*(hidden or ())}, 0
+        needed_tokens = None
+        if self.head_name is not None:
+            logits = sum(result.nbytes for result in results)
+            if depth not in kept:
+                needed_tokens = np.unique(np.concatenate([result.tokens for result in results]))
+        elif stop == depth:  # the last state is an output by itself
+            kept.add(depth)
         self._check_memory(batch, len(kept), len(attentions or ()), logits)
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions or ()) if first <= i < stop}
-        for tokens, step, i, x in self.run_steps(batch, stop, start, read, probs):
+        for tokens, step, i, x in self.run_steps(batch, stop, start, needed_tokens, probs):
             if i in kept and step.num_tokens == batch.num_tokens:
                 states[i] = x
             elif i in kept:
@@ -266,8 +262,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         padded = {i: batch.pad(states.pop(i, nothing)) for i in sorted(kept) if first <= i <= stop}
         pairs = {i: batch.pad_pairs(probs.pop(i), self.config.num_attention_heads) for i in list(probs)}
         values: list[FloatArray | None] = [result.array for result in results]
-        if not has_head:  # the last hidden state, then the pooler's output
-            values = [padded[depth] if is_whole else None, *(values or [None])]
+        if self.head_name is None:  # the last hidden state, then the pooler's output
+            values = [padded[depth] if stop == depth else None, *(values or [None])]
         output: _Output = self.make_output(
             *values,
             None if hidden is None else tuple(padded.get(i) if i in hidden else None for i in range(depth + 1)),
@@ -299,15 +295,28 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         batch: PackedBatch,
         stop: int,
         start: encoder.Start | None = None,
-        read: IntArray | None = None,
+        needed_tokens: IntArray | None = None,
         probs: Mapping[int, list[FloatArray]] | None = None,
     ) -> Iterator[tuple[slice, PackedBatch, int, FloatArray]]:
-        """Yield the hidden states up to `stop`: the slice of a step in the T tokens, the step, the state's number, it.
+        """Run the model step by step, and yield the hidden states of each step, up to number `stop`.
 
-        Every forward of the model calls this method, so the ids are compared with the model's tables here. `start` is
-        that of `run_packed`. `read` has the tokens whose last hidden state is read, increasing; the other rows of it
-        may then be zeros, because they are not computed. `probs` has a list for each layer whose attention probs are
-        kept; an array (A, S, S) for each sequence is added to it.
+        Every forward of the model calls this method, so the ids are compared with the model's tables here.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+        stop : int
+        start : as in `run_packed`
+        needed_tokens : int ndarray, optional
+            The tokens whose last hidden state is needed, increasing. The rows of the others are zeros then, unless the
+            ops compute all tokens.
+        probs : mapping, optional
+            A list for each layer whose attention probs are kept; an array (A, S, S) for each sequence is added to it.
+
+        Yields
+        ------
+        (slice, PackedBatch, int, ndarray of shape (t, H))
+            The place of the step among the T tokens, the step, the number of the hidden state, and its values.
         """
         depth = self.config.num_hidden_layers
         batch = batch.private()
@@ -320,12 +329,12 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         if probs:
             ops = KeptProbs(ops, {f"{weights.layers[i].path}.attention.self": kept for i, kept in probs.items()}).ops
         if first == depth or ops.all_tokens:
-            read = None
+            needed_tokens = None
         forward = modernbert.forward if self.config.family.norms_first else encoder.forward
         try:
             for tokens, step in self.steps(batch):
                 part = None if state is None else (first, np.array(state[tokens], ops.dtype))
-                queries = None if read is None else step.queries(read - tokens.start)
+                queries = None if needed_tokens is None else step.queries(needed_tokens - tokens.start)
                 for i, x in enumerate(forward(weights, step, ops, start=part, queries=queries), first):
                     if queries is not None and i == depth:
                         rows, x = x, np.zeros((step.num_tokens, x.shape[1]), x.dtype)
@@ -355,30 +364,30 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         return {"output_hidden_states": self._hidden_states or False, "output_attentions": self._attentions or False}
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """What the model computes from its last hidden state.
+    def result_kinds(self) -> tuple[str, ...]:
+        """The kinds of results that the model computes from its last hidden state.
 
         "pooler": the pooler's output, and "first": logits, both a row for each sequence whose first token is not
         masked. "tokens": logits of each token. "words": logits of each word of the vocabulary, for each token.
         """
         if self.head_name is not None:
-            return HEADS[self.head_name].reads
+            return HEADS[self.head_name].result_kinds
         return () if self.weights.pooler is None else ("pooler",)
 
-    def compute(self, what: str, x: FloatArray, step: PackedBatch | None = None) -> FloatArray:
-        """Compute one of `reads` for rows of the last hidden state, (t, H).
+    def compute(self, kind: str, x: FloatArray, step: PackedBatch | None = None) -> FloatArray:
+        """Compute a kind of `result_kinds` for rows of the last hidden state, (t, H).
 
         A row for each sequence, as "pooler" and "first" have it, needs the step that the rows belong to.
         """
         weights: Any = self.weights
         batch: Any = step
-        if what == "words" or (what != "pooler" and self._last_row.field == "decoder"):
-            if what == "first":
-                x = heads.pool(x, batch, self._shown(batch), self.config.classifier_pooling or "cls")
+        if kind == "words" or (kind != "pooler" and self._last_row.field == "decoder"):
+            if kind == "first":
+                x = heads.pool(x, batch, self._has_result(batch), self.config.classifier_pooling or "cls")
             return heads.masked_lm(x, weights.head, self.config, self.ops)
-        if what == "tokens":
+        if kind == "tokens":
             return heads.of_each_token(x, self._last_map, self.ops)
-        if what == "pooler":
+        if kind == "pooler":
             return encoder.pooler(x, weights.pooler, batch, self.ops)
         activation = self.config.family.activation(self.head_name or "", "tanh")
         return heads.of_first_token(x, weights.pooler, self._last_map, batch, self.ops, activation)
@@ -392,15 +401,8 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
     def _last_row(self) -> Row:
         return head_of(self.config.family, self.head_name or "").rows[-1]
 
-    def _shown(self, batch: PackedBatch) -> npt.NDArray[np.bool_]:
-        """True for each sequence that has a result: those that show their first token, or any token if that is read."""
-        return batch.shown(self.config.reads_any(self.head_name))
-
-    def read_of(self, batch: PackedBatch) -> IntArray:
-        """The tokens from which the results of sequences are computed."""
-        if self.config.classifier_pooling == "mean":
-            return np.arange(batch.num_tokens)
-        return batch.cu_seqlens[:-1][self._shown(batch)]
+    def _has_result(self, batch: PackedBatch) -> npt.NDArray[np.bool_]:
+        return batch.has_result(self.config.reads_any(self.head_name))
 
     def results(
         self, batch: PackedBatch, positions: npt.ArrayLike | None = None, slice_bytes: int | None = None
@@ -408,16 +410,20 @@ class ModelBase(Fixed, TorchLike, Generic[_Output]):
         """Return what a forward of a batch computes from its last hidden state; `Result.add` computes it."""
         sizes = {"pooler": self.config.hidden_size, "words": self.config.vocab_size}
         results = []
-        for what in self.reads:
-            width = sizes[what] if what in sizes else self._last_map.shape[0]
-            shape: tuple[int, ...] = (batch.num_sequences,)
-            places: IntArray = np.flatnonzero(self._shown(batch))
-            tokens = None
-            if what in ("tokens", "words"):
-                shape, places, tokens = _of_tokens(batch, positions)
-            at_once = max(1, (SLICE_BYTES if slice_bytes is None else slice_bytes) // (4 * width))
-            part = functools.partial(self.compute, what)
-            results.append(Result(part, (*shape, width), self.ops.dtype, places, tokens, at_once))
+        for kind in self.result_kinds:
+            width = sizes[kind] if kind in sizes else self._last_map.shape[0]
+            rows_at_once = None
+            if kind in ("tokens", "words"):
+                shape, places, tokens = rows_of_tokens(batch, positions)
+                rows_at_once = max(1, (SLICE_BYTES if slice_bytes is None else slice_bytes) // (4 * width))
+            else:
+                has_result = self._has_result(batch)
+                shape, places = (batch.num_sequences,), np.flatnonzero(has_result)
+                tokens = batch.cu_seqlens[:-1][has_result]
+                if self.config.classifier_pooling == "mean":
+                    tokens = np.arange(batch.num_tokens)
+            compute = functools.partial(self.compute, kind)
+            results.append(Result(compute, (*shape, width), self.ops.dtype, places, tokens, rows_at_once))
         return results
 
     def output_bytes(self, batch: PackedBatch, num_states: int, num_attentions: int) -> int:
@@ -451,91 +457,3 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
         if reach is not None and index > reach:
             raise ValueError(f"{name} names {index}, which this num_layers= does not compute; give a larger one.")
     return frozenset(indices)
-
-
-# --- what is computed from the last hidden state ---
-
-
-@dataclasses.dataclass(eq=False)
-class Result:
-    """One result of a forward, zeros until it is computed, step by step.
-
-    Parameters
-    ----------
-    compute : callable
-        (rows of the last hidden state, step) -> rows of the result. For a result of tokens it is called with at most
-        `rows_at_once`, so that it does not double the memory of a large vocabulary.
-    shape, dtype : of the result
-        The last axis has the numbers of one sequence or token.
-    places : int ndarray
-        The row of each result; the other rows stay zeros.
-    tokens : int ndarray, optional
-        For a result of tokens: which of the T tokens each row belongs to, in increasing order.
-    """
-
-    compute: Callable[..., FloatArray]
-    shape: tuple[int, ...]
-    dtype: npt.DTypeLike
-    places: IntArray
-    tokens: IntArray | None
-    rows_at_once: int
-    _done: int = dataclasses.field(default=0, init=False)
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
-
-    @functools.cached_property
-    def array(self) -> FloatArray:
-        """The result; its memory is allocated at the first use, after `nbytes` has been checked."""
-        return np.zeros(self.shape, dtype=self.dtype)
-
-    def add(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
-        """Compute the rows of a step from its last hidden state; `tokens` is its part of the T tokens."""
-        if self.tokens is None:
-            rows = self.compute(x, step)
-            if len(rows) == self.shape[0]:  # all in one step
-                self.array = rows
-                return
-            self.array[self.places[self._done : self._done + len(rows)]] = rows
-            self._done += len(rows)
-            return
-        flat = self.array.reshape(-1, self.shape[-1])
-        first, last = np.searchsorted(self.tokens, [tokens.start, tokens.stop])
-        for start in range(first, last, self.rows_at_once):
-            chosen = slice(start, min(start + self.rows_at_once, last))
-            flat[self.places[chosen]] = self.compute(x[self.tokens[chosen] - tokens.start], step)
-
-
-def _of_tokens(batch: PackedBatch, positions: npt.ArrayLike | None) -> tuple[tuple[int, ...], IntArray, IntArray]:
-    """Return the leading axes of a result of tokens, its rows that have numbers, and the token of each, increasing.
-
-    The result has a row for each token position of the padded batch, or for each of n requested `positions`, (n, 2).
-    """
-    if positions is None:
-        return batch.mask.shape, np.flatnonzero(batch.mask), np.arange(batch.num_tokens)
-    asked = check_positions(positions, batch.mask.shape)
-    rows, columns = asked.T
-    visible = np.flatnonzero(batch.mask[rows, columns])
-    # A token's index among the T tokens is the number of tokens before it that are not masked.
-    tokens = (np.cumsum(batch.mask) - 1).reshape(batch.mask.shape)[rows[visible], columns[visible]]
-    order = np.argsort(tokens, kind="stable")
-    return asked.shape[:1], visible[order], tokens[order]
-
-
-def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
-    """Return positions in a padded batch of this shape as an int array of n rows and columns, (n, 2).
-
-    Raises
-    ------
-    TypeError, ValueError
-        They are not pairs of integers, or one is outside the batch; the message says which.
-    """
-    pairs = np.array(as_numbers("positions", positions))
-    if pairs.size == 0 and not isinstance(positions, np.ndarray):
-        return np.zeros((0, 2), dtype=np.int64)
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"positions has shape {pairs.shape}; expected (n, 2), as np.argwhere(ids == mask_token_id).")
-    rows = check_ids("positions[:, 0]", pairs[:, 0], shape[0], "rows of the batch", ndim=1)
-    return np.stack([rows, check_ids("positions[:, 1]", pairs[:, 1], shape[1], "columns of the batch", ndim=1)], axis=1)

@@ -65,7 +65,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         return self.embeddings.word_embeddings
 
     def states(
-        self, batch: PackedBatch, layers: Iterable[int], read: IntArray | None = None
+        self, batch: PackedBatch, layers: Iterable[int], needed_tokens: IntArray | None = None
     ) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
         """Run the encoder step by step, up to the highest of `layers`, and yield the hidden states of each step.
 
@@ -75,8 +75,8 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         ----------
         batch : PackedBatch
         layers : indices of hidden states, 0 (the embeddings' output) to L; at least one
-        read : int ndarray, optional
-            The tokens whose last hidden state is read, increasing. Its other rows may be zeros, which saves time.
+        needed_tokens : int ndarray, optional
+            The tokens whose last hidden state is needed, increasing. Its other rows may be zeros; that saves time.
 
         Yields
         ------
@@ -93,7 +93,7 @@ class BertModel(BertPreTrainedModel[BertModelOutput]):
         if not layers:
             raise ValueError("layers is empty; expected at least one index of a hidden state.")
         last, states = max(layers), dict[int, FloatArray]()
-        for _, step, i, x in self.run_steps(batch, last, read=read):
+        for _, step, i, x in self.run_steps(batch, last, needed_tokens=needed_tokens):
             if i in layers:
                 states[i] = x
             if i == last:

@@ -145,10 +145,10 @@ def _read_encoder(config: BertConfig, tensors: TensorSource) -> Weights:
         for name in config.family.theta
     }
     layers = []
-    for i, kind in enumerate(types):
+    for i, layer_type in enumerate(types):
         maps: dict[str, Any] = _assemble(tensors, layer_rows(config, i), f"encoder.layer.{i}.", config)
-        window = (config.local_attention or 0) // 2 if kind == "sliding_attention" else None
-        rotary = rotaries.get(kind)
+        window = (config.local_attention or 0) // 2 if layer_type == "sliding_attention" else None
+        rotary = rotaries.get(layer_type)
         layers.append(LayerWeights(f"encoder.layer.{i}", **maps, relative_bias=bias, rotary=rotary, window=window))
     return Weights(config=config, layers=tuple(layers), pooler=None, **fields)
 

@@ -114,12 +114,7 @@ class Restored:
 
 
 class Sharing:
-    """The files of a compute type's packed weights.
-
-    Parameters
-    ----------
-    layout : PackedLayout
-    """
+    """The files of a compute type's packed weights."""
 
     def __init__(self, layout: PackedLayout, compute_type: str) -> None:
         self.layout = layout
@@ -361,7 +356,7 @@ def _compare_checksum(file: BinaryIO, size: int) -> None:
 
 
 def _header(content: bytes | mmap.mmap) -> tuple[dict[str, Any], int]:
-    """Return the header of a file, of which the beginning may be enough, and the offset of the arrays."""
+    """Return the header of a file, from its content or a long enough beginning, and the offset of the arrays."""
     end = content.find(b"\n", _CHECKSUM_SIZE) + 1
     return json.loads(content[_CHECKSUM_SIZE:end]), end
 

@@ -70,10 +70,6 @@ def trace(
     allow_noop : bool
         Accept edits that change nothing.
 
-    Returns
-    -------
-    Trace
-
     Raises
     ------
     TypeError, ValueError
@@ -133,7 +129,7 @@ def stream(
 
 def value_names(model: ModelBase[Any], num_layers: int | None = None) -> Names:
     """Return the names of all values that a forward pass computes; with `num_layers` it stops after that layer."""
-    pooler = bool({"pooler", "first"} & {*model.reads})
+    pooler = bool({"pooler", "first"} & {*model.result_kinds})
     return Names.of(Sizes.of(model.config, pooler=pooler, head=model.head_name, num_layers=num_layers))
 
 
@@ -157,8 +153,8 @@ def _streamed(model: ModelBase[Any], plan: _Plan, allow_noop: bool) -> Iterator[
     traced = _traced(model, plan, queue)
     stop = plan.names.sizes.num_layers
     for _, step, i, x in traced.run_steps(plan.batch, stop):
-        for what in traced.reads if i == model.config.num_hidden_layers else ():
-            traced.compute(what, x, step)
+        for kind in traced.result_kinds if i == model.config.num_hidden_layers else ():
+            traced.compute(kind, x, step)
         for site in queue.take():
             plan.edits.check_after(site.name, site.array)
             yield site

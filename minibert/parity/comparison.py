@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import functools
-import hashlib
 import itertools
 import os
-import platform
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +14,7 @@ import numpy.typing as npt
 
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted, some_of
-from minibert._version import __version__
-from minibert.models.inputs import INPUTS
+from minibert.parity.citation import about
 from minibert.parity.diagnosis.causes import diagnose, namings
 from minibert.parity.diagnosis.mistake import Recipe
 from minibert.parity.diagnosis.sentences import mislabelled
@@ -29,7 +24,7 @@ from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_i
 from minibert.parity.matching import NEARER, Matched, Meaning, Placed, inputs_in, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
 from minibert.parity.symbols import FIRST_STATES, states_of
-from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, visible
+from minibert.parity.truth import HALF_PRECISIONS, VECTOR, Padded, Subject, Unit, Values, rms, round_to, unmasked
 from minibert.trace.table import EMBEDDINGS
 
 __all__ = ["NothingComparedError", "check"]
@@ -37,10 +32,10 @@ __all__ = ["NothingComparedError", "check"]
 RMS, LARGEST = 4.0, 8.0
 """The budget: RMS error and largest error, in units of the errors of a plain float32 forward. See the README."""
 
-# The share of a squared error that rounding leaves, and a factor for each token does not.
+# If the error of each token is a factor of its values, at most this share of the squared error is left.
 _SCALED = 0.1
 
-# The least share of float16's error that every value of a float16 forward has, except for look-ups.
+# Each value of a float16 forward has at least this share of the usual error of float16. Look-ups may be exact.
 _LEAST_HALF = 1 / 32
 _LOOK_UPS = tuple(entry.path for entry in EMBEDDINGS if entry.weights.endswith("embeddings"))
 
@@ -83,10 +78,6 @@ def check(
     port : str
         What made the dump, with its version, for the report.
 
-    Returns
-    -------
-    Report
-
     Raises
     ------
     NothingComparedError
@@ -115,10 +106,10 @@ def check(
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
-        about = _about(subject, taken, source) | {"dump": _dump_of(dump, arrays), "port": port}
-        about |= {"budget": budget if isinstance(budget, str) else f"{budget} units", "unit": UNIT}
+        facts = about(subject, taken, source, dump, arrays) | {"port": port}
+        facts |= {"budget": budget if isinstance(budget, str) else f"{budget} units", "unit": UNIT}
         comparison = _Comparison(subject, taken, budget, [] if wrong_inputs else matched.values)
-        report = comparison.report(findings, about)
+        report = comparison.report(findings, facts)
         report.notes[:0] = [*matched.notes, *notes, *more]
         report.warnings[:0] = transposed
         report.unknown[:0] = matched.unknown
@@ -149,63 +140,15 @@ def _nothing(arrays: Dump, matched: Matched) -> str:
     )
 
 
-def _about(subject: Subject, inputs: Mapping[str, Any], source: str) -> dict[str, str]:
-    """Return what a citation needs of the model, the inputs and this machine."""
-    config, mask = subject.config, subject.pack(inputs).mask
-    sizes = f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
-    arrays = {name: np.asarray(inputs[name], "<f8") for name in INPUTS if name in inputs}
-    shape = f"{counted(len(mask), 'row')} of {mask.shape[1]}, {counted(int(mask.sum()), 'token')}"
-    kind = type(subject.model).__name__ if subject.head or config.model_type != "bert" else None
-    about = {"model": ", ".join(filter(None, [subject.name, kind, sizes]))}
-    if subject.files is None:
-        weights = {name: np.asarray(array, "<f4") for name, array in subject.weights().items()}
-        about["weights"] = f"float32 numbers by name, {_digest(weights)}"
-        about["config"] = f"its fields, {_digest({repr(config): np.zeros(0)})}"
-    else:
-        about["source"] = subject.files.source
-        about["weights"] = ", ".join(_digest_of_file(path) for path in subject.files.checkpoint())
-        about["config"] = _digest_of_file(subject.files.require("config.json"))
-    return about | {
-        "layers": "counted from 0; hidden_states.0 is the output of the embeddings, hidden_states.1 that of layer 0",
-        "inputs": ", ".join(filter(None, [source, shape, _digest(arrays)])),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "versions": f"minibert {__version__}, NumPy {np.__version__}, Python {platform.python_version()}, "
-        f"{platform.machine()}",
-    }
-
-
-def _dump_of(dump: Any, arrays: Dump) -> str:
-    path = None if isinstance(dump, Mapping) else Path(os.fspath(dump))
-    if path is not None and path.is_file():
-        return _digest_of_file(path)
-    name = "" if path is None else f"{printable(path.name)}, "
-    return f"{name}{counted(len(arrays), 'array')}, {_digest(arrays)}"
-
-
-def _digest(arrays: Mapping[str, Any]) -> str:
-    """Return the begin of the SHA-256 of arrays: of each the name, dtype and shape, and the numbers."""
-    digest = hashlib.sha256()
-    for name, value in arrays.items():
-        for array in value if isinstance(value, list) else [value]:
-            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode(errors="surrogatepass"))
-            digest.update(np.ascontiguousarray(array).data)
-    return f"sha256 {digest.hexdigest()[:16]} (first 16 hex digits)"
-
-
-def _digest_of_file(path: Path) -> str:
-    with open(path, "rb") as file:
-        return f"{printable(path.name)} sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
 class _Comparison:
     """The values of one dump beside the true ones."""
 
     def __init__(self, subject: Subject, inputs: dict[str, Any], budget: str | float, meanings: list[Meaning]) -> None:
         self._subject, self._inputs, self._budget, self._specs = subject, inputs, budget, subject.specs
-        names = {name for meaning in meanings for name in (meaning.name, meaning.before) if name in self._specs}
+        names = {name for meaning in meanings for name in (meaning.name, meaning.other_name) if name in self._specs}
         self._truth = Values(subject, inputs, names)
         self._placement = place(meanings, subject, subject.pack(inputs), self._relative)
-        masked = [array.label for array in self._placement.arrays if not self._truth.visible(array.name).size]
+        masked = [array.label for array in self._placement.arrays if not self._truth.unmasked(array.name).size]
         self._placement.notes.extend(f"{label} was not compared: all its places are masked." for label in masked)
         self._arrays = [array for array in self._placement.arrays if array.label not in masked]
 
@@ -246,7 +189,7 @@ class _Comparison:
             return False
         trace, mask = self._subject.model.trace(**self._inputs, record=names), self._truth.mask
         return all(
-            np.array_equal(visible(array, mask), visible(trace[name], mask)) for name, _, array, _ in self._arrays
+            np.array_equal(unmasked(array, mask), unmasked(trace[name], mask)) for name, _, array, _ in self._arrays
         )
 
     def diagnosed(self, report: Report) -> Report:
@@ -271,13 +214,13 @@ class _Comparison:
 
     def _relative(self, array: FloatArray, name: str, true: Values | None = None) -> float:
         """Return the RMS error over the RMS of the true values."""
-        values = (self._truth if true is None else true).visible(name)
-        return rms(self._truth.visible(name, array) - values) / (rms(values) or 1.0)
+        values = (self._truth if true is None else true).unmasked(name)
+        return rms(self._truth.unmasked(name, array) - values) / (rms(values) or 1.0)
 
     def _row(self, placed: Placed, unit: Unit) -> Row:
         """Measure an array; its level is not known yet."""
         name, label, array, layout = placed
-        true, seen = self._truth[name], functools.partial(self._truth.visible, name)
+        true, seen = self._truth[name], functools.partial(self._truth.unmasked, name)
         error = np.abs(seen(array) - seen())
         broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
         size, largest, relative = broken, broken, broken
@@ -320,7 +263,7 @@ class _Comparison:
         pairs = list(zip(rows, [placed.array for placed in self._arrays], strict=True))
         computed = [(row, array) for row, array in pairs if not (row.name in _LOOK_UPS and _within(row))]
         # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
-        values = [self._truth.visible(row.name, array) for row, array in computed]  # what is masked may be NaN
+        values = [self._truth.unmasked(row.name, array) for row, array in computed]  # what is masked may be NaN
         stored = [form for form in reversed(HALF_PRECISIONS) if all(_is_rounded(array, form) for array in values)]
         states = [(row, array) for row, array in pairs if row.name in FIRST_STATES]
         if not stored and (not states or any(_within(row) or self._is_scaled(row, array) for row, array in states)):
@@ -391,7 +334,7 @@ class _Comparison:
         """Warn of names of one value that have different numbers."""
         for name, group in itertools.groupby(self._arrays, key=lambda placed: placed.name):
             twins = list(group)
-            first, *others = (self._truth.visible(name, twin.array) for twin in twins)
+            first, *others = (self._truth.unmasked(name, twin.array) for twin in twins)
             if any(not np.array_equal(other, first, equal_nan=True) for other in others):
                 names = " and ".join(twin.label for twin in twins[:3])
                 yield f"{names} are names of one value, and hold different numbers."
@@ -412,7 +355,7 @@ class _Comparison:
             unit = row.unit if in_units or verdict == "float32" else row.rms / (row.half.get(verdict) or np.inf)
             for pair in itertools.pairwise(states):
                 if row.name in pair and known >= {*pair}:
-                    first, second = (self._truth.visible(name, values[name]) for name in pair)
+                    first, second = (self._truth.unmasked(name, values[name]) for name in pair)
                     if rms(first - second) <= unit * (float(budget) if in_units else RMS):
                         near.append((row.given, pair[pair[0] == row.name]))
         if near:

@@ -49,7 +49,7 @@ _PICKLE_REMEDY = (
 # The second byte of a pickle is its protocol, the third one an opcode: these begin the pickles of programs.
 _PROTOCOLS, _OPCODES = (b"\x02", b"\x03", b"\x04", b"\x05"), (b"c", b"}", b"]", b"(", b"\x95", b"\x8a", b"X")
 
-# The bytes of an .npy file in which its header is; NumPy itself reads headers of at most 10,000 characters.
+# The header of an .npy file is within its first bytes; NumPy itself reads headers of at most 10,000 characters.
 _HEADER = 1 << 14
 
 # Files of a folder that are not values.
@@ -101,12 +101,7 @@ def read_dump(path: str | os.PathLike[str], raw: Mapping[str, tuple[int, ...]] |
 
 
 def as_dump(values: Mapping[Any, Any]) -> Dump:
-    """Check values that the caller gave as a mapping, and turn them into arrays.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Check values that the caller gave as a mapping, and turn them into arrays."""
     dump: Dump = {}
     for name, value in values.items():
         if not isinstance(name, str):
@@ -214,7 +209,7 @@ def _read_safetensors(path: Path) -> Dump:
 
 
 def _dtype(name: str, where: str) -> np.dtype[Any]:
-    """Return the dtype in which numbers are stored; it has its name in safetensors."""
+    """Return the dtype of stored numbers; `name` is its name in safetensors."""
     if name not in _DTYPES:
         raise ValueError(f"{where} has the dtype {brief(name)}; expected one of {', '.join(_DTYPES)}.")
     return np.dtype(_DTYPES[name])
@@ -228,7 +223,7 @@ def _decoded(dtype: str, content: bytes, shape: Sequence[int], where: str, offse
 
 
 def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
-    """Read float32 numbers without a header: flat, or of the shape in `raw`, from which it is taken out."""
+    """Read float32 numbers without a header: flat, or of their shape in `raw`; the shape is removed from `raw`."""
     source, size = printable(str(path)), path.stat().st_size
     # One shape that is left belongs to a file of any name.
     name = path.stem if path.stem in raw or len(raw) != 1 else next(iter(raw))
@@ -359,7 +354,7 @@ def _has_null(value: Any) -> bool:
 #
 # A node has module_path ("BertModel.encoder.layer.0.attention.self.query"), inputs, outputs and children. Only modules
 # without children have outputs. With use_repr=False each tensor is in a safetensors file beside the tree; with
-# use_repr=True, the default, the tree holds the text that printing gives, from which numbers are missing.
+# use_repr=True, the default, the tree holds the printed tensors, where most numbers are left out.
 
 _TREE, _SUMMARY = "_debug_tree_FULL_TENSORS.json", "_debug_tree_SUMMARY.json"
 _TREE_REMEDY = "Write it again with model_addition_debugger_context(..., use_repr=False, do_prune_layers=False)."

@@ -62,12 +62,7 @@ class Probe:
         return {name: getattr(self, name) for name in _NAMES}
 
     def save(self, folder: str | os.PathLike[str]) -> list[str]:
-        """Write probe.json, probe.npz, probe.safetensors and texts.txt into a folder; return their paths.
-
-        Raises
-        ------
-        TypeError, OSError
-        """
+        """Write probe.json, probe.npz, probe.safetensors and texts.txt into a folder; return their paths."""
         import safetensors.numpy
 
         home = Path(make_folder(folder))
@@ -92,10 +87,6 @@ def probe(model: Any, *, tokenizer: Any = None) -> Probe:
     model : SentenceTransformer, BertModel or a model with a head
     tokenizer : BertTokenizer, optional
         Default: the tokenizer of a `SentenceTransformer`. Without a tokenizer, the ids are made from a fixed seed.
-
-    Returns
-    -------
-    Probe
     """
     subject = Subject.of(model)
     tokenizer = tokenizer if tokenizer is not None else subject.tokenizer
@@ -160,10 +151,6 @@ def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
     inputs : mapping or path
         With input_ids or inputs_embeds. A file is probe.json, another JSON object, .npz or .safetensors.
     subject : Subject
-
-    Raises
-    ------
-    TypeError, ValueError, OSError
     """
     if isinstance(inputs, str | os.PathLike):
         inputs = _from_file(Path(os.fspath(inputs)))
@@ -209,12 +196,7 @@ def of_probe(subject: Subject) -> dict[str, Any]:
 
 
 def of_texts(subject: Subject, texts: Sequence[str | tuple[str, str]]) -> dict[str, Any]:
-    """Tokenize texts, or pairs of texts, as the model's own tokenizer does.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Tokenize texts, or pairs of texts, as the model's own tokenizer does."""
     if subject.tokenizer is None:
         raise ValueError("The model has no tokenizer; give its ids.")
     if not texts:

@@ -38,6 +38,7 @@ _FAR = 0.5
 _LONGEST = 200
 _SEVERAL = {"hidden_states", "all_hidden_states", "layers", "states", "encoder_states"}
 _FIELDS = "|".join({family.field: None for family in FAMILIES.values()})
+_PREFIX = re.compile(rf"^(?:(?:{_FIELDS}|model|0\.auto_model|0\.model)\.)+")
 _INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token_type_ids", "mask": "attention_mask"}
 
 
@@ -50,7 +51,7 @@ class Meaning:
     name : str           the canonical name, or `VECTOR`
     label : str          its name in the dump
     value : ndarray, or a list of one for each text
-    before : str         the name to use if the dump counts the embeddings as number 0; otherwise empty
+    other_name : str     the name if the dump counts the embeddings as number 0; "" if it has no number
     group : str          the name without its number; the names of a group are counted in one way
     guessed : bool       the name does not say which value it is
     """
@@ -58,7 +59,7 @@ class Meaning:
     name: str
     label: str
     value: Array | list[Array]
-    before: str = ""
+    other_name: str = ""
     group: str = ""
     guessed: bool = False
 
@@ -111,7 +112,7 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
         name, label = renamed.get(key, key), printable(key)
         if _input_name(name, value) is not None:
             continue
-        if (weight := _weight_name(name)) in weights and not isinstance(value, list):
+        if (weight := _PREFIX.sub("", modern_name(name))) in weights and not isinstance(value, list):
             matched.weights.append((weight, value))
         elif key in renamed and name != VECTOR:
             matched.values.append(Meaning(subject.names.resolve(name)[0], label, value))  # or it raises
@@ -127,7 +128,7 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch, renamed: Mapping[str
         if matched.values:
             matched.unknown.clear()
     order = {name: i for i, name in enumerate((*subject.names.specs, VECTOR))}
-    matched.values.sort(key=lambda entry: order[entry.name])
+    matched.values.sort(key=lambda meaning: order[meaning.name])
     return matched
 
 
@@ -148,10 +149,6 @@ def _match_behind_prefix(matched: Matched, dump: Dump, subject: Subject) -> None
         matched.values.extend(Meaning(name, label, values[label]) for label, name in names.items())
         matched.unknown[:] = [label for label in matched.unknown if label not in names]
         matched.notes.append(f"{counted(len(names), 'name')} were read without the prefix {prefix}.")
-
-
-def _weight_name(name: str) -> str:
-    return re.sub(rf"^(?:(?:{_FIELDS}|model|0\.auto_model|0\.model)\.)+", "", modern_name(name))
 
 
 def _states(label: str, value: Array, names: Sequence[str]) -> list[Meaning]:
@@ -175,7 +172,7 @@ def _values(name: str, label: str, value: Array | list[Array], subject: Subject,
             return _states(label, value, states)
         if len(shape) >= 3 and shape[0] == depth:
             pairs = enumerate(zip(states[1:], states, strict=False))
-            return [Meaning(own, f"{label}[{i}]", value[i], before, label) for i, (own, before) in pairs]
+            return [Meaning(own, f"{label}[{i}]", value[i], zero_based, label) for i, (own, zero_based) in pairs]
     if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
         return [Meaning(f"encoder.layer.{i}.attention.self.probs", f"{label}[{i}]", value[i]) for i in range(depth)]
     loose = _LOOSE.match(name.lower()) if len(name) < _LONGEST else None
@@ -360,40 +357,41 @@ class Placement(NamedTuple):
     warnings: list[str]
 
 
-def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: Error) -> Placement:
+def place(meanings: list[Meaning], subject: Subject, batch: PackedBatch, error: Error) -> Placement:
     """Convert all arrays that fit to padded form."""
     placement, specs = Placement([], [], [], [], []), subject.specs
-    exact = {entry.name for entry in entries if not entry.group} & {*states_of(subject.config)}
+    exact = {meaning.name for meaning in meanings if not meaning.group} & {*states_of(subject.config)}
     tried: list[tuple[Meaning, dict[str, Aligned]]] = []
-    for entry in entries:
-        if entry.name not in specs:
-            placement.notes.append(f"{entry.label} holds sentence vectors; give a SentenceTransformer to compare them.")
+    for meaning in meanings:
+        if meaning.name not in specs:
+            remedy = "give a SentenceTransformer to compare them"
+            placement.notes.append(f"{meaning.label} holds sentence vectors; {remedy}.")
             continue
-        names = filter(None, (entry.name, entry.before))
-        fitting = {name: aligned for name in names if (aligned := align(entry.value, name, subject, batch, error))}
+        names = filter(None, (meaning.name, meaning.other_name))
+        fitting = {name: aligned for name in names if (aligned := align(meaning.value, name, subject, batch, error))}
         if fitting:
-            tried.append((entry, fitting))
+            tried.append((meaning, fitting))
         else:
-            placement.misfits.append(entry.label)
-            placement.notes.append(_not_compared(entry, specs[entry.name].shape(*batch.mask.shape)))
+            placement.misfits.append(meaning.label)
+            placement.notes.append(_not_compared(meaning, specs[meaning.name].shape(*batch.mask.shape)))
     from_embeddings = _counted_from_embeddings(tried, error)
     taken: list[tuple[Meaning, str]] = []
-    for entry, fitting in tried:
-        name = entry.before if entry.before and entry.group in from_embeddings else entry.name
-        if entry.group and name in exact and not any(error(fitting[name].array, other) < _FAR for other in exact):
-            placement.unknown.append(entry.label)
+    for meaning, fitting in tried:
+        name = meaning.other_name if meaning.other_name and meaning.group in from_embeddings else meaning.name
+        if meaning.group and name in exact and not any(error(fitting[name].array, other) < _FAR for other in exact):
+            placement.unknown.append(meaning.label)
             placement.notes.append(
-                f"{entry.label} is far from {name}, whose exact name is there, so it is not compared."
+                f"{meaning.label} is far from {name}, whose exact name is there, so it is not compared."
             )
             continue
-        taken.append((entry, name))
-        placement.arrays.append(Placed(name, entry.label, fitting[name].array, fitting[name].layout))
+        taken.append((meaning, name))
+        placement.arrays.append(Placed(name, meaning.label, fitting[name].array, fitting[name].layout))
         if fitting[name].by_value:
             placement.warnings.append(
-                f"{entry.label} was read as {fitting[name].layout} because of its values; its shape fits the usual "
+                f"{meaning.label} was read as {fitting[name].layout} because of its values; its shape fits the usual "
                 "layout too. If the port means the usual one, its axes are exchanged."
             )
-    guessed = [(entry.label, name) for entry, name in taken if entry.guessed or entry.group]
+    guessed = [(meaning.label, name) for meaning, name in taken if meaning.guessed or meaning.group]
     if guessed:
         more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
         placement.notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
@@ -405,21 +403,21 @@ def place(entries: list[Meaning], subject: Subject, batch: PackedBatch, error: E
 def _counted_from_embeddings(tried: list[tuple[Meaning, dict[str, Aligned]]], error: Error) -> set[str]:
     """Return the groups of names whose number 0 is the embeddings: the one way of counting must fit more arrays."""
     votes = Counter[str]()
-    for entry, fitting in tried:
-        if entry.before:
-            own, before = (error(fitting[name].array, name) for name in (entry.name, entry.before))
-            votes[entry.group] += int(before < own / NEARER) - int(own < before / NEARER)
-        elif entry.group:  # the number of layers: no output of a layer that is counted from 0 has it
-            votes[entry.group] += len(tried)
+    for meaning, fitting in tried:
+        if meaning.other_name:
+            own, other = (error(fitting[name].array, name) for name in (meaning.name, meaning.other_name))
+            votes[meaning.group] += int(other < own / NEARER) - int(own < other / NEARER)
+        elif meaning.group:  # the number of layers: no output of a layer that is counted from 0 has it
+            votes[meaning.group] += len(tried)
     return {group for group, count in votes.items() if count > 0}
 
 
-def _not_compared(entry: Meaning, expected: tuple[int, ...]) -> str:
-    text = f"{entry.label} has shape {shape_of(entry.value)}; expected {expected}."
-    size = 0 if isinstance(entry.value, list) else entry.value.size
+def _not_compared(meaning: Meaning, expected: tuple[int, ...]) -> str:
+    text = f"{meaning.label} has shape {shape_of(meaning.value)}; expected {expected}."
+    size = 0 if isinstance(meaning.value, list) else meaning.value.size
     for factor, precision in ((2, "float64"), (0.5, "float16")):
-        if size == factor * math.prod(expected) and np.ndim(entry.value) == 1:
+        if size == factor * math.prod(expected) and np.ndim(meaning.value) == 1:
             text += f" It is as long as {precision} numbers would be: write float32."
-    if not isinstance(entry.value, list) and entry.value.shape[1:] == expected[1:]:
-        text += f" It has {counted(len(entry.value), 'text')}, the inputs have {expected[0]}: were these the inputs?"
+    if not isinstance(meaning.value, list) and meaning.value.shape[1:] == expected[1:]:
+        text += f" It has {counted(len(meaning.value), 'text')}, the inputs have {expected[0]}: were these the inputs?"
     return f"{text} It was not compared."

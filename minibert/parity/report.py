@@ -122,12 +122,7 @@ class Report:
         return 0 if self.allowed else 1
 
     def raise_for_divergence(self) -> None:
-        """Raise an AssertionError with the text of the report if something is outside the budget.
-
-        Raises
-        ------
-        AssertionError
-        """
+        """Raise an AssertionError with the text of the report if something is outside the budget."""
         if not self.allowed:
             raise AssertionError(str(self))
 
@@ -150,14 +145,14 @@ class Report:
         if axes:
             columns = f"relative  largest error at [{axes[0]}]: theirs instead of the true value"
             lines.append(f"  {'':{width}}  {'units':>9}  {columns}")
-        before: Row | None = None
+        previous: Row | None = None
         for row in self.names:
             if row in rows:
                 mark = ">" if self._is_marked(row) else " "
                 lines.append(f"{mark} {_label(row):{width}}  {_number(row.ratio):>9}{_detail(row)}".rstrip())
-            elif before is None or before in rows:
+            elif previous is None or previous in rows:
                 lines.append("  ...")
-            before = row
+            previous = row
         return "\n".join(lines)
 
     def findings(self) -> str:

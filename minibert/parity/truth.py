@@ -182,7 +182,7 @@ class Padded:
         return Padded(self.ids[chosen], self.mask[chosen], self.types[chosen], self.positions[chosen], embeds)
 
 
-def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
+def unmasked(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
     """Return the values at visible positions, flat: of tokens, pairs of visible tokens, or visible first tokens.
 
     A score outside a window is -inf, and counts as 0.
@@ -301,9 +301,9 @@ class Values:
     def _vectors(self) -> FloatArray:
         return self._subject.vectors(self[self._last_state], self._subject.pack(self._inputs))
 
-    def visible(self, name: str, array: FloatArray | None = None) -> FloatArray:
+    def unmasked(self, name: str, array: FloatArray | None = None) -> FloatArray:
         """Return the visible places of a value, or of another array in its place, as float64."""
-        return visible(self[name] if array is None else array, mask_of(name, self.mask)).astype(np.float64, copy=False)
+        return unmasked(self[name] if array is None else array, mask_of(name, self.mask)).astype(np.float64, copy=False)
 
     def release(self) -> None:
         """Free the values in memory; they are computed again when they are read."""
@@ -327,12 +327,12 @@ class Values:
         runs = [Values(self._subject, self._inputs, names, ops) for ops in _ops_of(precision)]
         units: dict[str, Unit] = {}
         for name in dict.fromkeys(names):
-            true = self.visible(name)
+            true = self.unmasked(name)
             least = max(_LEAST_UNIT * rms(true), 1e-300)
             units[name] = Unit(least, least)
             for run in runs:
                 with np.errstate(all="ignore"):
-                    value = visible(run[name], mask_of(name, self.mask))
+                    value = unmasked(run[name], mask_of(name, self.mask))
                     # Look-ups are recorded as they are in the tables; a port in half precision rounds them.
                     rounds = precision != "float32" and name != VECTOR
                     value = round_to(precision, value) if rounds else value

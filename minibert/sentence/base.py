@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,8 +21,10 @@ from minibert.encode.run import CHUNK_SIZE, EncodedTexts
 from minibert.errors import ModelFormatError
 from minibert.models.backend import choose_sharing
 from minibert.models.bert import BertModel
+from minibert.models.heads import BertForMaskedLM, BertForSequenceClassification
 from minibert.models.torch_like import TorchLike
 from minibert.sentence import loading
+from minibert.sentence.imitations import ModelCardData
 from minibert.sentence.sparse_vectors import similarity, similarity_pairwise
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -37,21 +38,16 @@ HOME = "sentence_transformers.models"
 SavedModule = tuple[str, Mapping[str, Any], Mapping[str, FloatArray]]
 """A module after the Transformer: its type, its config.json, and its weights by name."""
 
+# By the class of the model: the task and the output of a Transformer in sentence_bert_config.json, and in its
+# modality_config the output of the model.
+_TRANSFORMERS: dict[type[Any], tuple[str, str, str]] = {
+    BertModel: ("feature-extraction", "token_embeddings", "last_hidden_state"),
+    BertForMaskedLM: ("fill-mask", "token_embeddings", "logits"),
+    BertForSequenceClassification: ("sequence-classification", "scores", "logits"),
+}
 
 # The most texts tokenized together. This limits the memory that the encodings of a large corpus take.
 _TEXTS_AT_ONCE = 1024
-
-
-class ModelCardData(SimpleNamespace):
-    """Data that programs store with a model: any attribute, and scores of evaluators. minibert does not read it."""
-
-    def __init__(self, **fields: Any) -> None:
-        self.evaluations: dict[str, dict[str, Any]] = {}
-        super().__init__(**fields)
-
-    def set_evaluation_metrics(self, evaluator: Any, metrics: dict[str, Any], epoch: int = 0, step: int = 0) -> None:
-        """Store the metrics that an evaluator of sentence-transformers computed, under the evaluator's name."""
-        self.evaluations[getattr(evaluator, "name", "") or type(evaluator).__name__] = dict(metrics)
 
 
 class SentenceModel(TorchLike):
@@ -69,12 +65,8 @@ class SentenceModel(TorchLike):
     _call: ClassVar[str]  # the class, for messages and files
     _organisation: ClassVar[str]  # of short hub ids
     _model: ClassVar[type[Any]]
-    _task: ClassVar[str] = "feature-extraction"  # transformer_task of sentence_bert_config.json
-    _output: ClassVar[str] = "token_embeddings"  # its module_output_name
-    _method_output: ClassVar[str] = "logits"  # in its modality_config: the output of the model
     _fewer_layers: ClassVar[str] = "Save fewer layers with transformers, and give the folder."
     _prompt_names: ClassVar[tuple[str, ...]] = ("query", "document")  # always there; empty if nobody sets them
-    _settings: ClassVar[tuple[str, ...]] = ()  # the attributes that config_sentence_transformers.json stores
     _of_transformer: ClassVar[tuple[str, ...]] = ()  # further settings of sentence_bert_config.json
     _windows: ClassVar[type[TokenWindows]] = TokenWindows
 
@@ -82,13 +74,15 @@ class SentenceModel(TorchLike):
     tokenizer: BertTokenizer
     default_prompt_name: str | None
 
-    def _load(self, name: Any, load: Mapping[str, Any], *settings: Any) -> loading.SentenceFiles:
-        """Load prompts, tokenizer and model from the keywords of a constructor, and its values of `_settings`.
+    def _load(self, name: Any, load: Mapping[str, Any], **settings: Any) -> loading.SentenceFiles:
+        """Load prompts, tokenizer and model from the keywords of a constructor, and its own `settings`.
 
         What can be refused early comes first: the caller's values (before anything is downloaded), the files of
-        settings, the tokenizer, and then the tensors. A setting that the caller does not give is the file's.
+        settings, the tokenizer, and then the tensors. A setting that is None becomes the one that
+        config_sentence_transformers.json stores.
         """
-        for setting, value in zip(self._settings, settings, strict=True):
+        self._settings = tuple(settings)
+        for setting, value in settings.items():
             setattr(self, setting, value)
         if name is None:
             raise TypeError(f"{self._call}() needs a folder or a hub id; it does not have a default model.")
@@ -114,7 +108,7 @@ class SentenceModel(TorchLike):
         only_states = {"output_hidden_states": False} if self._model is BertModel else {}
         self.model = self._model.from_files(model_files.bert, options, config=config, **only_states)
         with loading.prefixed(f"{model_files.source}: config_sentence_transformers.json has", ModelFormatError):
-            for setting, value in zip(self._settings, settings, strict=True):
+            for setting, value in settings.items():
                 if value is None:
                     setattr(self, setting, model_files.stored.get(setting))
         return model_files
@@ -174,7 +168,8 @@ class SentenceModel(TorchLike):
         if isinstance(modalities := settings.get("modality_config"), dict):
             texts = {name: modalities[name] for name in ("text", "message") if name in modalities}
             settings = {**settings, "modality_config": texts}
-        for name, value in {"transformer_task": "feature-extraction" if plain else self._task, **settings}.items():
+        usual_task = "feature-extraction" if plain else implemented["transformer_task"]
+        for name, value in {"transformer_task": usual_task, **settings}.items():
             if value != implemented.get(name, value):
                 raise ModelFormatError(f"{where}: {name}={brief(value)}; expected {implemented[name]!r}.")
             off: tuple[Any, ...] = (None, {}) if name.endswith("_length") else (None, {}, False, "", [])
@@ -184,8 +179,9 @@ class SentenceModel(TorchLike):
 
     def _transformer(self) -> dict[str, Any]:
         """Return the settings of a Transformer, in sentence_bert_config.json, that the class implements."""
-        text = {"text": {"method": "forward", "method_output_name": self._method_output}}
-        return {"transformer_task": self._task, "module_output_name": self._output, "modality_config": text}
+        task, output, method_output = _TRANSFORMERS[self._model]
+        text = {"text": {"method": "forward", "method_output_name": method_output}}
+        return {"transformer_task": task, "module_output_name": output, "modality_config": text}
 
     def close(self) -> None:
         """Close the model: its weights, threads and buffers are given back; a later call raises a RuntimeError."""
@@ -259,7 +255,7 @@ class SentenceModel(TorchLike):
         return check_text(self.prompts[name], f"prompts[{name!r}]")  # callers may change the dict
 
     def windows(
-        self, options: WindowOptions, max_length: int | None = None, kind: type[TokenWindows] | None = None
+        self, options: WindowOptions, max_length: int | None = None, windows_class: type[TokenWindows] | None = None
     ) -> TokenWindows:
         """Return what turns texts into windows of tokens, of `max_seq_length` tokens if the caller does not say.
 
@@ -268,7 +264,7 @@ class SentenceModel(TorchLike):
         TypeError, ValueError
             An option is wrong, or does not fit the model.
         """
-        return (kind or self._windows)(
+        return (windows_class or self._windows)(
             self.tokenizer,
             prompt=self.resolve_prompt(options.prompt, options.prompt_name),
             max_length=self.max_seq_length if max_length is None else max_length,
@@ -341,10 +337,11 @@ class SentenceModel(TorchLike):
         (folder / "modules.json").unlink(missing_ok=True)
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
-        listed = [("", f"{HOME}.Transformer")]
-        for number, (kind, config, tensors) in enumerate(modules, start=1):
-            listed.append((f"{number}_{kind.rpartition('.')[2]}", kind))
-            part = Path(make_folder(folder / listed[-1][0]))
+        listed = [{"path": "", "type": f"{HOME}.Transformer"}]
+        for number, (module_type, config, tensors) in enumerate(modules, start=1):
+            name = f"{number}_{module_type.rpartition('.')[2]}"
+            listed.append({"path": name, "type": module_type})
+            part = Path(make_folder(folder / name))
             write_json(part / "config.json", dict(config))
             if tensors:
                 write_safetensors(part / "model.safetensors", tensors.items())
@@ -353,10 +350,7 @@ class SentenceModel(TorchLike):
         prompts = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
         write_json(folder / "config_sentence_transformers.json", {"model_type": self._call, **prompts, **settings})
         # It is deleted first and written last, so a folder that was not written to its end is not taken for a model.
-        write_json(
-            folder / "modules.json",
-            [{"idx": i, "name": str(i), "path": name, "type": kind} for i, (name, kind) in enumerate(listed)],
-        )
+        write_json(folder / "modules.json", [{"idx": i, "name": str(i), **module} for i, module in enumerate(listed)])
 
     save = save_pretrained  # its older name
 
@@ -469,8 +463,8 @@ class VectorModel(SentenceModel):
             As in `encode`.
         """
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
-            kind = type(inputs).__name__
-            raise TypeError(f"inputs is a {kind}; expected an iterable of str. For one text use encode.")
+            remedy = "expected an iterable of str. For one text use encode."
+            raise TypeError(f"inputs is a {type(inputs).__name__}; {remedy}")
         chunk_size = check_int("chunk_size", chunk_size, 1)
         plan = self.plan(self._options(**options))
         exact = return_info or plan.windows.truncation != "silent"
@@ -517,7 +511,7 @@ class VectorModel(SentenceModel):
         return present[0] if present else (names[0] if names[0] in self.prompts else None)
 
 
-def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:
+def as_requested(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:
     """Convert the results of `encode` to the requested type.
 
     Parameters

@@ -90,7 +90,7 @@ class BGEM3FlagModel:
         if not kinds.keys() <= _KINDS.keys():
             raise TypeError(f"{[*kinds]} are not all keywords of encode(); expected some of {[*_KINDS]}.")
         options = WindowOptions(batch_size=batch_size, truncation=truncation)
-        rows = _Plan(self.model.windows(options, kind=WholeTexts), self.model, self.heads).run_at_once(texts)
+        rows = _Plan(self.model.windows(options, windows_class=WholeTexts), self.model, self.heads).run_at_once(texts)
         columns: list[Any] = [[row[i] for row in rows] for i in range(len(_KINDS))]
         columns[0] = np.array(columns[0], np.float32).reshape(len(rows), self.model.config.hidden_size)
         pairs = zip(_KINDS.items(), columns, strict=True)

@@ -15,7 +15,7 @@ from minibert.encode.options import WindowOptions
 from minibert.encode.run import TextPlan, check_finite, packed
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.activations import Activation, as_activation, stored_activation
-from minibert.sentence.base import SentenceModel, in_kind
+from minibert.sentence.base import SentenceModel, as_requested
 from minibert.sentence.loading import one_of
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_texts, checked_texts, shown
@@ -45,10 +45,6 @@ class CrossEncoder(SentenceModel):
         cross-encoder.
     prompts : dict of str to str, optional
         Texts to put before the first text of each pair, by name; they replace those that the model stores.
-    default_prompt_name : str, optional
-        The prompt of a call that does not name one; default: the model's.
-    cache_folder, revision, local_files_only, token
-        As `cache_dir` and so on in `BertModel.from_pretrained`.
     num_labels : int, optional
         It must be the checkpoint's number of labels, because minibert never makes random weights.
     max_length : int, optional
@@ -57,13 +53,11 @@ class CrossEncoder(SentenceModel):
         What turns logits (B, N) into scores: the name of a class in torch.nn, such as "Sigmoid" or "Identity"; an
         object of such a class; or any function of an array. Default: the model's, else Sigmoid for one label and
         Identity for several.
-    device : None or "cpu"
-    backend, num_threads, compute_type, shared_weights, idle_release
-        As in `BertModel.from_pretrained`. "torch", the default of sentence-transformers, means the default here.
-    modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs, keep_in_fp32_modules, model_card_data
-        As in `SentenceTransformer`: keywords at values that change nothing.
-    **old
-        The names of these keywords in older programs, such as `default_activation_function`.
+    keep_in_fp32_modules
+        It changes nothing.
+    **load
+        As in `SentenceTransformer`, with the names of these keywords in older programs, such as
+        `default_activation_function`.
 
     Attributes
     ----------
@@ -73,21 +67,12 @@ class CrossEncoder(SentenceModel):
     default_prompt_name : str or None
     model_card_data : ModelCardData, or the given object
 
-    Raises
-    ------
-    TypeError, ValueError
-        A keyword has a value that would change the result and that minibert does not implement.
-    ModelFormatError
-        The model does not have the head, or minibert does not implement a module or file of it.
-    DownloadError
-        The model is not on this machine and cannot be downloaded.
+    Errors are as in `SentenceTransformer`.
     """
 
     _call = "CrossEncoder"
     _organisation = "cross-encoder"
     _model = BertForSequenceClassification
-    _task = "sequence-classification"
-    _output = "scores"
     _prompt_names = ()
     _windows = PairWindows
 
@@ -182,8 +167,7 @@ class CrossEncoder(SentenceModel):
         prompt_name, prompt : str, optional
             A key of `prompts`, or a text, to put before the first text of each pair.
         batch_size : int
-            Limits memory: 32 times as many pairs, at most 1024, are tokenized together. The result does not depend on
-            it.
+            Limits memory, see `SentenceTransformer.encode`. The result does not depend on it.
         show_progress_bar : bool, optional
             Show the number of pairs done and the time left, on the standard error.
         activation_fn : optional
@@ -225,7 +209,7 @@ class CrossEncoder(SentenceModel):
             scores = scores[:, 0]
         if apply_softmax and scores.ndim > 1 and scores.size:
             scores = softmax(scores).astype(np.float32)
-        return in_kind(scores[0] if single else scores, convert_to_tensor, convert_to_numpy, single)
+        return as_requested(scores[0] if single else scores, convert_to_tensor, convert_to_numpy, single)
 
     def rank(
         self,
@@ -292,7 +276,8 @@ class CrossEncoder(SentenceModel):
         """Compute the logits of B encodings, step by step: (B, N)."""
         depth = self.model.config.num_hidden_layers
         batch = packed(self.model.config, encodings)
-        steps = self.model.bert.states(batch, [depth], self.model.read_of(batch))
+        (result,) = self.model.results(batch)
+        steps = self.model.bert.states(batch, [depth], result.tokens)
         logits = (self.model.compute("first", states[depth], step) for step, states in steps)
         return np.concatenate([np.zeros((0, self.num_labels), np.float32), *logits])
 

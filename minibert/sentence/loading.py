@@ -124,7 +124,7 @@ def check_load(call: str, load: Mapping[str, Any]) -> tuple[LoadOptions, Tables]
     changed = {
         "cache_dir": one_of("cache_folder", load.get("cache_folder"), "cache_dir", options.cache_dir),
         "token": one_of("token", options.token, "use_auth_token", load.get("use_auth_token")),
-        "backend": choose_backend(options.backend),
+        "backend": own_backend(options.backend),
     }
     return dataclasses.replace(options, **changed), asked
 
@@ -241,8 +241,8 @@ def prefixed(begin: str, kind: type[Exception] | None = None) -> Iterator[None]:
         raise (kind or type(error))(f"{begin} {error}") from error
 
 
-def choose_backend(backend: Any) -> Any:
-    """Return the backend for the model; "torch" means minibert's default, because libraries pass it for their users."""
+def own_backend(backend: Any) -> Any:
+    """Return the backend of minibert that a caller means: "torch" is the default, because libraries pass it."""
     if not isinstance(backend, str):
         return backend
     if backend in ("onnx", "openvino"):

@@ -26,7 +26,7 @@ from minibert.encode.token_modules import MultiVectorMask, Transformer
 from minibert.encode.token_plan import TokenPlan
 from minibert.errors import ModelFormatError
 from minibert.models.bert import BertModel
-from minibert.sentence.base import SavedModule, VectorModel, in_kind
+from minibert.sentence.base import SavedModule, VectorModel, as_requested
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, check_prompts, one_of, prefixed
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import WholeTexts
@@ -79,8 +79,6 @@ class MultiVectorEncoder(VectorModel):
     _call = "MultiVectorEncoder"
     _organisation = ""
     _model = BertModel
-    _method_output = "last_hidden_state"
-    _settings = ("similarity_fn_name",)
     _of_transformer = ("query_length", "document_length", "query_expansion")
     _default_similarity = "maxsim"
     _windows = WholeTexts
@@ -95,7 +93,7 @@ class MultiVectorEncoder(VectorModel):
         similarity_fn_name: str | SimilarityFunction | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        files = self._load(model_name_or_path, load, similarity_fn_name)
+        files = self._load(model_name_or_path, load, similarity_fn_name=similarity_fn_name)
         for text in files.stored["prefixes"].values():
             self._register(text)
         size, ops = self.model.config.hidden_size, self.model.ops
@@ -242,7 +240,7 @@ class MultiVectorEncoder(VectorModel):
         )
         plan = self._plan(options, task, *filter(None, [token_pooling]), whole=output_value is None)
         vectors = plan.run_at_once(texts, show_progress_bar).tolist()
-        return in_kind(vectors[0] if single else vectors, not convert_to_numpy, convert_to_numpy, single)
+        return as_requested(vectors[0] if single else vectors, not convert_to_numpy, convert_to_numpy, single)
 
     def plan(self, options: EncodeOptions, task: str = "document") -> TokenPlan:
         """Return what happens to each text of a corpus or of a request, with the prompt of the task.
@@ -328,12 +326,12 @@ class MultiVectorEncoder(VectorModel):
 
 def _read_module(files: ModelFiles, entry: ModuleEntry) -> MultiVectorMask | HierarchicalTokenPooling:
     """Make a module of `TOKEN_MODULES` from its config.json, whose keys are the keywords of its class."""
-    kind: Any = MultiVectorMask if entry.kind == "MultiVectorMask" else HierarchicalTokenPooling
-    config, where = read_config(files, entry, inspect.signature(kind).parameters)
+    module_class: Any = MultiVectorMask if entry.kind == "MultiVectorMask" else HierarchicalTokenPooling
+    config, where = read_config(files, entry, inspect.signature(module_class).parameters)
     # A version that did not normalize wrote files without this key.
-    usual = {"normalize_embeddings": False} if kind is HierarchicalTokenPooling else {}
+    usual = {"normalize_embeddings": False} if module_class is HierarchicalTokenPooling else {}
     with prefixed(f"{where}:", ModelFormatError):
-        return kind(**usual | config)
+        return module_class(**usual | config)
 
 
 def _projection(files: SentenceFiles, size: int) -> FloatArray:

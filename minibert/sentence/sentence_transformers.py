@@ -17,55 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.reporting import progress_bar, warn_caller
-from minibert._utils.validation import FloatArray, check_bool, check_choice, is_masked
+from minibert._utils.validation import FloatArray, IntArray, check_bool, check_choice, is_masked
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.encode.modules import read_pipeline
 from minibert.encode.options import EncodeOptions, WindowOptions
 from minibert.encode.plan import Plan, make_plan
 from minibert.models.bert import BertModel
-from minibert.sentence.base import HOME, SavedModule, VectorModel, in_kind
+from minibert.sentence.base import HOME, SavedModule, VectorModel, as_requested
+from minibert.sentence.imitations import Pooling, Transformer
 from minibert.sentence.loading import LoadKeywords, SentenceFiles, one_of
-from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts, check_texts, sentence_spans
 from minibert.tokenizer.windows import TextInfo
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.similarity import PRECISIONS, SimilarityFunction, check_truncate_dim, quantize_embeddings, rounded
-
-
-@dataclasses.dataclass(frozen=True)
-class Transformer:
-    """The attributes of ``model[0]`` that programs read; settings are set on the whole model."""
-
-    auto_model: BertModel
-    tokenizer: BertTokenizer
-    max_seq_length: int
-
-    @property
-    def model(self) -> BertModel:
-        """The BERT model, under its name in sentence-transformers 6."""
-        return self.auto_model
-
-    def get_word_embedding_dimension(self) -> int:
-        """Return the length of the vector of a token."""
-        return self.auto_model.config.hidden_size
-
-
-@dataclasses.dataclass(frozen=True)
-class Pooling:
-    """The attributes of ``model[1]`` that programs read. To pool otherwise, call ``encode(texts, pooling="cls")``."""
-
-    pooling_mode: str | tuple[str, ...]
-    include_prompt: bool
-    word_embedding_dimension: int
-
-    def get_config_dict(self) -> dict[str, Any]:
-        """Return the contents of this module's config.json."""
-        modes = self.pooling_mode if isinstance(self.pooling_mode, str) else list(self.pooling_mode)
-        return {
-            "embedding_dimension": self.word_embedding_dimension,
-            "pooling_mode": modes,
-            "include_prompt": self.include_prompt,
-        }
 
 
 class SentenceTransformer(VectorModel):
@@ -124,8 +88,6 @@ class SentenceTransformer(VectorModel):
     _call = "SentenceTransformer"
     _organisation = "sentence-transformers"
     _model = BertModel
-    _method_output = "last_hidden_state"
-    _settings = ("similarity_fn_name", "truncate_dim")
     _fewer_layers = "Give encode() a layer: encode(texts, layers=2) pools state 2, the output of the second layer."
 
     model: BertModel
@@ -138,7 +100,7 @@ class SentenceTransformer(VectorModel):
         truncate_dim: int | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        files = self._load(model_name_or_path, load, similarity_fn_name, truncate_dim)
+        files = self._load(model_name_or_path, load, similarity_fn_name=similarity_fn_name, truncate_dim=truncate_dim)
         self.pipeline = read_pipeline(files.files, files.modules, self.model.config.hidden_size, self.model.ops)
 
     def _check_plain(self, files: SentenceFiles) -> None:
@@ -304,45 +266,20 @@ class SentenceTransformer(VectorModel):
             )
         )
         result: Any
-        too_long, info = plan.windows.too_long(), list[TextInfo]()
         if spans is not None or output_value != "sentence_embedding" or plan.pooling == ("none",):
             check_for_tokens(out, precision, normalize_embeddings and spans is None, truncation)
-            by_sentence = isinstance(spans, str)
-            if spans is not None:
-                if by_sentence:
-                    check_choice("spans", spans, ("sentences",))
-                    check_texts(texts)
-                    spans = [sentence_spans(text) for text in texts]
-                elif single:
-                    spans = [spans]
-                if output_value != "sentence_embedding":
-                    raise ValueError(f"output_value={output_value!r} and spans= were given; leave one of them out.")
-                if len(spans) != len(texts):
-                    raise ValueError(f"spans= has {len(spans)} lists for {len(texts)} texts; give one for each text.")
-            tokens, n_truncated, info = plan.run_tokens(
-                texts, sentences=output_value is None, spans=spans, exact=return_info, info=return_info
-            )
-            if by_sentence:
-                info = [
-                    dataclasses.replace(one, spans=tuple(of_text)) for one, of_text in zip(info, spans, strict=False)
-                ]
-            too_long.add(n_truncated)
-            result = tokens[0] if single else tokens
+            if spans is not None and output_value != "sentence_embedding":
+                raise ValueError(f"output_value={output_value!r} and spans= were given; leave one of them out.")
+            values, n_truncated, infos = token_values(plan, texts, spans, single, output_value is None, return_info)
+            result = values[0] if single else values
         else:
             vectors = make_out(out, (plan.width,) if single else (len(texts), plan.width), precision)
-            rows, first = vectors[None] if single else vectors, 0
-            with progress_bar(len(texts), show=show_progress_bar or False) as count:
-                for chunk in plan.run(texts, progress=count, exact=return_info, info=return_info):
-                    rows[first : first + len(chunk.vectors)] = rounded(chunk.vectors, rows.dtype)
-                    too_long.add(chunk.n_truncated)
-                    info += chunk.info
-                    first += len(chunk.vectors)
-            if first < len(rows):
-                raise ValueError(f"Of {len(rows)} texts only {first} could be read, because they changed meanwhile.")
+            rows = vectors[None] if single else vectors
+            n_truncated, infos = fill_rows(rows, plan, texts, show_progress_bar or False, return_info)
             result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
-        result = in_kind(result, convert_to_tensor, convert_to_numpy, single)
-        too_long.warn()
-        return (result, info[0] if single else info) if return_info else result
+        result = as_requested(result, convert_to_tensor, convert_to_numpy, single)
+        plan.windows.too_long().add(n_truncated).warn()
+        return (result, infos[0] if single else infos) if return_info else result
 
     def encode_iter(
         self, inputs: Iterable[str], *, out: npt.NDArray[Any] | None = None, **options: Any
@@ -429,15 +366,55 @@ class SentenceTransformer(VectorModel):
         return f"SentenceTransformer({parts}, max_seq_length={self.max_seq_length})"
 
 
+def token_values(
+    plan: Plan, texts: Sequence[str], spans: Any, single: bool, as_dicts: bool, with_info: bool
+) -> tuple[list[Any], IntArray, list[TextInfo]]:
+    """Compute the vectors of the tokens of each text, those of its spans, or the dicts of output_value=None.
+
+    Return them, the number of tokens that were cut off each text, and with `with_info` the `TextInfo` of each.
+    """
+    by_sentence = isinstance(spans, str)
+    if by_sentence:
+        check_choice("spans", spans, ("sentences",))
+        check_texts(texts)
+        spans = [sentence_spans(text) for text in texts]
+    elif spans is not None:
+        spans = [spans] if single else spans
+        if len(spans) != len(texts):
+            raise ValueError(f"spans= has {len(spans)} lists for {len(texts)} texts; give one for each text.")
+    values, n_truncated, infos = plan.run_tokens(
+        texts, sentences=as_dicts, spans=spans, exact=with_info, info=with_info
+    )
+    if by_sentence and with_info:
+        infos = [dataclasses.replace(info, spans=tuple(pairs)) for info, pairs in zip(infos, spans, strict=True)]
+    return values, n_truncated, infos
+
+
+def fill_rows(
+    rows: npt.NDArray[Any], plan: Plan, texts: Sequence[str], show_progress: bool, with_info: bool
+) -> tuple[IntArray, list[TextInfo]]:
+    """Write the vector of each text into its row; return as `token_values` does."""
+    n_truncated, infos, done = np.zeros(len(rows), dtype=np.int64), list[TextInfo](), 0
+    with progress_bar(len(texts), show=show_progress) as count:
+        for chunk in plan.run(texts, progress=count, exact=with_info, info=with_info):
+            places = slice(done, done + len(chunk.vectors))
+            rows[places], n_truncated[places] = rounded(chunk.vectors, rows.dtype), chunk.n_truncated
+            infos += chunk.info
+            done = places.stop
+    if done < len(rows):
+        raise ValueError(f"Of {len(rows)} texts only {done} could be read, because they changed meanwhile.")
+    return n_truncated, infos
+
+
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:
     """Raise an error for options that work only for sentence vectors."""
-    options = {
+    only_for_sentences = {
         "out=": out is not None,
         f"precision={precision!r}": precision != "float32",
         "normalize_embeddings=True": normalized,
         "truncation='split'": truncation == "split",
     }
-    if wrong := [option for option, is_wrong in options.items() if is_wrong]:
+    if wrong := [option for option, is_set in only_for_sentences.items() if is_set]:
         raise ValueError(f"{wrong[0]} is only for sentence vectors, not for vectors of tokens or spans; leave it out.")
 
 

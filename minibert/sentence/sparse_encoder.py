@@ -42,15 +42,12 @@ class SparseEncoder(VectorModel):
         A folder, or a hub id. A short id is one of the organisation sparse-encoder. modules.json lists Transformer
         (with the task fill-mask) or MLMTransformer, then SpladePooling. Without this file, a model whose
         `architectures` end in ForMaskedLM is SPLADE with the maximum.
-    prompts, default_prompt_name, cache_folder, revision, local_files_only, token, device, backend, num_threads,
-    compute_type, shared_weights, idle_release
-        As in `SentenceTransformer`.
-    modules, trust_remote_code, model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs, model_card_data
-        As in `SentenceTransformer`.
     similarity_fn_name : {"dot", "cosine", "euclidean", "manhattan"} or SimilarityFunction, optional
         What `similarity` computes; default: the model's setting, else "dot".
     max_active_dims : int, optional
         Keep only this number of the largest weights of each vector; default: the model's setting, else all.
+    **load
+        As in `SentenceTransformer`.
 
     Attributes
     ----------
@@ -63,23 +60,13 @@ class SparseEncoder(VectorModel):
     max_active_dims : int or None
     model_card_data : ModelCardData, or the given object
 
-    Raises
-    ------
-    TypeError, ValueError
-        A keyword has a value that would change the result and that minibert does not implement.
-    ModelFormatError
-        The model is not SPLADE, or minibert does not implement a module or file of it.
-    DownloadError
-        The model is not on this machine and cannot be downloaded.
+    Errors are as in `SentenceTransformer`; a model that is not SPLADE is refused.
     """
 
     _call = "SparseEncoder"
     _organisation = "sparse-encoder"
     _model = BertForMaskedLM
-    _task = "fill-mask"
-    _output = "token_embeddings"
     _default_similarity = "dot"
-    _settings = ("similarity_fn_name", "max_active_dims")
     _options = SparseOptions
 
     model: BertForMaskedLM
@@ -92,7 +79,9 @@ class SparseEncoder(VectorModel):
         max_active_dims: int | None = None,
         **load: Unpack[LoadKeywords],
     ) -> None:
-        files = self._load(model_name_or_path, load, similarity_fn_name, max_active_dims)
+        files = self._load(
+            model_name_or_path, load, similarity_fn_name=similarity_fn_name, max_active_dims=max_active_dims
+        )
         self.pooling = SpladePooling()
         if files.modules:
             config, where = read_config(files.files, files.modules[1], SPLADE_KEYS)
@@ -157,8 +146,7 @@ class SparseEncoder(VectorModel):
         prompt_name, prompt : str, optional
             A key of `prompts`, or a text, to put before each input.
         batch_size : int
-            Limits memory: 32 times as many texts, at most 1024, are tokenized together. The result does not depend on
-            it.
+            Limits memory, see `SentenceTransformer.encode`. The result does not depend on it.
         show_progress_bar : bool, optional
             Show the number of texts done and the time left, on the standard error.
         convert_to_tensor : bool

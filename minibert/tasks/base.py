@@ -18,16 +18,16 @@ from minibert.tokenizer.batch import PADDING, STRATEGIES, choose_strategy, pad_r
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_text, shown
-from minibert.tokenizer.too_long import WITHOUT_WINDOWS, TooLong
+from minibert.tokenizer.too_long import TRUNCATIONS_WITHOUT_SPLIT, TooLong
 from minibert.tokenizer.windows import encode_pairs, in_chunks
 from minibert.vectors.token_vectors import token_limit
 
 BATCH_SIZE = 32
 """Texts of a list, and windows, that are computed together unless batch_size= says otherwise."""
 
-# Values of truncation= -> the rule that each means. The names of transformers ask for a cut, so it is not silent.
-_RULES: dict[Any, str] = {None: "warn", **{rule: rule for rule in WITHOUT_WINDOWS}}
-_RULES |= dict.fromkeys((True, *STRATEGIES), "silent") | dict.fromkeys((False, "do_not_truncate"), "error")
+# Values of truncation= -> that of `TooLong`. With the names of transformers the caller asks for a cut, so it is silent.
+_TRUNCATIONS: dict[Any, str] = {None: "warn", **{name: name for name in TRUNCATIONS_WITHOUT_SPLIT}}
+_TRUNCATIONS |= dict.fromkeys((True, *STRATEGIES), "silent") | dict.fromkeys((False, "do_not_truncate"), "error")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -59,7 +59,7 @@ class TextOptions:
         if self.mapping and getattr(self, self.mapping) is not None:
             self._take(getattr(self, self.mapping))
         truncation: object = self.truncation
-        if not (truncation is None or isinstance(truncation, bool | str)) or truncation not in _RULES:
+        if not (truncation is None or isinstance(truncation, bool | str)) or truncation not in _TRUNCATIONS:
             raise ValueError(f"truncation={brief(truncation)}; expected 'warn' (cut and warn), 'error', or True (cut).")
         if self.max_length is not None:
             check_int("max_length", self.max_length, 1)
@@ -84,7 +84,7 @@ class TextOptions:
         if length is not None and length > most:
             raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
         length = token_limit(config, tokenizer) if length is None else length
-        return TooLong(_RULES[self.truncation], length, "inputs", self.instead, "max_length")
+        return TooLong(_TRUNCATIONS[self.truncation], length, "inputs", self.instead, "max_length")
 
 
 class TaskPipeline(Closes):

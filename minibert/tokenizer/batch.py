@@ -195,12 +195,10 @@ class TokenizedBatch(UserDict[str, Any]):
             raise ValueError(f"the batch has {len(self.encodings)} rows, asked for row {brief(i)}.")
         return self.encodings[i]
 
-    def _span(self, i: int) -> slice:
-        return span_of(len(self.encodings[i]), self._padding[0][i], self._padding[1])
-
     def _padded(self, i: int, values: list[Element], fill: Element) -> list[Element]:
-        span = self._span(i)
-        return [fill] * span.start + values + [fill] * (self._padding[0][i] - span.stop)
+        widths, side, _ = self._padding
+        span = span_of(len(values), widths[i], side)
+        return [fill] * span.start + values + [fill] * (widths[i] - span.stop)
 
 
 def _described(value: Any) -> str:
@@ -212,11 +210,12 @@ def _described(value: Any) -> str:
 
 
 def pad_rows(rows: Sequence[Any], widths: Sequence[int], side: str, fill: int) -> Any:
-    """Copy rows of numbers into an int64 array (B, width), or into an array each if their widths differ."""
+    """Copy rows of numbers, or of pairs, into an int64 array (B, width), or into an array each if the widths differ."""
+    pairs = np.shape(rows[0])[1:] if len(rows) else ()
     if len(set(widths)) == 1:
-        padded: Any = np.full((len(rows), widths[0]), fill, dtype=np.int64)
+        padded: Any = np.full((len(rows), widths[0], *pairs), fill, dtype=np.int64)
     else:
-        padded = [np.full(width, fill, dtype=np.int64) for width in widths]
+        padded = [np.full((width, *pairs), fill, dtype=np.int64) for width in widths]
     for line, row, width in zip(padded, rows, widths, strict=True):
         line[span_of(len(row), width, side)] = row
     return padded

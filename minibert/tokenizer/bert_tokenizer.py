@@ -303,7 +303,7 @@ class BertTokenizer(Vocabulary):
         ['[CLS]', 'first', 'text', '[SEP]', '[PAD]', '[PAD]']
         """
         keywords.check_keywords("BertTokenizer", harmless, keywords.CALL_KEYWORDS, function=type(self).__call__)
-        kind = check_return_tensors(return_tensors)
+        tensor_type = check_return_tensors(return_tensors)
         padding = batch.choose_strategy("padding", padding, batch.PADDING)
         strategy, max_length = batch.choose_limit(truncation, max_length, padding, self.model_max_length)
         text, text_pair = split_pairs(text, text_pair, is_split_into_words)
@@ -314,7 +314,8 @@ class BertTokenizer(Vocabulary):
         encodings = [encoding for row in parts for encoding in row]
         lengths = [len(encoding) for encoding in encodings]
         limits = (padding, strategy, max_length, pad_to_multiple_of)
-        widths = batch.choose_widths(lengths, *limits, equal=kind is not None, can_pad=self.pad_token_id is not None)
+        equal, can_pad = tensor_type is not None, self.pad_token_id is not None
+        widths = batch.choose_widths(lengths, *limits, equal=equal, can_pad=can_pad)
         side = self.padding_side if padding_side is None else padding_side
         names = self.model_input_names
         rows = {"input_ids": [encoding.ids for encoding in encodings]}
@@ -324,24 +325,17 @@ class BertTokenizer(Vocabulary):
             rows["attention_mask"] = [np.ones(length, dtype=np.int64) for length in lengths]
         if return_special_tokens_mask:
             rows["special_tokens_mask"] = [encoding.special_tokens_mask for encoding in encodings]
-        data = self._padded(rows, widths, side, kind)
         if return_offsets_mapping:
-            spans = {
-                "starts": [encoding.offsets[:, 0] for encoding in encodings],
-                "ends": [encoding.offsets[:, 1] for encoding in encodings],
-            }
-            starts, ends = self._padded(spans, widths, side, kind).values()
-            data["offset_mapping"] = (
-                [list(zip(*both, strict=True)) for both in zip(starts, ends, strict=True)]
-                if kind is None
-                else np.stack([starts, ends], axis=-1)
-            )
+            rows["offset_mapping"] = [encoding.offsets for encoding in encodings]
+        data = self._padded(rows, widths, side, tensor_type)
+        if return_offsets_mapping and tensor_type is None:
+            data["offset_mapping"] = [[tuple(pair) for pair in row] for row in data["offset_mapping"]]
         if return_length:
             data["length"] = widths
         if return_overflowing_tokens:
             data["overflow_to_sample_mapping"] = [i for i, row in enumerate(parts) for _ in row]
-        if kind is not None:
-            data = {name: batch.converted(name, value, kind) for name, value in data.items()}
+        if tensor_type is not None:
+            data = {name: batch.converted(name, value, tensor_type) for name, value in data.items()}
         elif single and not return_overflowing_tokens:
             data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
         return TokenizedBatch(data, encodings, widths, side, self.pad_token)
@@ -360,17 +354,13 @@ class BertTokenizer(Vocabulary):
         **options
             pad_to_multiple_of, padding_side, return_tensors and return_attention_mask, as in a call.
 
-        Returns
-        -------
-        TokenizedBatch
-
         Raises
         ------
         TypeError, ValueError
             An option is wrong, there are no "input_ids", or rows of an array differ in length.
         """
         names = ("return_tensors", "pad_to_multiple_of", "padding_side", "return_attention_mask")
-        kind, multiple, side, masked = (options.pop(name, None) for name in names)
+        tensor_type, multiple, side, masked = (options.pop(name, None) for name in names)
         keywords.check_keywords("BertTokenizer.pad", options, keywords.CALL_KEYWORDS, function=type(self).__call__)
         rows = encoded_inputs
         try:
@@ -388,18 +378,18 @@ class BertTokenizer(Vocabulary):
         lengths = [len(row) for row in numbers["input_ids"]]
         padding = batch.choose_strategy("padding", padding, batch.PADDING)
         limits = (padding, *batch.choose_limit(False, max_length, padding, self.model_max_length), multiple)
-        kind, can_pad = check_return_tensors(kind), self.pad_token_id is not None
-        widths = batch.choose_widths(lengths, *limits, equal=kind is not None, can_pad=can_pad)
+        tensor_type, can_pad = check_return_tensors(tensor_type), self.pad_token_id is not None
+        widths = batch.choose_widths(lengths, *limits, equal=tensor_type is not None, can_pad=can_pad)
         if "attention_mask" in self.model_input_names if masked is None else masked:
             numbers.setdefault("attention_mask", [np.ones(length, dtype=np.int64) for length in lengths])
         data |= self._padded(numbers, widths, self.padding_side if side is None else side, None)
         data = {name: value[0] if single else value for name, value in data.items()}
-        return TokenizedBatch(data).convert_to_tensors(kind)
+        return TokenizedBatch(data).convert_to_tensors(tensor_type)
 
     def _padded(
-        self, rows: Mapping[str, list[Any]], widths: Sequence[int], side: str, kind: str | None
+        self, rows: Mapping[str, list[Any]], widths: Sequence[int], side: str, tensor_type: str | None
     ) -> dict[str, Any]:
-        """Return rows of numbers with their padding: lists, or arrays (B, S) if `kind` is not None."""
+        """Return rows of numbers with their padding: lists, or arrays (B, S) if `tensor_type` is not None."""
         check_choice("padding_side", side, SIDES)
         # Without a padding token no row is padded, and this 0 is not used.
         fills = {
@@ -408,9 +398,11 @@ class BertTokenizer(Vocabulary):
             "special_tokens_mask": 1,
         }
         data = {name: batch.pad_rows(values, widths, side, fills.get(name, 0)) for name, values in rows.items()}
-        if kind is None:
+        if tensor_type is None:
             return {name: [row.tolist() for row in values] for name, values in data.items()}
-        return data if len(widths) else dict.fromkeys(data, np.empty((0, 0), dtype=np.int64))
+        if not len(widths):
+            data = {name: np.empty((0, 0, 2)[: 2 + (name == "offset_mapping")], dtype=np.int64) for name in data}
+        return data
 
     def _room(self, pair: bool) -> int | None:
         return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add(pair)
@@ -589,10 +581,10 @@ def named_class(name: str) -> Any:
 
 def _only_text(name: str, value: Any, is_split_into_words: bool) -> Any:
     """Return one text, or the only text of a list; transformers drops all texts but the first, silently."""
-    kind = list | tuple if is_split_into_words else str
-    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], kind):
+    text_type = list | tuple if is_split_into_words else str
+    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], text_type):
         return value[0]
-    if not isinstance(value, kind):
+    if not isinstance(value, text_type):
         expected = "one list of words" if is_split_into_words else "one str"
         raise TypeError(f"{name} is {shown(value)}; expected {expected}. For several texts call the tokenizer itself.")
     return value

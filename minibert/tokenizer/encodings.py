@@ -24,7 +24,7 @@ import numpy.typing as npt
 from minibert._utils.reporting import token_table
 from minibert._utils.system import is_forked
 from minibert._utils.validation import Int64Array, brief
-from minibert.tokenizer.files import is_library_error, library_errors
+from minibert.tokenizer.library_files import is_library_error, library_errors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -292,12 +292,7 @@ class RawOptions(NamedTuple):
 
 
 class RawEncoder:
-    """Calls the library's tokenizer; any number of threads may use one object at once.
-
-    Parameters
-    ----------
-    tokenizer : tokenizers.Tokenizer
-    """
+    """Calls the library's tokenizer; any number of threads may use one object at once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -368,11 +363,11 @@ class RawEncoder:
 
     def _encode_at_once(self, inputs: list[Any], options: RawOptions) -> Sequence[RawEncoding]:
         """Tokenize texts, pairs, or lists of words whole."""
-        words, special = bool(options.is_split_into_words), bool(options.add_special_tokens)
+        is_split, special = bool(options.is_split_into_words), bool(options.add_special_tokens)
         if is_forked():  # encode_batch would wait for the threads of the parent
             pairs = [text if isinstance(text, tuple) else (text, None) for text in inputs]
-            return [self._tokenizer.encode(first, second, words, special) for first, second in pairs]
-        return self._tokenizer.encode_batch(inputs, words, special)
+            return [self._tokenizer.encode(first, second, is_split, special) for first, second in pairs]
+        return self._tokenizer.encode_batch(inputs, is_split, special)
 
     def _joined(self, num_special: tuple[int, int], text: str, options: RawOptions, most: int | None) -> JoinedEncoding:
         """Tokenize a text in pieces."""

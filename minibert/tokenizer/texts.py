@@ -39,15 +39,15 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[Any], list[Any] | None, bool]:
+def as_batch(text: Texts, text_pair: Texts | None, is_split: bool) -> tuple[list[Any], list[Any] | None, bool]:
     """Return texts and their pairs as lists of equal length, and whether it was one text.
 
-    Each item is a str, or a list of str if `words` is true.
+    Each item is a str, or a list of words if `is_split` is true.
     """
-    texts, single = checked_texts("text", text, words)
+    texts, single = checked_texts("text", text, is_split)
     if text_pair is None:
         return texts, None, single
-    pairs, single_pair = checked_texts("text_pair", text_pair, words)
+    pairs, single_pair = checked_texts("text_pair", text_pair, is_split)
     if single != single_pair:
         raise TypeError("text and text_pair must both be one text, or both be lists of equal length.")
     if len(texts) != len(pairs):
@@ -55,21 +55,21 @@ def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[An
     return texts, pairs, single
 
 
-def split_pairs(text: Any, text_pair: Any, words: bool) -> tuple[Any, Any]:
+def split_pairs(text: Any, text_pair: Any, is_split: bool) -> tuple[Any, Any]:
     """Split a list of pairs into the first and the second texts; return other texts as they are.
 
-    A pair is a tuple or list of two texts; with `words`, of two lists of words. If the first item is one, all must be.
+    A pair is a tuple or list of two texts; with `is_split`, of two lists of words. If the first is one, all must be.
     """
-    if text_pair is not None or not isinstance(text, list | tuple) or not text or not _is_pair(text[0], words):
+    if text_pair is not None or not isinstance(text, list | tuple) or not text or not _is_pair(text[0], is_split):
         return text, text_pair
     for index, pair in enumerate(text):
-        if not _is_pair(pair, words):
+        if not _is_pair(pair, is_split):
             raise TypeError(f"text[{index}] is {shown(pair)}; expected a pair of texts, as text[0] is one.")
     return [first for first, _ in text], [second for _, second in text]
 
 
-def _is_pair(value: Any, words: bool) -> bool:
-    kinds: Any = list | tuple if words else str
+def _is_pair(value: Any, is_split: bool) -> bool:
+    kinds: Any = list | tuple if is_split else str
     return isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, kinds) for part in value)
 
 
@@ -104,7 +104,7 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
     return values, False
 
 
-def checked_texts(name: str, value: Any, words: bool = False) -> tuple[list[Any], bool]:
+def checked_texts(name: str, value: Any, is_split: bool = False) -> tuple[list[Any], bool]:
     """Check a text or texts (they may be split into words); return a list, and whether it was one text.
 
     Raises
@@ -112,9 +112,9 @@ def checked_texts(name: str, value: Any, words: bool = False) -> tuple[list[Any]
     TypeError, ValueError
         It is something else. The message names the index.
     """
-    if isinstance(value, np.ndarray) and words:
+    if isinstance(value, np.ndarray) and is_split:
         value = value.tolist()
-    if not words:
+    if not is_split:
         texts, single = as_texts(name, value)
         check_texts(texts, name=name)
         return list(texts), single

@@ -11,25 +11,24 @@ import numpy as np
 from minibert._utils.reporting import warn_caller
 
 Truncation: TypeAlias = Literal["warn", "error", "split", "silent"]
-"""Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
+"""What happens to a text that is too long: it is cut with a warning, refused, split into windows, or cut silently."""
 
-TRUNCATION: tuple[str, ...] = get_args(Truncation)
+TRUNCATIONS: tuple[str, ...] = get_args(Truncation)
 
-WITHOUT_WINDOWS = tuple(rule for rule in TRUNCATION if rule != "split")
-"""The treatments of pairs, and of texts of which each token is wanted."""
+TRUNCATIONS_WITHOUT_SPLIT = tuple(truncation for truncation in TRUNCATIONS if truncation != "split")
+"""Those for pairs, and for texts whose tokens are all wanted."""
 
-
-SPLIT = " truncation='split' uses all of a text."
-"""The sentence for `TooLong` of callers that offer the treatment "split"."""
+SPLIT_HINT = " truncation='split' uses all of a text."
+"""The `instead` of a `TooLong` whose caller offers truncation="split"."""
 
 
 @dataclasses.dataclass
 class TooLong:
-    """The treatment of texts with more tokens than a limit, and a count of the texts of a call that were cut.
+    """What happens to texts with more tokens than a limit, and a count of the texts of a call that were cut.
 
     Parameters
     ----------
-    rule : {"warn", "error", "split", "silent"}
+    truncation : {"warn", "error", "split", "silent"}
     limit : int
         The most tokens of a text, special tokens included.
     things : str
@@ -47,7 +46,7 @@ class TooLong:
         The index of the first text that was cut.
     """
 
-    rule: str
+    truncation: str
     limit: int
     things: str = "texts"
     instead: str = ""
@@ -58,19 +57,19 @@ class TooLong:
     first: int = 0
 
     def error(self, name: str, n_tokens: int) -> ValueError:
-        """Return the error about a text that the rule "error" refuses."""
+        """Return the error about a text that truncation="error" refuses."""
         message = f"{name} has {n_tokens} tokens, the limit is {self.limit} ({self.limit_name})"
         return ValueError(f"{message}. Shorten it, or cut it: truncation='warn'.{self.instead}")
 
     def cut(self, name: str, n_tokens: int) -> None:
         """Refuse a text that is too long, or count it, in a call that answers before it has read all texts.
 
-        With the rule "warn" it warns about the first such text of the call.
+        With truncation="warn" it warns about the first such text of the call.
         """
-        if self.rule == "error":
+        if self.truncation == "error":
             raise self.error(name, n_tokens)
         self.num_cut += 1
-        if self.rule == "warn" and self.num_cut == 1:
+        if self.truncation == "warn" and self.num_cut == 1:
             warn_caller(
                 f"{name} has {n_tokens} tokens, the limit is {self.limit} ({self.limit_name}), and was cut. Later "
                 f"{self.things} of this call may be cut without a warning.{self.silence}{self.instead}"
@@ -86,8 +85,8 @@ class TooLong:
         return self
 
     def warn(self) -> None:
-        """Warn if the rule is "warn" and texts were cut."""
-        if self.rule == "warn" and self.num_cut:
+        """Warn about texts that were cut, with truncation="warn"."""
+        if self.truncation == "warn" and self.num_cut:
             text = f"{self.num_cut} of {self.num_texts} {self.things} have more than {self.limit} tokens and were cut "
             text += f"(the first is at index {self.first})."
             if self.num_texts == 1:

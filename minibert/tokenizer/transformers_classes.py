@@ -99,8 +99,8 @@ _BERT = TokenizerClass("BertTokenizer", "WordPiece", settings=_NORMALIZER, has_t
 _XLM_ROBERTA = TokenizerClass("XLMRobertaTokenizer", "Unigram", _ROBERTA_TOKENS, settings={"add_prefix_space": True})
 _UNUSED = ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
 _CLASSES = {
-    one.name: one
-    for one in (
+    tokenizer_class.name: tokenizer_class
+    for tokenizer_class in (
         _BERT,
         replace(_BERT, name="ElectraTokenizer"),
         replace(_BERT, name="DistilBertTokenizer", has_token_types=False),
@@ -110,7 +110,7 @@ _CLASSES = {
         replace(_XLM_ROBERTA, name="CamembertTokenizer", extra_special_tokens=_UNUSED, mask_takes_space=True),
     )
 }
-SETTING_NAMES = tuple(dict.fromkeys(name for one in _CLASSES.values() for name in one.settings))
+SETTING_NAMES = tuple(dict.fromkeys(name for known in _CLASSES.values() for name in known.settings))
 _OF_MODELS = {
     "roberta": "RobertaTokenizer",
     "camembert": "CamembertTokenizer",

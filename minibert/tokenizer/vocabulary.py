@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief, check_int
-from minibert.tokenizer.files import LoadedTokenizer, library_errors
+from minibert.tokenizer.files import LoadedTokenizer
+from minibert.tokenizer.library_files import library_errors
 from minibert.tokenizer.texts import shown
 from minibert.tokenizer.transformers_classes import INSTEAD
 
@@ -189,13 +190,13 @@ class Vocabulary:
         ValueError
             An id is not in the vocabulary; the message names it.
         """
-        given: Any = to_array(token_ids)
-        several = _is_sequence(given) and len(given) > 0 and _is_sequence(given[0])
+        rows: Any = to_array(token_ids)
+        several = _is_sequence(rows) and len(rows) > 0 and _is_sequence(rows[0])
         clean = clean_up_tokenization_spaces
         clean = self.clean_up_tokenization_spaces if clean is None else clean
         is_bpe = type(self._tokenizer.model).__name__ == "BPE"
         texts = []
-        for row in given if several else [given]:
+        for row in rows if several else [rows]:
             ids = self._checked_ids([row] if is_one_id(row) else to_array(row))
             with library_errors(ValueError, "the token ids cannot be decoded"):
                 text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))

@@ -14,7 +14,7 @@ from minibert._utils.validation import FloatArray, IntArray, brief, check_choice
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_text, check_texts
-from minibert.tokenizer.too_long import SPLIT, TRUNCATION, WITHOUT_WINDOWS, TooLong
+from minibert.tokenizer.too_long import SPLIT_HINT, TRUNCATIONS, TRUNCATIONS_WITHOUT_SPLIT, TooLong
 
 Item = TypeVar("Item")
 Text = TypeVar("Text", str, tuple[str, str])
@@ -80,11 +80,11 @@ class TokenWindows:
     stride: int
     at_once: int
 
-    _treatments: ClassVar[tuple[str, ...]] = TRUNCATION
+    _truncations: ClassVar[tuple[str, ...]] = TRUNCATIONS
     _things: ClassVar[str] = "texts"
 
     def __post_init__(self) -> None:
-        check_choice("truncation", self.truncation, self._treatments)
+        check_choice("truncation", self.truncation, self._truncations)
         self.stride = check_int("stride", self.stride, 0)
         if self.stride and self.truncation != "split":
             raise ValueError(f"stride={brief(self.stride)} needs windows: truncation='split', not {self.truncation!r}.")
@@ -95,8 +95,8 @@ class TokenWindows:
             self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
 
     def too_long(self) -> TooLong:
-        """Return the treatment of texts that are too long, for one call."""
-        instead = SPLIT if "split" in self._treatments else ""
+        """Return what counts the texts of one call that are too long."""
+        instead = SPLIT_HINT if "split" in self._truncations else ""
         return TooLong(self.truncation, self.max_length, self._things, instead)
 
     def of(
@@ -265,9 +265,9 @@ class TokenWindows:
 
 
 class WholeTexts(TokenWindows):
-    """The same for texts of which each token is wanted: each has one window."""
+    """The same for texts whose tokens are all wanted: each text has one window."""
 
-    _treatments = WITHOUT_WINDOWS
+    _truncations = TRUNCATIONS_WITHOUT_SPLIT
 
 
 class PairWindows(WholeTexts):
@@ -325,21 +325,21 @@ def encode_pairs(
     ValueError
         An input cannot be cut to this length by this strategy.
     """
-    found: dict[int, Encoding] = {}
+    by_index: dict[int, Encoding] = {}
     for paired in (False, True):
-        some = [i for i, (_, second) in enumerate(inputs) if (second is not None) == paired]
-        if not some:
+        group = [i for i, (_, second) in enumerate(inputs) if (second is not None) == paired]
+        if not group:
             continue
-        texts = [prompt + inputs[i][0] for i in some]
-        seconds: Any = [inputs[i][1] for i in some] if paired else None
-        chosen = strategy if paired else "longest_first"
+        texts = [prompt + inputs[i][0] for i in group]
+        seconds: Any = [inputs[i][1] for i in group] if paired else None
+        truncation = strategy if paired else "longest_first"
         try:
-            encodings = tokenizer.encodings(texts, seconds, max_length=max_length, truncation=chosen, exact=exact)
+            encodings = tokenizer.encodings(texts, seconds, max_length=max_length, truncation=truncation, exact=exact)
         except ValueError as error:
-            where = f"inputs from index {indices[some[0]]}"
+            where = f"inputs from index {indices[group[0]]}"
             raise ValueError(f"{where}: {error} Shorten the other text, or give another truncation=.") from error
-        found.update(zip(some, encodings, strict=True))
-    return [found[i] for i in range(len(inputs))]
+        by_index.update(zip(group, encodings, strict=True))
+    return [by_index[i] for i in range(len(inputs))]
 
 
 def in_chunks(

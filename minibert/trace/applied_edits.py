@@ -33,7 +33,7 @@ _MEANS = {
     "pooled": {"features": -1},
 }
 
-# Kind of change -> the new numbers, of the old ones and those that were given.
+# Operation -> the new numbers, of the old ones and those that were given.
 _ARITHMETIC: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "zero": lambda part, numbers: numbers,
     "replace": lambda part, numbers: numbers,
@@ -110,18 +110,18 @@ class Target:
         """Raise an error for a change that this value cannot have, before anything is computed."""
         self.check_where(change.where)
         spec = self.spec
-        if change.kind in ("scale", "add", "replace"):
+        if change.operation in ("scale", "add", "replace"):
             self._check_numbers(change)
-        elif change.kind == "patch":
+        elif change.operation == "patch":
             self._check_patch(change.value, change.where)
-        elif change.kind == "mean" and change.value not in _MEANS[spec.kind]:
+        elif change.operation == "mean" and change.value not in _MEANS[spec.kind]:
             raise ValueError(
                 f"over={change.value!r} is not an axis of {spec.name}, which has {' and '.join(_MEANS[spec.kind])}."
             )
 
     def _check_numbers(self, change: Change) -> None:
         value, shape, spec = change.value, self.shape, self.spec
-        if np.isneginf(value).any() and not (spec.name.endswith(".scores") and change.kind != "scale"):
+        if np.isneginf(value).any() and not (spec.name.endswith(".scores") and change.operation != "scale"):
             raise ValueError(f"-inf is possible in scores only, not in {spec.name}. Give finite numbers.")
         # As many as there are features (or heads), or chosen ones.
         places = (self.axes(change.where, sequence) for sequence in range(shape[0]))
@@ -164,7 +164,7 @@ class Target:
         value = site.array.copy()
         places = np.ix_(*axes)
         part = value[places]
-        if change.kind == "function":
+        if change.operation == "function":
             new = _call(change.value, part, site)
         else:
             with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are refused below
@@ -173,23 +173,23 @@ class Target:
             return None
         with np.errstate(over="ignore"):
             value[places] = new
-        is_scores = site.name.endswith(".scores")
+        is_scores, where = site.name.endswith(".scores"), f"{site.name}, sequence {site.sequence}"
         if not (np.isfinite(value) | (np.isneginf(value) & is_scores)).all():
             raise ValueError(
-                f"{change.kind} made NaN or infinity in {site.name}, sequence {site.sequence}. Expected finite numbers"
+                f"{change.operation} made NaN or infinity in {where}. Expected finite numbers"
                 f"{' or -inf' if is_scores else ''}."
             )
         if is_scores and np.isneginf(value.max(axis=-1, initial=-np.inf)).any():
             raise ValueError(
-                f"{change.kind} made all scores of one token -inf in {site.name}, sequence {site.sequence}, so its "
-                "probs are not defined. Leave at least one finite score in each row."
+                f"{change.operation} made all scores of one token -inf in {where}, so its probs are not defined. "
+                "Leave at least one finite score in each row."
             )
         return value
 
     def _new_part(self, change: Change, site: Site, part: FloatArray, axes: tuple[IntArray, ...]) -> Any:
-        if change.kind in _ARITHMETIC:
-            return _ARITHMETIC[change.kind](part, self._numbers(change.value, site, axes))
-        if change.kind == "mean":
+        if change.operation in _ARITHMETIC:
+            return _ARITHMETIC[change.operation](part, self._numbers(change.value, site, axes))
+        if change.operation == "mean":
             means = site.array.mean(axis=_MEANS[self.spec.kind][change.value], keepdims=True, dtype=np.float64)
             return np.broadcast_to(means, site.array.shape)[np.ix_(*axes)]
         other: Trace = change.value
@@ -309,12 +309,7 @@ class Edits:
         return name in self._by_name
 
     def check_after(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Raise an error for a value that was computed from changed ones and overflows its dtype; scores may be -inf.
-
-        Raises
-        ------
-        ValueError
-        """
+        """Raise a ValueError if a value that was computed from changed ones overflows its dtype; scores may be -inf."""
         if not self._tallies or np.isfinite(array).all():
             return
         if not name.endswith(".scores") or not (np.isfinite(array) | np.isneginf(array)).all():

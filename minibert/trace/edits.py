@@ -79,21 +79,21 @@ def _frozen(name: str, value: Any) -> npt.NDArray[Any]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Change:
-    """One step of an edit: the kind of change, its argument, and where."""
+    """One step of an edit: the operation, its argument, and where."""
 
-    kind: Literal["zero", "mean", "scale", "add", "replace", "patch", "function"]
+    operation: Literal["zero", "mean", "scale", "add", "replace", "patch", "function"]
     value: Any
     where: Where
 
     def __str__(self) -> str:
-        value = "" if self.kind in ("zero", "patch", "function") else _shown(self.value)
-        return f"{self.kind}({', '.join(filter(None, [value, str(self.where)]))})"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return brief(value.tolist()) if value.ndim == 0 else f"<array {value.shape}>"
-    return brief(value)
+        value = self.value
+        if self.operation in ("zero", "patch", "function"):
+            text = ""
+        elif isinstance(value, np.ndarray) and value.ndim:
+            text = f"<array {value.shape}>"
+        else:
+            text = brief(value.tolist() if isinstance(value, np.ndarray) else value)
+        return f"{self.operation}({', '.join(filter(None, [text, str(self.where)]))})"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

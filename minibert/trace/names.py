@@ -69,7 +69,7 @@ class Names:
         family, rows = FAMILIES[sizes.model_type], rows_of(sizes)
         first, last = rows["embeddings"], rows.get("final", ()) + rows["pooler"] + head_rows_of(sizes)
         self.look_ups = tuple(entry.path for entry in first if entry.formula.startswith("W["))
-        before = first[-1].path
+        first_state = first[-1].path
         everything: list[tuple[int | None, Entry]] = [(None, entry) for entry in first]
         everything += [(i, entry) for i in range(sizes.num_hidden_layers) for entry in rows["layer"]]
         everything += [(None, entry) for entry in last]
@@ -81,7 +81,8 @@ class Names:
         for layer, entry in everything:
             name = entry.path.format(i=layer)
             if (layer, entry.symbol) == (0, "normed"):  # x itself
-                self._aliases |= dict.fromkeys((name, *(alias.format(i=0) for alias in entry.aliases)), (before, False))
+                spellings = (name, *(alias.format(i=0) for alias in entry.aliases))
+                self._aliases |= dict.fromkeys(spellings, (first_state, False))
                 continue
             if whole or entry in first or (layer is not None and layer < sizes.num_layers):
                 self.specs[name] = self._spec(name, layer, entry)
@@ -92,8 +93,8 @@ class Names:
             for by_head, aliases in ((False, entry.aliases), (True, entry.by_head)):
                 self._aliases |= {alias.format(i=layer): (name, by_head) for alias in aliases}
         self.activated = {
-            before.path.format(i=layer): entry.path.format(i=layer)
-            for (_, before), (layer, entry) in pairwise(everything)
+            previous.path.format(i=layer): entry.path.format(i=layer)
+            for (_, previous), (layer, entry) in pairwise(everything)
             if entry.symbol in ("intermediate", "pooler", "transform_act")
         }
         # In ModernBERT no LayerNorm follows the sum of a linear map and a residual.
@@ -107,7 +108,7 @@ class Names:
             for module, name in self.by_module.items()
             if family.own_path(module, sizes.head) != module
         }
-        self._add_states(sizes, first[-1].path)
+        self._add_states(sizes, first_state)
 
     def __reduce__(self) -> tuple[type[Names], tuple[Sizes]]:
         """Pickle the sizes alone, because all the rest follows from them."""
@@ -118,8 +119,8 @@ class Names:
         states = [first, *(f"encoder.layer.{i}" for i in range(sizes.num_hidden_layers))]
         norms_first = FAMILIES[sizes.model_type].norms_first
         for i, state in enumerate(states[: sizes.num_hidden_layers]):
-            before = (*STATE_BEFORE[:2], "encoder.layer.{i}.attention.LayerNorm.input") if norms_first else STATE_BEFORE
-            self._aliases |= {alias.format(i=i): (state, False) for alias in before}
+            inputs = (*STATE_BEFORE[:2], "encoder.layer.{i}.attention.LayerNorm.input") if norms_first else STATE_BEFORE
+            self._aliases |= {alias.format(i=i): (state, False) for alias in inputs}
         if norms_first and sizes.num_hidden_layers:
             self._aliases["final_norm.input"] = (states[-1], False)
             states[-1] = "final_norm"

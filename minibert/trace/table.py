@@ -318,7 +318,7 @@ def head_rows_of(sizes: Sizes) -> tuple[Entry, ...]:
         return ()
     rows = HEADS[sizes.head]
     if FAMILIES[sizes.model_type].norms_first and "transform" not in {entry.symbol for entry in rows}:
-        pooled = "first" in weights.HEADS[sizes.head].reads
+        pooled = "first" in weights.HEADS[sizes.head].result_kinds
         transform, shape = _PARTS["predictions"][:3], "(B, E)" if pooled else "(B, S, E)"
         first = f"{sizes.classifier_pooling}(x) @ W.T + b" if pooled else transform[0].formula
         rows = (

@@ -176,7 +176,7 @@ class Trace(Mapping[str, FloatArray]):
             return self.batch.pad_pairs(value, spec.width)
         if spec.kind == "pooled":
             pooled = np.zeros((self.batch.num_sequences, spec.width), dtype=value.dtype)
-            pooled[self.batch.shown(self.sizes.reads_any)] = value
+            pooled[self.batch.has_result(self.sizes.reads_any)] = value
             return pooled
         return self.batch.pad(value) if len(value) < self.mask.size else self.batch.pad(value.copy())
 
@@ -228,7 +228,7 @@ class Trace(Mapping[str, FloatArray]):
         if isinstance(value, list):
             part = value[index].view()
         elif self._names.specs[name].kind == "pooled":
-            rows = batch.shown(self.sizes.reads_any)
+            rows = batch.has_result(self.sizes.reads_any)
             if not rows[index]:
                 return None
             part = value[int(np.count_nonzero(rows[:index]))]
@@ -375,7 +375,7 @@ class Trace(Mapping[str, FloatArray]):
         batch = PackedBatch.from_mask(mask.astype(np.bool_))
         if unknown := [name for name in header["names"] if name not in names.specs]:
             raise ValueError(f"{brief(unknown[0])} is not a name of its model")
-        rows = batch.shown(names.sizes.reads_any)
+        rows = batch.has_result(names.sizes.reads_any)
         values = {name: _packed(arrays[name], names.specs[name], batch, rows) for name in header["names"]}
         if {*arrays} != {*values, "attention_mask"}:
             raise ValueError("its arrays differ from the names in its header")

@@ -45,14 +45,14 @@ class Step:
         self.batch = batch
         self.tokens = tokens
         self.sequences = slice(first_sequence, first_sequence + batch.num_sequences)
-        self.shown = np.flatnonzero(batch.shown(reads_any))
-        self.pooled = slice(first_pooled, first_pooled + len(self.shown))
+        self.with_result = np.flatnonzero(batch.has_result(reads_any))
+        self.pooled = slice(first_pooled, first_pooled + len(self.with_result))
         self.rows = [slice(int(start), int(end)) for start, end in pairwise(batch.cu_seqlens)]
 
     def places(self, kind: str) -> Iterator[tuple[int, Any]]:
         """Yield each sequence of the step that has a value of this kind, and where it is in the value of the step."""
         if kind == "pooled":
-            return ((j, place) for place, j in enumerate(self.shown.tolist()))
+            return ((j, place) for place, j in enumerate(self.with_result.tolist()))
         return enumerate(self.rows if kind == "tokens" else range(len(self.rows)))
 
 
@@ -230,7 +230,7 @@ class Tracer(WrappedOps):
     def _rows_of(self, name: str) -> int:
         """Return how many rows a value has in this step."""
         pooled = self.names.specs[name].kind == "pooled"
-        return len(self._step.shown) if pooled else self._step.batch.num_tokens
+        return len(self._step.with_result) if pooled else self._step.batch.num_tokens
 
     def _collect(self, name: str, packed: FloatArray) -> None:
         """Deliver a value when all of its rows are there; a head with a large vocabulary comes in parts."""
@@ -326,7 +326,7 @@ class Queue:
 
 
 def _count_pooled(names: Names, batch: PackedBatch) -> int:
-    return int(np.count_nonzero(batch.shown(names.sizes.reads_any)))
+    return int(np.count_nonzero(batch.has_result(names.sizes.reads_any)))
 
 
 def nbytes_of(names: Names, batch: PackedBatch, record: Iterable[str], itemsize: int) -> dict[str, int]:

@@ -246,7 +246,7 @@ def max_similarity(
     Parameters
     ----------
     x : ndarray of shape (T, D)
-        The tokens of documents, of which each has at least one.
+        The tokens of documents; each document has at least one.
     offsets, query_offsets : int arrays
         As in `MultiVectors`.
     queries : the tokens of the queries, a prepared weight

@@ -67,7 +67,7 @@ def semantic_search(
     corpus_chunk_size = check_int("corpus_chunk_size", corpus_chunk_size, 1)
     top_k = check_int("top_k", top_k, 1)
     of_tokens = any(score_function is ours for ours in _OF_TOKENS)
-    as_rows: Any = MultiVectors.of if of_tokens else as_matrix  # the length, shape and slices of both are the same
+    as_rows: Any = MultiVectors.of if of_tokens else as_matrix  # both have a length, a shape and slices
     queries, corpus = as_rows("query_embeddings", query_embeddings), as_rows("corpus_embeddings", corpus_embeddings)
     score_function = _of_arrays(score_function, query_embeddings, corpus_embeddings)
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:

@@ -355,7 +355,7 @@ def rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
 
 @_quietly
 def _levels(x: FloatArray, ranges: FloatArray) -> FloatArray:
-    """Return the step of its feature's range, of 255, in which each number lies: (..., H), (2, H) -> (..., H).
+    """Return for each number its step, of the 255 steps of its feature's range: (..., H), (2, H) -> (..., H).
 
     Numbers outside the range give steps below 0 or above 255. As in sentence-transformers, ranges are rounded to
     float32. Features whose range or steps float32 cannot hold are computed in float64, scaled so that the ends of their

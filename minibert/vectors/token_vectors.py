@@ -13,12 +13,12 @@ import numpy.typing as npt
 from minibert._utils.reporting import token_table
 from minibert._utils.validation import FloatArray, IntArray, check_choice, check_int, counted
 from minibert.bert.config import BertConfig
-from minibert.bert.packed import PackedBatch
+from minibert.encode.run import packed
 from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, check_text, checked_texts, shown, without_spaces
-from minibert.tokenizer.too_long import WITHOUT_WINDOWS, TooLong
+from minibert.tokenizer.too_long import TRUNCATIONS_WITHOUT_SPLIT, TooLong
 from minibert.vectors.layers import LAYER_POOLING, LayerSelection, combine_layers, join_subwords, resolve_layers
 from minibert.vectors.similarity import cos_sim
 
@@ -394,7 +394,7 @@ def embed_tokens(
         )
     chosen = resolve_layers(layers, model.config.num_hidden_layers)
     check_choice("layer_pooling", layer_pooling, [how for how in LAYER_POOLING if how != "stack"])
-    check_choice("truncation", truncation, WITHOUT_WINDOWS)
+    check_choice("truncation", truncation, TRUNCATIONS_WITHOUT_SPLIT)
     limit = token_limit(model.config, tokenizer, max_length)
     items, single = as_texts("texts", texts)
     if not items:
@@ -406,9 +406,8 @@ def embed_tokens(
     checked = checked_texts("texts", list(items), is_split_into_words)[0]
     encodings, cut_words = _encode(tokenizer, checked, limit, truncation, is_split_into_words)
     embedded = []
-    ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
     arrays: list[FloatArray] = []
-    for step, states in model.states(PackedBatch.from_sequences(model.config, ids, token_types), chosen):
+    for step, states in model.states(packed(model.config, encodings), chosen):
         arrays += np.split(combine_layers([states[i] for i in chosen], layer_pooling), step.cu_seqlens[1:-1])
     for text, encoding, lost, vectors in zip(checked, encodings, cut_words, arrays, strict=True):
         word_ids, offsets = tuple(encoding.word_ids), encoding.offsets
@@ -456,9 +455,9 @@ def _encode(
         if truncation == "error":
             raise too_long.error(f"texts[{i}]", len(whole))
         words = ([word for word in encoding.word_ids if word is not None] for encoding in (whole, encodings[i]))
-        before, after = (np.bincount(np.array(of_tokens, dtype=np.int64)) for of_tokens in words)
-        before[: len(after)] -= after
-        cut_words[i] = frozenset(np.flatnonzero(before).tolist())
+        lost, kept = (np.bincount(np.array(of_tokens, dtype=np.int64)) for of_tokens in words)
+        lost[: len(kept)] -= kept  # tokens of each word
+        cut_words[i] = frozenset(np.flatnonzero(lost).tolist())
         encodings[i] = dataclasses.replace(encodings[i], n_truncated=len(whole) - len(encodings[i]))
     too_long.warn()
     return encodings, cut_words

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minibert import BertForSequenceClassification, BertModel, exact, parity
-from minibert.parity.truth import Subject, Unit, Values, visible
+from minibert.parity.truth import Subject, Unit, Values, unmasked
 from tests.support.checkpoints import random_checkpoint
 from tests.support.head_models import make_model
 
@@ -37,7 +37,7 @@ class Model(NamedTuple):
         """Return the larger of RMS and largest error, in units; infinity if it is not a number."""
         mask = self.inputs["attention_mask"]
         with np.errstate(all="ignore"):
-            error = np.abs(visible(array.astype(np.float64), mask) - visible(self.truth[name], mask))
+            error = np.abs(unmasked(array.astype(np.float64), mask) - unmasked(self.truth[name], mask))
             result = max(np.sqrt(np.mean(error**2)) / self.units[name].rms, error.max() / self.units[name].largest)
         return float(result) if np.isfinite(result) else np.inf
 

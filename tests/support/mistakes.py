@@ -17,7 +17,7 @@ from minibert.parity.diagnosis.causes import diagnose
 from minibert.parity.diagnosis.mistake import Mistake, Recipe, part_mistake
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import DENSE
-from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, visible
+from minibert.parity.truth import VECTOR, InapplicableError, Padded, mask_of, unmasked
 from tests.support.random_checkpoints import ODD, random_checkpoint, random_successor
 
 BUDGET = 4.0
@@ -90,7 +90,7 @@ def apart(array: np.ndarray, true: np.ndarray) -> np.ndarray:
 
 def rms(name: str, array: np.ndarray, inputs: Padded) -> float:
     with np.errstate(all="ignore"):
-        shown = np.square(visible(np.asarray(array, np.float64), mask_of(name, inputs.mask)))
+        shown = np.square(unmasked(np.asarray(array, np.float64), mask_of(name, inputs.mask)))
         return float(np.sqrt(np.mean(shown)))
 
 
@@ -159,7 +159,7 @@ def passes(subject: Subject, port: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     mask = subject.padded.mask
     with np.errstate(all="ignore"):
         pairs = [
-            tuple(visible(np.asarray(x, np.float64), mask_of(name, mask)) for x in (port[name], subject.truth[name]))
+            tuple(unmasked(np.asarray(x, np.float64), mask_of(name, mask)) for x in (port[name], subject.truth[name]))
             for name in port
         ]
         cosines = [float(a @ b / np.sqrt((a @ a) * (b @ b))) for a, b in pairs if b.any()]

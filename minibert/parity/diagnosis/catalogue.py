@@ -225,7 +225,7 @@ _WHAT_IS: dict[str, Mistake] = {
 _ROUND = ("G2.ggml", "A9.float16", "D2.int8", "D2.float16", "D2.bfloat16", "D2.tf32", "D3.float16")
 
 
-# Mistakes that change a hidden state by rounding only, and of which models that is true.
+# Mistakes that change a hidden state by rounding only, and the models of which this is true.
 _HARMLESS: dict[str, Callable[[BertConfig], bool]] = {
     "G3.erf-5": lambda config: config.activation == "gelu",  # this erf is within 1.5e-7 of the true one
     "N1.zero": lambda config: config.layer_norm_eps <= 1e-9,  # 1e-12 is below the rounding of a variance in float32

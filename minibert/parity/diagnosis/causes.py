@@ -23,11 +23,12 @@ from minibert.parity.diagnosis.forward import Forward
 from minibert.parity.diagnosis.mistake import Arrays, Mistake, Recipe, words_of
 from minibert.parity.diagnosis.replay import Replay
 from minibert.parity.diagnosis.search import BUDGET, Search, Trial
-from minibert.parity.diagnosis.sentences import Cause, Facts, Sites
+from minibert.parity.diagnosis.sentences import Facts
+from minibert.parity.diagnosis.sites import Cause, Sites
 from minibert.parity.diagnosis.suggested import dropout, suggest, variants
 from minibert.parity.finding import Finding
 from minibert.parity.symbols import states_of, symbol_of
-from minibert.parity.truth import VECTOR, Model, Padded, rms, visible
+from minibert.parity.truth import VECTOR, Model, Padded, rms, unmasked
 
 # How many mistakes of a port are looked for, one after the other, and how many kinds of unknown ones are described.
 _MOST = 8
@@ -219,7 +220,7 @@ class _Diagnosis:
                     forward = Forward(search.model, search.inputs, [mistake])
                     pooler = forward.run(len(self._states) - 1, {last: values[last]})["pooler"]
                     logits = pooler @ dense.weight.T + dense.bias
-                    error = visible(self._port[name] - logits, search.inputs.mask)
+                    error = unmasked(self._port[name] - logits, search.inputs.mask)
                     if rms(error) <= 1e-5 * rms(logits):
                         return Finding(mistake.text, mistake.id, (name,), 1.0, mistake.remedy)
         text = f"{name} is wrong, and no name before it: the head, or its input if this dump does not hold it"
@@ -236,11 +237,11 @@ class _Diagnosis:
         wrong = [name for name in self._wrong if name != VECTOR and np.ndim(self._port[name]) == 3]
         inputs, moved = self._search.inputs, dict[str, str]()
         for name, value in Forward(self._search.model, inputs).run_all() if wrong else ():
-            values = visible(value, inputs.mask)
+            values = unmasked(value, inputs.mask)
             for own in wrong:
                 if np.shape(self._port[own]) == value.shape and own != name and own not in moved:
                     with np.errstate(all="ignore"):
-                        error = np.linalg.norm(visible(self._port[own], inputs.mask) - values)
+                        error = np.linalg.norm(unmasked(self._port[own], inputs.mask) - values)
                     if error <= 1e-5 * np.linalg.norm(values):
                         moved[own] = name
         return moved
@@ -273,11 +274,11 @@ class _Diagnosis:
             sites = Sites.of(search.replay.segments, cause, names)
             key = (cause.mistake.id, cause.mistake.text)
             if key in merged:
-                first, before, earlier = merged[key]
-                names = tuple(name for name in search.replay.port if name in {*before, *names})
+                first, names_of_first, sites_of_first = merged[key]
+                names = tuple(name for name in search.replay.port if name in {*names_of_first, *names})
                 ids = {other.id for other in cause.alternatives}
                 alike = tuple(other for other in first.alternatives if other.id in ids)
-                cause, sites = first._replace(alternatives=alike), earlier.together(sites)
+                cause, sites = first._replace(alternatives=alike), sites_of_first.together(sites)
             merged[key] = (cause, names, sites)
         for key, (cause, names, sites) in merged.items():
             mistake = cause.mistake
@@ -317,9 +318,9 @@ class _Diagnosis:
 
     def _share(self, names: Sequence[str]) -> float:
         """Return the least share of a name's squared difference, in units, that the chosen mistakes remove."""
-        after = self._search.replay.measure(self._search.chosen, compute=names)
-        before = {name: self._search.measured[name].error for name in names}
-        shares = (1 - (after[name].error / error) ** 2 if np.isfinite(error) else 1.0 for name, error in before.items())
+        rest = self._search.replay.measure(self._search.chosen, compute=names)
+        errors = {name: self._search.measured[name].error for name in names}
+        shares = (1 - (rest[name].error / error) ** 2 if np.isfinite(error) else 1.0 for name, error in errors.items())
         return max(0.0, min(shares, default=0.0))
 
     def _unknown(self) -> Iterator[Finding]:

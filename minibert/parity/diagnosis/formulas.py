@@ -470,12 +470,12 @@ def _value(here: Here, name: str, like: FloatArray) -> FloatArray:
 def sum_before_norm(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
     """Take as the residual the sum before its LayerNorm."""
     assert here.layer is not None
-    before = f"encoder.layer.{here.layer}.attention.output"
-    if here.name == f"{before}.LayerNorm.input":
-        before = f"encoder.layer.{here.layer - 1}.output" if here.layer else "embeddings"
-        if here.layer == 0 and here.forward.states[0] != before:  # a linear map, not a LayerNorm, is before layer 0
+    block = f"encoder.layer.{here.layer}.attention.output"
+    if here.name == f"{block}.LayerNorm.input":
+        block = f"encoder.layer.{here.layer - 1}.output" if here.layer else "embeddings"
+        if here.layer == 0 and here.forward.states[0] != block:  # a linear map, not a LayerNorm, is before layer 0
             return inner(here, dense, residual)
-    return inner(here, dense, _value(here, f"{before}.LayerNorm.input", residual))
+    return inner(here, dense, _value(here, f"{block}.LayerNorm.input", residual))
 
 
 def layer_input(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:

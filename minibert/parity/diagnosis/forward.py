@@ -167,15 +167,15 @@ class Forward(WrappedOps):
     # --- stages -------------------------------------------------------------------------------------------------------
 
     def run(
-        self, stage: int, before: Arrays = NOTHING, known: Arrays = NOTHING, forced: Arrays = NOTHING
+        self, stage: int, beginning: Arrays = NOTHING, known: Arrays = NOTHING, forced: Arrays = NOTHING
     ) -> dict[str, FloatArray]:
         """Compute one stage.
 
         Parameters
         ----------
         stage : `EMBEDDINGS_STAGE`, the number of a layer, or the number of layers for the pooler
-        before : mapping of names to padded arrays
-            Values of the stage before: the hidden state at least.
+        beginning : mapping of names to padded arrays
+            Values of the stage before it: the hidden state at least.
         known : values that are not computed
         forced : values that replace the computed ones for what follows
 
@@ -184,7 +184,7 @@ class Forward(WrappedOps):
         dict of names to padded arrays
             The values that were computed, before they were replaced.
         """
-        self._known, self._forced, self._computed, self.values = known, forced, {}, dict(before)
+        self._known, self._forced, self._computed, self.values = known, forced, {}, dict(beginning)
         self._layer = stage if 0 <= stage < self.config.num_hidden_layers else None
         self.store.enter(stage)
         batch = self.inputs.packed
@@ -199,11 +199,11 @@ class Forward(WrappedOps):
             else:
                 layer = self.part("layer", self._here(f"encoder.layer.{stage}"), self.weights.layers)
                 own = self.weights.layers[stage]
-                kind: dict[str, Any] = {"rotary": own.rotary, "window": own.window}
+                of_layer: dict[str, Any] = {"rotary": own.rotary, "window": own.window}
                 if own.attention_norm is None or layer.attention_norm is None:  # the first layer of ModernBERT has none
-                    kind["attention_norm"] = own.attention_norm
+                    of_layer["attention_norm"] = own.attention_norm
                 forward = modernbert if self.config.family.norms_first else encoder
-                x = forward.encoder_layer(x, dataclasses.replace(layer, **kind), batch, self.config, self.ops)
+                x = forward.encoder_layer(x, dataclasses.replace(layer, **of_layer), batch, self.config, self.ops)
                 if self.states[stage + 1] == "final_norm" and self.weights.final_norm is not None:
                     self.layer_norm(x, self.weights.final_norm)
         return self._computed

@@ -24,7 +24,7 @@ from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here, S
 from minibert.parity.diagnosis.mistake import NOTHING, Arrays, Mistake, Part, Recipe, part_mistake
 from minibert.parity.diagnosis.recipes import vector
 from minibert.parity.symbols import DENSE, names_of, states_of, symbol_of
-from minibert.parity.truth import VECTOR, Model, Padded, mask_of, matmul_backwards, rms, visible
+from minibert.parity.truth import VECTOR, Model, Padded, mask_of, matmul_backwards, rms, unmasked
 from minibert.trace.table import rows_of
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
@@ -212,28 +212,28 @@ class Replay:
     ) -> Iterator[Arrays]:
         """Yield what `run` returns, span by span."""
         forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
-        before = NOTHING if only is None else self._entry(only, dtype)
+        beginning = NOTHING if only is None else self._beginning(only, dtype)
         for number, span in enumerate(self.spans):
             if only not in (None, number):
                 continue
             wanted = {*span.names} if compute is None else {*span.names} & {*compute}
             if number and not wanted and span.end in self._complete:
-                before = {span.end: self.port[span.end].astype(dtype, copy=False)}
+                beginning = {span.end: self.port[span.end].astype(dtype, copy=False)}
                 continue
-            computed, before = self._run_span(forward, span, before, wanted, known)
+            computed, beginning = self._run_span(forward, span, beginning, wanted, known)
             yield computed
 
     @functools.cached_property
-    def _entries(self) -> list[Arrays]:
-        """The values with which each span begins, and the last one ends, of a forward without mistakes."""
-        entries: list[Arrays] = [NOTHING]
+    def _beginnings(self) -> list[Arrays]:
+        """The values of a forward without mistakes, at the beginning of each span and at the end of the last one."""
+        beginnings: list[Arrays] = [NOTHING]
         forward = Forward(self.model, self.inputs, store=self._stores[np.dtype(np.float64)])
         for span in self.spans:
-            entries.append(self._run_span(forward, span, entries[-1], span.names)[1])
-        return entries
+            beginnings.append(self._run_span(forward, span, beginnings[-1], span.names)[1])
+        return beginnings
 
-    def _entry(self, number: int, dtype: npt.DTypeLike) -> Arrays:
-        return {name: array.astype(dtype, copy=False) for name, array in self._entries[number].items()}
+    def _beginning(self, number: int, dtype: npt.DTypeLike) -> Arrays:
+        return {name: array.astype(dtype, copy=False) for name, array in self._beginnings[number].items()}
 
     def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> Arrays:
         """Return all values of a span in float32, the port's own values where they exist, except for the target.
@@ -245,19 +245,19 @@ class Replay:
         if not 0 <= first < num_layers or sum(stage < num_layers for stage in span.stages) > 1:
             return NOTHING
         forward = Forward(self.model, self.inputs, mistakes, dtype=np.float32, store=self._stores[np.dtype("float32")])
-        before = self._entry(number, np.float32)
-        self._run_span(forward, Span([first], span.names, span.end), before, {target} - {VECTOR})
-        return {name: forward.values[name] for name in forward.values if name not in before}
+        beginning = self._beginning(number, np.float32)
+        self._run_span(forward, Span([first], span.names, span.end), beginning, {target} - {VECTOR})
+        return {name: forward.values[name] for name in forward.values if name not in beginning}
 
     def _run_span(
-        self, forward: Forward, span: Span, before: Arrays, wanted: Collection[str], known: Arrays = NOTHING
+        self, forward: Forward, span: Span, beginning: Arrays, wanted: Collection[str], known: Arrays = NOTHING
     ) -> tuple[Arrays, Arrays]:
-        """Compute the wanted names of a span; return them, and the values with which the next span begins.
+        """Compute the wanted names of a span; return them, and the values at the beginning of the next span.
 
-        A stage begins with the hidden state of the one before it, and the sum before its LayerNorm (`before`).
+        A stage begins with the hidden state of the one before it, and with the sum before that state's LayerNorm.
         """
         computed: dict[str, FloatArray] = {}
-        states = dict(before)  # all hidden states, and the pooler, from which a vector is made
+        states = dict(beginning)  # all hidden states and the pooler; a vector is made from them
         for stage in span.stages:
             forced = {name: self.port[name] for name in span.names if self._stage_of(name) == stage}
             # Places that the port does not have are computed, so only whole arrays can be left out.
@@ -266,20 +266,20 @@ class Replay:
                 for name, array in forced.items()
                 if name not in wanted and name in self._complete
             }
-            values = forward.run(stage, before, known={**complete, **known}, forced=forced)
+            values = forward.run(stage, beginning, known={**complete, **known}, forced=forced)
             computed |= {name: values[name] for name in wanted if name in values}
             if stage == len(self.states) - 1:
                 states["pooler"] = forward.values["pooler"]
                 continue
             state = self.states[stage + 1]
             total = "embeddings.LayerNorm.input" if stage == EMBEDDINGS_STAGE else f"{state}.output.LayerNorm.input"
-            before = {name: forward.values[name] for name in (state, total) if name in forward.values}
-            states |= before
+            beginning = {name: forward.values[name] for name in (state, total) if name in forward.values}
+            states |= beginning
         if VECTOR in wanted:
             assert self.recipe is not None
             values = self.filled(states, forward.dtype)
             computed[VECTOR] = vector(values, forward.inputs, self.states, self.recipe, forward.mistakes)
-        return computed, before
+        return computed, beginning
 
     def filled(self, values: Arrays, dtype: npt.DTypeLike) -> dict[str, FloatArray]:
         """Return the hidden states and the pooler of the port; what it does not have is taken from `values`."""
@@ -292,9 +292,9 @@ class Replay:
     def error(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference between a computed value and the port's over visible positions; NaN gives NaN."""
         mask = mask_of(name, self.inputs.mask)
-        port = visible(self.port[name], mask)
+        port = unmasked(self.port[name], mask)
         with np.errstate(all="ignore"):
-            return rms(visible(computed, mask) - np.where(np.isfinite(port), port, np.nan))
+            return rms(unmasked(computed, mask) - np.where(np.isfinite(port), port, np.nan))
 
     def error_with_hidden(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference, for probs over visible queries and all keys, else over visible positions."""
@@ -306,18 +306,18 @@ class Replay:
 
     def size(self, name: str, computed: FloatArray) -> float:
         """Return the RMS of a value over the visible positions."""
-        return rms(visible(computed, mask_of(name, self.inputs.mask)))
+        return rms(unmasked(computed, mask_of(name, self.inputs.mask)))
 
     def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
         """Return the RMS error of a float32 computation over the visible positions."""
         mask = mask_of(name, self.inputs.mask)
         with np.errstate(all="ignore"):
-            error = rms(visible(plain, mask) - visible(exact, mask))
+            error = rms(unmasked(plain, mask) - unmasked(exact, mask))
         sums = any(symbol_of(needed) in DENSE for needed in self.segments[name])
         least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(name, exact)
-        before = f"{name}.dense"
-        if symbol_of(name) == "intermediate" and before in self._complete:
-            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(before, self.port[before]))
+        dense = f"{name}.dense"
+        if symbol_of(name) == "intermediate" and dense in self._complete:
+            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(dense, self.port[dense]))
         return max(error if np.isfinite(error) else 0.0, least, 1e-300)
 
     @functools.cached_property

@@ -23,7 +23,7 @@ from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.mistake import Arrays, Mistake
 from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.symbols import symbol_of
-from minibert.parity.truth import InapplicableError, mask_of, rms, visible
+from minibert.parity.truth import InapplicableError, mask_of, rms, unmasked
 from minibert.trace.table import rows_of
 
 BUDGET = 4.0
@@ -51,7 +51,7 @@ _WHOLE = 0.9
 
 
 class Where(NamedTuple):
-    """The only features in which a value is wrong; `heads` if these are whole heads."""
+    """The features of a value that are wrong, if the others are right; `heads` if these are whole heads."""
 
     columns: npt.NDArray[np.bool_]
     heads: npt.NDArray[np.bool_] | None
@@ -112,7 +112,7 @@ class Search:
         self.unknown: list[str] = []
         self.untried: list[str] = []
         self.trials_left = _FAILURES
-        # The values of a layer, in the order in which they are computed.
+        # The values of a layer, in the order of their computation.
         self._symbols = [entry.symbol for entry in rows_of(replay.names.sizes)["layer"]]
         self._layer_values: tuple[tuple[str, int] | None, Arrays] = (None, {})
 
@@ -136,7 +136,7 @@ class Search:
     def rows_that_differ(self, name: str, exact: FloatArray) -> tuple[list[int], list[int]]:
         """Return the wrong rows and the right rows; rows without visible positions are in neither list."""
         port, mask = self.replay.port[name], mask_of(name, self.inputs.mask)
-        rows = [[visible(array[i : i + 1], mask[i : i + 1]) for array in (port, exact)] for i in range(len(mask))]
+        rows = [[unmasked(array[i : i + 1], mask[i : i + 1]) for array in (port, exact)] for i in range(len(mask))]
         limit = 2 * self.budget * self.measured[name].unit
         right = {i: rms(row - true) <= limit for i, (row, true) in enumerate(rows) if row.size}
         return [i for i in right if not right[i]], [i for i in right if right[i]]
@@ -169,9 +169,9 @@ class Search:
 
     def explaining(self, candidates: Iterable[Mistake], target: str, remaining: Sequence[str]) -> list[Trial]:
         """Return the candidates that explain the target, the best one first."""
-        before = self.measured[target].error
+        full_error = self.measured[target].error
         errors = [(self.quick_error(target, [mistake]), mistake) for mistake in candidates]
-        limit = (1 - _PROMISING) * before if np.isfinite(before) else np.inf
+        limit = (1 - _PROMISING) * full_error if np.isfinite(full_error) else np.inf
         return self._good_trials([(mistake,) for error, mistake in errors if error <= limit], target, remaining)
 
     def in_one_op(self, target: str, remaining: Sequence[str]) -> list[Trial]:
@@ -191,8 +191,8 @@ class Search:
         if not self.trials_left:
             self.untried.append(target)
             return []
-        candidates, before = self.candidates(target), self.measured[target].error
-        beam: list[tuple[float, tuple[Mistake, ...]]] = [(before, ())]
+        candidates, full_error = self.candidates(target), self.measured[target].error
+        beam: list[tuple[float, tuple[Mistake, ...]]] = [(full_error, ())]
         for _ in range(_AT_ONCE):  # sets of one, two and three mistakes: the best ones with each candidate
             longer: dict[frozenset[str], tuple[float, tuple[Mistake, ...]]] = {}
             for error, mistakes in beam:
@@ -203,7 +203,8 @@ class Search:
                         if rest < (1 - _USEFUL) * error or not np.isfinite(error):
                             longer[ids] = (rest, (*mistakes, mistake))
             beam = sorted(longer.values(), key=lambda pair: pair[0])[:_BEAM]
-            near = [mistakes for rest, mistakes in beam if rest <= (1 - _PROMISING) * before and len(mistakes) > 1]
+            limit = (1 - _PROMISING) * full_error
+            near = [mistakes for rest, mistakes in beam if rest <= limit and len(mistakes) > 1]
             if trials := self._good_trials(near, target, remaining):
                 return trials
         self.trials_left -= 1
@@ -250,7 +251,7 @@ class Search:
         except InapplicableError:
             return False
         fields = ((getattr(right, name), getattr(wrong, name)) for name in ("ids", "types", "positions"))
-        same = all(np.array_equal(before[right.mask], after[right.mask]) for before, after in fields)
+        same = all(np.array_equal(own[right.mask], made[right.mask]) for own, made in fields)
         return same and np.array_equal(right.mask, wrong.mask)
 
     # --- trials -------------------------------------------------------------------------------------------------------
@@ -314,7 +315,8 @@ class Search:
         return Trial(mistakes, explained, contradicted, made[target].ratio)
 
     def _explains(self, measured: Measured, mistakes: Sequence[Mistake]) -> bool:
-        before = self.measured[measured.name].error
-        if any(mistake.rounds for mistake in (*self.chosen, *mistakes)) and measured.error <= (1 - _ROUNDED) * before:
+        full_error = self.measured[measured.name].error
+        rounds = any(mistake.rounds for mistake in (*self.chosen, *mistakes))
+        if rounds and measured.error <= (1 - _ROUNDED) * full_error:
             return True
-        return self.within_budget(measured) and not measured.error > (1 - _REMOVED) * before
+        return self.within_budget(measured) and not measured.error > (1 - _REMOVED) * full_error

@@ -1,110 +1,20 @@
-"""What is said of a diagnosis: where a mistake is, what differs in a value without a known cause, what to do."""
+"""The findings of a diagnosis in words: what is wrong, what differs in a value without a known cause, what to do."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from minibert._utils.validation import counted, some_of
-from minibert.parity.diagnosis.catalogue import MISTAKES
 from minibert.parity.diagnosis.mistake import Mistake
 from minibert.parity.diagnosis.search import Search, run_of
 from minibert.parity.finding import Finding
-from minibert.parity.symbols import DENSE, ENTRIES, both_names, symbol_of
-from minibert.parity.truth import HALF_PRECISIONS, mask_of, rms, round_to, visible
+from minibert.parity.symbols import DENSE, both_names, symbol_of
+from minibert.parity.truth import HALF_PRECISIONS, mask_of, rms, round_to, unmasked
 from minibert.trace.table import rows_of
-
-# --- where a mistake is -----------------------------------------------------------------------------------------------
-
-
-class Cause(NamedTuple):
-    """A mistake that was accepted, the mistakes that would do as well, and the names that contradict it."""
-
-    mistake: Mistake
-    alternatives: tuple[Mistake, ...]
-    contradicted: frozenset[str]
-
-
-Site: TypeAlias = tuple[str, int | None]
-"""The symbol of a value in trace/table.py, and its layer."""
-
-_WHERE = {"embeddings": "in the embeddings", "attention": "after attention", "output": "after the feed forward"}
-_WHERE |= {f"{block}_sum": where for block, where in _WHERE.items()}
-_WHERE |= {e.symbol: f"in {e.path.removeprefix('encoder.layer.{i}.')}" for e in ENTRIES if e.symbol not in _WHERE}
-
-
-def _sites(mistake: Mistake, names: Iterable[str]) -> set[Site]:
-    """Return where a mistake is made in the computation of some names."""
-    where = ((name.split("."), symbol_of(name)) for name in names if mistake.acts_at(name))
-    return {(symbol, int(path[2]) if path[0] == "encoder" else None) for path, symbol in where}
-
-
-def _listed(layers: Iterable[int]) -> str:
-    numbers = [str(layer) for layer in sorted(layers)]
-    return f"layer{'s' if numbers[1:] else ''} {', '.join(numbers)}"
-
-
-class Sites(NamedTuple):
-    """The sites where a mistake was found and where values contradict it; both empty if the layer is unknown."""
-
-    present: frozenset[Site] = frozenset()
-    absent: frozenset[Site] = frozenset()
-
-    @classmethod
-    def of(cls, segments: Mapping[str, frozenset[str]], cause: Cause, names: Iterable[str]) -> Sites:
-        """Find the sites of a cause that explains some names and is contradicted by others."""
-        by_name = [_sites(cause.mistake, segments[name]) for name in names] if cause.mistake.parts else []
-        if any(len({layer for _, layer in sites}) > 1 for sites in by_name):
-            return cls()
-        anywhere = dataclasses.replace(cause.mistake, names=None)
-        absent = [_sites(anywhere, segments[name]) for name in cause.contradicted]
-        every = frozenset[Site]().union(*by_name)
-        return cls(every, frozenset[Site]().union(*absent) - every)
-
-    def together(self, other: Sites) -> Sites:
-        """Combine the sites of the same mistake that was found twice."""
-        present = self.present | other.present
-        return Sites(present, (self.absent | other.absent) - present) if self.present and other.present else Sites()
-
-    def text(self, mistake: Mistake, num_layers: int, others: Collection[int | None]) -> str:
-        """Say where the mistake is: ", after attention, in layers 3, 4"; other causes explain the layers `others`."""
-        layers = {layer for _, layer in self.present}
-        beside = {symbol for symbol, layer in self.absent if layer in layers} - {"embeddings"}
-        whole = mistake.id not in MISTAKES or mistake.symbols == MISTAKES[mistake.id].symbols
-        if whole and not beside:
-            return self._in_layers(layers, num_layers, others)
-        alike: dict[frozenset[int | None], list[str]] = {}
-        for symbol in mistake.symbols:
-            of_symbol = frozenset(layer for other, layer in self.present if other == symbol)
-            if of_symbol:
-                alike.setdefault(of_symbol, []).append(_WHERE.get(symbol, f"in {symbol}"))
-        return "".join(
-            f", {' and '.join(dict.fromkeys(where))}"
-            + (self._in_layers({*of_symbol}, num_layers, others) if of_symbol != {None} else "")
-            for of_symbol, where in alike.items()
-        )
-
-    def _in_layers(self, places: set[int | None], count: int, others: Collection[int | None]) -> str:
-        layers = {layer for layer in places if layer is not None}
-        elsewhere = {layer for _, layer in self.absent if layer is not None}
-        embeddings = None in places and any(symbol.startswith("embeddings") for symbol, _ in self.present)
-        if not layers:
-            return ", in the embeddings only" if embeddings and elsewhere else ""
-        first = "in the embeddings and " if embeddings else ""
-        if len(layers) == count > 1:
-            return f", {first}in all {count} layers"
-        text = f", {first}in {_listed(layers)}"
-        silent = {*range(count)} - layers - elsewhere - {*others}
-        if silent:
-            return f"{text} (this dump does not say whether it is in {_listed(silent)})"
-        return f"{text} only" if len(layers) == 1 < count and not first else text
-
-
-# --- the sentences ----------------------------------------------------------------------------------------------------
 
 
 def mislabelled(moved: Mapping[str, str], mistakes: Sequence[Mistake]) -> Finding:
@@ -204,7 +114,7 @@ class Facts(NamedTuple):
 def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
     """Describe which rows, heads and features of a name differ, and how; `labels` name the rows."""
     exact, port, mask = search.computed(name), search.replay.port[name], mask_of(name, search.inputs.mask)
-    values = visible(port, mask)
+    values = unmasked(port, mask)
     if not np.isfinite(values).all():
         return Facts((f"it holds {int((~np.isfinite(values)).sum())} of {values.size} values that are not finite",))
     wrong, right = search.rows_that_differ(name, exact)
@@ -226,7 +136,7 @@ def facts(search: Search, name: str, labels: Sequence[str]) -> Facts:
         if symbol_of(name) == "probs" and np.abs(sums - 1).max(initial=0) > 1e-4:
             range_of_sums = " to ".join(dict.fromkeys(f"{total:.6g}" for total in (sums.min(), sums.max())))
             numbers.append(f"the probs of a token do not sum to 1, but to {range_of_sums}")
-    true = visible(exact, mask)
+    true = unmasked(exact, mask)
     factor = float(true @ values) / max(float(true @ true), 1e-300)
     if rms(values - factor * true) < _SAME * rms(values - true):
         numbers.append(f"it is {factor:.6g} times the right value")

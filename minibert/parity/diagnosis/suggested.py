@@ -24,7 +24,7 @@ from minibert.parity.diagnosis.forward import EMBEDDINGS_STAGE, Forward, Here
 from minibert.parity.diagnosis.mistake import Mistake, Part, Recipe
 from minibert.parity.diagnosis.search import Search, Where, listed
 from minibert.parity.symbols import DENSE, ENTRIES, NORMS, symbol_of
-from minibert.parity.truth import VECTOR, visible
+from minibert.parity.truth import VECTOR, unmasked
 
 
 def suggest(search: Search, target: str) -> Iterator[Mistake]:
@@ -35,9 +35,9 @@ def suggest(search: Search, target: str) -> Iterator[Mistake]:
 
 
 def variants(search: Search, target: str) -> Iterator[Mistake]:
-    """Yield mistakes in one op, each with several numbers, for a name of which one layer is computed.
+    """Yield mistakes in the ops of a layer that compute a name, each with several numbers.
 
-    For more than one op that is hundreds of forwards, so that they are yielded for a few names only.
+    For more than one op that is hundreds of forwards, so they are yielded for a few names only.
     """
     names = search.replay.segments[target]
     if _layer_of(search, target) is None or not (len(names) == 1 or search.trials_left):
@@ -280,7 +280,7 @@ def within(part: Part, where: Where) -> Part:
     def partly(inner: Part, here: Here, *arguments: Any) -> Any:
         changed: Any = part(inner, here, *arguments)
         right: Any = inner(here, *arguments)
-        if isinstance(right, tuple):  # weight and bias, of which a row belongs to a feature
+        if isinstance(right, tuple):  # weight and bias; a row of them belongs to a feature
             return tuple(blended(*(array.T for array in pair)).T for pair in zip(changed, right, strict=True))
         return blended(changed, right)
 
@@ -288,7 +288,7 @@ def within(part: Part, where: Where) -> Part:
 
 
 def _in_part(search: Search, target: str) -> Iterator[Mistake]:
-    """Yield mistakes that are made in the features, or heads, in which alone a value is wrong."""
+    """Yield mistakes that are made only in the features, or heads, where a value is wrong."""
     where, specs = search.part_that_differs(target, search.computed(target)), search.replay.names.specs
     if where is None:
         return
@@ -317,7 +317,7 @@ def dropout(search: Search, remaining: Sequence[str]) -> tuple[list[str], float]
             residual = wanted - search.replay.port[dense]
             wanted, port = search.replay.port[dense], port - residual
             port = np.where(np.abs(port) < 1e-5 * np.abs(residual).max(initial=1), 0, port)
-        rate = _rate_of_dropout(visible(wanted, search.inputs.mask), visible(port, search.inputs.mask))
+        rate = _rate_of_dropout(unmasked(wanted, search.inputs.mask), unmasked(port, search.inputs.mask))
         if rate is not None:
             rates[name] = rate
     if not rates:
