@@ -40,7 +40,7 @@ class OtherForward:
         return getattr(self._model, name)
 
     def states(
-        self, batch: PackedBatch, layers: Collection[int]
+        self, batch: PackedBatch, layers: Collection[int], needed_tokens: object = None
     ) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
         """Yield as `BertModel.states` does; only the last layer can be asked for."""
         [last] = set(layers)
